@@ -1,0 +1,1 @@
+"""The holdfast command, which puts the parts together."""

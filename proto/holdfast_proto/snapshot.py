@@ -1,0 +1,211 @@
+"""Layout of a snapshot slot: a file that holds one rank's state at the end of one step.
+
+The agent creates slots (in shared memory if there is room), a rank maps them and copies its state in,
+the agent reads them even if the rank is gone. ::
+
+    0      header, 4096 bytes (see _HEADER)
+    4096   tensors, each at a multiple of 64 bytes, row-major, native little-endian
+    ...    meta: UTF-8 JSON {"tree": ..., "tensors": [TensorEntry, ...]}
+
+The rank owns a slot unless ``persist`` is set; the rank sets it when it commits a snapshot that is to
+become a checkpoint, the agent clears it when it has read the slot.
+"""
+
+import contextlib
+import dataclasses
+import json
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+MAGIC = b"HFSNAP\x00\x01"
+DATA_OFFSET = 4096
+ALIGNMENT = 64
+
+# magic, state, persist, generation, step, rank, padding, data bytes, meta offset, meta bytes
+_HEADER = struct.Struct("<8sIIQqIIQQQ")
+_STATE = struct.Struct("<I")
+_STATE_OFFSET = 8
+_PERSIST_OFFSET = 12
+
+
+class SlotState(IntEnum):
+    """Whether a slot's contents may be read."""
+
+    EMPTY = 0
+    WRITING = 1
+    COMPLETE = 2
+
+
+class SnapshotError(Exception):
+    """A slot does not hold what it should; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One tensor of a snapshot: this rank's part, and where it lies in the whole."""
+
+    name: str
+    dtype: str
+    """As torch prints it, without the prefix: ``float32``, ``bfloat16``, ``int64``."""
+    shape: tuple[int, ...]
+    """Of this rank's part."""
+    offset: int
+    """From the start of the slot, bytes."""
+    nbytes: int
+    global_shape: tuple[int, ...]
+    global_offset: tuple[int, ...]
+    """Where this part starts in the whole tensor; zeros if it is the whole."""
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any]) -> "TensorEntry":
+        """Build from :func:`dataclasses.asdict` after a trip through JSON."""
+        tuples = {key: tuple(entry[key]) for key in ("shape", "global_shape", "global_offset")}
+        return cls(**{**entry, **tuples})
+
+
+@dataclass(frozen=True)
+class Header:
+    """The fixed part of a slot."""
+
+    state: SlotState
+    persist: bool
+    generation: int
+    step: int
+    rank: int
+    data_bytes: int
+    meta_offset: int
+    meta_bytes: int
+
+
+@dataclass(frozen=True)
+class Meta:
+    """Everything about a snapshot but the tensors' bytes.
+
+    ``tree`` is the nesting of the state, JSON only, in which tensors are named by their index (the
+    encoding is the hooks' own; agents carry it through).
+    """
+
+    tree: Any
+    tensors: tuple[TensorEntry, ...]
+
+    def encode(self) -> bytes:
+        """Return the UTF-8 JSON of this meta."""
+        return json.dumps(
+            {"tree": self.tree, "tensors": [dataclasses.asdict(entry) for entry in self.tensors]},
+            separators=(",", ":"),
+        ).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Meta":
+        """Invert :meth:`encode`."""
+        decoded = json.loads(data)
+        return cls(decoded["tree"], tuple(TensorEntry.from_json(entry) for entry in decoded["tensors"]))
+
+
+def align(offset: int) -> int:
+    """Round up to the next multiple of ALIGNMENT."""
+    return (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def allocate(path: Path, nbytes: int) -> None:
+    """Create an empty slot of ``nbytes``, mode 0600, with its pages reserved.
+
+    Reserving matters: writing to a sparse file on a full tmpfs kills the writer with SIGBUS.
+    Raises OSError (ENOSPC) if there is no room; nothing is left behind then.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, nbytes)
+        header = _HEADER.pack(MAGIC, SlotState.EMPTY, 0, 0, -1, 0, 0, 0, 0, 0)
+        os.pwrite(descriptor, header, 0)
+    except OSError:
+        path.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+
+
+class Slot:
+    """A mapped slot. Use :meth:`close` (or ``with``) when done; the file stays."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size < DATA_OFFSET:
+                raise SnapshotError(f"{path}: {size} bytes are too few for a snapshot slot")
+            self.buffer = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        if self.buffer[:8] != MAGIC:
+            raise SnapshotError(f"{path}: not a snapshot slot, or one of another version")
+
+    def __enter__(self) -> "Slot":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmap. Tensors that still view the buffer keep the mapping alive."""
+        with contextlib.suppress(BufferError):  # a view is still exported: the mapping goes with it
+            self.buffer.close()
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the slot."""
+        return len(self.buffer)
+
+    @property
+    def header(self) -> Header:
+        """The header as it is now."""
+        fields = _HEADER.unpack_from(self.buffer, 0)
+        _, state, persist, generation, step, rank, _, data_bytes, meta_offset, meta_bytes = fields
+        return Header(SlotState(state), bool(persist), generation, step, rank, data_bytes, meta_offset, meta_bytes)
+
+    def begin(self, *, generation: int, step: int, rank: int) -> None:
+        """Mark the slot as being written: from here to :meth:`commit` its contents count for nothing."""
+        _HEADER.pack_into(self.buffer, 0, MAGIC, SlotState.WRITING, 0, generation, step, rank, 0, 0, 0, 0)
+
+    def commit(self, meta: Meta, *, data_bytes: int, persist: bool) -> None:
+        """Write ``meta`` after the tensors and mark the slot complete.
+
+        Raises SnapshotError if the meta does not fit; the slot then stays in state WRITING.
+        """
+        encoded = meta.encode()
+        meta_offset = align(DATA_OFFSET + data_bytes)
+        if meta_offset + len(encoded) > self.nbytes:
+            raise SnapshotError(f"{self.path}: {meta_offset + len(encoded)} bytes do not fit into {self.nbytes}")
+        self.buffer[meta_offset : meta_offset + len(encoded)] = encoded
+        old = self.header
+        _HEADER.pack_into(
+            self.buffer, 0, MAGIC, SlotState.WRITING, int(persist), old.generation, old.step, old.rank, 0,
+            data_bytes, meta_offset, len(encoded),
+        )  # fmt: skip
+        # Last, and alone: whoever reads COMPLETE finds everything else in place.
+        _STATE.pack_into(self.buffer, _STATE_OFFSET, SlotState.COMPLETE)
+
+    def set_persist(self, persist: bool) -> None:
+        """Hand the slot to the agent (True) or back to the rank (False)."""
+        _STATE.pack_into(self.buffer, _PERSIST_OFFSET, int(persist))
+
+    def invalidate(self) -> None:
+        """Forget the contents."""
+        _HEADER.pack_into(self.buffer, 0, MAGIC, SlotState.EMPTY, 0, 0, -1, 0, 0, 0, 0, 0)
+
+    def meta(self) -> Meta:
+        """Return the meta of a complete snapshot; raises SnapshotError if it is not complete."""
+        header = self.header
+        if header.state is not SlotState.COMPLETE:
+            raise SnapshotError(f"{self.path}: holds no complete snapshot")
+        return Meta.decode(self.buffer[header.meta_offset : header.meta_offset + header.meta_bytes])
+
+    def tensor_bytes(self, entry: TensorEntry) -> memoryview:
+        """Return a view of one tensor's bytes. Release it before :meth:`close`."""
+        return memoryview(self.buffer)[entry.offset : entry.offset + entry.nbytes]

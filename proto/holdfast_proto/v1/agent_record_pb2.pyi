@@ -1,0 +1,48 @@
+from holdfast_proto.v1 import store_pb2 as _store_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class AgentRecord(_message.Message):
+    __slots__ = ("run", "node", "instance", "generation", "fence", "last_command", "ranks", "warm_parent_socket", "warm_parent_pid", "spec", "start")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    LAST_COMMAND_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    WARM_PARENT_SOCKET_FIELD_NUMBER: _ClassVar[int]
+    WARM_PARENT_PID_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    node: str
+    instance: str
+    generation: int
+    fence: int
+    last_command: str
+    ranks: _containers.RepeatedCompositeFieldContainer[RankRecord]
+    warm_parent_socket: str
+    warm_parent_pid: int
+    spec: _store_pb2.RunSpec
+    start: _store_pb2.StartGeneration
+    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., instance: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., last_command: _Optional[str] = ..., ranks: _Optional[_Iterable[_Union[RankRecord, _Mapping]]] = ..., warm_parent_socket: _Optional[str] = ..., warm_parent_pid: _Optional[int] = ..., spec: _Optional[_Union[_store_pb2.RunSpec, _Mapping]] = ..., start: _Optional[_Union[_store_pb2.StartGeneration, _Mapping]] = ...) -> None: ...
+
+class RankRecord(_message.Message):
+    __slots__ = ("rank", "pid", "start_ticks", "slots", "exit")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    START_TICKS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    EXIT_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    pid: int
+    start_ticks: int
+    slots: _containers.RepeatedScalarFieldContainer[str]
+    exit: _store_pb2.RankExit
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., start_ticks: _Optional[int] = ..., slots: _Optional[_Iterable[str]] = ..., exit: _Optional[_Union[_store_pb2.RankExit, _Mapping]] = ...) -> None: ...

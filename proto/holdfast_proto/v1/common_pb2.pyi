@@ -1,0 +1,76 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PHASE_UNSPECIFIED: _ClassVar[Phase]
+    PHASE_INIT: _ClassVar[Phase]
+    PHASE_DATA: _ClassVar[Phase]
+    PHASE_FORWARD_BACKWARD: _ClassVar[Phase]
+    PHASE_OPTIMIZER: _ClassVar[Phase]
+    PHASE_CHECKPOINT: _ClassVar[Phase]
+    PHASE_EVAL: _ClassVar[Phase]
+    PHASE_IDLE: _ClassVar[Phase]
+
+class Direction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DIRECTION_UNSPECIFIED: _ClassVar[Direction]
+    DIRECTION_SEND: _ClassVar[Direction]
+    DIRECTION_RECV: _ClassVar[Direction]
+PHASE_UNSPECIFIED: Phase
+PHASE_INIT: Phase
+PHASE_DATA: Phase
+PHASE_FORWARD_BACKWARD: Phase
+PHASE_OPTIMIZER: Phase
+PHASE_CHECKPOINT: Phase
+PHASE_EVAL: Phase
+PHASE_IDLE: Phase
+DIRECTION_UNSPECIFIED: Direction
+DIRECTION_SEND: Direction
+DIRECTION_RECV: Direction
+
+class GroupProgress(_message.Message):
+    __slots__ = ("group", "members", "enqueued", "completed", "description")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    ENQUEUED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    members: _containers.RepeatedScalarFieldContainer[int]
+    enqueued: int
+    completed: int
+    description: str
+    def __init__(self, group: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ..., enqueued: _Optional[int] = ..., completed: _Optional[int] = ..., description: _Optional[str] = ...) -> None: ...
+
+class ChannelProgress(_message.Message):
+    __slots__ = ("group", "peer", "direction", "enqueued", "completed")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    DIRECTION_FIELD_NUMBER: _ClassVar[int]
+    ENQUEUED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    peer: int
+    direction: Direction
+    enqueued: int
+    completed: int
+    def __init__(self, group: _Optional[str] = ..., peer: _Optional[int] = ..., direction: _Optional[_Union[Direction, str]] = ..., enqueued: _Optional[int] = ..., completed: _Optional[int] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("step", "phase", "groups", "channels")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    phase: Phase
+    groups: _containers.RepeatedCompositeFieldContainer[GroupProgress]
+    channels: _containers.RepeatedCompositeFieldContainer[ChannelProgress]
+    def __init__(self, step: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., groups: _Optional[_Iterable[_Union[GroupProgress, _Mapping]]] = ..., channels: _Optional[_Iterable[_Union[ChannelProgress, _Mapping]]] = ...) -> None: ...

@@ -1,0 +1,214 @@
+from holdfast_proto.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RankMessage(_message.Message):
+    __slots__ = ("hello", "report", "slot_request", "ack")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    SLOT_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    report: Report
+    slot_request: SlotRequest
+    ack: CommandAck
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., slot_request: _Optional[_Union[SlotRequest, _Mapping]] = ..., ack: _Optional[_Union[CommandAck, _Mapping]] = ...) -> None: ...
+
+class AgentMessage(_message.Message):
+    __slots__ = ("welcome", "slot_grant", "command")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    SLOT_GRANT_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    slot_grant: SlotGrant
+    command: RankCommand
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., slot_grant: _Optional[_Union[SlotGrant, _Mapping]] = ..., command: _Optional[_Union[RankCommand, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("run", "generation", "rank", "world_size", "local_rank", "pid", "device", "coordinates")
+    class CoordinatesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    COORDINATES_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    generation: int
+    rank: int
+    world_size: int
+    local_rank: int
+    pid: int
+    device: str
+    coordinates: _containers.ScalarMap[str, int]
+    def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class StepRecord(_message.Message):
+    __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s")
+    class PhaseSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ENDED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_LOSS_FIELD_NUMBER: _ClassVar[int]
+    GRAD_NORM_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PHASE_S_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    ended_unix_s: float
+    duration_s: float
+    loss: float
+    validation_loss: float
+    grad_norm: float
+    learning_rate: float
+    tokens: int
+    phase_s: _containers.ScalarMap[int, float]
+    def __init__(self, step: _Optional[int] = ..., ended_unix_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., phase_s: _Optional[_Mapping[int, float]] = ...) -> None: ...
+
+class SnapshotTaken(_message.Message):
+    __slots__ = ("step", "slot", "persist", "stall_s", "bytes")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    PERSIST_FIELD_NUMBER: _ClassVar[int]
+    STALL_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    slot: int
+    persist: bool
+    stall_s: float
+    bytes: int
+    def __init__(self, step: _Optional[int] = ..., slot: _Optional[int] = ..., persist: bool = ..., stall_s: _Optional[float] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class MemoryStatus(_message.Message):
+    __slots__ = ("allocated_bytes", "reserved_bytes", "alloc_retries", "ooms")
+    ALLOCATED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ALLOC_RETRIES_FIELD_NUMBER: _ClassVar[int]
+    OOMS_FIELD_NUMBER: _ClassVar[int]
+    allocated_bytes: int
+    reserved_bytes: int
+    alloc_retries: int
+    ooms: int
+    def __init__(self, allocated_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., alloc_retries: _Optional[int] = ..., ooms: _Optional[int] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("progress", "steps", "snapshots", "memory", "dropped_total", "snapshots_skipped_total", "reporter_cpu_s", "modules", "last_words", "recorder_failures_total")
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_SKIPPED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    REPORTER_CPU_S_FIELD_NUMBER: _ClassVar[int]
+    MODULES_FIELD_NUMBER: _ClassVar[int]
+    LAST_WORDS_FIELD_NUMBER: _ClassVar[int]
+    RECORDER_FAILURES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    progress: _common_pb2.Progress
+    steps: _containers.RepeatedCompositeFieldContainer[StepRecord]
+    snapshots: _containers.RepeatedCompositeFieldContainer[SnapshotTaken]
+    memory: MemoryStatus
+    dropped_total: int
+    snapshots_skipped_total: int
+    reporter_cpu_s: float
+    modules: _containers.RepeatedScalarFieldContainer[str]
+    last_words: str
+    recorder_failures_total: int
+    def __init__(self, progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[StepRecord, _Mapping]]] = ..., snapshots: _Optional[_Iterable[_Union[SnapshotTaken, _Mapping]]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., dropped_total: _Optional[int] = ..., snapshots_skipped_total: _Optional[int] = ..., reporter_cpu_s: _Optional[float] = ..., modules: _Optional[_Iterable[str]] = ..., last_words: _Optional[str] = ..., recorder_failures_total: _Optional[int] = ...) -> None: ...
+
+class SlotRequest(_message.Message):
+    __slots__ = ("bytes_per_slot",)
+    BYTES_PER_SLOT_FIELD_NUMBER: _ClassVar[int]
+    bytes_per_slot: int
+    def __init__(self, bytes_per_slot: _Optional[int] = ...) -> None: ...
+
+class SlotGrant(_message.Message):
+    __slots__ = ("paths", "on_disk", "reason")
+    PATHS_FIELD_NUMBER: _ClassVar[int]
+    ON_DISK_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    paths: _containers.RepeatedScalarFieldContainer[str]
+    on_disk: bool
+    reason: str
+    def __init__(self, paths: _Optional[_Iterable[str]] = ..., on_disk: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("report_interval_s", "snapshot_every", "checkpoint_every", "restore")
+    REPORT_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_EVERY_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_EVERY_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    report_interval_s: float
+    snapshot_every: int
+    checkpoint_every: int
+    restore: RestorePoint
+    def __init__(self, report_interval_s: _Optional[float] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., restore: _Optional[_Union[RestorePoint, _Mapping]] = ...) -> None: ...
+
+class RestorePoint(_message.Message):
+    __slots__ = ("step", "slot_path")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SLOT_PATH_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    slot_path: str
+    def __init__(self, step: _Optional[int] = ..., slot_path: _Optional[str] = ...) -> None: ...
+
+class RankCommand(_message.Message):
+    __slots__ = ("id", "generation", "capture_evidence", "snapshot_at", "stop_at")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    CAPTURE_EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_AT_FIELD_NUMBER: _ClassVar[int]
+    STOP_AT_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    generation: int
+    capture_evidence: CaptureEvidence
+    snapshot_at: SnapshotAt
+    stop_at: StopAt
+    def __init__(self, id: _Optional[int] = ..., generation: _Optional[int] = ..., capture_evidence: _Optional[_Union[CaptureEvidence, _Mapping]] = ..., snapshot_at: _Optional[_Union[SnapshotAt, _Mapping]] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ...) -> None: ...
+
+class CaptureEvidence(_message.Message):
+    __slots__ = ("directory",)
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    directory: str
+    def __init__(self, directory: _Optional[str] = ...) -> None: ...
+
+class SnapshotAt(_message.Message):
+    __slots__ = ("step",)
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    def __init__(self, step: _Optional[int] = ...) -> None: ...
+
+class StopAt(_message.Message):
+    __slots__ = ("step",)
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    def __init__(self, step: _Optional[int] = ...) -> None: ...
+
+class CommandAck(_message.Message):
+    __slots__ = ("id", "accepted", "detail")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    accepted: bool
+    detail: str
+    def __init__(self, id: _Optional[int] = ..., accepted: bool = ..., detail: _Optional[str] = ...) -> None: ...

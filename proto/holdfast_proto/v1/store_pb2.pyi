@@ -1,0 +1,547 @@
+from holdfast_proto.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MODE_UNSPECIFIED: _ClassVar[Mode]
+    MODE_OBSERVE: _ClassVar[Mode]
+    MODE_NOTIFY: _ClassVar[Mode]
+    MODE_ACT: _ClassVar[Mode]
+
+class Preset(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRESET_UNSPECIFIED: _ClassVar[Preset]
+    PRESET_FAST: _ClassVar[Preset]
+    PRESET_DEFAULT: _ClassVar[Preset]
+    PRESET_PATIENT: _ClassVar[Preset]
+
+class Life(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LIFE_UNSPECIFIED: _ClassVar[Life]
+    LIFE_STARTING: _ClassVar[Life]
+    LIFE_RUNNING: _ClassVar[Life]
+    LIFE_EXITED: _ClassVar[Life]
+
+class Source(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SOURCE_UNSPECIFIED: _ClassVar[Source]
+    SOURCE_SEED: _ClassVar[Source]
+    SOURCE_MEMORY: _ClassVar[Source]
+    SOURCE_CHECKPOINT: _ClassVar[Source]
+
+class VerdictKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VERDICT_KIND_UNSPECIFIED: _ClassVar[VerdictKind]
+    VERDICT_KIND_DEAD_RANK: _ClassVar[VerdictKind]
+    VERDICT_KIND_HUNG_COLLECTIVE: _ClassVar[VerdictKind]
+    VERDICT_KIND_MISMATCHED_ORDER: _ClassVar[VerdictKind]
+    VERDICT_KIND_TRANSPORT: _ClassVar[VerdictKind]
+    VERDICT_KIND_LOST_NODE: _ClassVar[VerdictKind]
+    VERDICT_KIND_NON_FINITE: _ClassVar[VerdictKind]
+    VERDICT_KIND_LOSS_SPIKE: _ClassVar[VerdictKind]
+    VERDICT_KIND_CHECKPOINT_FAILED: _ClassVar[VerdictKind]
+    VERDICT_KIND_BAD_CONFIGURATION: _ClassVar[VerdictKind]
+    VERDICT_KIND_DATA_STALL: _ClassVar[VerdictKind]
+
+class IncidentState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    INCIDENT_STATE_UNSPECIFIED: _ClassVar[IncidentState]
+    INCIDENT_STATE_OPEN: _ClassVar[IncidentState]
+    INCIDENT_STATE_RECOVERED: _ClassVar[IncidentState]
+    INCIDENT_STATE_NOTED: _ClassVar[IncidentState]
+    INCIDENT_STATE_FAILED: _ClassVar[IncidentState]
+
+class RunPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RUN_PHASE_UNSPECIFIED: _ClassVar[RunPhase]
+    RUN_PHASE_WAITING: _ClassVar[RunPhase]
+    RUN_PHASE_STARTING: _ClassVar[RunPhase]
+    RUN_PHASE_RUNNING: _ClassVar[RunPhase]
+    RUN_PHASE_GATHERING: _ClassVar[RunPhase]
+    RUN_PHASE_STOPPING: _ClassVar[RunPhase]
+    RUN_PHASE_FINISHED: _ClassVar[RunPhase]
+    RUN_PHASE_FAILED: _ClassVar[RunPhase]
+MODE_UNSPECIFIED: Mode
+MODE_OBSERVE: Mode
+MODE_NOTIFY: Mode
+MODE_ACT: Mode
+PRESET_UNSPECIFIED: Preset
+PRESET_FAST: Preset
+PRESET_DEFAULT: Preset
+PRESET_PATIENT: Preset
+LIFE_UNSPECIFIED: Life
+LIFE_STARTING: Life
+LIFE_RUNNING: Life
+LIFE_EXITED: Life
+SOURCE_UNSPECIFIED: Source
+SOURCE_SEED: Source
+SOURCE_MEMORY: Source
+SOURCE_CHECKPOINT: Source
+VERDICT_KIND_UNSPECIFIED: VerdictKind
+VERDICT_KIND_DEAD_RANK: VerdictKind
+VERDICT_KIND_HUNG_COLLECTIVE: VerdictKind
+VERDICT_KIND_MISMATCHED_ORDER: VerdictKind
+VERDICT_KIND_TRANSPORT: VerdictKind
+VERDICT_KIND_LOST_NODE: VerdictKind
+VERDICT_KIND_NON_FINITE: VerdictKind
+VERDICT_KIND_LOSS_SPIKE: VerdictKind
+VERDICT_KIND_CHECKPOINT_FAILED: VerdictKind
+VERDICT_KIND_BAD_CONFIGURATION: VerdictKind
+VERDICT_KIND_DATA_STALL: VerdictKind
+INCIDENT_STATE_UNSPECIFIED: IncidentState
+INCIDENT_STATE_OPEN: IncidentState
+INCIDENT_STATE_RECOVERED: IncidentState
+INCIDENT_STATE_NOTED: IncidentState
+INCIDENT_STATE_FAILED: IncidentState
+RUN_PHASE_UNSPECIFIED: RunPhase
+RUN_PHASE_WAITING: RunPhase
+RUN_PHASE_STARTING: RunPhase
+RUN_PHASE_RUNNING: RunPhase
+RUN_PHASE_GATHERING: RunPhase
+RUN_PHASE_STOPPING: RunPhase
+RUN_PHASE_FINISHED: RunPhase
+RUN_PHASE_FAILED: RunPhase
+
+class RunSpec(_message.Message):
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    RANKS_PER_NODE_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    PRESET_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_EVERY_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_EVERY_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_KEPT_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_WITHOUT_PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    nodes: int
+    ranks_per_node: int
+    command: _containers.RepeatedScalarFieldContainer[str]
+    mode: Mode
+    preset: Preset
+    snapshot_every: int
+    checkpoint_every: int
+    checkpoint_directory: str
+    checkpoints_kept: int
+    restarts_without_progress: int
+    created_unix_s: float
+    instance: str
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ...) -> None: ...
+
+class RankExit(_message.Message):
+    __slots__ = ("code", "signal", "last_words", "step", "phase", "exited_unix_s", "connection_lost", "order")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    LAST_WORDS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    EXITED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_LOST_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    signal: int
+    last_words: str
+    step: int
+    phase: _common_pb2.Phase
+    exited_unix_s: float
+    connection_lost: bool
+    order: int
+    def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., last_words: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., exited_unix_s: _Optional[float] = ..., connection_lost: bool = ..., order: _Optional[int] = ...) -> None: ...
+
+class RankState(_message.Message):
+    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done")
+    class CoordinatesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    STALLED_S_FIELD_NUMBER: _ClassVar[int]
+    SILENT_S_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_STATE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    COORDINATES_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_ENDED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    pid: int
+    life: Life
+    progress: _common_pb2.Progress
+    stalled_s: float
+    silent_s: float
+    process_state: str
+    exit: RankExit
+    snapshots: _containers.RepeatedScalarFieldContainer[int]
+    coordinates: _containers.ScalarMap[str, int]
+    device: str
+    first_step_ended_unix_s: float
+    steps_done: int
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ...) -> None: ...
+
+class NodeState(_message.Message):
+    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "capacity", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "fatal", "incarnation", "failed_generation", "failure")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    AGENT_PID_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    FATAL_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FAILED_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    node: str
+    generation: int
+    fence: int
+    stopped: bool
+    ranks: _containers.RepeatedCompositeFieldContainer[RankState]
+    capacity: int
+    checkpoints: _containers.RepeatedScalarFieldContainer[int]
+    reported_unix_s: float
+    agent_pid: int
+    ready: bool
+    instance: str
+    fatal: str
+    incarnation: int
+    failed_generation: int
+    failure: str
+    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., capacity: _Optional[int] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., fatal: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class StepSummary(_message.Message):
+    __slots__ = ("step", "generation", "loss_sum", "loss_count", "validation_loss", "grad_norm", "learning_rate", "tokens", "duration_s", "ended_unix_s", "nonfinite")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
+    LOSS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_LOSS_FIELD_NUMBER: _ClassVar[int]
+    GRAD_NORM_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    ENDED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    NONFINITE_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    generation: int
+    loss_sum: float
+    loss_count: int
+    validation_loss: float
+    grad_norm: float
+    learning_rate: float
+    tokens: int
+    duration_s: float
+    ended_unix_s: float
+    nonfinite: _containers.RepeatedCompositeFieldContainer[NonFinite]
+    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[int] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., ended_unix_s: _Optional[float] = ..., nonfinite: _Optional[_Iterable[_Union[NonFinite, _Mapping]]] = ...) -> None: ...
+
+class NonFinite(_message.Message):
+    __slots__ = ("rank", "quantity")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    QUANTITY_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    quantity: str
+    def __init__(self, rank: _Optional[int] = ..., quantity: _Optional[str] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("node", "generation", "unix_s", "rank_exited", "step_summary", "checkpoint_committed", "checkpoint_failed", "evidence_captured", "command_refused", "snapshot_memory_refused", "checkpoint_unreadable")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    RANK_EXITED_FIELD_NUMBER: _ClassVar[int]
+    STEP_SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FAILED_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_CAPTURED_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_MEMORY_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    generation: int
+    unix_s: float
+    rank_exited: RankExited
+    step_summary: StepSummary
+    checkpoint_committed: CheckpointCommitted
+    checkpoint_failed: CheckpointFailed
+    evidence_captured: EvidenceCaptured
+    command_refused: CommandRefused
+    snapshot_memory_refused: SnapshotMemoryRefused
+    checkpoint_unreadable: CheckpointUnreadable
+    def __init__(self, node: _Optional[str] = ..., generation: _Optional[int] = ..., unix_s: _Optional[float] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., step_summary: _Optional[_Union[StepSummary, _Mapping]] = ..., checkpoint_committed: _Optional[_Union[CheckpointCommitted, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[CheckpointFailed, _Mapping]] = ..., evidence_captured: _Optional[_Union[EvidenceCaptured, _Mapping]] = ..., command_refused: _Optional[_Union[CommandRefused, _Mapping]] = ..., snapshot_memory_refused: _Optional[_Union[SnapshotMemoryRefused, _Mapping]] = ..., checkpoint_unreadable: _Optional[_Union[CheckpointUnreadable, _Mapping]] = ...) -> None: ...
+
+class RankExited(_message.Message):
+    __slots__ = ("rank", "exit")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    EXIT_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    exit: RankExit
+    def __init__(self, rank: _Optional[int] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ...) -> None: ...
+
+class CheckpointCommitted(_message.Message):
+    __slots__ = ("step", "raw_bytes", "stored_bytes", "duration_s")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    RAW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    raw_bytes: int
+    stored_bytes: int
+    duration_s: float
+    def __init__(self, step: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., duration_s: _Optional[float] = ...) -> None: ...
+
+class CheckpointFailed(_message.Message):
+    __slots__ = ("step", "reason")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    reason: str
+    def __init__(self, step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CheckpointUnreadable(_message.Message):
+    __slots__ = ("step", "reason")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    reason: str
+    def __init__(self, step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class SnapshotMemoryRefused(_message.Message):
+    __slots__ = ("needed_bytes", "free_bytes", "directory")
+    NEEDED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    needed_bytes: int
+    free_bytes: int
+    directory: str
+    def __init__(self, needed_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., directory: _Optional[str] = ...) -> None: ...
+
+class EvidenceCaptured(_message.Message):
+    __slots__ = ("incident", "files", "pending")
+    INCIDENT_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    incident: str
+    files: _containers.RepeatedScalarFieldContainer[str]
+    pending: _containers.RepeatedCompositeFieldContainer[PendingCall]
+    def __init__(self, incident: _Optional[str] = ..., files: _Optional[_Iterable[str]] = ..., pending: _Optional[_Iterable[_Union[PendingCall, _Mapping]]] = ...) -> None: ...
+
+class PendingCall(_message.Message):
+    __slots__ = ("rank", "group", "seq", "op")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    group: str
+    seq: int
+    op: str
+    def __init__(self, rank: _Optional[int] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ...) -> None: ...
+
+class CommandRefused(_message.Message):
+    __slots__ = ("command_fence", "known_fence", "reason")
+    COMMAND_FENCE_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FENCE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    command_fence: int
+    known_fence: int
+    reason: str
+    def __init__(self, command_fence: _Optional[int] = ..., known_fence: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class NodeCommand(_message.Message):
+    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    GATHER_EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    TAKE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    fence: int
+    generation: int
+    start: StartGeneration
+    stop: StopGeneration
+    gather_evidence: GatherEvidence
+    take_checkpoint: TakeCheckpoint
+    finish: FinishRun
+    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ...) -> None: ...
+
+class StartGeneration(_message.Message):
+    __slots__ = ("first_rank", "ranks", "world_size", "rendezvous_node", "source", "step")
+    FIRST_RANK_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_NODE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    first_rank: int
+    ranks: int
+    world_size: int
+    rendezvous_node: str
+    source: Source
+    step: int
+    def __init__(self, first_rank: _Optional[int] = ..., ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., rendezvous_node: _Optional[str] = ..., source: _Optional[_Union[Source, str]] = ..., step: _Optional[int] = ...) -> None: ...
+
+class StopGeneration(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class GatherEvidence(_message.Message):
+    __slots__ = ("incident", "stack_ranks")
+    INCIDENT_FIELD_NUMBER: _ClassVar[int]
+    STACK_RANKS_FIELD_NUMBER: _ClassVar[int]
+    incident: str
+    stack_ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, incident: _Optional[str] = ..., stack_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TakeCheckpoint(_message.Message):
+    __slots__ = ("step",)
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    def __init__(self, step: _Optional[int] = ...) -> None: ...
+
+class FinishRun(_message.Message):
+    __slots__ = ("outcome",)
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    outcome: str
+    def __init__(self, outcome: _Optional[str] = ...) -> None: ...
+
+class WaitEdge(_message.Message):
+    __slots__ = ("waiter", "awaited", "group", "seq", "op")
+    WAITER_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    waiter: int
+    awaited: int
+    group: str
+    seq: int
+    op: str
+    def __init__(self, waiter: _Optional[int] = ..., awaited: _Optional[int] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("kind", "culprits", "message", "confidence_ratio", "waits", "step", "phase", "group", "seq", "op")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CULPRITS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_RATIO_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    kind: VerdictKind
+    culprits: _containers.RepeatedScalarFieldContainer[int]
+    message: str
+    confidence_ratio: float
+    waits: _containers.RepeatedCompositeFieldContainer[WaitEdge]
+    step: int
+    phase: _common_pb2.Phase
+    group: str
+    seq: int
+    op: str
+    def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ...) -> None: ...
+
+class IncidentAction(_message.Message):
+    __slots__ = ("unix_s", "what")
+    UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    unix_s: float
+    what: str
+    def __init__(self, unix_s: _Optional[float] = ..., what: _Optional[str] = ...) -> None: ...
+
+class Incident(_message.Message):
+    __slots__ = ("id", "run", "generation", "verdict", "last_progress_unix_s", "detected_unix_s", "recovered_unix_s", "reached_step", "resumed_step", "lost_steps", "source", "state", "actions", "evidence")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    LAST_PROGRESS_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    DETECTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    RECOVERED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    REACHED_STEP_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_STEP_FIELD_NUMBER: _ClassVar[int]
+    LOST_STEPS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    run: str
+    generation: int
+    verdict: Verdict
+    last_progress_unix_s: float
+    detected_unix_s: float
+    recovered_unix_s: float
+    reached_step: int
+    resumed_step: int
+    lost_steps: int
+    source: Source
+    state: IncidentState
+    actions: _containers.RepeatedCompositeFieldContainer[IncidentAction]
+    evidence: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., generation: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., last_progress_unix_s: _Optional[float] = ..., detected_unix_s: _Optional[float] = ..., recovered_unix_s: _Optional[float] = ..., reached_step: _Optional[int] = ..., resumed_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., state: _Optional[_Union[IncidentState, str]] = ..., actions: _Optional[_Iterable[_Union[IncidentAction, _Mapping]]] = ..., evidence: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CoordinatorState(_message.Message):
+    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "command_count", "last_event_id", "incident_count")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_STEP_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    OPEN_INCIDENT_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_WITHOUT_PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_STEP_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    PHASE_SINCE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LAST_EVENT_ID_FIELD_NUMBER: _ClassVar[int]
+    INCIDENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    phase: RunPhase
+    generation: int
+    source: Source
+    resumed_step: int
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    open_incident: str
+    restarts_without_progress: int
+    restarts_total: int
+    newest_step: int
+    unreadable_checkpoints: _containers.RepeatedScalarFieldContainer[int]
+    outcome: str
+    phase_since_unix_s: float
+    command_count: int
+    last_event_id: str
+    incident_count: int
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., command_count: _Optional[int] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,1 @@
+"""The library inside a training process: telemetry, progress, snapshots, commands."""
