@@ -152,24 +152,10 @@ class SlotGrant(_message.Message):
     def __init__(self, paths: _Optional[_Iterable[str]] = ..., on_disk: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("report_interval_s", "snapshot_every", "checkpoint_every", "restore")
+    __slots__ = ("report_interval_s",)
     REPORT_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_EVERY_FIELD_NUMBER: _ClassVar[int]
-    CHECKPOINT_EVERY_FIELD_NUMBER: _ClassVar[int]
-    RESTORE_FIELD_NUMBER: _ClassVar[int]
     report_interval_s: float
-    snapshot_every: int
-    checkpoint_every: int
-    restore: RestorePoint
-    def __init__(self, report_interval_s: _Optional[float] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., restore: _Optional[_Union[RestorePoint, _Mapping]] = ...) -> None: ...
-
-class RestorePoint(_message.Message):
-    __slots__ = ("step", "slot_path")
-    STEP_FIELD_NUMBER: _ClassVar[int]
-    SLOT_PATH_FIELD_NUMBER: _ClassVar[int]
-    step: int
-    slot_path: str
-    def __init__(self, step: _Optional[int] = ..., slot_path: _Optional[str] = ...) -> None: ...
+    def __init__(self, report_interval_s: _Optional[float] = ...) -> None: ...
 
 class RankCommand(_message.Message):
     __slots__ = ("id", "generation", "capture_evidence", "snapshot_at", "stop_at")
