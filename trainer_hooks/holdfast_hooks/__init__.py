@@ -1,1 +1,18 @@
-"""The library inside a training process: telemetry, progress, snapshots, commands."""
+"""The library inside a training process: telemetry, progress, snapshots, commands.
+
+::
+
+    import holdfast_hooks
+
+    with holdfast_hooks.attach(state={"model": model, "optimizer": optimizer}) as hooks:
+        for step in hooks.steps(until=1000):
+            loss = train_step(next(batches))
+            hooks.report(loss=loss, tokens=n)
+"""
+
+from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.hooks import Hooks, attach
+from holdfast_hooks.phases import Phase
+from holdfast_hooks.state import Stateful
+
+__all__ = ["ConfigurationError", "Hooks", "Phase", "Stateful", "attach"]

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentRecord(_message.Message):
-    __slots__ = ("run", "node", "instance", "generation", "fence", "last_command", "ranks", "warm_parent_socket", "warm_parent_pid", "spec", "start")
+    __slots__ = ("run", "node", "instance", "generation", "fence", "last_command", "ranks", "warm_parent_socket", "warm_parent_pid", "spec", "start", "rendezvous_pid")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class AgentRecord(_message.Message):
     WARM_PARENT_PID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_PID_FIELD_NUMBER: _ClassVar[int]
     run: str
     node: str
     instance: str
@@ -31,7 +32,8 @@ class AgentRecord(_message.Message):
     warm_parent_pid: int
     spec: _store_pb2.RunSpec
     start: _store_pb2.StartGeneration
-    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., instance: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., last_command: _Optional[str] = ..., ranks: _Optional[_Iterable[_Union[RankRecord, _Mapping]]] = ..., warm_parent_socket: _Optional[str] = ..., warm_parent_pid: _Optional[int] = ..., spec: _Optional[_Union[_store_pb2.RunSpec, _Mapping]] = ..., start: _Optional[_Union[_store_pb2.StartGeneration, _Mapping]] = ...) -> None: ...
+    rendezvous_pid: int
+    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., instance: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., last_command: _Optional[str] = ..., ranks: _Optional[_Iterable[_Union[RankRecord, _Mapping]]] = ..., warm_parent_socket: _Optional[str] = ..., warm_parent_pid: _Optional[int] = ..., spec: _Optional[_Union[_store_pb2.RunSpec, _Mapping]] = ..., start: _Optional[_Union[_store_pb2.StartGeneration, _Mapping]] = ..., rendezvous_pid: _Optional[int] = ...) -> None: ...
 
 class RankRecord(_message.Message):
     __slots__ = ("rank", "pid", "start_ticks", "slots", "exit")

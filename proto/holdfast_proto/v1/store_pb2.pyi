@@ -140,14 +140,13 @@ class RunSpec(_message.Message):
     def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class RankExit(_message.Message):
-    __slots__ = ("code", "signal", "last_words", "step", "phase", "exited_unix_s", "connection_lost", "order")
+    __slots__ = ("code", "signal", "last_words", "step", "phase", "exited_unix_s", "order")
     CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     LAST_WORDS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     EXITED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
-    CONNECTION_LOST_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     code: int
     signal: int
@@ -155,9 +154,8 @@ class RankExit(_message.Message):
     step: int
     phase: _common_pb2.Phase
     exited_unix_s: float
-    connection_lost: bool
     order: int
-    def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., last_words: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., exited_unix_s: _Optional[float] = ..., connection_lost: bool = ..., order: _Optional[int] = ...) -> None: ...
+    def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., last_words: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., exited_unix_s: _Optional[float] = ..., order: _Optional[int] = ...) -> None: ...
 
 class RankState(_message.Message):
     __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done")
@@ -233,7 +231,14 @@ class NodeState(_message.Message):
     def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., capacity: _Optional[int] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., fatal: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class StepSummary(_message.Message):
-    __slots__ = ("step", "generation", "loss_sum", "loss_count", "validation_loss", "grad_norm", "learning_rate", "tokens", "duration_s", "ended_unix_s", "nonfinite")
+    __slots__ = ("step", "generation", "loss_sum", "loss_count", "validation_loss", "grad_norm", "learning_rate", "tokens", "duration_s", "ended_unix_s", "nonfinite", "phase_s")
+    class PhaseSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     STEP_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
@@ -245,6 +250,7 @@ class StepSummary(_message.Message):
     DURATION_S_FIELD_NUMBER: _ClassVar[int]
     ENDED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     NONFINITE_FIELD_NUMBER: _ClassVar[int]
+    PHASE_S_FIELD_NUMBER: _ClassVar[int]
     step: int
     generation: int
     loss_sum: float
@@ -256,7 +262,8 @@ class StepSummary(_message.Message):
     duration_s: float
     ended_unix_s: float
     nonfinite: _containers.RepeatedCompositeFieldContainer[NonFinite]
-    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[int] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., ended_unix_s: _Optional[float] = ..., nonfinite: _Optional[_Iterable[_Union[NonFinite, _Mapping]]] = ...) -> None: ...
+    phase_s: _containers.ScalarMap[int, float]
+    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[int] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., ended_unix_s: _Optional[float] = ..., nonfinite: _Optional[_Iterable[_Union[NonFinite, _Mapping]]] = ..., phase_s: _Optional[_Mapping[int, float]] = ...) -> None: ...
 
 class NonFinite(_message.Message):
     __slots__ = ("rank", "quantity")
@@ -413,12 +420,14 @@ class StopGeneration(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class GatherEvidence(_message.Message):
-    __slots__ = ("incident", "stack_ranks")
+    __slots__ = ("incident", "stack_ranks", "flight_recorder")
     INCIDENT_FIELD_NUMBER: _ClassVar[int]
     STACK_RANKS_FIELD_NUMBER: _ClassVar[int]
+    FLIGHT_RECORDER_FIELD_NUMBER: _ClassVar[int]
     incident: str
     stack_ranks: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, incident: _Optional[str] = ..., stack_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+    flight_recorder: bool
+    def __init__(self, incident: _Optional[str] = ..., stack_ranks: _Optional[_Iterable[int]] = ..., flight_recorder: bool = ...) -> None: ...
 
 class TakeCheckpoint(_message.Message):
     __slots__ = ("step",)
@@ -511,7 +520,7 @@ class Incident(_message.Message):
     def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., generation: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., last_progress_unix_s: _Optional[float] = ..., detected_unix_s: _Optional[float] = ..., recovered_unix_s: _Optional[float] = ..., reached_step: _Optional[int] = ..., resumed_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., state: _Optional[_Union[IncidentState, str]] = ..., actions: _Optional[_Iterable[_Union[IncidentAction, _Mapping]]] = ..., evidence: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CoordinatorState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "command_count", "last_event_id", "incident_count")
+    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "command_count", "last_event_id", "incident_count", "step_at_restart", "fence")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -528,6 +537,8 @@ class CoordinatorState(_message.Message):
     COMMAND_COUNT_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_ID_FIELD_NUMBER: _ClassVar[int]
     INCIDENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STEP_AT_RESTART_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: RunPhase
     generation: int
@@ -544,4 +555,6 @@ class CoordinatorState(_message.Message):
     command_count: int
     last_event_id: str
     incident_count: int
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., command_count: _Optional[int] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ...) -> None: ...
+    step_at_restart: int
+    fence: int
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., command_count: _Optional[int] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,190 @@
+"""The directory of a run's checkpoints: commits complete ones, finds them again, removes old ones.
+
+::
+
+    step-00000040/rank-00000.shard, rank-00000.json, ..., manifest.json
+
+Agents of several nodes share the directory. Nothing in it is locked: every file appears by a rename, and
+everybody who finds the same shards writes the same manifest.
+"""
+
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast_agent.checkpoint_errors import CheckpointUnreadable, read_errors, write_errors
+from holdfast_agent.durable import NewFile, flush_directory, make_directory, remove_leftovers, write_file
+from holdfast_agent.manifest import (
+    MANIFEST,
+    Manifest,
+    content_digest,
+    load_committed_index,
+    load_manifest,
+    manifest_shards,
+)
+from holdfast_agent.shard_index import ShardIndex, index_path, load_index, shard_path
+from holdfast_agent.shard_reader import verify_shard
+
+_STEP = re.compile(r"step-(\d{8,})")
+_logger = logging.getLogger(__name__)
+
+
+class CheckpointDirectory:
+    """The checkpoints of a run below ``path``, of which the newest ``kept`` are kept (at least one)."""
+
+    def __init__(self, path: Path, kept: int) -> None:
+        if kept < 1:
+            raise ValueError(f"checkpoints kept: {kept}; keep at least 1")
+        self.path = path
+        self.kept = kept
+        self.removal_failures_total = 0
+        """Old checkpoints that could not be removed; tried again after the next commit."""
+
+    def step_directory(self, step: int) -> Path:
+        """Where the shards of ``step`` belong."""
+        return self.path / f"step-{step:08}"
+
+    def check_writable(self) -> None:
+        """Create the directory, write to it, and remove what dead writers of this host left in it.
+
+        For the start of an agent. Raises CheckpointError.
+        """
+        with write_errors(self.path):
+            make_directory(self.path)
+            with NewFile(self.path / "writable") as probe:
+                probe.write(b"\0")
+                probe.flush()
+            for directory in (self.path, *self._step_directories().values()):
+                remove_leftovers(directory)
+
+    def commit_if_complete(self, step: int, world_size: int, run: str) -> Manifest | None:
+        """Commit ``step`` if the shards of all ranks are there, of one run, world size and generation.
+
+        Returns the manifest (also if the step is committed already), or None as long as shards are missing.
+        Any number of agents may call this at once. ``Manifest.stale`` tells of a save without news.
+        Raises CheckpointError if the manifest cannot be written, CheckpointUnreadable for a damaged index.
+        """
+        directory = self.step_directory(step)
+        indexes = _complete_set(directory, step, world_size, run)
+        if indexes is None:
+            return None
+        committed = self._manifests().get(step)
+        if committed and committed.run == run and committed.shards == manifest_shards(indexes):
+            return committed
+        manifest = self._describe(indexes)
+        with write_errors(directory):
+            write_file(directory / MANIFEST, manifest.encode())
+        self._prune(manifest)
+        return manifest
+
+    def committed(self) -> list[int]:
+        """Return the steps of all committed checkpoints, ascending.
+
+        Raises CheckpointUnreadable if the directory cannot be read: that is not the same as none.
+        """
+        return sorted(self._manifests())
+
+    def load_manifest(self, step: int) -> Manifest:
+        """Return the manifest of ``step``. Raises CheckpointUnreadable."""
+        directory = self.step_directory(step)
+        manifest = load_manifest(directory)
+        if manifest.step != step:
+            raise CheckpointUnreadable(f"{directory / MANIFEST} is the manifest of step {manifest.step}")
+        return manifest
+
+    def verify(self, step: int) -> Manifest:
+        """Read all shards of ``step`` and return its manifest. Raises CheckpointUnreadable."""
+        directory = self.step_directory(step)
+        manifest = self.load_manifest(step)
+        for rank in range(manifest.world_size):
+            verify_shard(shard_path(directory, rank), load_committed_index(directory, manifest, rank))
+        return manifest
+
+    def _describe(self, indexes: Sequence[ShardIndex]) -> Manifest:
+        first = indexes[0]
+        digest = content_digest(indexes)
+        earlier = {step: manifest for step, manifest in self._manifests().items() if step < first.step}
+        previous = earlier[max(earlier)] if earlier else None
+        has_tensors = any(index.tensors for index in indexes)
+        return Manifest(
+            run=first.run,
+            step=first.step,
+            world_size=first.world_size,
+            generation=first.generation,
+            committed_unix_s=time.time(),
+            raw_bytes=sum(index.raw_bytes for index in indexes),
+            stored_bytes=sum(index.shard_bytes for index in indexes),
+            content_digest=digest,
+            stale=has_tensors and previous is not None and previous.content_digest == digest,
+            shards=manifest_shards(indexes),
+        )
+
+    def _prune(self, newest: Manifest) -> None:
+        """Remove what the commit of ``newest`` makes superfluous; what resists is tried again next time."""
+        try:
+            for step in sorted(self._superfluous(newest)):
+                _remove(self.step_directory(step))
+        except OSError as error:
+            self.removal_failures_total += 1
+            _logger.warning("cannot remove old checkpoints: %s", error)
+
+    def _superfluous(self, newest: Manifest) -> set[int]:
+        manifests = self._manifests()
+        own = {step: manifest for step, manifest in manifests.items() if manifest.run == newest.run}
+        # The run went back before these steps: it must not jump to a future that it has left.
+        abandoned = {s for s, m in own.items() if s > newest.step and m.generation < newest.generation}
+        kept = {*sorted(own.keys() - abandoned)[-self.kept :], newest.step}
+        others = {step for step in self._step_directories().keys() - manifests.keys() if step < newest.step}
+        unfinished = {step for step in others if not (self.step_directory(step) / MANIFEST).exists()}
+        # A manifest that cannot be read now may be readable later: it goes when its time is over.
+        damaged = {step for step in others - unfinished if len(kept) >= self.kept and step < min(kept)}
+        return (own.keys() - kept) | unfinished | damaged
+
+    def _manifests(self) -> dict[int, Manifest]:
+        manifests = {}
+        for step in self._step_directories():
+            try:
+                manifests[step] = self.load_manifest(step)
+            except CheckpointUnreadable:
+                continue  # not committed, as far as anybody can tell
+        return manifests
+
+    def _step_directories(self) -> dict[int, Path]:
+        if not self.path.exists():
+            return {}
+        with read_errors(self.path):
+            matches = [(path, _STEP.fullmatch(path.name)) for path in self.path.iterdir()]
+        return {int(match[1]): path for path, match in matches if match}
+
+
+def _complete_set(directory: Path, step: int, world_size: int, run: str) -> list[ShardIndex] | None:
+    if not all(index_path(directory, rank).exists() for rank in range(world_size)):
+        return None
+    indexes = [load_index(directory, rank) for rank in range(world_size)]
+    expected = (run, step, world_size, indexes[0].generation)
+    for index in indexes:
+        if (index.run, index.step, index.world_size, index.generation) != expected:
+            return None
+        if not _has_size(shard_path(directory, index.rank), index.shard_bytes):
+            return None
+    return indexes
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except FileNotFoundError:
+        return False
+
+
+def _remove(directory: Path) -> None:
+    """Remove a checkpoint, manifest first: one that is half removed must not look committed."""
+    with contextlib.suppress(FileNotFoundError):  # another agent is faster
+        (directory / MANIFEST).unlink(missing_ok=True)
+        flush_directory(directory)
+        for path in directory.iterdir():
+            path.unlink(missing_ok=True)
+        directory.rmdir()

@@ -1,0 +1,48 @@
+"""What goes wrong with checkpoints, in words for the user."""
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+_ROOM = "free space there or set --checkpoints to a larger file system"
+_WRITABLE = "make it writable for the user of the agent or set --checkpoints to a directory that is"
+_FOLDER = "set --checkpoints to a directory, not to a file or a path below one"
+
+_FIXES = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EFBIG: "raise the file size limit (ulimit -f) or set --checkpoints to another file system",
+    errno.EROFS: _WRITABLE,
+    errno.EACCES: _WRITABLE,
+    errno.EPERM: _WRITABLE,
+    errno.EEXIST: _FOLDER,
+    errno.ENOTDIR: _FOLDER,
+}
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be written or committed. The message is one line that names the fix."""
+
+
+class CheckpointUnreadable(CheckpointError):  # noqa: N818 - a state of the checkpoint, as in store.proto
+    """A checkpoint does not read back as it was written. The message names the file and the tensor."""
+
+
+@contextlib.contextmanager
+def write_errors(directory: Path) -> Iterator[None]:
+    """Turn an OSError from writing below ``directory`` into a CheckpointError."""
+    try:
+        yield
+    except OSError as error:
+        fix = _FIXES.get(error.errno or 0, "check the file system or set --checkpoints to another one")
+        raise CheckpointError(f"cannot write the checkpoint in {directory}: {error.strerror}: {fix}") from error
+
+
+@contextlib.contextmanager
+def read_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError from reading ``path`` into CheckpointUnreadable."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointUnreadable(f"{path}: {error.strerror}") from error

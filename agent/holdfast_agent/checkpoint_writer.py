@@ -1,0 +1,154 @@
+"""Turns pinned slots into checkpoints on threads of low priority, and checkpoints back into slots."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_agent.checkpoint_errors import CheckpointError, CheckpointUnreadable
+from holdfast_agent.histogram import STALL_BUCKETS_S, STEP_BUCKETS_S, Histogram
+from holdfast_agent.priority import lower_priority
+from holdfast_agent.restore import restore
+from holdfast_agent.shard import write_shard
+from holdfast_agent.snapshot_memory import SnapshotMemory
+from holdfast_proto.snapshot import SlotState
+from holdfast_proto.v1 import store_pb2 as store
+
+log = logging.getLogger(__name__)
+
+WRITERS = 2
+REFRESH_S = 5.0
+
+
+@dataclass
+class WriterCounters:
+    """For /metrics."""
+
+    attempts: int = 0
+    failures: int = 0
+    last_success_unix_s: float = 0.0
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+    durations: Histogram = field(default_factory=lambda: Histogram(STEP_BUCKETS_S))
+    stalls: Histogram = field(default_factory=lambda: Histogram(STALL_BUCKETS_S))
+
+
+class CheckpointWriter:
+    """Writes this node's shards and commits a checkpoint if it finds the set of all ranks complete."""
+
+    def __init__(
+        self, memory: SnapshotMemory, directory: CheckpointDirectory, run: str, emit: Callable[[store.Event], None]
+    ) -> None:
+        self._memory = memory
+        self._directory = directory
+        self._run = run
+        self._emit = emit
+        self._pool = ThreadPoolExecutor(WRITERS, "checkpoint", initializer=lower_priority)
+        self._pending: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._failed_steps: set[int] = set()
+        self._began: dict[int, float] = {}
+        self.committed: list[int] = directory.committed()
+        self.counters = WriterCounters()
+
+    def schedule(self, rank: int, step: int, world_size: int) -> None:
+        """Write the shard of ``rank`` from the slot pinned for ``step``, unless that is under way."""
+        if (rank, step) not in self._pending:
+            self._began.setdefault(step, time.monotonic())
+            task = asyncio.get_running_loop().create_task(self._write(rank, step, world_size))
+            self._pending[rank, step] = task
+
+    def schedule_pinned(self, rank: int, world_size: int) -> None:
+        """Write what a rank pinned before it could say so."""
+        for path in self._memory.slots(rank):
+            header = self._memory.header(path)
+            if header is not None and header.persist and header.state is SlotState.COMPLETE:
+                self.schedule(rank, header.step, world_size)
+
+    async def _write(self, rank: int, step: int, world_size: int) -> None:
+        loop = asyncio.get_running_loop()
+        slot = self._memory.slot_holding(rank, step)
+        try:
+            if slot is not None:
+                await loop.run_in_executor(self._pool, self._write_shard, slot, step, world_size)
+                await loop.run_in_executor(self._pool, self._commit, step, world_size)
+        except CheckpointError as error:
+            if self._memory.slot_holding(rank, step) == slot:
+                self._fail(step, str(error))
+            else:
+                log.info("checkpoint of step %d is withdrawn: the run went back before it", step)
+        finally:
+            self._memory.release(rank, step)
+            del self._pending[rank, step]
+
+    def _write_shard(self, slot: Path, step: int, world_size: int) -> None:
+        write_shard(slot, self._directory.step_directory(step), run=self._run, world_size=world_size)
+
+    def _commit(self, step: int, world_size: int) -> None:
+        manifest = self._directory.commit_if_complete(step, world_size=world_size, run=self._run)
+        if manifest is None or step in self.committed:
+            return
+        self.committed = self._directory.committed()
+        duration_s = time.monotonic() - self._began.pop(step, time.monotonic())
+        self.counters.attempts += 1
+        self.counters.last_success_unix_s = time.time()
+        self.counters.raw_bytes, self.counters.stored_bytes = manifest.raw_bytes, manifest.stored_bytes
+        self.counters.durations.observe(duration_s)
+        committed = store.CheckpointCommitted(
+            step=step, raw_bytes=manifest.raw_bytes, stored_bytes=manifest.stored_bytes, duration_s=duration_s
+        )
+        self._emit(store.Event(checkpoint_committed=committed))
+        if manifest.stale:
+            reason = (
+                f"checkpoint of step {step} is bit for bit the one before: the state given to attach() does not change"
+            )
+            self._fail(step, reason)
+
+    def _fail(self, step: int, reason: str) -> None:
+        """Say once per step that there will be no checkpoint of it; training goes on."""
+        if step in self._failed_steps:
+            return
+        self._failed_steps.add(step)
+        self.counters.attempts += 1
+        self.counters.failures += 1
+        log.error("checkpoint of step %d failed: %s", step, reason)
+        self._emit(store.Event(checkpoint_failed=store.CheckpointFailed(step=step, reason=reason)))
+
+    async def unpack(self, step: int, ranks: Sequence[int], world_size: int, generation: int) -> dict[int, Path]:
+        """Verify a committed checkpoint and put it into slots; return the slot of each rank.
+
+        Raises CheckpointUnreadable naming the file and the tensor, or the difference in layout.
+        """
+        loop = asyncio.get_running_loop()
+        directory = self._directory.step_directory(step)
+        manifest = await loop.run_in_executor(self._pool, self._directory.load_manifest, step)
+        if manifest.world_size != world_size:
+            raise CheckpointUnreadable(
+                f"{directory}: written by {manifest.world_size} ranks, this run has {world_size}:"
+                " use the same --ranks, or another --checkpoints directory"
+            )
+        if manifest.run != self._run:
+            raise CheckpointUnreadable(
+                f"{directory}: written by run {manifest.run}, this is run {self._run}:"
+                " use its --run name to go on with it, or another --checkpoints directory"
+            )
+
+        def unpack_one(rank: int) -> Path:
+            return restore(directory, rank, self._memory, generation=generation, ranks_on_node=len(ranks))
+
+        slots = [loop.run_in_executor(self._pool, unpack_one, rank) for rank in ranks]
+        return dict(zip(ranks, await asyncio.gather(*slots), strict=True))
+
+    async def refresh(self) -> None:
+        """Look, for ever, for checkpoints that other nodes have committed."""
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            self.committed = await asyncio.to_thread(self._directory.committed)
+
+    async def drain(self, patience_s: float) -> None:
+        """Wait for writes under way, but not longer than ``patience_s``."""
+        if self._pending:
+            await asyncio.wait(list(self._pending.values()), timeout=patience_s)

@@ -1,0 +1,186 @@
+"""Puts an agent together and runs it until the run ends or it is told to go."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from prometheus_client import start_http_server
+from prometheus_client.registry import CollectorRegistry
+
+from holdfast_agent import processes, record, session
+from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_agent.checkpoint_errors import CheckpointError
+from holdfast_agent.checkpoint_writer import CheckpointWriter
+from holdfast_agent.metrics import AgentCollector
+from holdfast_agent.node import Node
+from holdfast_agent.options import AgentOptions
+from holdfast_agent.orders import Orders
+from holdfast_agent.processes import AgentError
+from holdfast_agent.snapshot_memory import SnapshotMemory
+from holdfast_agent.store_link import StoreLink
+from holdfast_agent.supervisor import Supervisor
+from holdfast_proto import redis_client
+from holdfast_proto.rank_context import EXIT_CONFIGURATION
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.agent_record_pb2 import AgentRecord
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.1
+PUBLISH_TICKS = 2
+SPEC_PATIENCE_S = 30.0
+DRAIN_PATIENCE_S = 120.0
+FINISHED = "finished"
+
+
+def main(options: AgentOptions) -> int:
+    """Run an agent; return its exit code: 0 if the run finished, 1 if it did not, 78 if a setting is wrong."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s agent %(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        return asyncio.run(_serve(options))
+    except (AgentError, CheckpointError, ValueError, OSError) as error:
+        print(f"holdfast agent: {error}", file=sys.stderr)
+        return EXIT_CONFIGURATION
+
+
+async def _serve(options: AgentOptions) -> int:
+    processes.become_subreaper()
+    for directory in (options.node_directory, options.directory / "logs"):
+        directory.mkdir(parents=True, exist_ok=True)
+    lock = record.lock(options.node_directory / "agent.lock")
+    link = StoreLink(redis_client.connect(options.store_url, options.store_password_file), options.run, options.node)
+    saved = record.load(options.record)
+    spec = await _find_spec(link, saved)
+    memory = SnapshotMemory(options.shm_directory, options.directory / "slots", spec.run, options.node)
+    checkpoints = CheckpointDirectory(options.directory.joinpath(spec.checkpoint_directory), kept=spec.checkpoints_kept)
+    checkpoints.check_writable()
+    writer = CheckpointWriter(memory, checkpoints, spec.run, link.emit)
+    node = Node(options, spec, link, memory, writer)
+    supervisor = Supervisor(node)
+    if saved is not None and saved.instance == spec.instance:
+        memory.adopt()
+        supervisor.adopt(saved)
+    else:
+        if saved is not None:
+            supervisor.sweep(saved)
+        memory.remove_all()
+    try:
+        return await _run(options, node, supervisor)
+    finally:
+        os.close(lock)
+
+
+async def _find_spec(link: StoreLink, saved: AgentRecord | None) -> store.RunSpec:
+    """Return the run's spec from the store, or from our record if the store is away."""
+    deadline = time.monotonic() + SPEC_PATIENCE_S
+    while time.monotonic() < deadline:
+        spec = await link.load_spec()
+        if spec is not None:
+            return spec
+        if saved is not None and saved.spec.run:
+            return saved.spec
+        await asyncio.sleep(0.1)
+    where = "knows no such run" if link.up else "does not answer"
+    raise AgentError(f"the store (--redis) {where} after {SPEC_PATIENCE_S:.0f} s: start the run with `holdfast run`")
+
+
+async def _run(options: AgentOptions, node: Node, supervisor: Supervisor) -> int:
+    server = await session.serve(node, options.session_socket)
+    metrics_port = _serve_metrics(options, node, supervisor)
+    orders = Orders(node, supervisor)
+    terminated = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, terminated.set)
+    endpoint = {"pid": os.getpid(), "metrics_port": metrics_port, "socket": str(options.session_socket)}
+    _write_endpoint(options, endpoint)
+    jobs: list[Coroutine[None, None, None]] = [
+        supervisor.parent.run(list(node.spec.command)),
+        node.link.send_events(),
+        node.link.receive_commands(supervisor.last_command, orders.handle),
+        _tick(node, supervisor),
+        node.writer.refresh(),
+    ]
+    tasks: list[asyncio.Future[Any]] = [asyncio.create_task(job) for job in jobs]
+    ends: list[asyncio.Future[Any]] = [asyncio.create_task(terminated.wait()), orders.finished]
+    done, _ = await asyncio.wait([*tasks, *ends], return_when=asyncio.FIRST_COMPLETED)
+    outcome = orders.finished.result() if orders.finished.done() else "terminated"
+    log.info("ending: %s", outcome)
+    await _end(node, supervisor, outcome)
+    for job_or_end in (*tasks, *ends):
+        job_or_end.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await server.stop(grace=None)
+    options.session_socket.unlink(missing_ok=True)
+    options.endpoint_file.unlink(missing_ok=True)
+    for task in done:
+        task.result()  # a job ends by an error of ours alone: show it
+    return 0 if outcome == FINISHED else 1
+
+
+async def _tick(node: Node, supervisor: Supervisor) -> None:
+    """Let time pass for the ranks and publish the node's state, at once if something has changed."""
+    last = time.monotonic()
+    ticks = 0
+    while True:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(node.changed.wait(), TICK_S)
+        now = time.monotonic()
+        # If this agent was held up, so was what it would have heard: that time counts for nobody.
+        node.pass_time(min(now - last, 2 * TICK_S))
+        last = now
+        ticks += 1
+        if node.changed.is_set() or ticks % PUBLISH_TICKS == 0:
+            node.changed.clear()
+            await node.link.publish_state(node.state(ready=supervisor.parent.is_ready), node.spec)
+
+
+async def _end(node: Node, supervisor: Supervisor, outcome: str) -> None:
+    """Leave nothing behind: ranks, checkpoints under way, snapshot memory, warm parent."""
+    if outcome != FINISHED or not node.stopped:
+        await supervisor.stop()
+    await node.writer.drain(DRAIN_PATIENCE_S)
+    await node.link.flush(patience_s=2.0)
+    node.memory.remove_all()
+    parent_pid = supervisor.parent.pid
+    with contextlib.suppress(OSError):
+        await supervisor.parent.leave()
+    if parent_pid:
+        await _see_gone(parent_pid)
+    node.options.parent_socket.unlink(missing_ok=True)
+    node.options.record.unlink(missing_ok=True)
+    await node.link.withdraw()
+
+
+async def _see_gone(parent_pid: int, patience_s: float = 2.0) -> None:
+    deadline = time.monotonic() + patience_s
+    ticks = processes.start_ticks(parent_pid)
+    while processes.is_alive(parent_pid, ticks) and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    if processes.is_alive(parent_pid, ticks):
+        processes.kill_session(parent_pid)
+
+
+def _serve_metrics(options: AgentOptions, node: Node, supervisor: Supervisor) -> int:
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(AgentCollector(node, supervisor))
+    try:
+        server, _ = start_http_server(options.metrics_port, options.metrics_address, registry)
+    except OSError as error:
+        raise AgentError(
+            f"cannot serve metrics on {options.metrics_address}:{options.metrics_port}: {error.strerror}:"
+            " choose another --agent-metrics-port (0: any free one)"
+        ) from error
+    return int(server.server_port)
+
+
+def _write_endpoint(options: AgentOptions, endpoint: dict[str, object]) -> None:
+    temporary = options.endpoint_file.with_suffix(".tmp")
+    temporary.write_text(json.dumps(endpoint))
+    temporary.rename(options.endpoint_file)

@@ -1,0 +1,101 @@
+"""The manifest: the file whose presence makes a set of shards a checkpoint."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast_agent.checkpoint_errors import CheckpointUnreadable, read_errors
+from holdfast_agent.sealed_json import SealError, new_digest, seal, unseal
+from holdfast_agent.shard_index import FORMAT, ShardIndex, load_index
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestShard:
+    """One rank's files, as the manifest vouches for them."""
+
+    rank: int
+    index_digest: str
+    shard_digest: str
+    shard_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A committed checkpoint."""
+
+    run: str
+    step: int
+    world_size: int
+    generation: int
+    """In which its snapshots were taken, on all ranks."""
+    committed_unix_s: float
+    raw_bytes: int
+    stored_bytes: int
+    content_digest: str
+    """Over all tensors of all ranks: equal digests mean equal tensors."""
+    stale: bool
+    """No tensor differs from the checkpoint before this one, though the step does: the save saw old data."""
+    shards: tuple[ManifestShard, ...]
+    """One per rank, ascending."""
+
+    def encode(self) -> bytes:
+        """Return the manifest file."""
+        return seal({"format": FORMAT, **dataclasses.asdict(self)})
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Manifest":
+        """Invert :meth:`encode`. Raises SealError if a byte differs, ValueError for another format."""
+        body = unseal(data)
+        if body.pop("format", None) != FORMAT:
+            raise ValueError(f"is not of format {FORMAT}")
+        return cls(**{**body, "shards": tuple(ManifestShard(**shard) for shard in body["shards"])})
+
+
+def load_manifest(directory: Path) -> Manifest:
+    """Read the manifest of the checkpoint in ``directory``. Raises CheckpointUnreadable."""
+    path = directory / MANIFEST
+    with read_errors(path):
+        data = path.read_bytes()
+    try:
+        return Manifest.decode(data)
+    except SealError as error:
+        raise CheckpointUnreadable(f"{path} {error}") from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CheckpointUnreadable(f"{path} is not a manifest of this version: {error}") from error
+
+
+def load_committed_index(directory: Path, manifest: Manifest, rank: int) -> ShardIndex:
+    """Read the index of ``rank`` and check it against the manifest. Raises CheckpointUnreadable."""
+    if rank >= manifest.world_size:
+        raise CheckpointUnreadable(
+            f"{directory} has no shard of rank {rank}: its world has {manifest.world_size} ranks"
+        )
+    index = load_index(directory, rank)
+    if index.digest != manifest.shards[rank].index_digest:
+        raise CheckpointUnreadable(f"{directory}: the index of rank {rank} is not the one that was committed")
+    return index
+
+
+def manifest_shards(indexes: Sequence[ShardIndex]) -> tuple[ManifestShard, ...]:
+    """Return what a manifest says about each shard."""
+    return tuple(
+        ManifestShard(
+            rank=index.rank, index_digest=index.digest, shard_digest=index.shard_digest, shard_bytes=index.shard_bytes
+        )
+        for index in indexes
+    )
+
+
+def content_digest(indexes: Sequence[ShardIndex]) -> str:
+    """Return a digest over the tensors of all ranks: names, types, shapes and raw bytes."""
+    digest = new_digest()
+    for index in indexes:
+        for tensor in index.tensors:
+            entry = tensor.entry
+            line = [index.rank, entry.name, entry.dtype, entry.shape, entry.global_offset, tensor.digest]
+            digest.update(json.dumps(line).encode() + b"\n")
+    return digest.hexdigest()

@@ -1,0 +1,168 @@
+"""The agent's /metrics: read from the node at each scrape, so that nothing stale can be left in it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import version
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from holdfast_agent.node import Node
+from holdfast_agent.rank import Rank
+from holdfast_agent.supervisor import Supervisor
+from holdfast_proto.v1.common_pb2 import Phase
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, number in rows:
+        family.add_metric(values, number)
+    return family
+
+
+def _counter(name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for values, number in rows:
+        family.add_metric(values, number)
+    return family
+
+
+class AgentCollector(Collector):
+    """Everything one agent exports."""
+
+    def __init__(self, node: Node, supervisor: Supervisor) -> None:
+        self._node = node
+        self._supervisor = supervisor
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all families. Runs on the scraper's thread: it reads, and never writes, the node."""
+        ranks = list(self._node.ranks.values())
+        yield from self._rank_families(ranks)
+        yield from self._snapshot_families(ranks)
+        yield from self._self_families(ranks)
+
+    def _label(self, rank: Rank) -> list[str]:
+        return [self._node.spec.run, str(rank.rank)]
+
+    def _rank_families(self, ranks: list[Rank]) -> Iterator[Metric]:
+        run, node = self._node.spec.run, self._node.options.node
+        per_rank = ["run", "rank"]
+        yield _gauge(
+            "holdfast_rank_info",
+            "Where a rank runs; joins with hardware exporters on UUID.",
+            ["run", "rank", "local_rank", "node", "gpu", "UUID"],
+            (([run, str(r.rank), str(r.local_rank), node, _gpu(r), ""], 1.0) for r in ranks),
+        )
+        plain: list[tuple[str, str, list[float]]] = [
+            ("rank_up", "1 while the rank's process lives.", [float(r.is_alive) for r in ranks]),
+            ("rank_step", "Step the rank is working on.", [float(r.progress.step) for r in ranks]),
+            (
+                "rank_last_progress_timestamp_seconds",
+                "Unix time of the rank's last change of progress.",
+                [r.last_progress_unix_s for r in ranks],
+            ),
+            ("rank_step_duration_seconds", "Duration of the rank's last step.", [r.last_step_s for r in ranks]),
+            (
+                "rank_memory_allocated_bytes",
+                "Memory allocated by tensors (CPU: resident set).",
+                [float(r.memory.allocated_bytes) for r in ranks],
+            ),
+            (
+                "rank_memory_reserved_bytes",
+                "Memory reserved by the caching allocator.",
+                [float(r.memory.reserved_bytes) for r in ranks],
+            ),
+        ]
+        for name, text, numbers in plain:
+            rows = zip(map(self._label, ranks), numbers, strict=True)
+            yield _gauge(f"holdfast_{name}", text, per_rank, rows)
+        yield _counter(
+            "holdfast_rank_phase_seconds",
+            "Time the training thread has spent in each phase.",
+            ["run", "rank", "phase"],
+            (([*self._label(r), _phase(p)], s) for r in ranks for p, s in sorted(r.phase_s.items())),
+        )
+        counters: list[tuple[str, str, list[float]]] = [
+            (
+                "rank_data_wait_seconds",
+                "Time the training thread has waited for data.",
+                [r.phase_s.get(Phase.PHASE_DATA, 0.0) for r in ranks],
+            ),
+            (
+                "rank_alloc_retries",
+                "Allocations that freed the cache first.",
+                [float(r.memory.alloc_retries) for r in ranks],
+            ),
+            ("rank_ooms", "Out-of-memory errors of the device allocator.", [float(r.memory.ooms) for r in ranks]),
+            ("hook_reporter_cpu_seconds", "CPU time of the hooks' reporter thread.", [r.reporter_cpu_s for r in ranks]),
+        ]
+        for name, text, numbers in counters:
+            yield _counter(f"holdfast_{name}", text, per_rank, zip(map(self._label, ranks), numbers, strict=True))
+        yield _gauge(
+            "holdfast_rank_collective_seq",
+            "Newest sequence number in a process group.",
+            ["run", "rank", "group", "point"],
+            (
+                ([*self._label(r), group.description or group.group, point], float(seq))
+                for r in ranks
+                for group in r.progress.groups
+                for point, seq in (("enqueued", group.enqueued), ("completed", group.completed))
+            ),
+        )
+
+    def _snapshot_families(self, ranks: list[Rank]) -> Iterator[Metric]:
+        labels = {"run": self._node.spec.run}
+        run = [self._node.spec.run]
+        counters = self._node.writer.counters
+        yield self._node.step_durations.family("holdfast_step_duration_seconds", "Duration of steps.", labels)
+        yield counters.stalls.family(
+            "holdfast_snapshot_stall_seconds", "How long training threads waited for a snapshot.", labels
+        )
+        yield counters.durations.family(
+            "holdfast_checkpoint_duration_seconds",
+            "From the snapshot to the committed checkpoint.",
+            {**labels, "operation": "write"},
+        )
+        yield _counter("holdfast_snapshots", "Snapshots taken.", ["run"], [(run, self._node.snapshots_total)])
+        skipped = sum(r.snapshots_skipped for r in ranks)
+        yield _counter("holdfast_snapshots_skipped", "Snapshots due and not taken.", ["run"], [(run, skipped)])
+        yield _gauge(
+            "holdfast_checkpoint_bytes",
+            "Size of the newest checkpoint, before and after compression.",
+            ["run", "form"],
+            [([*run, "raw"], counters.raw_bytes), ([*run, "stored"], counters.stored_bytes)],
+        )
+        yield _counter("holdfast_checkpoint_attempts", "Checkpoints begun.", ["run"], [(run, counters.attempts)])
+        yield _counter("holdfast_checkpoint_failures", "Checkpoints that failed.", ["run"], [(run, counters.failures)])
+        yield _gauge(
+            "holdfast_checkpoint_last_success_timestamp_seconds",
+            "Unix time of the newest checkpoint that this agent committed.",
+            ["run"],
+            [(run, counters.last_success_unix_s)],
+        )
+
+    def _self_families(self, ranks: list[Rank]) -> Iterator[Metric]:
+        run, link = [self._node.spec.run], self._node.link
+        yield _counter(
+            "holdfast_events_dropped",
+            "Records lost because a buffer was full.",
+            ["run", "component"],
+            [([*run, "hooks"], sum(r.dropped for r in ranks)), ([*run, "agent"], link.events_dropped_total)],
+        )
+        yield _counter("holdfast_reports", "Reports received from ranks.", ["run"], [(run, self._node.reports_total)])
+        yield _gauge("holdfast_store_up", "1 while Redis answers.", ["run"], [(run, float(link.up))])
+        yield _counter("holdfast_store_operations", "Redis operations tried.", ["run"], [(run, link.operations_total)])
+        yield _counter("holdfast_store_failures", "Redis operations failed.", ["run"], [(run, link.failures_total)])
+        yield _gauge(
+            "holdfast_build_info", "Version.", ["version", "component"], [([version("holdfast"), "agent"], 1.0)]
+        )
+        yield _gauge(
+            "holdfast_node_info", "Node of this agent.", ["run", "node"], [([*run, self._node.options.node], 1.0)]
+        )
+
+
+def _gpu(rank: Rank) -> str:
+    return rank.device.partition(":")[2]
+
+
+def _phase(number: int) -> str:
+    return Phase.Name(number).removeprefix("PHASE_").lower()

@@ -1,0 +1,164 @@
+"""What an agent knows of its node: its ranks, what they report, what memory they have."""
+
+import asyncio
+import os
+import time
+
+from holdfast_agent import processes
+from holdfast_agent.checkpoint_writer import CheckpointWriter
+from holdfast_agent.histogram import STEP_BUCKETS_S, Histogram
+from holdfast_agent.options import AgentOptions
+from holdfast_agent.rank import Rank
+from holdfast_agent.snapshot_memory import SnapshotMemory
+from holdfast_agent.store_link import StoreLink
+from holdfast_agent.summaries import StepSummaries
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import store_pb2 as store
+
+
+class Node:
+    """The state of one node. Every method runs on the agent's event loop; none blocks."""
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        spec: store.RunSpec,
+        link: StoreLink,
+        memory: SnapshotMemory,
+        writer: CheckpointWriter,
+    ) -> None:
+        self.options = options
+        self.spec = spec
+        self.link = link
+        self.memory = memory
+        self.writer = writer
+        self.generation = 0
+        self.fence = 0
+        self.start_order = store.StartGeneration()
+        self.ranks: dict[int, Rank] = {}
+        self.failed_generation = 0
+        self.failure = ""
+        self.reports_total = 0
+        self.snapshots_total = 0
+        self.step_durations = Histogram(STEP_BUCKETS_S)
+        self.learned_modules: set[str] = set()
+        """Modules that ranks imported in their first steps: the warm parent imports them ahead."""
+        self.changed = asyncio.Event()
+        """Set when the daemon should hear of something before the next tick."""
+        self.acks: dict[int, asyncio.Future[session.CommandAck]] = {}
+        self._command_ids = 0
+        self._summaries = StepSummaries(0, 0)
+        self._incarnation = time.time_ns()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no rank of the newest generation is alive."""
+        return not any(rank.is_alive for rank in self.ranks.values())
+
+    def begin_generation(self, generation: int, order: store.StartGeneration) -> None:
+        """Forget the ranks of the generation before."""
+        self.generation = generation
+        self.start_order = order
+        self.ranks = {}
+        self._summaries = StepSummaries(generation, order.ranks)
+
+    def admit(self, hello: session.Hello) -> Rank | None:
+        """Return the rank that says hello, or None if it is not one of this generation's."""
+        rank = self.ranks.get(hello.rank)
+        if rank is None or hello.run != self.spec.run or hello.generation != self.generation:
+            return None
+        rank.welcome(hello)
+        return rank
+
+    def existing_slots(self, rank: Rank) -> session.SlotGrant | None:
+        """Return the slots that a rank has from an earlier generation, if any."""
+        paths = self.memory.slots(rank.rank)
+        if not paths:
+            return None
+        return session.SlotGrant(paths=[str(path) for path in paths], on_disk=self.memory.on_disk)
+
+    async def receive(self, rank: Rank, message: session.RankMessage) -> None:
+        """Fold in one message of a rank."""
+        if rank.generation != self.generation:
+            return
+        match message.WhichOneof("kind"):
+            case "report":
+                self._report(rank, message.report)
+            case "slot_request":
+                await self._grant_slots(rank, message.slot_request)
+            case "ack":
+                future = self.acks.pop(message.ack.id, None)
+                if future is not None and not future.done():
+                    future.set_result(message.ack)
+
+    def _report(self, rank: Rank, report: session.Report) -> None:
+        self.reports_total += 1
+        first_steps = rank.steps_done == 0 and report.steps
+        rank.apply(report)
+        if first_steps:
+            self.changed.set()  # a recovery may have ended with this step
+        for step in report.steps:
+            self.step_durations.observe(step.duration_s)
+            for summary in self._summaries.add(rank.rank, step):
+                self.link.emit(store.Event(generation=self.generation, step_summary=summary))
+        for snapshot in report.snapshots:
+            self.snapshots_total += 1
+            self.writer.counters.stalls.observe(snapshot.stall_s)
+            if snapshot.persist:
+                self.writer.schedule(rank.rank, snapshot.step, self.start_order.world_size)
+        self.learned_modules.update(report.modules)
+
+    async def _grant_slots(self, rank: Rank, request: session.SlotRequest) -> None:
+        was_decided = self.memory.on_disk
+        grant = await asyncio.to_thread(self.memory.grant, rank.rank, request.bytes_per_slot, self.start_order.ranks)
+        if (grant.on_disk and not was_decided) or not grant.paths:
+            refused = store.SnapshotMemoryRefused(
+                needed_bytes=grant.needed_bytes,
+                free_bytes=grant.free_bytes,
+                directory=str(self.options.shm_directory),
+            )
+            self.link.emit(store.Event(generation=self.generation, snapshot_memory_refused=refused))
+        paths = [str(path) for path in grant.paths]
+        answer = session.SlotGrant(paths=paths, on_disk=grant.on_disk, reason=grant.reason)
+        if rank.outbox is not None:
+            rank.outbox.put_nowait(session.AgentMessage(slot_grant=answer))
+
+    def command(self, rank: Rank, command: session.RankCommand) -> "asyncio.Future[session.CommandAck]":
+        """Send a command to a rank; the future holds its acknowledgement, or is cancelled without a session."""
+        self._command_ids += 1
+        command.id = self._command_ids
+        command.generation = self.generation
+        future: asyncio.Future[session.CommandAck] = asyncio.get_running_loop().create_future()
+        if rank.outbox is None:
+            future.cancel()
+        else:
+            self.acks[command.id] = future
+            rank.outbox.put_nowait(session.AgentMessage(command=command))
+        return future
+
+    def pass_time(self, elapsed_s: float) -> None:
+        """Age all ranks and look at the state of their processes."""
+        for rank in self.ranks.values():
+            rank.pass_time(elapsed_s)
+            if rank.is_alive:
+                rank.process_state = processes.process_state(rank.pid)
+
+    def state(self, *, ready: bool) -> store.NodeState:
+        """Return what the daemon is told."""
+        return store.NodeState(
+            run=self.spec.run,
+            node=self.options.node,
+            generation=self.generation,
+            fence=self.fence,
+            stopped=self.stopped,
+            ranks=[rank.state(self.memory.complete_steps(rank.rank)) for rank in self.ranks.values()],
+            capacity=self.spec.ranks_per_node,
+            checkpoints=self.writer.committed,
+            reported_unix_s=time.time(),
+            agent_pid=os.getpid(),
+            ready=ready,
+            instance=self.spec.instance,
+            incarnation=self._incarnation,
+            failed_generation=self.failed_generation,
+            failure=self.failure,
+        )

@@ -1,0 +1,61 @@
+"""What an agent must be told."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentOptions:
+    """Settings of one agent; everything else it learns from the run's RunSpec."""
+
+    run: str
+    node: str
+    store_url: str
+    store_password_file: Path | None = None
+    directory: Path
+    """The run's directory: logs, incidents, this agent's record."""
+    runtime_directory: Path
+    """For sockets: short path, mode 0700."""
+    shm_directory: Path = Path("/dev/shm")
+    address: str = "127.0.0.1"
+    """On which the other nodes reach this one."""
+    metrics_address: str = "127.0.0.1"
+    metrics_port: int = 0
+    """0: the kernel chooses."""
+
+    @property
+    def node_directory(self) -> Path:
+        """For files of this agent alone."""
+        return self.directory / f"node-{self.node}"
+
+    @property
+    def record(self) -> Path:
+        """AgentRecord."""
+        return self.node_directory / "record.pb"
+
+    @property
+    def session_socket(self) -> Path:
+        """On which ranks open their sessions."""
+        return self.runtime_directory / f"agent-{self.node}.sock"
+
+    @property
+    def parent_socket(self) -> Path:
+        """On which the warm parent takes requests."""
+        return self.runtime_directory / f"warm-parent-{self.node}.sock"
+
+    @property
+    def endpoint_file(self) -> Path:
+        """JSON that says where this agent serves, once it does."""
+        return self.runtime_directory / f"agent-{self.node}.json"
+
+    def black_box(self, generation: int, rank: int) -> Path:
+        """Where a rank of a generation keeps its black box."""
+        return self.node_directory / "black-boxes" / f"generation-{generation:04}" / f"rank-{rank:05}.box"
+
+    def rank_log(self, generation: int, rank: int) -> Path:
+        """Where a rank's stdout and stderr go."""
+        return self.directory / "logs" / f"generation-{generation:04}" / f"rank-{rank:05}.log"
+
+    def incident_directory(self, incident: str) -> Path:
+        """Where evidence of an incident goes."""
+        return self.directory / "incidents" / incident

@@ -1,0 +1,87 @@
+"""Carries the leader's commands out: each once, and none from an older leader or generation."""
+
+import asyncio
+import logging
+
+from holdfast_agent import evidence
+from holdfast_agent.node import Node
+from holdfast_agent.supervisor import Supervisor
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import store_pb2 as store
+
+log = logging.getLogger(__name__)
+
+ACK_PATIENCE_S = 5.0
+
+
+class Orders:
+    """Where a NodeCommand is obeyed or refused."""
+
+    def __init__(self, node: Node, supervisor: Supervisor) -> None:
+        self._node = node
+        self._supervisor = supervisor
+        self._seen: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.finished: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """The run's outcome, once the daemon has ended it."""
+
+    async def handle(self, command: store.NodeCommand, stream_id: str) -> None:
+        """Obey or refuse one command."""
+        refusal = self._refusal(command)
+        if refusal:
+            log.warning("refused %s: %s", command.WhichOneof("kind"), refusal)
+            refused = store.CommandRefused(command_fence=command.fence, known_fence=self._node.fence, reason=refusal)
+            self._node.link.emit(store.Event(generation=command.generation, command_refused=refused))
+        elif command.id not in self._seen:
+            self._seen.add(command.id)
+            self._node.fence = command.fence
+            await self._obey(command)
+        self._supervisor.done(stream_id)
+
+    def _refusal(self, command: store.NodeCommand) -> str:
+        node = self._node
+        if command.fence < node.fence:
+            return f"its leader has fence {command.fence}, a newer one has {node.fence}"
+        if command.WhichOneof("kind") == "finish":
+            return ""
+        if command.generation < node.generation:
+            return f"it is about generation {command.generation}, this node is at {node.generation}"
+        return ""
+
+    async def _obey(self, command: store.NodeCommand) -> None:
+        node = self._node
+        log.info("generation %d: %s", command.generation, command.WhichOneof("kind"))
+        match command.WhichOneof("kind"):
+            case "start":
+                if command.generation > node.generation:
+                    await self._supervisor.start(command.generation, command.start)
+            case "stop":
+                await self._supervisor.stop()
+                node.changed.set()
+            case "gather_evidence":
+                captured = await evidence.gather(node, command.gather_evidence)
+                node.link.emit(store.Event(generation=command.generation, evidence_captured=captured))
+            case "take_checkpoint":
+                task = asyncio.create_task(self._take_checkpoint(command.take_checkpoint.step))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            case "finish":
+                if not self.finished.done():
+                    self.finished.set_result(command.finish.outcome)
+
+    async def _take_checkpoint(self, step: int) -> None:
+        """Ask every rank for a persistent snapshot at the end of ``step``; all must take it, or none counts."""
+        node = self._node
+        ranks = [rank for rank in node.ranks.values() if rank.is_alive]
+        asked = [node.command(rank, session.RankCommand(snapshot_at=session.SnapshotAt(step=step))) for rank in ranks]
+        reasons = [
+            f"rank {rank.rank} has no session" for rank, ack in zip(ranks, asked, strict=True) if ack.cancelled()
+        ]
+        waiting = [ack for ack in asked if not ack.cancelled()]
+        done, late = await asyncio.wait(waiting, timeout=ACK_PATIENCE_S) if waiting else (set(), set())
+        reasons += [ack.result().detail for ack in done if not ack.result().accepted]
+        if late:
+            reasons.append(f"{len(late)} ranks have not answered within {ACK_PATIENCE_S:.0f} s")
+        if reasons:
+            failed = store.CheckpointFailed(step=step, reason=f"ordered checkpoint: {reasons[0]}")
+            node.link.emit(store.Event(generation=node.generation, checkpoint_failed=failed))

@@ -1,0 +1,167 @@
+"""The agent's side of the warm parent: starts it, finds it again, asks it for ranks."""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast_agent.processes import AgentError, reap
+from holdfast_agent.warm_parent import MESSAGE_BYTES, modules_to_preload
+from holdfast_proto.v1 import warm_parent_pb2 as pb
+
+REPLY_TIMEOUT_S = 60.0
+"""For one fork or store; generous, because a loaded machine is no reason to give a run up."""
+
+ExitHandler = Callable[[pb.Exited], None]
+Reply = TypeVar("Reply")
+
+
+class WarmParentClient:
+    """Connection to the node's warm parent. ``on_exit`` is called for every rank it has reaped."""
+
+    def __init__(self, socket_path: Path, log_path: Path, on_exit: ExitHandler) -> None:
+        self._socket_path = socket_path
+        self._log_path = log_path
+        self._on_exit = on_exit
+        self._connection: socket.socket | None = None
+        self._ready: asyncio.Future[pb.Ready] | None = None
+        self._forks: dict[tuple[int, int], asyncio.Future[int]] = {}
+        self._stores: dict[int, asyncio.Future[pb.StoreReady]] = {}
+        self._own_child: int | None = None
+        self.pid = 0
+        """Of the warm parent; 0 while there is none that is ready."""
+        self.starts_total = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether ranks can be forked now."""
+        return self.pid != 0
+
+    async def run(self, command: list[str]) -> None:
+        """Keep a warm parent for ``command`` at hand for ever: connect to the one there, or start one."""
+        while True:
+            if not await self._connect():
+                self._start(command)
+                await self._wait_for_socket()
+                continue
+            await self._listen()
+            self._lost()
+
+    async def fork(self, order: pb.Fork) -> int:
+        """Return the pid of a new rank. Raises AgentError if the warm parent is lost or does not answer."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._forks[order.generation, order.rank] = future
+        return await self._ask(pb.ParentRequest(fork=order), future)
+
+    async def host_store(self, generation: int, address: str) -> pb.StoreReady:
+        """Return where the rendezvous store of a generation listens. Raises AgentError."""
+        future: asyncio.Future[pb.StoreReady] = asyncio.get_running_loop().create_future()
+        self._stores[generation] = future
+        request = pb.HostStore(generation=generation, address=address)
+        ready = await self._ask(pb.ParentRequest(host_store=request), future)
+        if not ready.port:
+            raise AgentError(f"no rendezvous store on --address {address}: is it an address of this node?")
+        return ready
+
+    async def preload(self, modules: list[str]) -> None:
+        """Import modules ahead of the next fork."""
+        await self._send(pb.ParentRequest(preload=pb.Preload(modules=modules)))
+
+    async def leave(self) -> None:
+        """Let the warm parent end when it has no children."""
+        if self.is_ready:
+            await self._send(pb.ParentRequest(leave=pb.Leave()))
+
+    async def _ask(self, request: pb.ParentRequest, future: "asyncio.Future[Reply]") -> Reply:
+        try:
+            await self._send(request)
+            return await asyncio.wait_for(future, REPLY_TIMEOUT_S)
+        except (OSError, asyncio.CancelledError, TimeoutError) as error:
+            raise AgentError(f"the warm parent was lost while it was asked for a process: {error!r}") from error
+
+    async def _send(self, request: pb.ParentRequest) -> None:
+        if self._connection is None:
+            raise ConnectionError("no warm parent")
+        await asyncio.get_running_loop().sock_sendall(self._connection, request.SerializeToString())
+
+    async def _connect(self) -> bool:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(connection, str(self._socket_path))
+        except OSError:
+            connection.close()
+            return False
+        self._connection = connection
+        return True
+
+    def _start(self, command: list[str]) -> None:
+        """Start a warm parent. It is not waited for as a child: it may outlive us, or we it."""
+        self._socket_path.unlink(missing_ok=True)
+        arguments = [sys.executable, "-m", "holdfast_agent.warm_parent", str(self._socket_path)]
+        log = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            self._own_child = os.posix_spawn(
+                sys.executable,
+                [*arguments, *modules_to_preload(command)],
+                os.environ,
+                file_actions=[(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)],
+                setsid=True,
+            )
+        finally:
+            os.close(log)
+        self.starts_total += 1
+
+    async def _wait_for_socket(self) -> None:
+        while not self._socket_path.exists():
+            if self._own_child is not None and reap(self._own_child) is not None:
+                self._own_child = None
+                await asyncio.sleep(1.0)  # it died at once: its log tells why; do not spin
+                return
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # between bind and listen a connection is refused
+
+    async def _listen(self) -> None:
+        assert self._connection is not None
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                data = await loop.sock_recv(self._connection, MESSAGE_BYTES)
+            except OSError:
+                return
+            if not data:
+                return
+            self._handle(pb.ParentReply.FromString(data))
+
+    def _handle(self, reply: pb.ParentReply) -> None:
+        match reply.WhichOneof("kind"):
+            case "ready":
+                self.pid = reply.ready.pid
+            case "forked":
+                _resolve(self._forks.pop((reply.forked.generation, reply.forked.rank), None), reply.forked.pid)
+            case "store_ready":
+                _resolve(self._stores.pop(reply.store_ready.generation, None), reply.store_ready)
+            case "exited":
+                self._on_exit(reply.exited)
+
+    def _lost(self) -> None:
+        self.pid = 0
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._own_child is not None:
+            reap(self._own_child)
+        waiting: list[asyncio.Future[Any]] = [*self._forks.values(), *self._stores.values()]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(ConnectionError("the warm parent died"))
+        self._forks.clear()
+        self._stores.clear()
+
+
+def _resolve(future: "asyncio.Future[Reply] | None", reply: Reply) -> None:
+    if future is not None and not future.done():
+        future.set_result(reply)

@@ -1,0 +1,65 @@
+"""What Linux tells about a process, and how to end one for sure."""
+
+import contextlib
+import ctypes
+import os
+import signal
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class AgentError(Exception):
+    """The agent cannot go on; the message is one line for people."""
+
+
+def become_subreaper() -> None:
+    """Adopt the orphans of our descendants: if the warm parent dies, its ranks can still be reaped here."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the third (state) on, or None if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()
+
+
+def process_state(pid: int) -> str:
+    """Return R, S, D, T, t or Z as proc(5) has it; empty if there is no such process."""
+    fields = stat_fields(pid)
+    return fields[0] if fields else ""
+
+
+def start_ticks(pid: int) -> int:
+    """Return when the process started, in clock ticks since boot; 0 if there is none.
+
+    Together with the pid it names a process for good: pids are used again.
+    """
+    fields = stat_fields(pid)
+    return int(fields[19]) if fields else 0
+
+
+def is_alive(pid: int, ticks: int) -> bool:
+    """Whether the very process that started at ``ticks`` still runs (a zombie does not)."""
+    fields = stat_fields(pid)
+    return fields is not None and int(fields[19]) == ticks and fields[0] not in "ZX"
+
+
+def kill_session(pid: int) -> None:
+    """SIGKILL a process that leads its session, and its process group (data-loader workers)."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+
+
+def reap(pid: int) -> int | None:
+    """Return the wait status of an exited child of ours, or None if it runs or is not our child."""
+    try:
+        reaped, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return status if reaped == pid else None

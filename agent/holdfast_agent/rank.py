@@ -1,0 +1,111 @@
+"""One rank as its agent sees it."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from holdfast_proto import black_box
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PHASE_INIT, Progress
+
+
+@dataclass
+class Rank:
+    """A process of the current generation. Mutable: it is folded together from reports."""
+
+    rank: int
+    generation: int
+    local_rank: int
+    pid: int
+    start_ticks: int
+    life: "store.Life" = store.LIFE_STARTING
+    progress: Progress = field(default_factory=lambda: Progress(step=-1, phase=PHASE_INIT))
+    stalled_s: float = 0.0
+    silent_s: float = 0.0
+    process_state: str = ""
+    exit: store.RankExit | None = None
+    coordinates: dict[str, int] = field(default_factory=dict)
+    device: str = ""
+    first_step_ended_unix_s: float = 0.0
+    steps_done: int = 0
+    outbox: "asyncio.Queue[session.AgentMessage | None] | None" = None
+    """To the rank's session, None in it ends the session; no outbox while there is none."""
+    # For /metrics.
+    last_progress_unix_s: float = field(default_factory=time.time)
+    last_step_s: float = 0.0
+    phase_s: dict[int, float] = field(default_factory=dict)
+    memory: session.MemoryStatus = field(default_factory=session.MemoryStatus)
+    dropped: int = 0
+    snapshots_skipped: int = 0
+    reporter_cpu_s: float = 0.0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its exit has not been seen."""
+        return self.exit is None
+
+    def pass_time(self, elapsed_s: float) -> None:
+        """Age by time in which this agent itself ran."""
+        if self.is_alive:
+            self.stalled_s += elapsed_s
+            self.silent_s += elapsed_s
+
+    def welcome(self, hello: session.Hello) -> None:
+        """Take note of a new session."""
+        self.life = store.LIFE_RUNNING
+        self.silent_s = 0.0
+        self.coordinates = dict(hello.coordinates)
+        self.device = hello.device
+
+    def apply(self, report: session.Report) -> None:
+        """Fold in a report; any change of progress ends a stall."""
+        self.silent_s = 0.0
+        if report.progress != self.progress:
+            self.progress = report.progress
+            self.stalled_s = 0.0
+            self.last_progress_unix_s = time.time()
+        for step in report.steps:
+            self._finish_step(step)
+        if report.HasField("memory"):
+            self.memory = report.memory
+        self.dropped = report.dropped_total
+        self.snapshots_skipped = report.snapshots_skipped_total
+        self.reporter_cpu_s = report.reporter_cpu_s
+
+    def _finish_step(self, step: session.StepRecord) -> None:
+        self.steps_done += 1
+        self.last_step_s = step.duration_s
+        if not self.first_step_ended_unix_s:
+            self.first_step_ended_unix_s = step.ended_unix_s
+        for phase, seconds in step.phase_s.items():
+            self.phase_s[phase] = self.phase_s.get(phase, 0.0) + seconds
+
+    def finish(self, ended: store.RankExit, box: black_box.BlackBoxContents | None) -> None:
+        """Note its end, with what its black box still tells."""
+        if box is not None:
+            ended.step, ended.phase = box.step, box.phase  # type: ignore[assignment]
+            ended.last_words = box.last_words
+        else:
+            ended.step, ended.phase = self.progress.step, self.progress.phase
+        self.exit = ended
+        self.life = store.LIFE_EXITED
+        self.process_state = ""
+
+    def state(self, snapshots: list[int]) -> store.RankState:
+        """Return what the daemon is told."""
+        return store.RankState(
+            rank=self.rank,
+            pid=self.pid,
+            life=self.life,
+            progress=self.progress,
+            stalled_s=self.stalled_s,
+            silent_s=self.silent_s,
+            process_state=self.process_state,
+            exit=self.exit,
+            snapshots=snapshots,
+            coordinates=self.coordinates,
+            device=self.device,
+            first_step_ended_unix_s=self.first_step_ended_unix_s,
+            steps_done=self.steps_done,
+        )

@@ -1,0 +1,39 @@
+"""The agent's memory on disk: enough to find its ranks again after it was killed."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from holdfast_agent.processes import AgentError
+from holdfast_proto.v1.agent_record_pb2 import AgentRecord
+
+
+def load(path: Path) -> AgentRecord | None:
+    """Return the record of the last agent of this node, or None if there is none that can be read."""
+    try:
+        return AgentRecord.FromString(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def save(path: Path, record: AgentRecord) -> None:
+    """Replace the record atomically. Not flushed: it matters only while this machine is up."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(record.SerializeToString())
+    temporary.rename(path)
+
+
+def lock(path: Path) -> int:
+    """Return a locked descriptor, held until this process ends, however it ends.
+
+    Raises AgentError if another agent of this node holds it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise AgentError(
+            f"another agent holds {path}: stop it, or give this one another --node or --directory"
+        ) from None
+    return descriptor

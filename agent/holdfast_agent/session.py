@@ -1,0 +1,83 @@
+"""The gRPC service that ranks talk to."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+
+from holdfast_agent.processes import AgentError
+from holdfast_agent.rank import Rank
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import session_pb2_grpc
+
+if TYPE_CHECKING:
+    from holdfast_agent.node import Node
+
+REPORT_INTERVAL_S = 0.2
+
+
+class RankSessions(session_pb2_grpc.RankAgentServicer):
+    """One stream per rank: messages up go to the node, commands come down from each rank's outbox."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    async def Session(  # noqa: N802  the name is the proto's
+        self,
+        requests: AsyncIterator[session.RankMessage],
+        context: "grpc.aio.ServicerContext[session.RankMessage, session.AgentMessage]",
+    ) -> AsyncIterator[session.AgentMessage]:
+        """Serve one rank until it or its generation ends."""
+        hello = (await anext(aiter(requests))).hello
+        rank = self._node.admit(hello)
+        if rank is None:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"rank {hello.rank} of generation {hello.generation} is not one of this agent's",
+            )
+            return
+        outbox: asyncio.Queue[session.AgentMessage | None] = asyncio.Queue()
+        rank.outbox = outbox
+        yield session.AgentMessage(welcome=session.Welcome(report_interval_s=REPORT_INTERVAL_S))
+        grant = self._node.existing_slots(rank)
+        if grant is not None:
+            yield session.AgentMessage(slot_grant=grant)
+        reader = asyncio.create_task(self._read(rank, requests, outbox))
+        try:
+            while (message := await outbox.get()) is not None:
+                yield message
+        finally:
+            reader.cancel()
+            if rank.outbox is outbox:
+                rank.outbox = None
+
+    async def _read(
+        self,
+        rank: Rank,
+        requests: AsyncIterator[session.RankMessage],
+        outbox: "asyncio.Queue[session.AgentMessage | None]",
+    ) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+            async for message in requests:
+                await self._node.receive(rank, message)
+        outbox.put_nowait(None)
+
+
+async def serve(node: "Node", socket_path: Path) -> grpc.aio.Server:
+    """Serve ranks on a unix socket, mode 0600. Raises AgentError if the socket cannot be had."""
+    server = grpc.aio.server()
+    session_pb2_grpc.add_RankAgentServicer_to_server(RankSessions(node), server)  # type: ignore[no-untyped-call]
+    socket_path.unlink(missing_ok=True)
+    previous = os.umask(0o177)  # the socket must never be open to others, not even for a moment
+    try:
+        server.add_insecure_port(f"unix:{socket_path}")
+        await server.start()
+    except RuntimeError as error:
+        raise AgentError(f"cannot serve ranks on {socket_path}: {error}: choose another --runtime-directory") from error
+    finally:
+        os.umask(previous)
+    return server

@@ -1,0 +1,104 @@
+"""The index of a shard: what a rank's part of a checkpoint holds, and where. See docs/checkpoint-format.md."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast_agent.checkpoint_errors import CheckpointUnreadable, read_errors
+from holdfast_agent.sealed_json import SealError, digest_of, seal, unseal
+from holdfast_proto.snapshot import TensorEntry
+
+FORMAT = 1
+CODEC = "zstd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTensor:
+    """One tensor of a shard."""
+
+    entry: TensorEntry
+    """Its ``offset`` is that in the slot."""
+    stored_offset: int
+    """From the start of the shard file, bytes."""
+    stored_bytes: int
+    codec: str
+    digest: str
+    """Of the raw bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardIndex:
+    """Everything about one shard but its bytes."""
+
+    run: str
+    step: int
+    rank: int
+    world_size: int
+    generation: int
+    """In which the snapshot was taken."""
+    slot_bytes: int
+    """Size of the slot that it came from."""
+    data_bytes: int
+    """Of the slot's tensor area."""
+    tree: Any
+    tensors: tuple[StoredTensor, ...]
+    shard_bytes: int
+    shard_digest: str
+    """Of the shard file as stored."""
+
+    @property
+    def raw_bytes(self) -> int:
+        """Size of all tensors before compression."""
+        return sum(tensor.entry.nbytes for tensor in self.tensors)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the index file."""
+        return digest_of(self.encode())
+
+    def encode(self) -> bytes:
+        """Return the index file. The same snapshot gives the same bytes, whoever writes it."""
+        return seal({"format": FORMAT, **dataclasses.asdict(self)})
+
+    @classmethod
+    def decode(cls, data: bytes) -> "ShardIndex":
+        """Invert :meth:`encode`. Raises SealError if a byte differs, ValueError for another format."""
+        body = unseal(data)
+        if body.pop("format", None) != FORMAT:
+            raise ValueError(f"is not of format {FORMAT}")
+        tensors = tuple(
+            StoredTensor(**{**tensor, "entry": TensorEntry.from_json(tensor["entry"])}) for tensor in body["tensors"]
+        )
+        return cls(**{**body, "tensors": tensors})
+
+
+def shard_path(directory: Path, rank: int) -> Path:
+    """Where the shard of ``rank`` lies in a checkpoint's directory."""
+    return directory / f"rank-{rank:05}.shard"
+
+
+def index_path(directory: Path, rank: int) -> Path:
+    """Where the index of the shard of ``rank`` lies in a checkpoint's directory."""
+    return directory / f"rank-{rank:05}.json"
+
+
+def load_index(directory: Path, rank: int) -> ShardIndex:
+    """Read the index of ``rank``. Raises CheckpointUnreadable if it is not whole or not that rank's."""
+    path = index_path(directory, rank)
+    with read_errors(path):
+        data = path.read_bytes()
+    try:
+        index = ShardIndex.decode(data)
+    except SealError as error:
+        raise CheckpointUnreadable(f"{path} {error}") from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CheckpointUnreadable(f"{path} is not a shard index of this version: {error}") from error
+    if index.rank != rank:
+        raise CheckpointUnreadable(f"{path} is the index of rank {index.rank}")
+    return index
+
+
+def slot_bytes_needed(index: ShardIndex) -> int:
+    """Return the size of a slot for this shard: that of the slot it came from, so that the rank can go on with it."""
+    return index.slot_bytes

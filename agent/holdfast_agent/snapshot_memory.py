@@ -1,0 +1,240 @@
+"""The slots of a node's ranks: memory that outlives the ranks, or files where memory is too small."""
+
+import mmap
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast_agent.memory_room import memory_room
+from holdfast_agent.slot_files import SlotFile, create_slots, find_slots, is_private, make_private, read_header
+from holdfast_proto.snapshot import DATA_OFFSET, Header, Slot, SlotState
+
+SLOTS_PER_RANK = 3
+"""Two that take turns, and one that a checkpoint may be written from."""
+SLOTS_PER_RANK_ON_DISK = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """A rank's slots, or why it has none."""
+
+    paths: tuple[Path, ...]
+    """Empty: refused."""
+    on_disk: bool
+    needed_bytes: int
+    """Of memory, for all ranks of the node that had none, when memory was refused; 0: it was not."""
+    free_bytes: int
+    reason: str
+    """Why the slots are on disk, or refused."""
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """Why memory is not used."""
+
+    reason: str
+    needed_bytes: int = 0
+    free_bytes: int = 0
+
+
+class SnapshotMemory:
+    """Creates, finds and removes the slots of one node's ranks. Safe to call from several threads.
+
+    Slots lie in ``<shm_directory>/holdfast-<uid>-<run>@<node>/``. If they do not fit there, all that are
+    created from then on lie in ``<disk_directory>/<node>/``.
+    """
+
+    def __init__(self, shm_directory: Path, disk_directory: Path, run: str, node: str) -> None:
+        self.shm_directory = shm_directory
+        self._memory = shm_directory / f"holdfast-{os.geteuid()}-{run}@{node}"
+        self._disk = disk_directory / node
+        self._files: dict[int, list[SlotFile]] = {}
+        self._refusal: _Refusal | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether memory was too small, so that ranks take snapshots for checkpoints only."""
+        return self._refusal is not None
+
+    def adopt(self) -> None:
+        """Take over the slots that an earlier agent of this run and node has left.
+
+        An agent that starts a run anew calls :meth:`remove_all` instead.
+        """
+        with self._lock:
+            self._files = {}
+            for file in self._existing():
+                if read_header(file.path) is None:
+                    file.path.unlink()  # its creator died before it was a slot
+                else:
+                    self._files.setdefault(file.rank, []).append(file)
+            for files in self._files.values():
+                files.sort(key=lambda file: file.number)
+            if any(files[-1].path.parent == self._disk for files in self._files.values()):
+                self._refusal = _Refusal(f"memory was too small for snapshots before: the slots are in {self._disk}")
+
+    def grant(self, rank: int, bytes_per_slot: int, ranks_on_node: int) -> Grant:
+        """Return slots of at least ``bytes_per_slot`` for ``rank``: those it has, or new ones if they are too small.
+
+        Old slots with a complete snapshot stay readable beside new ones, until :meth:`keep_only` drops
+        them or a later call finds two complete snapshots in the new ones.
+        """
+        nbytes = -(-max(bytes_per_slot, DATA_OFFSET) // mmap.PAGESIZE) * mmap.PAGESIZE
+        with self._lock:
+            if self.slots(rank) and self._current(rank)[0].nbytes >= nbytes:
+                self._drop_retired(rank)
+                return self._answer(self.slots(rank))
+            if self._refusal is None:
+                self._refusal = self._allocate_in_memory(rank, nbytes, ranks_on_node)
+            if self._refusal is None:
+                return self._answer(self.slots(rank))
+            problem = self._allocate_on_disk(rank, nbytes)
+            return self._answer([] if problem else self.slots(rank), problem)
+
+    def slots(self, rank: int) -> list[Path]:
+        """Return the slots that ``rank`` writes to, in the order of their numbers; empty: it has none yet."""
+        with self._lock:
+            current = self._current(rank)
+            on_disk = bool(current) and current[0].path.parent == self._disk
+            # Fewer: the agent before died while it created them.
+            is_whole = len(current) >= (SLOTS_PER_RANK_ON_DISK if on_disk else SLOTS_PER_RANK)
+            return [file.path for file in current] if is_whole else []
+
+    def header(self, path: Path) -> Header | None:
+        """Return a slot's header as it is now, or None if there is no slot or it is just changing."""
+        return read_header(path)
+
+    def complete_steps(self, rank: int) -> list[int]:
+        """Return the steps of which ``rank`` has a complete snapshot, ascending."""
+        return sorted({header.step for _, header in self._complete(rank)})
+
+    def newest_common(self, ranks: Iterable[int]) -> int | None:
+        """Return the newest step of which all ``ranks`` have a complete snapshot."""
+        steps = [set(self.complete_steps(rank)) for rank in ranks]
+        return max(set.intersection(*steps), default=None) if steps else None
+
+    def slot_holding(self, rank: int, step: int) -> Path | None:
+        """Return a slot with the complete snapshot of ``step``, a pinned one if there is one."""
+        found = [(header.persist, path) for path, header in self._complete(rank) if header.step == step]
+        return max(found)[1] if found else None
+
+    def release(self, rank: int, step: int) -> None:
+        """Hand the slots that are pinned for the checkpoint of ``step`` back to ``rank``."""
+        for path, header in self._complete(rank):
+            if header.step == step and header.persist:
+                with Slot(path) as slot:
+                    slot.set_persist(False)
+
+    def keep_only(self, step: int) -> None:
+        """Forget every snapshot that is not of ``step``, and unpin all slots; -1 forgets all.
+
+        Call it while no rank is alive, before the next generation starts.
+        """
+        with self._lock:
+            for rank, files in self._files.items():
+                kept = [path for path, header in self._complete(rank) if header.step == step]
+                for file in files:
+                    with Slot(file.path) as slot:
+                        if file.path in kept:
+                            slot.set_persist(False)
+                        else:
+                            slot.invalidate()
+                self._drop_retired(rank)
+
+    def remove_all(self) -> None:
+        """Remove all slots of this run and node, known or not, and their directories."""
+        with self._lock:
+            for file in self._existing():
+                file.path.unlink(missing_ok=True)
+            for directory in self._directories():
+                if not any(directory.iterdir()):
+                    directory.rmdir()
+            self._files = {}
+
+    def _answer(self, paths: list[Path], problem: str = "") -> Grant:
+        refusal = self._refusal or _Refusal("")
+        return Grant(
+            paths=tuple(paths),
+            on_disk=self.on_disk,
+            needed_bytes=refusal.needed_bytes,
+            free_bytes=refusal.free_bytes,
+            reason="; ".join(filter(None, [refusal.reason, problem])),
+        )
+
+    def _allocate_in_memory(self, rank: int, nbytes: int, ranks_on_node: int) -> _Refusal | None:
+        """Create slots in memory if all ranks that still need some would find room there."""
+        ranks_with_slots = len(self._files.keys() - {rank})
+        needed = max(ranks_on_node - ranks_with_slots, 1) * SLOTS_PER_RANK * nbytes
+        free = 0
+        try:
+            room = memory_room(self.shm_directory)
+            free = room.free_bytes
+            if needed > free:
+                reason = f"snapshots need {_size(needed)} in {self.shm_directory}, but {room.limit} has only "
+                return _Refusal(reason + f"{_size(free)} to spare: {room.fix}", needed, free)
+            make_private(self._memory)
+            self._allocate(rank, self._memory, nbytes, SLOTS_PER_RANK)
+        except OSError as error:
+            reason = f"snapshots cannot be kept in {self.shm_directory} ({error}): set --shm-directory to another one"
+            return _Refusal(reason, needed, free)
+        return None
+
+    def _allocate_on_disk(self, rank: int, nbytes: int) -> str:
+        """Create slots on disk; return what is in the way, if anything."""
+        needed = SLOTS_PER_RANK_ON_DISK * nbytes
+        try:
+            self._disk.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = os.statvfs(self._disk)
+            free = status.f_bavail * status.f_frsize
+            if needed > free:
+                return f"{self._disk} needs {_size(needed)} for them and has only {_size(free)}: free space there"
+            self._allocate(rank, self._disk, nbytes, SLOTS_PER_RANK_ON_DISK)
+        except OSError as error:
+            return f"{self._disk} cannot hold them either ({error})"
+        return ""
+
+    def _allocate(self, rank: int, directory: Path, nbytes: int, count: int) -> None:
+        files = self._files.get(rank, [])
+        first = files[-1].number + 1 if files else 0
+        self._files[rank] = files + create_slots(directory, rank, range(first, first + count), nbytes)
+        self._drop_retired(rank)
+
+    def _current(self, rank: int) -> list[SlotFile]:
+        """Return the newest set of slots: those beside, and as large as, the last one created."""
+        files = self._files.get(rank, [])
+        return [f for f in files if (f.path.parent, f.nbytes) == (files[-1].path.parent, files[-1].nbytes)]
+
+    def _drop_retired(self, rank: int) -> None:
+        """Remove slots of earlier sets unless a snapshot in them may still be needed."""
+        current = self._current(rank)
+        complete = dict(self._complete(rank))
+        is_in_use = sum(file.path in complete for file in current) >= 2
+        for file in [file for file in self._files[rank] if file not in current]:
+            header = complete.get(file.path)
+            if header is None or (is_in_use and not header.persist):
+                file.path.unlink(missing_ok=True)
+                self._files[rank].remove(file)
+
+    def _complete(self, rank: int) -> Iterator[tuple[Path, Header]]:
+        with self._lock:
+            files = list(self._files.get(rank, []))
+        for file in files:
+            header = read_header(file.path)
+            if header is not None and header.state is SlotState.COMPLETE and header.rank == rank:
+                yield file.path, header
+
+    def _existing(self) -> list[SlotFile]:
+        return [file for directory in self._directories() for file in find_slots(directory)]
+
+    def _directories(self) -> list[Path]:
+        """Return those of our directories that exist; in memory, where all users may write, only if it is ours."""
+        return [
+            path for path in (self._memory, self._disk) if path.is_dir() and (path == self._disk or is_private(path))
+        ]
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"

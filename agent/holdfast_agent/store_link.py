@@ -1,0 +1,135 @@
+"""The agent's side of Redis: publishes state and events, receives commands, outlives outages."""
+
+import asyncio
+import collections
+import itertools
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import redis.asyncio
+
+from holdfast_proto import keys
+from holdfast_proto.redis_client import StoreError
+from holdfast_proto.v1 import store_pb2 as store
+
+STATE_TTL_MS = 3000
+"""The agent's lease: without news for so long the node counts as gone."""
+
+EVENTS_KEPT = 10_000
+"""In the run's stream, and here while the store is away."""
+
+BLOCK_MS = 1000
+"""Of a read of commands; shorter than the client's timeout."""
+
+RETRY_S = 0.2
+
+Result = TypeVar("Result")
+CommandHandler = Callable[[store.NodeCommand, str], Awaitable[None]]
+
+
+class StoreLink:
+    """All traffic between one agent and Redis. Nothing here raises when the store is away."""
+
+    def __init__(self, client: redis.asyncio.Redis, run: str, node: str) -> None:
+        self._client = client
+        self._run = run
+        self._node = node
+        self._events: collections.deque[store.Event] = collections.deque()
+        self._events_waiting = asyncio.Event()
+        self.up = False
+        self.operations_total = 0
+        self.failures_total = 0
+        self.events_dropped_total = 0
+
+    async def _try(self, operation: Awaitable[Result]) -> Result | None:
+        """Await a store operation; None if the store is away (counted)."""
+        self.operations_total += 1
+        try:
+            result = await operation
+        except (StoreError, OSError):
+            self.failures_total += 1
+            self.up = False
+            return None
+        self.up = True
+        return result
+
+    async def load_spec(self) -> store.RunSpec | None:
+        """Return the run's spec, or None if it is not there or the store is away."""
+        data: Any = await self._try(self._client.get(keys.spec(self._run)))
+        return store.RunSpec.FromString(data) if data else None
+
+    async def publish_state(self, state: store.NodeState, spec: store.RunSpec) -> None:
+        """Replace this node's state; put back what an emptied store has lost."""
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.set(keys.node(self._run, self._node), state.SerializeToString(), px=STATE_TTL_MS)
+        pipeline.sadd(keys.nodes(self._run), self._node)
+        pipeline.set(keys.spec(self._run), spec.SerializeToString(), nx=True)
+        pipeline.sadd(keys.RUNS, self._run)
+        await self._try(pipeline.execute())
+
+    async def withdraw(self) -> None:
+        """Remove this node's state: the agent is leaving for good."""
+        await self._try(self._client.delete(keys.node(self._run, self._node)))
+
+    async def publish_rendezvous(self, generation: int, address: str) -> bool:
+        """Tell the other nodes where a generation meets; False if the store is away."""
+        key = keys.rendezvous(self._run, generation)
+        return bool(await self._try(self._client.set(key, address, ex=3600)))
+
+    async def find_rendezvous(self, generation: int, patience_s: float) -> str | None:
+        """Return where a generation meets, once its node has published it."""
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            address: Any = await self._try(self._client.get(keys.rendezvous(self._run, generation)))
+            if address:
+                return str(address.decode())
+            await asyncio.sleep(0.05)
+        return None
+
+    def emit(self, event: store.Event) -> None:
+        """Queue an event for the daemon. If the store stays away, the oldest are dropped and counted."""
+        event.node = self._node
+        event.unix_s = event.unix_s or time.time()
+        if len(self._events) >= EVENTS_KEPT:
+            self._events.popleft()
+            self.events_dropped_total += 1
+        self._events.append(event)
+        self._events_waiting.set()
+
+    async def flush(self, patience_s: float) -> None:
+        """Wait until all events are sent, but not longer than ``patience_s``."""
+        deadline = time.monotonic() + patience_s
+        while self._events and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+
+    async def send_events(self) -> None:
+        """Send queued events in order, for ever."""
+        while True:
+            await self._events_waiting.wait()
+            self._events_waiting.clear()
+            while self._events:
+                batch = list(itertools.islice(self._events, 256))
+                dropped_before = self.events_dropped_total
+                pipeline = self._client.pipeline(transaction=False)
+                for event in batch:
+                    fields = {"event": event.SerializeToString()}
+                    pipeline.xadd(keys.events(self._run), fields, maxlen=EVENTS_KEPT, approximate=True)  # type: ignore[arg-type]
+                if await self._try(pipeline.execute()) is None:
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                dropped_meanwhile = self.events_dropped_total - dropped_before
+                for _ in range(len(batch) - dropped_meanwhile):
+                    self._events.popleft()
+
+    async def receive_commands(self, last_id: str, handle: CommandHandler) -> None:
+        """Hand every command after ``last_id`` to ``handle``, in order, for ever."""
+        stream = keys.commands(self._run, self._node)
+        while True:
+            answer: Any = await self._try(self._client.xread({stream: last_id}, count=16, block=BLOCK_MS))
+            if answer is None and not self.up:
+                await asyncio.sleep(RETRY_S)
+            for _, entries in answer or []:
+                for entry_id, fields in entries:
+                    last_id = entry_id.decode()
+                    await handle(store.NodeCommand.FromString(fields[b"command"]), last_id)

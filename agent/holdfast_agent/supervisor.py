@@ -1,0 +1,281 @@
+"""Starts and ends the ranks of a generation, sees how they end, adopts those of an agent that died."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import time
+from pathlib import Path
+
+from holdfast_agent import processes, record
+from holdfast_agent.checkpoint_errors import CheckpointUnreadable
+from holdfast_agent.node import Node
+from holdfast_agent.parent_client import WarmParentClient
+from holdfast_agent.processes import AgentError
+from holdfast_agent.rank import Rank
+from holdfast_proto import black_box
+from holdfast_proto.rank_context import RankContext
+from holdfast_proto.snapshot import SnapshotError
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1 import warm_parent_pb2 as parent_pb
+from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
+
+log = logging.getLogger(__name__)
+
+REAP_PATIENCE_S = 0.3
+"""How long the warm parent's word on an exit is waited for, once the process is seen to be gone."""
+
+RENDEZVOUS_PATIENCE_S = 30.0
+
+GENERATIONS_KEPT = 3
+"""Black boxes of older generations are removed; what mattered of them is in the incidents."""
+
+
+class Supervisor:
+    """The processes of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._options = node.options
+        self.parent = WarmParentClient(
+            node.options.parent_socket, node.options.directory / "logs" / "warm-parent.log", self._on_reaped
+        )
+        self._exit_order = 0
+        self._rendezvous_pid = 0
+        self._last_command = "0"
+        self._settling: set[asyncio.Task[None]] = set()
+
+    async def start(self, generation: int, order: store.StartGeneration) -> None:
+        """Start this node's ranks of a generation.
+
+        If that cannot be done, the node's state says so and no rank of it is left.
+        """
+        node = self._node
+        await self.stop()
+        try:
+            slots = await self._restore(generation, order)
+            self._prepare(generation, order)
+            address = await self._rendezvous(generation, order)
+            for local_rank in range(order.ranks):
+                await self._fork(local_rank, address, slots)
+        except (AgentError, CheckpointUnreadable, SnapshotError, OSError) as error:
+            log.error("generation %d cannot start: %s", generation, error)
+            await self.stop()
+            node.failed_generation, node.failure = generation, str(error)
+            if isinstance(error, CheckpointUnreadable):
+                unreadable = store.CheckpointUnreadable(step=order.step, reason=str(error))
+                node.link.emit(store.Event(generation=generation, checkpoint_unreadable=unreadable))
+        self.save()
+        node.changed.set()
+
+    async def _restore(self, generation: int, order: store.StartGeneration) -> dict[int, Path]:
+        """Return the slot that each rank starts from; empty: from the seed."""
+        memory = self._node.memory
+        ranks = range(order.first_rank, order.first_rank + order.ranks)
+        if order.source == store.SOURCE_SEED:
+            memory.keep_only(-1)
+            return {}
+        memory.keep_only(order.step)
+        if order.source == store.SOURCE_CHECKPOINT:
+            return await self._node.writer.unpack(order.step, ranks, order.world_size, generation)
+        slots = {rank: memory.slot_holding(rank, order.step) for rank in ranks}
+        missing = [rank for rank, slot in slots.items() if slot is None]
+        if missing:
+            raise AgentError(f"ranks {missing} have no snapshot of step {order.step} in memory")
+        return {rank: slot for rank, slot in slots.items() if slot is not None}
+
+    def _prepare(self, generation: int, order: store.StartGeneration) -> None:
+        self._node.begin_generation(generation, order)
+        for path in (self._options.black_box(generation, 0), self._options.rank_log(generation, 0)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        old = self._options.black_box(generation - GENERATIONS_KEPT, 0).parent
+        shutil.rmtree(old, ignore_errors=True)
+        self._node.generation = generation
+
+    async def _rendezvous(self, generation: int, order: store.StartGeneration) -> str:
+        """Return ``host:port`` of the generation's store; host it if that is this node's part."""
+        link = self._node.link
+        if order.rendezvous_node == self._options.node:
+            ready = await self.parent.host_store(generation, self._options.address)
+            self._rendezvous_pid = ready.pid
+            address = f"{self._options.address}:{ready.port}"
+            if order.ranks < order.world_size and not await link.publish_rendezvous(generation, address):
+                raise AgentError("the other nodes cannot be told where to meet: the store (--redis) is away")
+            return address
+        found = await link.find_rendezvous(generation, RENDEZVOUS_PATIENCE_S)
+        if found is None:
+            raise AgentError(f"node {order.rendezvous_node} has not said where generation {generation} meets")
+        return found
+
+    async def _fork(self, local_rank: int, address: str, slots: dict[int, Path]) -> None:
+        node, order = self._node, self._node.start_order
+        rank = order.first_rank + local_rank
+        host, _, port = address.rpartition(":")
+        context = RankContext(
+            run=node.spec.run,
+            generation=node.generation,
+            agent=f"unix:{self._options.session_socket}",
+            black_box=str(self._options.black_box(node.generation, rank)),
+            snapshot_every=node.spec.snapshot_every,
+            checkpoint_every=node.spec.checkpoint_every,
+            restore_slot=str(slots.get(rank, "")),
+        )
+        environment = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(local_rank),
+            "WORLD_SIZE": str(order.world_size),
+            "LOCAL_WORLD_SIZE": str(order.ranks),
+            "MASTER_ADDR": host,
+            "MASTER_PORT": port,
+            # torch.distributed then meets in the store that the warm parent serves, whichever rank dies.
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RESTART_COUNT": str(node.generation),
+            "TORCHELASTIC_RUN_ID": node.spec.run,
+            **context.to_environment(),
+        }
+        log_path = str(self._options.rank_log(node.generation, rank))
+        pid = await self.parent.fork(
+            parent_pb.Fork(
+                generation=node.generation,
+                rank=rank,
+                command=node.spec.command,
+                environment=environment,
+                log_path=log_path,
+            )
+        )
+        self._watch(Rank(rank, node.generation, local_rank, pid, processes.start_ticks(pid)))
+
+    def _watch(self, rank: Rank) -> None:
+        """Enter a rank into the node and notice its end, whoever its parent is by then."""
+        self._node.ranks[rank.rank] = rank
+        loop = asyncio.get_running_loop()
+
+        def settle() -> None:
+            task = loop.create_task(self._settle(rank))
+            self._settling.add(task)
+            task.add_done_callback(self._settling.discard)
+
+        def gone() -> None:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+            settle()
+
+        if not processes.is_alive(rank.pid, rank.start_ticks):
+            settle()
+            return
+        try:
+            descriptor = os.pidfd_open(rank.pid)
+        except ProcessLookupError:
+            settle()
+        else:
+            loop.add_reader(descriptor, gone)
+
+    async def _settle(self, rank: Rank) -> None:
+        """Note the end of a rank that nobody has reported reaped: its parent is gone, or slow."""
+        deadline = time.monotonic() + REAP_PATIENCE_S
+        while rank.is_alive:
+            status = processes.reap(rank.pid)
+            if status is not None:
+                self._ended(rank, _exit_of(status))
+            elif time.monotonic() > deadline:
+                self._ended(rank, store.RankExit())
+            else:
+                await asyncio.sleep(0.01)
+
+    def _on_reaped(self, exited: parent_pb.Exited) -> None:
+        rank = self._node.ranks.get(exited.rank)
+        if rank is not None and rank.pid == exited.pid and rank.is_alive:
+            self._ended(rank, _exit_of(exited.wait_status))
+
+    def _ended(self, rank: Rank, ended: store.RankExit) -> None:
+        self._exit_order += 1
+        ended.order = self._exit_order
+        ended.exited_unix_s = time.time()
+        box = None
+        with contextlib.suppress(OSError, ValueError):
+            box = black_box.read(self._options.black_box(rank.generation, rank.rank))
+        rank.finish(ended, box)
+        self._node.writer.schedule_pinned(rank.rank, self._node.start_order.world_size)
+        if rank.generation == self._node.generation:
+            self._node.link.emit(
+                store.Event(generation=rank.generation, rank_exited=store.RankExited(rank=rank.rank, exit=ended))
+            )
+            self._node.changed.set()
+
+    async def stop(self) -> None:
+        """Kill every rank of the newest generation, and its rendezvous store, and see them gone."""
+        for rank in self._node.ranks.values():
+            if processes.is_alive(rank.pid, rank.start_ticks):
+                processes.kill_session(rank.pid)
+        if self._rendezvous_pid:
+            processes.kill_session(self._rendezvous_pid)
+            self._rendezvous_pid = 0
+        while not self._node.stopped:
+            await asyncio.sleep(0.005)
+        if self._node.learned_modules:
+            with contextlib.suppress(OSError):
+                await self.parent.preload(sorted(self._node.learned_modules))
+            self._node.learned_modules.clear()
+
+    @property
+    def last_command(self) -> str:
+        """Stream id of the newest command that was carried out."""
+        return self._last_command
+
+    def done(self, stream_id: str) -> None:
+        """Remember that a command was carried out."""
+        self._last_command = stream_id
+        self.save()
+
+    def save(self) -> None:
+        """Write what the next agent of this node must know, should this one die."""
+        node = self._node
+        ranks = [
+            RankRecord(rank=rank.rank, pid=rank.pid, start_ticks=rank.start_ticks, exit=rank.exit)
+            for rank in node.ranks.values()
+        ]
+        saved = AgentRecord(
+            run=node.spec.run,
+            node=self._options.node,
+            instance=node.spec.instance,
+            generation=node.generation,
+            fence=node.fence,
+            last_command=self._last_command,
+            ranks=ranks,
+            warm_parent_socket=str(self._options.parent_socket),
+            warm_parent_pid=self.parent.pid,
+            rendezvous_pid=self._rendezvous_pid,
+            spec=node.spec,
+            start=node.start_order,
+        )
+        record.save(self._options.record, saved)
+
+    def adopt(self, saved: AgentRecord) -> None:
+        """Take over the ranks of the agent that wrote ``saved``."""
+        node = self._node
+        node.fence = saved.fence
+        self._last_command = saved.last_command
+        self._rendezvous_pid = saved.rendezvous_pid
+        node.begin_generation(saved.generation, saved.start)
+        for entry in saved.ranks:
+            rank = Rank(entry.rank, saved.generation, entry.rank - saved.start.first_rank, entry.pid, entry.start_ticks)
+            if entry.HasField("exit"):
+                rank.exit, rank.life = entry.exit, store.LIFE_EXITED
+                node.ranks[rank.rank] = rank
+            else:
+                self._watch(rank)
+        alive = sum(rank.is_alive for rank in node.ranks.values())
+        log.info("adopted generation %d: %d ranks, %d alive", saved.generation, len(node.ranks), alive)
+
+    def sweep(self, saved: AgentRecord) -> None:
+        """Kill what an agent of an earlier instance of this run left behind."""
+        for entry in saved.ranks:
+            if processes.is_alive(entry.pid, entry.start_ticks):
+                processes.kill_session(entry.pid)
+
+
+def _exit_of(wait_status: int) -> store.RankExit:
+    if os.WIFSIGNALED(wait_status):
+        return store.RankExit(signal=os.WTERMSIG(wait_status))
+    return store.RankExit(code=os.waitstatus_to_exitcode(wait_status))

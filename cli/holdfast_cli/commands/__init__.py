@@ -1,0 +1,1 @@
+"""The subcommands of ``holdfast``, one mechanism per module: options in, one call, output."""

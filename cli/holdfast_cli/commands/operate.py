@@ -1,0 +1,151 @@
+"""``holdfast status``, ``incidents``, ``checkpoint`` and ``stop``: what operators ask of a daemon."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast_cli.commands.options import DEFAULT_DIRECTORY, Control, Directory, Json, RunName
+from holdfast_cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from holdfast_cli.control import ControlClient
+
+_LOOK_S = 0.2
+
+
+def status(
+    *,
+    run: RunName = None,
+    directory: Directory = DEFAULT_DIRECTORY,
+    control: Control = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until the run ends or Ctrl-C.")] = False,
+    json: Json = False,
+) -> None:
+    """Show how a run is: state, step, loss, every rank, the newest incident."""
+    from rich.console import Console
+
+    from holdfast_cli.display import display_for
+    from holdfast_cli.ended import load_last_status
+    from holdfast_cli.local_run import has_ended
+    from holdfast_cli.output import print_json, to_json
+    from holdfast_cli.target import find_target
+    from holdfast_cli.view import Surroundings, render
+
+    target = find_target(directory, run, control)
+    last = load_last_status(Path(target.ended.directory)) if target.ended else None
+    if last is not None:
+        seen, watch = last, False
+    else:
+        client = target.connect()
+        seen = client.status()
+    if json:
+        print_json(to_json(seen))
+    elif not watch:
+        Console().print(render(seen, Surroundings()))
+    else:
+        with display_for(Console()) as display:
+            display.update(seen, Surroundings())
+            while not has_ended(seen):
+                time.sleep(_LOOK_S)
+                seen = client.status()
+                display.update(seen, Surroundings())
+
+
+def incidents(
+    identity: Annotated[str | None, typer.Argument(metavar="[ID]", help="Show this incident's whole story.")] = None,
+    run: RunName = None,
+    directory: Directory = DEFAULT_DIRECTORY,
+    control: Control = None,
+    json: Json = False,
+) -> None:
+    """List what went wrong, or tell one incident's whole story."""
+    from rich.console import Console
+
+    from holdfast_cli.ended import load_incidents
+    from holdfast_cli.incident_view import incident_story, incident_table
+    from holdfast_cli.output import print_json, to_json
+    from holdfast_cli.target import find_target
+
+    target = find_target(directory, run, control)
+    if target.ended:
+        found = load_incidents(Path(target.ended.directory), target.run)
+    else:
+        found = target.connect().incidents()
+    if identity is None:
+        if json:
+            print_json([to_json(incident) for incident in found])
+        else:
+            Console().print(incident_table(found))
+        return
+    story = next((incident for incident in found if incident.id == identity), None)
+    if story is None:
+        raise CommandError(f"run {target.run} has no incident {identity}: `holdfast incidents` lists them")
+    if json:
+        print_json(to_json(story))
+    else:
+        Console().print(incident_story(story))
+
+
+def checkpoint(
+    *,
+    run: RunName = None,
+    directory: Directory = DEFAULT_DIRECTORY,
+    control: Control = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for it to be committed.")] = 600.0,
+    json: Json = False,
+) -> None:
+    """Take a checkpoint now, and return once it is committed."""
+    from holdfast_cli.output import print_json
+    from holdfast_cli.target import find_target
+
+    client = find_target(directory, run, control).connect()
+    step = client.take_checkpoint()
+    _wait_committed(client, step, timeout_s)
+    if json:
+        print_json({"step": step, "committed": True})
+    else:
+        print(f"checkpoint of step {step} committed")
+
+
+def _wait_committed(client: "ControlClient", step: int, timeout_s: float) -> None:
+    from holdfast_cli.control import ControlError
+    from holdfast_cli.local_run import has_ended
+
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            seen = client.status()
+        except ControlError as error:
+            if not error.unreachable:
+                raise
+        else:
+            if seen.newest_checkpoint >= step:
+                return
+            if has_ended(seen):
+                raise CommandError(f"the run ended before the checkpoint of step {step}: {seen.outcome}")
+        time.sleep(_LOOK_S)
+    raise CommandError(
+        f"the checkpoint of step {step} is not committed after {timeout_s:g} s: "
+        "`holdfast incidents` may say why; wait longer with --timeout"
+    )
+
+
+def stop(
+    *,
+    run: RunName = None,
+    directory: Directory = DEFAULT_DIRECTORY,
+    control: Control = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for its end.")] = 60.0,
+) -> None:
+    """End a run: stop its ranks, agents and whatever `holdfast run` has started for it."""
+    from holdfast_cli.ending import end_run
+    from holdfast_cli.target import find_target
+
+    target = find_target(directory, run, control)
+    if target.record is not None:
+        print(f"{target.run}: {end_run(target.record, timeout_s)}")
+        return
+    target.connect().stop_run()
+    print("the daemon was told to end the run")

@@ -1,0 +1,26 @@
+"""Options that several subcommands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+REDIS_HELP = "redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH, without a password."
+Directory = Annotated[Path, typer.Option(help="Folder that holds one folder per run.", show_default=True)]
+RunName = Annotated[str | None, typer.Option("--run", help="Name of the run. Default: the newest one.")]
+Control = Annotated[
+    Path | None,
+    typer.Option("--control", help="Socket of the daemon, if `holdfast run` did not start it."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for scripts.")]
+Redis = Annotated[
+    str | None,
+    typer.Option("--redis", help=REDIS_HELP),
+]
+RedisPasswordFile = Annotated[Path | None, typer.Option(help="File that holds the password of --redis.")]
+ShmDirectory = Annotated[Path, typer.Option(help="Memory file system for snapshots.")]
+MetricsAddress = Annotated[str, typer.Option(help="Address on which /metrics is served.")]
+MetricsPort = Annotated[int, typer.Option(help="Port on which /metrics is served; 0: any free one.", min=0, max=65535)]
+
+DEFAULT_DIRECTORY = Path("holdfast-runs")
+DEFAULT_SHM_DIRECTORY = Path("/dev/shm")

@@ -1,0 +1,129 @@
+"""``holdfast run``: a whole run on this machine."""
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast_cli.commands.options import (
+    DEFAULT_DIRECTORY,
+    DEFAULT_SHM_DIRECTORY,
+    Directory,
+    Json,
+    Redis,
+    RedisPasswordFile,
+    ShmDirectory,
+)
+from holdfast_proto.v1 import store_pb2
+
+if TYPE_CHECKING:
+    from holdfast_cli.local_run_options import LocalRunOptions
+
+
+class PresetName(StrEnum):
+    """How soon silence is judged."""
+
+    FAST = "fast"
+    DEFAULT = "default"
+    PATIENT = "patient"
+
+
+class ModeName(StrEnum):
+    """How far the daemon may go by itself."""
+
+    OBSERVE = "observe"
+    NOTIFY = "notify"
+    ACT = "act"
+
+
+_PRESETS = {
+    PresetName.FAST: store_pb2.PRESET_FAST,
+    PresetName.DEFAULT: store_pb2.PRESET_DEFAULT,
+    PresetName.PATIENT: store_pb2.PRESET_PATIENT,
+}
+_MODES = {
+    ModeName.OBSERVE: store_pb2.MODE_OBSERVE,
+    ModeName.NOTIFY: store_pb2.MODE_NOTIFY,
+    ModeName.ACT: store_pb2.MODE_ACT,
+}
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(help="Command of one rank: everything after --.", metavar="COMMAND")],
+    *,
+    name: Annotated[
+        str | None,
+        typer.Option("--run", help="Name of the run; a name used before goes on from its newest checkpoint."),
+    ] = None,
+    ranks: Annotated[int, typer.Option(help="Training processes.", min=1)] = 1,
+    directory: Directory = DEFAULT_DIRECTORY,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Folder for checkpoints. Default: in the run's folder.")
+    ] = None,
+    checkpoint_every: Annotated[
+        int, typer.Option(help="Steps between checkpoints, a multiple of --snapshot-every; 0: only at the end.", min=0)
+    ] = 100,
+    snapshot_every: Annotated[int, typer.Option(help="Steps between snapshots in memory; 0: none.", min=0)] = 10,
+    keep: Annotated[int, typer.Option(help="Checkpoints to keep.", min=1)] = 3,
+    preset: Annotated[
+        PresetName, typer.Option(help="Shortest silence that is judged: fast 1 s, default 5 s, patient 60 s.")
+    ] = PresetName.DEFAULT,
+    mode: Annotated[
+        ModeName, typer.Option(help="observe: verdicts only; notify: and alerts; act: and checkpoints and restarts.")
+    ] = ModeName.ACT,
+    redis: Redis = None,
+    redis_password_file: RedisPasswordFile = None,
+    shm_directory: ShmDirectory = DEFAULT_SHM_DIRECTORY,
+    json: Json = False,
+) -> None:
+    """Train on this machine, watched: bring up what is missing, show the run, leave nothing behind.
+
+    Exits 0 only if the run has finished. Example:
+
+    holdfast run --ranks 8 -- python -m holdfast_trainer --config demo.toml
+    """
+    from holdfast_cli.local_run_options import LocalRunOptions
+
+    options = LocalRunOptions(
+        run=name or time.strftime("run-%Y%m%d-%H%M%S"),
+        command=tuple(command),
+        ranks=ranks,
+        directory=directory,
+        checkpoint_directory=checkpoints,
+        checkpoint_every=checkpoint_every,
+        snapshot_every=snapshot_every,
+        checkpoints_kept=keep,
+        mode=_MODES[mode],
+        preset=_PRESETS[preset],
+        redis_url=redis,
+        redis_password_file=redis_password_file,
+        shm_directory=shm_directory,
+    )
+    raise typer.Exit(_watch(options, json=json))
+
+
+def _watch(options: "LocalRunOptions", *, json: bool) -> int:
+    from rich.console import Console
+
+    from holdfast_cli.display import LineDisplay, display_for
+    from holdfast_cli.interruption import Interruption
+    from holdfast_cli.local_run import LocalRun
+    from holdfast_cli.output import print_json, to_json
+    from holdfast_cli.summary import closing_line, failure_line
+    from holdfast_cli.view import Surroundings
+    from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
+
+    errors = Console(stderr=True)
+    with Interruption() as interruption, LocalRun(options, interruption) as local:
+        with LineDisplay(errors) if json else display_for(Console()) as display:
+            status = local.wait(lambda seen: display.update(seen, Surroundings(notes=local.notes())))
+        if json:
+            print_json(to_json(status))
+    if status.phase == RUN_PHASE_FINISHED:
+        if not json:
+            print(closing_line(status, local.checkpoint_directory))
+        return 0
+    errors.print(failure_line(status, local.paths.logs), markup=False, highlight=False, soft_wrap=True)
+    return 1

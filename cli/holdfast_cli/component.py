@@ -1,0 +1,167 @@
+"""One long-lived process, started again whenever it dies."""
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast_cli import die_with_parent
+from holdfast_cli.processes import end_process
+from holdfast_proto.rank_context import EXIT_CONFIGURATION
+
+FIRST_BACKOFF_S = 0.2
+LONGEST_BACKOFF_S = 5.0
+STEADY_S = 10.0
+
+log = logging.getLogger(__name__)
+
+
+def next_backoff_s(previous_s: float, uptime_s: float) -> float:
+    """Return how long to wait before the next start: doubled each time, from new after a steady life."""
+    if previous_s == 0 or uptime_s >= STEADY_S:
+        return FIRST_BACKOFF_S
+    return min(previous_s * 2, LONGEST_BACKOFF_S)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComponentSpec:
+    """How to start a component."""
+
+    name: str
+    command: Sequence[str]
+    log: Path
+    """Takes stdout and stderr, over all restarts."""
+    environment: Mapping[str, str]
+    """Added to this process's own."""
+    is_final: Callable[[int], bool]
+    """Whether an exit code means that the component's work is done."""
+
+
+class Component:
+    """A supervised process. :meth:`tick` belongs to one thread, the rest may be called from any."""
+
+    def __init__(self, spec: ComponentSpec) -> None:
+        self.spec = spec
+        self.restarts = 0
+        self.fatal = ""
+        """The line with which it gave up for good."""
+        self.done = False
+        """It has ended as it should."""
+        self.suspended = False
+        """Not started again while this is set."""
+        self._wanted = True
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_s = 0.0
+        self._start_at_s = 0.0
+        self._backoff_s = 0.0
+        self._log_offset = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The pid, or None while it is down."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def tick(self, now_s: float) -> None:
+        """Notice an exit; start the process if it is due. ``now_s``: monotonic."""
+        with self._lock:
+            if self._process is not None:
+                code = self._process.poll()
+                if code is None:
+                    return
+                self._process = None
+                self._exited(code, now_s)
+            idle = not self._wanted or self.suspended or self.done or self.fatal
+            if not idle and now_s >= self._start_at_s:
+                self._start(now_s)
+
+    def kill(self) -> None:
+        """SIGKILL it and wait for its end. It is started again unless suspended."""
+        process = self._process
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def end(self, patience_s: float) -> None:
+        """End it for good: SIGTERM, and SIGKILL after ``patience_s``."""
+        process = self._retire()
+        if process is not None:
+            end_process(process, patience_s)
+
+    def wait_exit(self, patience_s: float) -> bool:
+        """Wait for it to end by itself; it is not started again. Returns whether it did."""
+        process = self._retire()
+        if process is None:
+            return True
+        try:
+            process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def newest_line(self) -> str:
+        """Return the last line that it has logged since its newest start, or ""."""
+        try:
+            with self.spec.log.open("rb") as stream:
+                stream.seek(self._log_offset)
+                lines = stream.read().decode(errors="replace").split("\n")
+        except FileNotFoundError:
+            return ""
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def _retire(self) -> subprocess.Popen[bytes] | None:
+        with self._lock:
+            self._wanted = False
+            return self._process
+
+    def _start(self, now_s: float) -> None:
+        self._started_s = now_s
+        try:
+            with self.spec.log.open("ab") as output:
+                self._log_offset = output.tell()
+                self._process = subprocess.Popen(
+                    die_with_parent.wrap(self.spec.command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **self.spec.environment},
+                    start_new_session=True,  # a Ctrl-C of the terminal is for its supervisor alone
+                )
+        except OSError as error:
+            self._schedule(f"could not be started ({error})", now_s)
+        else:
+            log.info("%s started: pid %d", self.spec.name, self._process.pid)
+
+    def _exited(self, code: int, now_s: float) -> None:
+        if not self._wanted:
+            return
+        if code == EXIT_CONFIGURATION:
+            self.fatal = self.newest_line() or f"{self.spec.name} says that its configuration is wrong"
+            log.error("%s gave up: %s", self.spec.name, self.fatal)
+        elif self.spec.is_final(code):
+            self.done = True
+            log.info("%s is done: exit code %d", self.spec.name, code)
+        else:
+            self._schedule(describe_exit(code), now_s)
+
+    def _schedule(self, what: str, now_s: float) -> None:
+        uptime_s = now_s - self._started_s
+        self.restarts += 1
+        self._backoff_s = next_backoff_s(self._backoff_s, uptime_s)
+        self._start_at_s = now_s + self._backoff_s
+        log.warning("%s %s after %.1f s, next start in %.1f s", self.spec.name, what, uptime_s, self._backoff_s)
+
+
+def describe_exit(code: int) -> str:
+    """Return in words how a child ended. ``code``: as of Popen.returncode."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

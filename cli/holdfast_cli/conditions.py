@@ -1,0 +1,54 @@
+"""How a rank is, in one word: what makes it stand out among its peers."""
+
+import signal
+from enum import IntEnum
+
+from holdfast_proto.v1.control_pb2 import RankView
+from holdfast_proto.v1.store_pb2 import LIFE_EXITED, LIFE_RUNNING
+
+
+class Condition(IntEnum):
+    """The oddest first, so that sorting puts it on top."""
+
+    DEAD = 0
+    STOPPED = 1
+    STALLED = 2
+    STARTING = 3
+    RUNNING = 4
+    FINISHED = 5
+
+
+def condition(rank: RankView, deadline_s: float) -> Condition:
+    """Judge one rank. ``deadline_s``: silence longer than this is a stall; 0: not yet learned."""
+    if rank.life == LIFE_EXITED:
+        ended_well = rank.exit.HasField("code") and rank.exit.code == 0
+        return Condition.FINISHED if ended_well else Condition.DEAD
+    if rank.process_state in ("T", "t"):
+        return Condition.STOPPED
+    if rank.life != LIFE_RUNNING:
+        return Condition.STARTING
+    if 0 < deadline_s < rank.stalled_s:
+        return Condition.STALLED
+    return Condition.RUNNING
+
+
+def describe(rank: RankView, judged: Condition) -> str:
+    """Return the condition in words, with its cause or its length where there is one."""
+    if judged is Condition.DEAD:
+        return f"dead: {_cause_of_death(rank)}"
+    if judged is Condition.STOPPED:
+        return f"stopped for {rank.stalled_s:.1f} s"
+    if judged is Condition.STALLED:
+        return f"no progress for {rank.stalled_s:.1f} s"
+    return judged.name.lower()
+
+
+def _cause_of_death(rank: RankView) -> str:
+    if rank.exit.HasField("signal"):
+        try:
+            return signal.Signals(rank.exit.signal).name
+        except ValueError:
+            return f"signal {rank.exit.signal}"
+    if rank.exit.HasField("code"):
+        return f"exit code {rank.exit.code}"
+    return "cause unknown"

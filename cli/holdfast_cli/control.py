@@ -1,0 +1,78 @@
+"""The operators' side of the daemon's control API."""
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from holdfast_cli.errors import CommandError
+from holdfast_proto.v1 import control_pb2, control_pb2_grpc
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import Incident
+
+_OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
+
+
+class ControlError(CommandError):
+    """The daemon refused or could not be reached. ``unreachable`` tells which."""
+
+    def __init__(self, message: str, *, unreachable: bool) -> None:
+        super().__init__(message)
+        self.unreachable = unreachable
+
+
+class ControlClient:
+    """Asks a daemon about one run. Every method raises ControlError; any thread may call them.
+
+    Each call opens its own connection: a channel that has lost its daemon would wait for seconds before it
+    tries again, though the next daemon is up within a fraction of one.
+    """
+
+    def __init__(self, socket: Path, run: str, *, timeout_s: float = 5.0) -> None:
+        self._socket = socket
+        self._run = run
+        self._timeout_s = timeout_s
+
+    def status(self) -> RunStatus:
+        """Return the run as the daemon sees it."""
+        status: RunStatus = self._call("GetStatus", control_pb2.GetStatusRequest(run=self._run))
+        return status
+
+    def incidents(self) -> list[Incident]:
+        """Return all incidents of the run, oldest first."""
+        response = self._call("ListIncidents", control_pb2.ListIncidentsRequest(run=self._run))
+        return list(response.incidents)
+
+    def take_checkpoint(self) -> int:
+        """Order a checkpoint and return its step; it is not yet taken then."""
+        response = self._call("TakeCheckpoint", control_pb2.TakeCheckpointRequest(run=self._run))
+        return int(response.step)
+
+    def stop_run(self) -> None:
+        """Order the end of the run; ranks may still be alive when this returns."""
+        self._call("StopRun", control_pb2.StopRunRequest(run=self._run))
+
+    def _call(self, method: str, request: Message) -> Any:
+        with grpc.insecure_channel(f"unix:{self._socket}", options=_OPTIONS) as channel:
+            stub = control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                return getattr(stub, method)(request, timeout=self._timeout_s)
+            except grpc.RpcError as error:
+                raise self._explain(error) from None
+
+    def _explain(self, error: Any) -> ControlError:
+        code, details = error.code(), " ".join(str(error.details()).split())
+        if code is grpc.StatusCode.UNAVAILABLE:
+            return ControlError(
+                f"no daemon answers at {self._socket}: is the run still going? "
+                "Name another with --run, or its daemon's socket with --control",
+                unreachable=True,
+            )
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return ControlError(
+                f"the daemon at {self._socket} did not answer within {self._timeout_s:g} s: "
+                "try again, and see its log if it stays silent",
+                unreachable=True,
+            )
+        return ControlError(f"the daemon refused: {details or code.name}", unreachable=False)

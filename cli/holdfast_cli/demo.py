@@ -1,0 +1,129 @@
+"""Two runs of the same training, one undisturbed, one killed and hung, and whether they end alike."""
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.console import Console
+
+from holdfast_cli.demo_report import DemoReport, judge
+from holdfast_cli.display import display_for
+from holdfast_cli.errors import CommandError, ConfigurationError
+from holdfast_cli.faults import FaultInjector, Hang, Kill
+from holdfast_cli.interruption import Interruption
+from holdfast_cli.local_run import LocalRun
+from holdfast_cli.local_run_options import LocalRunOptions
+from holdfast_cli.summary import failure_line
+from holdfast_cli.view import Surroundings
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import PRESET_FAST, RUN_PHASE_FINISHED, Incident
+
+LAYOUT = {"dp": 2, "tp": 2, "pp": 2}
+RANKS = 8
+KILLED_RANK = 5
+STOPPED_RANK = 2
+FEWEST_STEPS = 30
+CHECKPOINT_EVERY = 20
+CONFIGURATION = Path(__file__).with_name("demo.toml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """What to demonstrate."""
+
+    steps: int
+    seed: int
+    keep: Path | None = None
+    """Folder for both runs; None: a temporary one."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigurationError for settings that leave no room for the faults."""
+        if self.steps < FEWEST_STEPS:
+            raise ConfigurationError(f"--steps {self.steps}: use at least {FEWEST_STEPS}, so that two faults fit in")
+
+
+@dataclass(frozen=True)
+class _Ended:
+    status: RunStatus
+    incidents: tuple[Incident, ...]
+    final_checkpoint: Path
+
+
+class Demo:
+    """Carries the demonstration out, and shows it on ``console``."""
+
+    def __init__(self, options: DemoOptions, console: Console, interruption: Interruption) -> None:
+        self._options = options
+        self._console = console
+        self._interruption = interruption
+
+    def carry_out(self) -> DemoReport:
+        """Run both and compare. Raises CommandError if one of them does not finish."""
+        for module in ("torch", "holdfast_trainer"):
+            if find_spec(module) is None:
+                raise ConfigurationError(f"the demo needs {module}: pip install 'holdfast[trainer]'")
+        if self._options.keep is not None:
+            return self._in_directory(self._options.keep)
+        directory = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
+        try:
+            return self._in_directory(directory)
+        finally:
+            shutil.rmtree(directory)
+
+    def _in_directory(self, directory: Path) -> DemoReport:
+        third = self._options.steps // 3
+        undisturbed = self._run(directory, "undisturbed", FaultInjector([]))
+        injector = FaultInjector([Kill(KILLED_RANK, third), Hang(STOPPED_RANK, 2 * third)])
+        disturbed = self._run(directory, "disturbed", injector)
+        return DemoReport(
+            ranks=RANKS,
+            layout=LAYOUT,
+            steps=self._options.steps,
+            faults=judge(injector.injected, disturbed.incidents),
+            planned_faults=2,
+            final_loss=disturbed.status.loss,
+            differences=_compare(undisturbed.final_checkpoint, disturbed.final_checkpoint),
+        )
+
+    def _run(self, directory: Path, name: str, injector: FaultInjector) -> _Ended:
+        from holdfast_agent.checkpoint import CheckpointDirectory
+
+        with (
+            LocalRun(self._local_options(directory, name), self._interruption) as local,
+            display_for(self._console) as display,
+        ):
+
+            def observe(status: RunStatus) -> None:
+                injector.observe(status)
+                title = f"{name}: {injector.story() or 'nothing will be done to it'}"
+                display.update(status, Surroundings(title=title, total_steps=self._options.steps, notes=local.notes()))
+
+            status = local.wait(observe)
+            if status.phase != RUN_PHASE_FINISHED:
+                raise CommandError(failure_line(status, local.paths.logs))
+            final = CheckpointDirectory(local.checkpoint_directory, kept=1).step_directory(self._options.steps - 1)
+            return _Ended(status, tuple(local.incidents()), final)
+
+    def _local_options(self, directory: Path, name: str) -> LocalRunOptions:
+        flags = ["--config", str(CONFIGURATION), "--train.steps", str(self._options.steps)]
+        return LocalRunOptions(
+            run=name,
+            command=("python", "-m", "holdfast_trainer", *flags, "--train.seed", str(self._options.seed)),
+            ranks=RANKS,
+            directory=directory,
+            snapshot_every=1,
+            checkpoint_every=CHECKPOINT_EVERY,
+            preset=PRESET_FAST,
+        )
+
+
+def _compare(a: Path, b: Path) -> list[str]:
+    from holdfast_agent.checkpoint_differences import differences
+    from holdfast_agent.checkpoint_errors import CheckpointError
+
+    try:
+        return list(differences(a, b))
+    except CheckpointError as error:
+        raise CommandError(f"the final checkpoints cannot be compared: {error}") from None

@@ -1,0 +1,85 @@
+"""Shows a run while it goes: drawn in place on a terminal, as lines elsewhere."""
+
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.live import Live
+
+from holdfast_cli.plain import HEARTBEAT_S, changes
+from holdfast_cli.view import Surroundings, render
+from holdfast_cli.words import progress_line
+from holdfast_proto.v1.control_pb2 import RunStatus
+
+
+class Display(Protocol):
+    """Takes a status whenever there is one."""
+
+    def __enter__(self) -> "Display":
+        """Begin."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the last view on the screen."""
+
+    def update(self, status: RunStatus, surroundings: Surroundings) -> None:
+        """Show ``status``."""
+
+
+class LiveDisplay:
+    """Draws the view in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False, transient=False)
+
+    def __enter__(self) -> "LiveDisplay":
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def update(self, status: RunStatus, surroundings: Surroundings) -> None:
+        """Draw ``status``."""
+        self._live.update(render(status, surroundings), refresh=True)
+
+
+class LineDisplay:
+    """Prints what has changed, and a sign of life every HEARTBEAT_S."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._previous: RunStatus | None = None
+        self._title = ""
+        self._notes: tuple[str, ...] = ()
+        self._spoke_unix_s = 0.0
+
+    def __enter__(self) -> "LineDisplay":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, status: RunStatus, surroundings: Surroundings) -> None:
+        """Print what is new."""
+        lines = list(self._news(surroundings))
+        lines += changes(self._previous, status, surroundings.total_steps)
+        if not lines and status.now_unix_s - self._spoke_unix_s >= HEARTBEAT_S:
+            lines.append(progress_line(status, surroundings.total_steps))
+        if lines:
+            self._spoke_unix_s = status.now_unix_s
+        for line in lines:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._previous = status
+
+    def _news(self, surroundings: Surroundings) -> list[str]:
+        lines = [surroundings.title] if surroundings.title != self._title else []
+        lines += [note for note in surroundings.notes if note not in self._notes]
+        self._title, self._notes = surroundings.title, tuple(surroundings.notes)
+        return lines
+
+
+def display_for(console: Console) -> Display:
+    """Return the display that suits ``console``."""
+    return LiveDisplay(console) if console.is_terminal else LineDisplay(console)

@@ -1,0 +1,36 @@
+"""Where the daemon and the agent of a run can be reached, as they say themselves."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast_cli.run_record import write_json
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What a component writes beside its socket when it serves."""
+
+    pid: int
+    metrics_port: int
+
+
+def read_endpoint(path: Path) -> Endpoint | None:
+    """Return what the component has written, or None while it has not."""
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text())
+        return Endpoint(fields["pid"], fields["metrics_port"])
+    except (FileNotFoundError, json.JSONDecodeError, KeyError):
+        return None
+
+
+def write_targets(path: Path, address: str, endpoints: dict[str, Endpoint]) -> None:
+    """Write the targets of ``endpoints`` (component -> endpoint) for Prometheus' file_sd_configs."""
+    write_json(
+        path,
+        [
+            {"targets": [f"{address}:{endpoint.metrics_port}"], "labels": {"component": name}}
+            for name, endpoint in sorted(endpoints.items())
+        ],
+    )

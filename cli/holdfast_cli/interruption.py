@@ -1,0 +1,39 @@
+"""SIGINT, SIGTERM and SIGHUP as a request to clean up and end."""
+
+import signal
+from types import FrameType
+from typing import Any
+
+from holdfast_cli.errors import InterruptionError
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interruption:
+    """While entered, these signals are only noted: the loops that wait ask :meth:`check` between two looks.
+
+    Not an exception from the handler, which could hit the clean-up half-way.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Signals so far: whoever sends two is in a hurry."""
+        self._signal = 0
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "Interruption":
+        self._previous = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def check(self) -> None:
+        """Raise InterruptionError if a signal has come."""
+        if self.count:
+            raise InterruptionError(self._signal)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.count += 1
+        self._signal = self._signal or number

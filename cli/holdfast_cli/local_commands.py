@@ -1,0 +1,36 @@
+"""The command lines of the components of a local run."""
+
+import sys
+from pathlib import Path
+
+from holdfast_cli.run_paths import RunPaths
+
+HOLDFAST = (sys.executable, "-P", "-m", "holdfast_cli")
+"""Without the working directory on the module path: a user's own ``redis.py`` there must not be imported."""
+
+
+def store_arguments(url: str, password_file: Path | None) -> list[str]:
+    """Return the arguments that name Redis."""
+    return ["--redis", url, *(["--redis-password-file", str(password_file)] if password_file else [])]
+
+
+def daemon_command(paths: RunPaths, store: list[str]) -> list[str]:
+    """Return the argv of the daemon. ``store``: as of :func:`store_arguments`."""
+    arguments: dict[str, Path | str] = {"--name": "local", "--directory": paths.directory, "--control": paths.control}
+    return [*HOLDFAST, "daemon", *_flatten(arguments), *store]
+
+
+def agent_command(paths: RunPaths, run: str, shm_directory: Path, store: list[str]) -> list[str]:
+    """Return the argv of the agent of ``run``."""
+    arguments: dict[str, Path | str] = {
+        "--run": run,
+        "--node": paths.node,
+        "--directory": paths.directory,
+        "--runtime-directory": paths.runtime,
+        "--shm-directory": shm_directory,
+    }
+    return [*HOLDFAST, "agent", *_flatten(arguments), *store]
+
+
+def _flatten(arguments: dict[str, Path | str]) -> list[str]:
+    return [str(word) for pair in arguments.items() for word in pair]

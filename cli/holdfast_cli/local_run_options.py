@@ -1,0 +1,56 @@
+"""What to run on this machine, and how."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.store import check_url
+from holdfast_proto import keys
+from holdfast_proto.v1.store_pb2 import MODE_ACT, PRESET_DEFAULT, Mode, Preset
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRunOptions:
+    """What to run on this machine, and how."""
+
+    run: str
+    command: tuple[str, ...]
+    """argv of one rank."""
+    ranks: int = 1
+    directory: Path = Path("holdfast-runs")
+    """Holds one folder per run."""
+    checkpoint_directory: Path | None = None
+    """None: ``checkpoints`` in the run's folder."""
+    checkpoint_every: int = 100
+    """Steps; 0: on command and at the end only."""
+    snapshot_every: int = 10
+    """Steps; 0: never."""
+    checkpoints_kept: int = 3
+    restarts_without_progress: int = 3
+    mode: Mode = MODE_ACT
+    preset: Preset = PRESET_DEFAULT
+    redis_url: str | None = None
+    """None: a server of the run's own."""
+    redis_password_file: Path | None = None
+    shm_directory: Path = Path("/dev/shm")
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to that of the components and ranks."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigurationError for settings that do not make sense."""
+        try:
+            keys.check_run_name(self.run)
+        except ValueError as error:
+            raise ConfigurationError(f"--run: {error}") from None
+        if not self.command:
+            raise ConfigurationError("nothing to run: give the trainer's command after --")
+        if self.ranks < 1:
+            raise ConfigurationError(f"--ranks {self.ranks}: at least one is needed")
+        if self.checkpoint_every and (not self.snapshot_every or self.checkpoint_every % self.snapshot_every):
+            raise ConfigurationError(
+                f"--checkpoint-every {self.checkpoint_every}: use a multiple of --snapshot-every "
+                f"{self.snapshot_every}, for a checkpoint is written from a snapshot"
+            )
+        if self.redis_url is not None:
+            check_url(self.redis_url)

@@ -1,0 +1,142 @@
+"""The processes of a local run: Redis, daemon and agent."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import redis
+
+from holdfast_cli import local_commands
+from holdfast_cli.component import Component, ComponentSpec
+from holdfast_cli.endpoints import Endpoint, read_endpoint
+from holdfast_cli.errors import CommandError
+from holdfast_cli.local_run_options import LocalRunOptions
+from holdfast_cli.redis_server import answers, find_server, server_command
+from holdfast_cli.run_paths import RunPaths, empty_redis_data
+from holdfast_cli.store import connect, publish_run
+from holdfast_cli.supervisor import Supervisor
+from holdfast_cli.sweep import MARKER
+from holdfast_proto.v1.store_pb2 import RunSpec
+
+START_PATIENCE_S = 60.0
+_LOOK_S = 0.02
+
+
+def never(_: int) -> bool:
+    """No exit code is the last."""
+    return False
+
+
+class LocalStack:
+    """Brings the processes up in order and keeps them up.
+
+    ``check`` is called while waiting, and raises what shall end the wait.
+    """
+
+    def __init__(self, options: LocalRunOptions, paths: RunPaths, *, instance: str, check: Callable[[], None]) -> None:
+        self._options = options
+        self._paths = paths
+        self._environment = {**options.environment, MARKER: instance}
+        self._check = check
+        self._supervisor = Supervisor()
+        self.store_url = options.redis_url or f"unix://{paths.redis_socket}"
+
+    def start(self, spec: RunSpec, *, is_agent_done: Callable[[int], bool]) -> None:
+        """Start what is missing, publish ``spec``, and return when the daemon and the agent serve.
+
+        Raises CommandError, with the log to read, if one does not come up.
+        """
+        options, paths = self._options, self._paths
+        if options.redis_url is None:
+            empty_redis_data(paths)  # an earlier run's state is no help: its ranks are gone
+            self._add("redis", server_command(find_server(), paths.redis_data, paths.redis_socket))
+        self._wait_for_redis()
+        self._publish(spec)
+        store = local_commands.store_arguments(self.store_url, options.redis_password_file)
+        self._add("daemon", local_commands.daemon_command(paths, store))
+        self._add(
+            "agent", local_commands.agent_command(paths, options.run, options.shm_directory, store), is_agent_done
+        )
+        self._wait_until(lambda: "daemon" in self.endpoints(), "the daemon does not come up", "daemon")
+        self._wait_until(lambda: "agent" in self.endpoints(), "the agent does not come up", "agent")
+
+    def component(self, name: str) -> Component:
+        """Return "redis", "daemon" or "agent". Raises KeyError if it is not ours."""
+        return self._supervisor.components[name]
+
+    def endpoints(self) -> dict[str, Endpoint]:
+        """Return what the daemon and the agent that run now have said about themselves."""
+        files = {"daemon": self._paths.daemon_endpoint, "agent": self._paths.agent_endpoint}
+        found = {name: (self._supervisor.components.get(name), read_endpoint(path)) for name, path in files.items()}
+        return {
+            name: endpoint
+            for name, (component, endpoint) in found.items()
+            if component is not None and endpoint is not None and component.pid == endpoint.pid
+        }
+
+    def pids(self) -> dict[str, int]:
+        """Return component -> pid of those that are up."""
+        return {name: component.pid for name, component in self._supervisor.components.items() if component.pid}
+
+    def restart_redis(self, *, empty: bool) -> None:
+        """SIGKILL our Redis and wait for the next one; ``empty``: without its data."""
+        component = self.component("redis")
+        component.suspended = True
+        component.kill()
+        if empty:
+            empty_redis_data(self._paths)
+        component.suspended = False
+        self._wait_for_redis()
+
+    def notes(self) -> list[str]:
+        """Return what the components have been through, one line each."""
+        return self._supervisor.notes()
+
+    def raise_if_fatal(self) -> None:
+        """Raise ConfigurationError if a component gave up."""
+        self._supervisor.raise_if_fatal()
+
+    def close(self, patience_s: float) -> None:
+        """End all processes, the newest first: SIGTERM, and SIGKILL after ``patience_s``."""
+        self._supervisor.close(patience_s)
+
+    def _add(self, name: str, command: list[str], is_final: Callable[[int], bool] = never) -> None:
+        self._supervisor.add(
+            ComponentSpec(
+                name=name,
+                command=command,
+                log=self._paths.logs / f"{name}.log",
+                environment=self._environment,
+                is_final=is_final,
+            )
+        )
+
+    def _publish(self, spec: RunSpec) -> None:
+        client = connect(self.store_url, self._options.redis_password_file)
+        try:
+            publish_run(client, spec)
+        except redis.RedisError as error:
+            raise CommandError(f"Redis at {self.store_url} refused the run: {error}") from None
+        finally:
+            client.close()
+
+    def _wait_for_redis(self) -> None:
+        ours = self._options.redis_url is None
+        self._wait_until(
+            lambda: answers(self.store_url, self._options.redis_password_file),
+            "our Redis does not come up" if ours else f"no Redis answers at {self.store_url}: check --redis",
+            "redis" if ours else None,
+        )
+
+    def _wait_until(self, condition: Callable[[], bool], complaint: str, component: str | None) -> None:
+        deadline = time.monotonic() + START_PATIENCE_S
+        while not condition():
+            self._check()
+            self.raise_if_fatal()
+            if time.monotonic() > deadline:
+                raise CommandError(complaint + (self._last_line(component) if component else ""))
+            time.sleep(_LOOK_S)
+
+    def _last_line(self, component: str) -> str:
+        path: Path = self._paths.logs / f"{component}.log"
+        return f": {self.component(component).newest_line()} (see {path})"

@@ -1,0 +1,45 @@
+"""A run's status as lines, for logs and pipes: only what has changed."""
+
+from collections.abc import Iterator
+
+from holdfast_cli.conditions import Condition, condition, describe
+from holdfast_cli.words import enum_word, incident_line, kept_line, outcome_line, progress_line
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import Incident, RunPhase
+
+HEARTBEAT_S = 10.0
+_ODD = (Condition.DEAD, Condition.STOPPED, Condition.STALLED)
+
+
+def changes(previous: RunStatus | None, current: RunStatus, total_steps: int | None) -> Iterator[str]:
+    """Yield a line for everything that is new in ``current``."""
+    before = previous or RunStatus()
+    phase = enum_word(RunPhase, "RUN_PHASE_", current.phase)
+    if (before.phase, before.generation) != (current.phase, current.generation):
+        outcome = f": {current.outcome}" if current.outcome else ""
+        yield f"{current.run} {phase}, generation {current.generation}{outcome}"
+        if current.newest_step >= 0:
+            yield f"{progress_line(current, total_steps)} · {kept_line(current)}"
+    yield from _odd_ranks(before, current)
+    if current.HasField("newest_incident"):
+        yield from _incident_changes(before.newest_incident, current.newest_incident)
+    if current.newest_checkpoint > before.newest_checkpoint and previous is not None:
+        yield f"checkpoint of step {current.newest_checkpoint} committed"
+
+
+def _odd_ranks(before: RunStatus, current: RunStatus) -> Iterator[str]:
+    known = {rank.rank: condition(rank, before.deadline_s) for rank in before.ranks}
+    for rank in current.ranks:
+        judged = condition(rank, current.deadline_s)
+        if judged in _ODD and known.get(rank.rank) is not judged:
+            yield f"rank {rank.rank} {describe(rank, judged)}"
+
+
+def _incident_changes(before: Incident, current: Incident) -> Iterator[str]:
+    same = before.id == current.id
+    if not same or before.state != current.state:
+        yield f"incident {current.id}: {incident_line(current)}"
+    for action in current.actions[len(before.actions) if same else 0 :]:
+        yield f"incident {current.id}: {action.unix_s - current.detected_unix_s:+.1f} s {action.what}"
+    if current.recovered_unix_s and not (same and before.recovered_unix_s):
+        yield f"incident {current.id}: {outcome_line(current)}"

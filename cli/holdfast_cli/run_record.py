@@ -1,0 +1,77 @@
+"""What ``holdfast run`` leaves beside a run, for the other commands to find it."""
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast_cli.errors import CommandError
+from holdfast_cli.processes import ProcessIdentity
+
+_FILE = "run.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """Where the parts of one run are. Paths are absolute."""
+
+    run: str
+    instance: str
+    pid: int
+    """Of the process that supervises the run."""
+    start_ticks: int
+    node: str
+    directory: str
+    runtime_directory: str
+    shm_directory: str
+    """The folder of this run's snapshots, not the file system that it is in."""
+    checkpoint_directory: str
+    control: str
+    """The daemon's control socket."""
+    store_url: str
+    created_unix_s: float
+    components: dict[str, dict[str, object]] = dataclasses.field(default_factory=dict)
+    """Name -> pid, and metrics_port where it has one."""
+    outcome: str = ""
+    """Empty while the run goes on."""
+
+    @property
+    def supervisor(self) -> ProcessIdentity:
+        """The process that supervises the run."""
+        return ProcessIdentity(self.pid, self.start_ticks)
+
+    def save(self) -> None:
+        """Replace the file in the run's directory, atomically."""
+        write_json(Path(self.directory) / _FILE, dataclasses.asdict(self))
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replace ``path`` atomically: a reader sees the old text or the new one."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(value, indent=2) + "\n")
+    partial.replace(path)
+
+
+def load_record(run_directory: Path) -> RunRecord | None:
+    """Return the record in a run's directory, or None if there is none of this version."""
+    try:
+        return RunRecord(**json.loads((run_directory / _FILE).read_text()))
+    except (OSError, TypeError, json.JSONDecodeError):
+        return None
+
+
+def find_record(directory: Path, run: str | None) -> RunRecord:
+    """Return the record of ``run``, or of the newest run under ``directory``. Raises CommandError if there is none."""
+    if run is not None:
+        record = load_record(directory / run)
+        if record is None:
+            raise CommandError(f"no run {run} under {directory}: name the folder of its runs with --directory")
+        return record
+    records = [record for path in directory.glob(f"*/{_FILE}") if (record := load_record(path.parent)) is not None]
+    if not records:
+        raise CommandError(
+            f"no run under {directory}{os.sep}: start one with `holdfast run`, "
+            "or name the folder of your runs with --directory"
+        )
+    return max(records, key=lambda record: record.created_unix_s)

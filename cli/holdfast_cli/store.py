@@ -1,0 +1,62 @@
+"""The connection to Redis, and the one thing the command writes there: what a run is."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import redis
+
+from holdfast_cli.errors import ConfigurationError
+from holdfast_proto import keys, redis_client
+from holdfast_proto.v1.store_pb2 import RunSpec
+
+
+def check_url(url: str) -> str:
+    """Return ``url``, or raise ConfigurationError. The message never repeats a URL that holds a password."""
+    if "password" in parse_qs(urlsplit(url).query):
+        raise ConfigurationError("--redis: put the password into a file and name that with --redis-password-file")
+    try:
+        return redis_client.check_url(url)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def connect(url: str, password_file: Path | None = None, *, timeout_s: float = 5.0) -> "redis.Redis":
+    """Return a client of ``url``; nothing is sent yet. Raises ConfigurationError if the password cannot be read."""
+    password = None
+    if password_file is not None:
+        try:
+            password = password_file.read_text().strip()
+        except OSError as error:
+            raise ConfigurationError(f"--redis-password-file {password_file}: {error.strerror}") from None
+    return redis.Redis.from_url(
+        check_url(url), password=password, socket_timeout=timeout_s, socket_connect_timeout=timeout_s
+    )
+
+
+def publish_run(client: "redis.Redis", spec: RunSpec) -> None:
+    """Write the spec of a new run and hand the run to the daemons, in one transaction.
+
+    What an earlier run of this name has left is removed first; only its fencing number stays. Raises
+    ConfigurationError if that run still has agents, redis.RedisError if Redis cannot be reached.
+    """
+    # redis-py types its answers for the asynchronous client too: hence the casts by iteration.
+    nodes = [name.decode() for name in _members(client, keys.nodes(spec.run))]
+    alive = [node for node in nodes if client.exists(keys.node(spec.run, node))]
+    if alive:
+        raise ConfigurationError(
+            f"run {spec.run} already runs on {', '.join(sorted(alive))} with this Redis: choose another --run, "
+            f"or stop it with `holdfast stop --run {spec.run}`"
+        )
+    leftovers = [keys.state(spec.run), keys.events(spec.run), keys.incidents(spec.run), keys.nodes(spec.run)]
+    leftovers += [keys.commands(spec.run, node) for node in nodes]
+    transaction = client.pipeline(transaction=True)
+    transaction.delete(*leftovers)
+    transaction.set(keys.spec(spec.run), spec.SerializeToString())
+    transaction.execute()
+    client.sadd(keys.RUNS, spec.run)  # no hash tag: on a cluster it lies elsewhere
+
+
+def _members(client: "redis.Redis", key: str) -> Iterable[bytes]:
+    members: Iterable[bytes] = client.smembers(key)  # type: ignore[assignment]
+    return members

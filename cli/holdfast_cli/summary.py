@@ -1,0 +1,20 @@
+"""The last line about a run."""
+
+from pathlib import Path
+
+from holdfast_cli.words import progress_line
+from holdfast_proto.v1.control_pb2 import RunStatus
+
+
+def closing_line(status: RunStatus, checkpoint_directory: Path) -> str:
+    """Return what a finished run has come to."""
+    return (
+        f"{status.run} finished: {progress_line(status, None)} · restarts {status.restarts} · "
+        f"incidents {status.incidents} · checkpoints in {checkpoint_directory}"
+    )
+
+
+def failure_line(status: RunStatus, logs: Path) -> str:
+    """Return why a run has failed and where to read on."""
+    reason = status.newest_incident.verdict.message or status.outcome or "no reason was given"
+    return f"holdfast: run {status.run} failed: {' '.join(reason.split())} (logs: {logs})"

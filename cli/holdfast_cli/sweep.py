@@ -1,0 +1,60 @@
+"""Removes whatever a run has left outside its directory: processes, sockets, shared memory."""
+
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from holdfast_cli.processes import ProcessIdentity, kill_all, marked_processes
+from holdfast_cli.run_record import RunRecord
+from holdfast_proto.v1.agent_record_pb2 import AgentRecord
+
+MARKER = "HOLDFAST_RUN_INSTANCE"
+"""Environment variable of every process of a run; its value is RunSpec.instance."""
+
+RUNTIME_PREFIX = "holdfast-"
+
+log = logging.getLogger(__name__)
+
+
+def sweep(record: RunRecord) -> None:
+    """Kill the processes of ``record``'s run that are left, and remove its sockets and shared memory."""
+    recorded = [
+        ProcessIdentity(rank.pid, rank.start_ticks)
+        for agent in agent_records(Path(record.directory))
+        for rank in agent.ranks
+    ]
+    marked = list(marked_processes(MARKER, record.instance))
+    killed = kill_all({process.pid: process for process in (*recorded, *marked)}.values())
+    if killed:
+        log.warning("%d processes had outlived run %s and were killed", killed, record.run)
+    runtime = Path(record.runtime_directory)
+    if runtime.name.startswith(RUNTIME_PREFIX):
+        _remove(runtime)
+    _remove(Path(record.shm_directory))
+
+
+def agent_records(run_directory: Path) -> Iterator[AgentRecord]:
+    """Yield what the agents of a run remember of their ranks."""
+    for path in run_directory.glob("node-*/record.pb"):
+        try:
+            yield AgentRecord.FromString(path.read_bytes())
+        except (OSError, DecodeError) as error:
+            log.warning("%s cannot be read: %s", path, error)
+
+
+def forget_ranks(run_directory: Path) -> None:
+    """Remove the agents' records of an earlier run of the same name: nothing is left to adopt."""
+    for path in run_directory.glob("node-*/record.pb"):
+        path.unlink()
+
+
+def _remove(directory: Path) -> None:
+    try:
+        shutil.rmtree(directory)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.error("%s could not be removed: %s", directory, error)

@@ -1,0 +1,43 @@
+"""Which daemon and which run an operator means."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast_cli.control import ControlClient
+from holdfast_cli.errors import CommandError
+from holdfast_cli.run_record import RunRecord, find_record
+
+
+@dataclass(frozen=True)
+class Target:
+    """A run and its daemon's control socket. ``record``: only of a run that `holdfast run` started."""
+
+    run: str
+    control: Path
+    record: RunRecord | None
+
+    @property
+    def ended(self) -> RunRecord | None:
+        """The record of a run that is known to have ended."""
+        return self.record if self.record is not None and self.record.outcome else None
+
+    def connect(self) -> ControlClient:
+        """Return a client of the daemon. Raises CommandError if the run goes on no more."""
+        if self.ended is not None:
+            raise CommandError(
+                f"run {self.run} has ended: {self.ended.outcome} (its logs: {self.ended.directory}/logs)"
+            )
+        if self.record is not None and not self.record.supervisor.is_alive():
+            raise CommandError(
+                f"run {self.run} was cut short: clear up with `holdfast stop --run {self.run}`, "
+                "or start it again under the same name to go on"
+            )
+        return ControlClient(self.control, self.run)
+
+
+def find_target(directory: Path, run: str | None, control: Path | None) -> Target:
+    """Return the run that the options mean. Raises CommandError if there is none."""
+    if control is not None:
+        return Target(run or "", control, None)
+    record = find_record(directory, run)
+    return Target(record.run, Path(record.control), record)

@@ -1,0 +1,91 @@
+"""The operators' service."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import grpc
+
+from holdfast_daemon.clock import Clock
+from holdfast_daemon.run_shell import RunShell
+from holdfast_daemon.status import status_of
+from holdfast_proto.v1 import control_pb2 as control
+from holdfast_proto.v1 import control_pb2_grpc
+
+
+class ControlService(control_pb2_grpc.ControlServicer):
+    """Answers from the state of the shells; orders go through their cores."""
+
+    def __init__(self, shells: Mapping[str, RunShell], clock: Clock) -> None:
+        self._shells = shells
+        self._clock = clock
+
+    async def _shell(self, run: str, context: "grpc.aio.ServicerContext") -> RunShell:
+        """Return the shell of a run, or of the only one if ``run`` is empty."""
+        if not run and len(self._shells) == 1:
+            return next(iter(self._shells.values()))
+        if run not in self._shells:
+            known = ", ".join(sorted(self._shells)) or "none"
+            what = f"no run {run!r}" if run else "name a run"
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"{what}: this daemon knows {known}: use --run")
+        return self._shells[run]
+
+    async def _leading(self, run: str, context: "grpc.aio.ServicerContext") -> RunShell:
+        shell = await self._shell(run, context)
+        if not shell.leads:
+            reason = "the store is away" if not shell.store_up else "another daemon leads it"
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"run {shell.run_name}: {reason}: try again")
+        return shell
+
+    async def GetStatus(  # noqa: N802
+        self, request: control.GetStatusRequest, context: "grpc.aio.ServicerContext"
+    ) -> control.RunStatus:
+        """Return the newest that is known, also while the store is away."""
+        shell = await self._shell(request.run, context)
+        if shell.state is None:
+            return control.RunStatus(run=shell.run_name, store_up=shell.store_up, newest_step=-1)
+        status = status_of(shell.state, self._clock.now(), store_up=shell.store_up)
+        status.leader = shell.leads
+        return status
+
+    async def ListIncidents(  # noqa: N802
+        self, request: control.ListIncidentsRequest, context: "grpc.aio.ServicerContext"
+    ) -> control.ListIncidentsResponse:
+        """Return all incidents, oldest first."""
+        shell = await self._shell(request.run, context)
+        incidents = shell.state.incidents if shell.state else {}
+        return control.ListIncidentsResponse(incidents=[incidents[name] for name in sorted(incidents)])
+
+    async def TakeCheckpoint(  # noqa: N802
+        self, request: control.TakeCheckpointRequest, context: "grpc.aio.ServicerContext"
+    ) -> control.TakeCheckpointResponse:
+        """Order a checkpoint and say at which step it will be."""
+        shell = await self._leading(request.run, context)
+        ordered = await shell.order_checkpoint()
+        if ordered.step < 0:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, ordered.reason)
+        return control.TakeCheckpointResponse(step=ordered.step)
+
+    async def StopRun(  # noqa: N802
+        self, request: control.StopRunRequest, context: "grpc.aio.ServicerContext"
+    ) -> control.StopRunResponse:
+        """End a run."""
+        shell = await self._leading(request.run, context)
+        shell.order_stop()
+        return control.StopRunResponse()
+
+
+async def serve(service: ControlService, path: Path) -> grpc.aio.Server:
+    """Serve operators on a unix socket, mode 0600. Raises OSError if the socket cannot be had."""
+    server = grpc.aio.server()
+    control_pb2_grpc.add_ControlServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+    path.unlink(missing_ok=True)
+    previous = os.umask(0o177)  # the socket must never be open to others, not even for a moment
+    try:
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+    except RuntimeError as error:
+        raise OSError(f"cannot serve operators on {path}: {error}: choose another --control") from error
+    finally:
+        os.umask(previous)
+    return server

@@ -1,0 +1,96 @@
+"""Tells the cause from the cascade when several ranks have ended."""
+
+import signal
+from collections.abc import Mapping
+from enum import IntEnum
+
+from holdfast_daemon.core.peer_loss import connection_lost, exception_line
+from holdfast_proto.rank_context import EXIT_CONFIGURATION
+from holdfast_proto.v1 import common_pb2, store_pb2
+
+_LINE_CHARACTERS = 240
+
+# Signals with which a process also ends as a consequence: NCCL's watchdog aborts a rank whose peer is gone,
+# launchers terminate the ranks beside a failed one.
+_SECONDARY_SIGNALS = {signal.SIGABRT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE}
+
+
+class _Cause(IntEnum):
+    """How an exit came about, the one that explains the others first."""
+
+    CONFIGURATION = 0
+    KILLED = 1
+    FAILED = 2
+    LEFT_EARLY = 3
+    LOST_PEER = 4
+
+
+def first_cause(exits: Mapping[int, store_pb2.RankExit]) -> tuple[int, ...]:
+    """Return the ranks whose exit explains those of all others, the likeliest first.
+
+    ``exits``: the exits of one generation that nobody ordered, by global rank. A rank killed by the kernel comes
+    before one that failed by itself, that before one that left with code 0, and that before those that lost
+    a peer. Among equals the earliest is the likeliest. If all have lost a peer, all are returned: the rank
+    they lost is not among ``exits``.
+    """
+    causes = {rank: _cause(rank_exit) for rank, rank_exit in exits.items()}
+    first = min(causes.values(), default=None)
+    culprits = [rank for rank, cause in causes.items() if cause == first]
+    return tuple(sorted(culprits, key=lambda rank: (exits[rank].exited_unix_s, exits[rank].order, rank)))
+
+
+def is_configuration_error(rank_exit: store_pb2.RankExit) -> bool:
+    """Return whether the rank said that its configuration is wrong, so that another start would not help."""
+    return not rank_exit.HasField("signal") and rank_exit.code == EXIT_CONFIGURATION
+
+
+def describe(rank: int, rank_exit: store_pb2.RankExit) -> str:
+    """Return one line for people, e.g. "rank 2 raised ValueError: bad sample in data of step 7"."""
+    return f"rank {rank} {_what_happened(rank_exit)}{_where(rank_exit)}"
+
+
+def _cause(rank_exit: store_pb2.RankExit) -> _Cause:
+    if is_configuration_error(rank_exit):
+        return _Cause.CONFIGURATION
+    if connection_lost(rank_exit.last_words):
+        return _Cause.LOST_PEER
+    if rank_exit.HasField("signal"):
+        return _Cause.FAILED if rank_exit.signal in _SECONDARY_SIGNALS else _Cause.KILLED
+    if rank_exit.HasField("code") and rank_exit.code == 0:
+        return _Cause.LEFT_EARLY
+    return _Cause.FAILED
+
+
+def _what_happened(rank_exit: store_pb2.RankExit) -> str:
+    said = _shortened(exception_line(rank_exit.last_words))
+    if is_configuration_error(rank_exit):
+        return f"says that its configuration is wrong: {said}" if said else "says that its configuration is wrong"
+    if rank_exit.HasField("signal"):
+        hint = " (out of memory, or killed by hand)" if rank_exit.signal == signal.SIGKILL else ""
+        return f"was killed by {_signal_name(rank_exit.signal)}{hint}"
+    if connection_lost(rank_exit.last_words):
+        return f"lost a peer ({said})" if said else "lost a peer"
+    if said:
+        return f"raised {said}"
+    if rank_exit.HasField("code"):
+        return f"exited with code {rank_exit.code}"
+    return "ended and left no exit status"
+
+
+def _where(rank_exit: store_pb2.RankExit) -> str:
+    moment = "before the first step" if rank_exit.step < 0 else f"step {rank_exit.step}"
+    if rank_exit.phase == common_pb2.PHASE_UNSPECIFIED:
+        return f" {moment}" if rank_exit.step < 0 else f" in {moment}"
+    phase = common_pb2.Phase.Name(rank_exit.phase).removeprefix("PHASE_").lower()
+    return f" in {phase}, {moment}" if rank_exit.step < 0 else f" in {phase} of {moment}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LINE_CHARACTERS else line[: _LINE_CHARACTERS - 1] + "…"

@@ -1,0 +1,249 @@
+"""The life of a run: what is done in each phase, and when the next begins."""
+
+from collections.abc import Callable
+
+from holdfast_daemon.core import incidents, judge, restore
+from holdfast_daemon.core.model import kind_name
+from holdfast_daemon.core.turn import Turn
+from holdfast_proto.v1 import store_pb2 as store
+
+RESEND_S = 2.0
+"""Commands are idempotent and repeated until their effect is seen: a store that lost them costs so much."""
+
+EVIDENCE_PATIENCE_S = 6.0
+
+RECOVERABLE = (
+    store.VERDICT_KIND_DEAD_RANK,
+    store.VERDICT_KIND_HUNG_COLLECTIVE,
+    store.VERDICT_KIND_MISMATCHED_ORDER,
+    store.VERDICT_KIND_TRANSPORT,
+    store.VERDICT_KIND_LOST_NODE,
+)
+
+FINISHED = "finished"
+
+
+def waiting(turn: Turn) -> None:
+    """Start the first generation when enough nodes are ready; take over one that already runs."""
+    mine = {name: node for name, node in turn.state.nodes.items() if node.instance == turn.state.spec.instance}
+    running = {name: node for name, node in mine.items() if node.generation > 0}
+    if len(running) == turn.state.spec.nodes:
+        _take_over(turn, running)
+        return
+    ready = sorted(name for name, node in mine.items() if node.ready)
+    if len(ready) >= turn.state.spec.nodes and not running:
+        record = store.CoordinatorState()
+        record.CopyFrom(turn.record)
+        record.ClearField("nodes")
+        record.nodes.extend(ready[: turn.state.spec.nodes])
+        turn.update(record=record)
+        begin_generation(turn)
+
+
+def _take_over(turn: Turn, running: dict[str, store.NodeState]) -> None:
+    """The store has lost the record, the nodes have not: go on from what they say."""
+    generation = max(node.generation for node in running.values())
+    order = sorted(running, key=lambda name: min((rank.rank for rank in running[name].ranks), default=0))
+    record = store.CoordinatorState()
+    record.CopyFrom(turn.record)
+    record.ClearField("nodes")
+    record.nodes.extend(order)
+    record.generation = generation
+    turn.update(record=record)
+    turn.enter(store.RUN_PHASE_RUNNING)
+
+
+def begin_generation(turn: Turn) -> None:
+    """Order every node to start its ranks from the newest state that all can have."""
+    record = turn.record
+    point = restore.choose(turn.state.nodes, turn.world_size, record.unreadable_checkpoints)
+    turn.enter(
+        store.RUN_PHASE_STARTING,
+        generation=record.generation + 1,
+        source=point.source,
+        resumed_step=point.step,
+        step_at_restart=record.newest_step,
+        newest_step=max(record.newest_step, point.step),
+    )
+    turn.update(
+        first_exit_unix_s=0.0,
+        noted=frozenset(),
+        suspected=False,
+        counted_steps={},
+        pending_steps={},
+        loss_watch=turn.state.loss_watch.reset(),
+        deadlines=turn.state.deadlines.new_generation(),
+    )
+    where = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.SOURCE_CHECKPOINT: "a checkpoint"}
+    after = "" if point.step < 0 else f" after step {point.step}"
+    incidents.act(turn, f"generation {turn.record.generation} starts from {where[point.source]}{after}")
+    _send_start(turn, list(turn.record.nodes))
+
+
+def _send_start(turn: Turn, nodes: list[str]) -> None:
+    record, per_node = turn.record, turn.state.spec.ranks_per_node
+    first_rank = {name: index * per_node for index, name in enumerate(record.nodes)}
+
+    def command(node: str) -> store.NodeCommand:
+        start = store.StartGeneration(
+            first_rank=first_rank[node],
+            ranks=per_node,
+            world_size=turn.world_size,
+            rendezvous_node=record.nodes[0],
+            source=record.source,
+            step=record.resumed_step,
+        )
+        return store.NodeCommand(start=start)
+
+    turn.send(nodes, command)
+
+
+def starting(turn: Turn) -> None:
+    """Wait for the first step of all ranks; judge them meanwhile by the deadlines of a start."""
+    record, nodes = turn.record, turn.state.nodes
+    failed = [node for node in nodes.values() if node.failed_generation == record.generation]
+    if failed:
+        incidents.act(turn, f"generation {record.generation} could not start: {failed[0].failure}")
+        _stop(turn, failed[0].failure)
+        return
+    behind = [name for name in record.nodes if name in nodes and nodes[name].generation < record.generation]
+    if behind and turn.now - turn.state.sent_unix_s > RESEND_S:
+        _send_start(turn, behind)
+    ranks = turn.ranks
+    if len(ranks) == turn.world_size and all(rank.steps_done for rank in ranks.values()):
+        ended = max(rank.first_step_ended_unix_s for rank in ranks.values())
+        turn.enter(store.RUN_PHASE_RUNNING)
+        incidents.close(turn, store.INCIDENT_STATE_RECOVERED, "training again", recovered_unix_s=ended)
+    running(turn)
+
+
+def running(turn: Turn) -> None:
+    """Judge the ranks; see the run's end."""
+    ranks = turn.ranks
+    if len(ranks) == turn.world_size and all(
+        rank.HasField("exit") and rank.exit.HasField("code") and rank.exit.code == 0 for rank in ranks.values()
+    ):
+        incidents.close(turn, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=turn.now)
+        finish(turn, store.RUN_PHASE_FINISHED, FINISHED)
+        return
+    verdict = judge.dead_rank(turn)
+    if verdict is None and all(name in turn.state.nodes for name in turn.record.nodes):
+        verdict = judge.hung(turn)
+    if verdict is not None:
+        _respond(turn, verdict)
+
+
+def _respond(turn: Turn, verdict: store.Verdict) -> None:
+    kind = kind_name(verdict.kind)
+    last_progress = _last_progress(turn, verdict)
+    may_act = turn.state.spec.mode == store.MODE_ACT
+    if verdict.kind == store.VERDICT_KIND_BAD_CONFIGURATION:
+        incidents.note_incident(turn, verdict, last_progress_unix_s=last_progress)
+        finish(turn, store.RUN_PHASE_FAILED, verdict.message)
+    elif may_act and verdict.kind in RECOVERABLE:
+        incident = incidents.open_incident(turn, verdict, last_progress_unix_s=last_progress)
+        turn.update(evidence_from=frozenset())
+        turn.enter(store.RUN_PHASE_GATHERING)
+        _gather(turn, incident)
+    elif turn.once(f"{kind} {list(verdict.culprits)}"):
+        incident = incidents.note_incident(turn, verdict, last_progress_unix_s=last_progress)
+        _gather(turn, incident)
+
+
+def _last_progress(turn: Turn, verdict: store.Verdict) -> float:
+    if not verdict.culprits:
+        return turn.now - min((rank.stalled_s for rank in turn.ranks.values()), default=0.0)
+    culprit = turn.ranks[verdict.culprits[0]]
+    if culprit.HasField("exit"):
+        return min(turn.now, culprit.exit.exited_unix_s)
+    return turn.now - culprit.stalled_s
+
+
+def _gather(turn: Turn, incident: store.Incident) -> None:
+    """Stacks of the culprit and of one rank that waits for it; nothing of a dying world that takes time."""
+    hangs = incident.verdict.kind != store.VERDICT_KIND_DEAD_RANK
+    waiters = [edge.waiter for edge in incident.verdict.waits[:1]]
+    stacks = [*incident.verdict.culprits[:1], *waiters] if hangs else []
+    order = store.GatherEvidence(incident=incident.id, stack_ranks=stacks, flight_recorder=hangs)
+    turn.send(turn.record.nodes, lambda _: store.NodeCommand(gather_evidence=order))
+
+
+def gathering(turn: Turn) -> None:
+    """Wait for the evidence, not for ever."""
+    present = {name for name in turn.record.nodes if name in turn.state.nodes}
+    complete = present <= turn.state.evidence_from
+    if complete or turn.now - turn.record.phase_since_unix_s > EVIDENCE_PATIENCE_S:
+        incidents.act(
+            turn, "evidence gathered" if complete else "evidence is incomplete: a node did not answer in time"
+        )
+        incident = incidents.open_one(turn)
+        _stop(turn, incident.verdict.message if incident else "")
+
+
+def _stop(turn: Turn, reason: str) -> None:
+    turn.enter(store.RUN_PHASE_STOPPING, outcome=reason)
+    _send_stop(turn)
+
+
+def _send_stop(turn: Turn) -> None:
+    order = store.StopGeneration(reason=turn.record.outcome)
+    turn.send(turn.record.nodes, lambda _: store.NodeCommand(stop=order))
+
+
+def stopping(turn: Turn) -> None:
+    """When no rank of the generation is alive anywhere: start the next, or give up."""
+    record, nodes = turn.record, turn.state.nodes
+    here = [nodes.get(name) for name in record.nodes]
+    stopped = all(node is not None and node.stopped and _has_obeyed(node, record.generation) for node in here)
+    if not stopped:
+        if turn.now - turn.state.sent_unix_s > RESEND_S:
+            _send_stop(turn)
+        return
+    moved = record.newest_step > record.step_at_restart
+    stuck = 0 if moved else record.restarts_without_progress + 1
+    limit = turn.state.spec.restarts_without_progress
+    if stuck > limit:
+        reason = f"{limit} restarts in a row brought no new step: {record.outcome}"
+        incidents.close(turn, store.INCIDENT_STATE_FAILED, reason)
+        finish(turn, store.RUN_PHASE_FAILED, reason)
+        return
+    incident = incidents.open_one(turn)
+    if incident is not None:
+        incident.reached_step = record.newest_step
+        incidents.save(turn, incident)
+        turn.update(totals=turn.state.totals.count("restarts", kind_name(incident.verdict.kind)))
+    turn.record_update(restarts_without_progress=stuck, restarts_total=record.restarts_total + 1, outcome="")
+    incidents.act(turn, f"ranks of generation {record.generation} are gone")
+    begin_generation(turn)
+
+
+def _has_obeyed(node: store.NodeState, generation: int) -> bool:
+    return generation in (node.generation, node.failed_generation)
+
+
+def finish(turn: Turn, phase: "store.RunPhase", outcome: str) -> None:
+    """End the run for good."""
+    turn.enter(phase, outcome=outcome)
+    _send_finish(turn)
+
+
+def _send_finish(turn: Turn) -> None:
+    order = store.FinishRun(outcome=turn.record.outcome)
+    turn.send(sorted(turn.state.nodes), lambda _: store.NodeCommand(finish=order))
+
+
+def ended(turn: Turn) -> None:
+    """See every agent leave."""
+    if turn.state.nodes and turn.now - turn.state.sent_unix_s > RESEND_S:
+        _send_finish(turn)
+
+
+HANDLERS: dict[int, Callable[[Turn], None]] = {
+    store.RUN_PHASE_WAITING: waiting,
+    store.RUN_PHASE_STARTING: starting,
+    store.RUN_PHASE_RUNNING: running,
+    store.RUN_PHASE_GATHERING: gathering,
+    store.RUN_PHASE_STOPPING: stopping,
+    store.RUN_PHASE_FINISHED: ended,
+    store.RUN_PHASE_FAILED: ended,
+}

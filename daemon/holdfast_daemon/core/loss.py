@@ -1,0 +1,121 @@
+"""Watches a run's loss: blips, spikes, and losses that are not finite or no longer there.
+
+    z = (loss - median) / max(1.4826 x MAD, 0.1 % of |median|)
+
+over the last 128 accepted losses; 1.4826 makes MAD a standard deviation for normal noise. A step is outlying
+if z > 5 and it lies more than 2 % above the median. One outlying step is a blip, which healthy
+runs have; three of the last five are a spike. Outlying losses are kept out of the baseline.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from statistics import median
+
+WINDOW = 128
+MIN_HISTORY = 32
+"""Accepted losses before any is judged."""
+
+Z_LIMIT = 5.0
+RISE_LIMIT_RATIO = 0.02
+SPIKE_STEPS, SPIKE_OF = 3, 5
+CALM_STEPS = 5
+"""Steps in a row within the limits that end an episode."""
+
+MISSING_STEPS = 5
+_REPORTS_TO_KNOW_CADENCE = 3
+_MAD_TO_SIGMA = 1.4826
+_SIGMA_FLOOR_RATIO = 0.001
+
+
+@dataclass(frozen=True)
+class LossFinding:
+    """What one step's loss tells."""
+
+    zscore: float = 0.0
+    """0 without a finite loss, and before there is enough history."""
+    blip: bool = False
+    """An outlying step, alone or in a spike."""
+    spike: bool = False
+    """The step that makes a spike of an episode: once in each."""
+    nonfinite: bool = False
+    missing: bool = False
+    """The step at which losses are taken for lost: once, until one comes again."""
+
+
+@dataclass(frozen=True)
+class LossWatch:
+    """The watch's state. Steps are fed in order; a step at or before the last one is passed over."""
+
+    in_spike: bool = False
+    """Whether a spike has been found and its episode lasts."""
+    _last_step: int = -1
+    _baseline: tuple[float, ...] = ()
+    _recent: tuple[float, ...] = ()
+    _outlying: tuple[bool, ...] = ()
+    _outlying_in_episode: int = 0
+    _reports: int = 0
+    _without_loss: int = 0
+    _longest_gap: int = 0
+
+    def observe(self, step: int, loss: float | None) -> tuple["LossWatch", LossFinding]:
+        """Return the next state and what ``loss`` tells; None: the step finished without reporting one."""
+        if step <= self._last_step:
+            return self, LossFinding()
+        watch = replace(self, _last_step=step)
+        if loss is None:
+            return watch._observe_none()
+        watch = replace(
+            watch,
+            _reports=self._reports + 1,
+            _without_loss=0,
+            _longest_gap=max(self._longest_gap, self._without_loss if self._reports else 0),
+        )
+        if not math.isfinite(loss):
+            return watch, LossFinding(nonfinite=True)
+        return watch._observe_finite(loss)
+
+    def reset(self) -> "LossWatch":
+        """Return a watch with a new baseline: after a resume, a change of batch size or of learning rate.
+
+        How often the run reports a loss stays known.
+        """
+        return LossWatch(_reports=self._reports, _longest_gap=self._longest_gap)
+
+    def _observe_none(self) -> tuple["LossWatch", LossFinding]:
+        # A run may report every n-th step only: twice its longest gap is still no loss of reports.
+        without_loss = self._without_loss + 1
+        limit = max(MISSING_STEPS, 2 * self._longest_gap + 1)
+        missing = self._reports >= _REPORTS_TO_KNOW_CADENCE and without_loss == limit
+        return replace(self, _without_loss=without_loss), LossFinding(missing=missing)
+
+    def _observe_finite(self, loss: float) -> tuple["LossWatch", LossFinding]:
+        zscore, outlying = self._judge(loss)
+        flags = (*self._outlying, outlying)[-max(SPIKE_OF, CALM_STEPS) :]
+        spike = not self.in_spike and sum(flags[-SPIKE_OF:]) >= SPIKE_STEPS
+        watch = replace(
+            self,
+            in_spike=self.in_spike or spike,
+            _baseline=self._baseline if outlying else (*self._baseline, loss)[-WINDOW:],
+            _recent=(*self._recent, loss)[-WINDOW:],
+            _outlying=flags,
+            _outlying_in_episode=self._outlying_in_episode + outlying,
+        )
+        return watch._end_episode(), LossFinding(zscore=zscore, blip=outlying, spike=spike)
+
+    def _judge(self, loss: float) -> tuple[float, bool]:
+        if len(self._baseline) < MIN_HISTORY:
+            return 0.0, False
+        middle = median(self._baseline)
+        deviation = median(abs(accepted - middle) for accepted in self._baseline)
+        # The smallest float keeps a constant loss of zero from dividing by zero.
+        sigma = max(_MAD_TO_SIGMA * deviation, _SIGMA_FLOOR_RATIO * abs(middle), math.ulp(0.0))
+        zscore = (loss - middle) / sigma
+        return zscore, zscore > Z_LIMIT and loss - middle > RISE_LIMIT_RATIO * abs(middle)
+
+    def _end_episode(self) -> "LossWatch":
+        if len(self._outlying) >= CALM_STEPS and not any(self._outlying[-CALM_STEPS:]):
+            return replace(self, in_spike=False, _outlying_in_episode=0)
+        if self._outlying_in_episode >= WINDOW:
+            # The loss has settled on a new level: judge what comes against that.
+            return replace(self, in_spike=False, _baseline=self._recent, _outlying=(), _outlying_in_episode=0)
+        return self

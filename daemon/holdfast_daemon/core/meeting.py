@@ -1,0 +1,129 @@
+"""Meetings: where ranks wait for each other. A process group is one, each side of a channel is one.
+
+In all of them one rule holds: a rank with a pending call at ``seq`` waits for each member that
+has not arrived at ``seq``. A meeting says who has arrived where and who is pending, once for
+all its members, so that a group of n ranks costs n entries and not n x n edges.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from holdfast_daemon.core.standing import Standing
+from holdfast_proto.v1 import common_pb2, store_pb2
+
+COLLECTIVE = "collective"
+SEND = "send"
+RECV = "recv"
+
+_OPPOSITE = {
+    common_pb2.DIRECTION_SEND: common_pb2.DIRECTION_RECV,
+    common_pb2.DIRECTION_RECV: common_pb2.DIRECTION_SEND,
+}
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """A rank whose calls ``completed + 1`` to ``enqueued`` are pending."""
+
+    rank: int
+    enqueued: int
+    completed: int
+    stalled_s: float
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """One group, or one side of one channel."""
+
+    group: str
+    op: str
+    members: tuple[int, ...]
+    arrived: Mapping[int, int]
+    """Of each rank that can be waited for here: the newest seq at which it has arrived."""
+    waiters: tuple[Waiter, ...]
+    """The newest ``enqueued`` first."""
+
+    @property
+    def strong(self) -> bool:
+        """Whether a pending call holds its rank up for certain. Sends are buffered: their rank may run on."""
+        return self.op != SEND
+
+    @cached_property
+    def pending_seq(self) -> int:
+        """The oldest pending call."""
+        return min(waiter.completed for waiter in self.waiters) + 1
+
+    @property
+    def has_waits(self) -> bool:
+        """Whether anybody waits for anybody."""
+        return min(self.arrived.values()) < self.waiters[0].enqueued
+
+    @property
+    def everyone_arrived(self) -> bool:
+        """Whether the oldest pending call has all its members, and still does not complete."""
+        return self.strong and min(self.arrived.values()) >= self.pending_seq
+
+    def waiters_for(self, rank: int) -> Iterator[Waiter]:
+        """Yield those that wait for ``rank``."""
+        arrived = self.arrived[rank]
+        for waiter in self.waiters:
+            if waiter.enqueued <= arrived:
+                return
+            yield waiter
+
+    def awaited_seq(self, waiter: Waiter, rank: int) -> int:
+        """Return the oldest call in which ``waiter`` waits for ``rank``."""
+        return max(waiter.completed, self.arrived[rank]) + 1
+
+
+def meetings(ranks: Mapping[int, store_pb2.RankState], standing: Mapping[int, Standing]) -> list[Meeting]:
+    """Return the meetings in which a rank that is alive has a pending call."""
+    return [*_group_meetings(ranks, standing), *_channel_meetings(ranks, standing)]
+
+
+def _arrived(call: common_pb2.GroupProgress | common_pb2.ChannelProgress, standing: Standing) -> int:
+    # A dead or stopped rank takes no further part in what it has enqueued.
+    return call.completed if standing <= Standing.STOPPED else call.enqueued
+
+
+def _group_meetings(ranks: Mapping[int, store_pb2.RankState], standing: Mapping[int, Standing]) -> Iterator[Meeting]:
+    # A process has one group of a name, so a name and the first member tell the group; to compare
+    # all members of all groups would cost more than the rest of the analysis.
+    groups: dict[tuple[str, int, int], list[tuple[int, common_pb2.GroupProgress]]] = {}
+    for rank, state in ranks.items():
+        for group in state.progress.groups:
+            if group.members:
+                key = (group.group, group.members[0], len(group.members))
+                groups.setdefault(key, []).append((rank, group))
+    for (name, _, _), reports in groups.items():
+        waiters = [
+            Waiter(rank, group.enqueued, group.completed, ranks[rank].stalled_s)
+            for rank, group in reports
+            if group.enqueued > group.completed and standing[rank] == Standing.ALIVE
+        ]
+        if waiters:
+            members = tuple(reports[0][1].members)
+            arrived = dict.fromkeys(members, 0)
+            arrived.update((rank, _arrived(group, standing[rank])) for rank, group in reports)
+            yield Meeting(name, COLLECTIVE, members, arrived, _newest_first(waiters))
+
+
+def _channel_meetings(ranks: Mapping[int, store_pb2.RankState], standing: Mapping[int, Standing]) -> Iterator[Meeting]:
+    channels = {
+        (rank, channel.group, channel.peer, channel.direction): channel
+        for rank, state in ranks.items()
+        for channel in state.progress.channels
+    }
+    for (rank, group, peer, direction), channel in channels.items():
+        if channel.enqueued <= channel.completed or standing[rank] != Standing.ALIVE:
+            continue
+        other = channels.get((peer, group, rank, _OPPOSITE[direction]))
+        arrived = _arrived(other, standing[peer]) if other else 0
+        op = SEND if direction == common_pb2.DIRECTION_SEND else RECV
+        waiter = Waiter(rank, channel.enqueued, channel.completed, ranks[rank].stalled_s)
+        yield Meeting(group, op, (rank, peer), {peer: arrived}, (waiter,))
+
+
+def _newest_first(waiters: list[Waiter]) -> tuple[Waiter, ...]:
+    return tuple(sorted(waiters, key=lambda waiter: (-waiter.enqueued, waiter.rank)))

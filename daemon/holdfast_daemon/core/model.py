@@ -1,0 +1,141 @@
+"""What the core is fed, what it keeps, what it orders."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from holdfast_daemon.core.deadlines import Deadlines
+from holdfast_daemon.core.loss import LossWatch
+from holdfast_proto.v1 import store_pb2 as store
+
+
+@dataclass(frozen=True)
+class CheckpointRequest:
+    """An operator wants a checkpoint."""
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    """An operator wants the run to end."""
+
+
+Request: TypeAlias = CheckpointRequest | StopRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What the shell has seen since the last turn."""
+
+    nodes: Mapping[str, store.NodeState] = field(default_factory=dict)
+    """Every node whose lease is alive, whole and newest."""
+    events: tuple[store.Event, ...] = ()
+    """In the order of the run's stream."""
+    requests: tuple[Request, ...] = ()
+
+
+@dataclass(frozen=True)
+class Send:
+    """Append a command to a node's stream. The shell adds id and fence."""
+
+    node: str
+    command: store.NodeCommand
+
+
+@dataclass(frozen=True)
+class SaveIncident:
+    """Keep this newest version of an incident."""
+
+    incident: store.Incident
+
+
+@dataclass(frozen=True)
+class CheckpointOrdered:
+    """Tell the operator at which step the checkpoint will be; -1: not now, and why."""
+
+    step: int
+    reason: str = ""
+
+
+Action: TypeAlias = Send | SaveIncident | CheckpointOrdered
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Counters of the run since this leader began to watch it. Feed /metrics, decide nothing."""
+
+    tokens: int = 0
+    steps: int = 0
+    productive_s: float = 0.0
+    lost_s: Mapping[str, float] = field(default_factory=dict)
+    lost_steps: int = 0
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    incidents: Mapping[str, int] = field(default_factory=dict)
+    anomalies: Mapping[str, int] = field(default_factory=dict)
+    nonfinite: Mapping[str, int] = field(default_factory=dict)
+    refused_commands: int = 0
+    checkpoints: int = 0
+    last_checkpoint_unix_s: float = 0.0
+    detections_s: tuple[float, ...] = ()
+    """Last progress to verdict, of every incident that stopped the run."""
+    recoveries_s: tuple[float, ...] = ()
+    """Last progress to the next optimizer step."""
+
+    def count(self, name: str, key: str, amount: float = 1) -> "Totals":
+        """Return totals with ``amount`` added under ``key`` of one of the mappings."""
+        mapping = dict(getattr(self, name))
+        mapping[key] = mapping.get(key, 0) + amount
+        return dataclasses.replace(self, **{name: mapping})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telemetry:
+    """Newest numbers of the run."""
+
+    loss: float | None = None
+    loss_step: int = -1
+    validation_loss: float | None = None
+    grad_norm: float | None = None
+    learning_rate: float | None = None
+    loss_zscore: float = 0.0
+    step_s: float = 0.0
+    tokens_per_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreState:
+    """All that the core knows. Replaced, never changed."""
+
+    spec: store.RunSpec
+    record: store.CoordinatorState
+    """The part that outlives this leader; treated as immutable."""
+    nodes: Mapping[str, store.NodeState] = field(default_factory=dict)
+    deadlines: Deadlines
+    loss_watch: LossWatch = field(default_factory=LossWatch)
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    totals: Totals = field(default_factory=Totals)
+    incidents: Mapping[str, store.Incident] = field(default_factory=dict)
+    first_exit_unix_s: float = 0.0
+    """When the first abnormal exit of this generation was seen; 0: none."""
+    evidence_from: frozenset[str] = frozenset()
+    """Nodes that have sent the open incident's evidence."""
+    sent_unix_s: float = 0.0
+    """When the commands of the present phase were last sent."""
+    noted: frozenset[str] = frozenset()
+    """What has been told in this generation and is not to be told again."""
+    suspicions_resolved: int = 0
+    suspected: bool = False
+    counted_steps: Mapping[str, int] = field(default_factory=dict)
+    """Per node, the newest step whose summary was counted."""
+    pending_steps: Mapping[int, store.StepSummary] = field(default_factory=dict)
+    """Summaries that not all nodes have sent yet, merged so far."""
+
+
+def ranks_of(nodes: Mapping[str, store.NodeState], generation: int) -> dict[int, store.RankState]:
+    """Return all ranks of a generation by number."""
+    return {rank.rank: rank for node in nodes.values() if node.generation == generation for rank in node.ranks}
+
+
+def kind_name(kind: "store.VerdictKind | int") -> str:
+    """Return a verdict's kind as metrics and people spell it: ``hung_collective``."""
+    return store.VerdictKind.Name(kind).removeprefix("VERDICT_KIND_").lower()

@@ -1,0 +1,68 @@
+"""Tells from a rank's last words whether it ended because a peer did.
+
+One death makes every peer fail within milliseconds, with the messages below. Python's own ConnectionResetError or
+BrokenPipeError is not among them: it comes from the user's sockets (a data store, a tracker), while
+torch raises RuntimeError and its own Dist...Error.
+"""
+
+import re
+
+_PEER_LOST = re.compile(
+    r"connection (?:was likely )?(?:closed|reset|refused|aborted)"  # gloo, TCPStore
+    r"|broken pipe|socket closed"
+    r"|(?:recv|send)(?:Bytes|Value\w*)? failed|failed to recv, got 0 bytes"  # TCPStore
+    r"|remote process exit|ncclRemoteError|NCCL communicator was aborted"
+    r"|timed out waiting \d+ ?ms for (?:recv|send)"  # gloo: the peer has fallen silent
+    r"|watchdog caught collective operation timeout|wait timeout after \d+ ?ms",
+    re.IGNORECASE,
+)
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+_EXCEPTION = re.compile(r"(?P<module>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Za-z_]\w*)(?::|$)")
+
+
+def connection_lost(last_words: str) -> bool:
+    """Return whether ``last_words``, the end of a traceback or of stderr, tell of a peer that went away.
+
+    Of chained exceptions the first decides: what comes after it is its consequence.
+    """
+    message = _first_message(last_words)
+    exception = _EXCEPTION.match(message)
+    if exception and not _from_torch(exception["name"]):
+        return False
+    return _PEER_LOST.search(message) is not None
+
+
+def exception_line(last_words: str) -> str:
+    """Return the line that names the last exception, such as "ValueError: bad sample"; the last line without one."""
+    lines = _lines(last_words)
+    starts = _exception_starts(lines)
+    if starts:
+        return lines[starts[-1]].strip()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _lines(last_words: str) -> list[str]:
+    return _RANK_PREFIX.sub("", last_words).splitlines()
+
+
+def _exception_starts(lines: list[str]) -> list[int]:
+    """Return where exceptions are named: at the lines at the margin that follow an indented one."""
+    return [i for i in range(1, len(lines)) if lines[i - 1][:1].isspace() and _at_margin(lines[i])]
+
+
+def _at_margin(line: str) -> bool:
+    return bool(line) and not line[0].isspace()
+
+
+def _first_message(last_words: str) -> str:
+    lines = _lines(last_words.strip())
+    starts = _exception_starts(lines)
+    if not starts:
+        return "\n".join(lines)
+    message = lines[starts[0] :]
+    end = message.index("") if "" in message else len(message)
+    return "\n".join(message[:end])
+
+
+def _from_torch(name: str) -> bool:
+    return name == "RuntimeError" or name.startswith(("Dist", "nccl"))

@@ -1,0 +1,117 @@
+"""Finds the ranks at which the wait-for graph ends: roots, and cycles that nothing leads out of."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast_daemon.core.awaited import Awaited
+from holdfast_daemon.core.meeting import Meeting
+from holdfast_daemon.core.strong_components import strong_components
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where all waiting ends."""
+
+    roots: tuple[int, ...]
+    cycles: tuple[tuple[int, ...], ...]
+    """Each a shortest cycle through the most awaited rank of its component, which comes first."""
+
+
+def search(ranks: Iterable[int], meetings: Iterable[Meeting], awaited: Awaited) -> Ends:
+    """Return the ends of the graph of ``ranks`` and all members of ``meetings``.
+
+    A circle that hangs together by pending sends is cut at the ranks that have nothing else pending: they may
+    have sent ahead, run on, and be stuck where no counter shows it.
+    """
+    graph = _Graph(sorted({*ranks, *awaited.ranks}), meetings)
+    wanted = set(awaited.ranks)
+    roots: list[int] = []
+    cycles: list[tuple[int, ...]] = []
+    for component in _terminal_components(graph.edges):
+        if len(component) == 1:
+            roots += [rank for rank in graph.ranks_of(component) if rank in wanted]
+            continue
+        number = {node: i for i, node in enumerate(component)}
+        strong = [[number[to] for to in graph.strong_edges[node] if to in number] for node in component]
+        for part in _terminal_components(strong):
+            nodes = [component[i] for i in part]
+            if len(nodes) == 1:
+                roots += graph.ranks_of(nodes)
+            else:
+                cycles.append(_cycle(graph, nodes, awaited))
+    return Ends(tuple(roots), tuple(cycles))
+
+
+class _Graph:
+    """Adjacency lists. The first nodes are the ranks.
+
+    Each meeting adds one node per seq at which members have arrived; it leads to these members and to the
+    node of the seq below. A waiter needs one edge, to the highest node below its own seq, and the
+    graph stays linear in the number of members.
+    """
+
+    def __init__(self, ranks: list[int], meetings: Iterable[Meeting]) -> None:
+        self._ranks = ranks
+        self._number = {rank: i for i, rank in enumerate(ranks)}
+        self.edges: list[list[int]] = [[] for _ in ranks]
+        self.strong_edges: list[list[int]] = [[] for _ in ranks]
+        for meeting in meetings:
+            if meeting.has_waits:
+                self._add(meeting)
+
+    def ranks_of(self, nodes: Iterable[int]) -> list[int]:
+        """Return the ranks among ``nodes``."""
+        return [self._ranks[node] for node in nodes if node < len(self._ranks)]
+
+    def _add(self, meeting: Meeting) -> None:
+        members_at: dict[int, list[int]] = {}
+        for rank, seq in meeting.arrived.items():
+            members_at.setdefault(seq, []).append(self._number[rank])
+        seqs = sorted(members_at)
+        below: list[int] = []
+        position = 0
+        for waiter in reversed(meeting.waiters):
+            while position < len(seqs) and seqs[position] < waiter.enqueued:
+                below = [self._new_node(members_at[seqs[position]] + below)]
+                position += 1
+            node = self._number[waiter.rank]
+            self.edges[node] += below
+            if meeting.strong:
+                self.strong_edges[node] += below
+
+    def _new_node(self, successors: list[int]) -> int:
+        self.edges.append(successors)
+        self.strong_edges.append(successors)
+        return len(self.edges) - 1
+
+
+def _terminal_components(edges: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Yield the strong components that no edge leads out of."""
+    components = strong_components(edges)
+    component_of = [0] * len(edges)
+    for i, component in enumerate(components):
+        for node in component:
+            component_of[node] = i
+    for i, component in enumerate(components):
+        if all(component_of[to] == i for node in component for to in edges[node]):
+            yield component
+
+
+def _cycle(graph: _Graph, nodes: list[int], awaited: Awaited) -> tuple[int, ...]:
+    """Return a shortest cycle through the most awaited rank: where one rank differs from all others, it."""
+    first = min(graph.ranks_of(nodes), key=lambda rank: (-awaited.direct_count(rank), rank))
+    start = next(node for node in nodes if graph.ranks_of([node]) == [first])
+    inside = set(nodes)
+    came_from: dict[int, int] = {}
+    queue = deque([start])
+    while start not in came_from:
+        node = queue.popleft()
+        for to in graph.strong_edges[node]:
+            if to in inside and to not in came_from:
+                came_from[to] = node
+                queue.append(to)
+    path = [start]
+    while came_from[path[-1]] != start:
+        path.append(came_from[path[-1]])
+    return (first, *reversed(graph.ranks_of(path[1:])))

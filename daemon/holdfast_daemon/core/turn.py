@@ -1,0 +1,66 @@
+"""One turn of the core: a working copy of the state, and the actions it has led to."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from holdfast_daemon.core.model import Action, CoreState, Send, ranks_of
+from holdfast_proto.v1 import store_pb2 as store
+
+
+class Turn:
+    """What the handlers of one turn share. Protobuf messages in the state are replaced, never changed."""
+
+    def __init__(self, state: CoreState, now: float) -> None:
+        self.state = state
+        self.now = now
+        """Unix time by the leader's clock, which never jumps."""
+        self.actions: list[Action] = []
+
+    @property
+    def record(self) -> store.CoordinatorState:
+        """The persistent part of the state. Do not change it: see :meth:`record_update`."""
+        return self.state.record
+
+    @property
+    def ranks(self) -> dict[int, store.RankState]:
+        """All ranks of the current generation that are known."""
+        return ranks_of(self.state.nodes, self.record.generation)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the run."""
+        return self.state.spec.nodes * self.state.spec.ranks_per_node
+
+    def update(self, **changes: Any) -> None:
+        """Replace fields of the state."""
+        self.state = dataclasses.replace(self.state, **changes)
+
+    def record_update(self, **changes: Any) -> None:
+        """Replace scalar fields of the persistent record."""
+        record = store.CoordinatorState()
+        record.CopyFrom(self.record)
+        for name, value in changes.items():
+            setattr(record, name, value)
+        self.update(record=record)
+
+    def enter(self, phase: "store.RunPhase", **changes: Any) -> None:
+        """Go to another phase of the run."""
+        self.record_update(phase=phase, phase_since_unix_s=self.now, **changes)
+        self.update(sent_unix_s=0.0)
+
+    def send(self, nodes: Iterable[str], make: Callable[[str], store.NodeCommand]) -> None:
+        """Order something of nodes; remember when, so that it can be repeated if it got lost."""
+        for node in nodes:
+            command = make(node)
+            if not command.generation:
+                command.generation = self.record.generation
+            self.actions.append(Send(node, command))
+        self.update(sent_unix_s=self.now)
+
+    def once(self, what: str) -> bool:
+        """Whether this is the first time in this generation that ``what`` is to be told."""
+        if what in self.state.noted:
+            return False
+        self.update(noted=self.state.noted | {what})
+        return True

@@ -1,0 +1,30 @@
+"""Appends every version of every incident to a local file: an emptied store loses no story."""
+
+import json
+import logging
+from pathlib import Path
+
+from google.protobuf.json_format import MessageToDict
+
+from holdfast_proto.v1 import store_pb2 as store
+
+log = logging.getLogger(__name__)
+
+
+class IncidentLog:
+    """One JSON object per line; of several with one id the last is the newest."""
+
+    def __init__(self, directory: Path, run: str) -> None:
+        self._path = directory / f"incidents-{run}.jsonl"
+        self.failures_total = 0
+
+    def append(self, incident: store.Incident) -> None:
+        """Append a version; a full disk is counted and logged once, and stops nothing."""
+        line = json.dumps(MessageToDict(incident, preserving_proto_field_name=True))
+        try:
+            with self._path.open("a") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            self.failures_total += 1
+            if self.failures_total == 1:
+                log.error("cannot append to %s: %s", self._path, error)

@@ -1,0 +1,240 @@
+"""The daemon's /metrics: a view of the cores' states, made at each scrape."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from holdfast_daemon.core.lifecycle import RECOVERABLE
+from holdfast_daemon.core.model import CoreState, kind_name, ranks_of
+from holdfast_daemon.run_shell import RunShell, ShellCounters
+from holdfast_proto.v1 import store_pb2 as store
+
+LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+STALLED_S = 1.0
+"""A rank without progress for so long is shown as stalled, whatever its deadline."""
+
+Rows = Iterable[tuple[Sequence[str], float]]
+
+
+def _fill(family: "GaugeMetricFamily | CounterMetricFamily", rows: Rows) -> Metric:
+    for values, number in rows:
+        family.add_metric(list(values), number)
+    return family
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], rows: Rows) -> Metric:
+    return _fill(GaugeMetricFamily(f"holdfast_{name}", text, labels=labels), rows)
+
+
+def _counter(name: str, text: str, labels: Sequence[str], rows: Rows) -> Metric:
+    return _fill(CounterMetricFamily(f"holdfast_{name}", text, labels=labels), rows)
+
+
+class DaemonCollector(Collector):
+    """Everything one daemon exports. Run-level series come from the leader of the run alone."""
+
+    def __init__(self, shells: Mapping[str, RunShell]) -> None:
+        self._shells = shells
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all families. Runs on the scraper's thread: core states are immutable, so it may."""
+        shells = dict(self._shells)
+        led = {run: shell.state for run, shell in shells.items() if shell.leads and shell.state is not None}
+        yield from _run_families(led)
+        yield from _rank_families(led)
+        yield from _number_families(led)
+        yield from _incident_families(led)
+        yield from _checkpoint_families(led)
+        yield from _self_families(shells)
+
+
+def _run_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
+    yield _gauge(
+        "run_info",
+        "How the run is watched.",
+        ["run", "mode", "preset"],
+        (((run, _enum(store.Mode, s.spec.mode), _enum(store.Preset, s.spec.preset)), 1.0) for run, s in led.items()),
+    )
+    phases = [phase for phase in store.RunPhase.values() if phase]
+    yield _gauge(
+        "run_state",
+        "1 for the phase that the run is in.",
+        ["run", "state"],
+        (
+            ((run, _enum(store.RunPhase, phase)), float(s.record.phase == phase))
+            for run, s in led.items()
+            for phase in phases
+        ),
+    )
+    single: list[tuple[str, str, dict[str, float]]] = [
+        ("run_world_size", "Ranks of the run.", {r: s.spec.nodes * s.spec.ranks_per_node for r, s in led.items()}),
+        ("run_generation", "Incarnation of the run's world.", {r: s.record.generation for r, s in led.items()}),
+        ("run_step", "Newest step that all ranks have completed.", {r: s.record.newest_step for r, s in led.items()}),
+    ]
+    for name, text, rows in single:
+        yield _gauge(name, text, ["run"], (((run,), float(number)) for run, number in rows.items()))
+    yield _counter(
+        "run_restarts",
+        "Generations started after a fault.",
+        ["run", "reason"],
+        (
+            ((run, kind_name(kind)), float(s.totals.restarts.get(kind_name(kind), 0)))
+            for run, s in led.items()
+            for kind in RECOVERABLE
+        ),
+    )
+
+
+def _rank_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
+    def rows() -> Rows:
+        for run, state in led.items():
+            ranks = list(ranks_of(state.nodes, state.record.generation).values())
+            counts = {
+                "starting": sum(rank.life == store.LIFE_STARTING for rank in ranks),
+                "running": sum(rank.life == store.LIFE_RUNNING for rank in ranks),
+                "exited": sum(rank.life == store.LIFE_EXITED for rank in ranks),
+                "stalled": sum(rank.life == store.LIFE_RUNNING and rank.stalled_s > STALLED_S for rank in ranks),
+            }
+            yield from (((run, name), float(count)) for name, count in counts.items())
+
+    yield _gauge("ranks", "Ranks by state; a stalled rank is also running.", ["run", "state"], rows())
+
+
+def _number_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
+    texts = {
+        "loss": "Training loss of the newest step, mean over the ranks that report one.",
+        "validation_loss": "Newest validation loss.",
+        "loss_zscore": "Robust z of the newest loss against the median of the last 128 steps.",
+        "grad_norm": "Global gradient norm of the newest step.",
+        "learning_rate": "Learning rate of the newest step.",
+    }
+    for name, text in texts.items():
+        numbers = ((run, getattr(s.telemetry, name)) for run, s in led.items())
+        yield _gauge(name, text, ["run"], (((run,), float(number)) for run, number in numbers if number is not None))
+    yield _counter(
+        "nonfinite",
+        "Reports of numbers that were not finite.",
+        ["run", "quantity"],
+        (
+            ((run, quantity), float(s.totals.nonfinite.get(quantity, 0)))
+            for run, s in led.items()
+            for quantity in ("loss", "validation_loss", "grad_norm")
+        ),
+    )
+    yield _counter(
+        "anomalies",
+        "Unusual losses: blip is one step, spike 3 of 5, missing five steps without a loss.",
+        ["run", "kind"],
+        (
+            ((run, kind), float(s.totals.anomalies.get(kind, 0)))
+            for run, s in led.items()
+            for kind in ("blip", "spike", "missing")
+        ),
+    )
+    yield _counter("tokens", "Tokens trained on.", ["run"], (((r,), float(s.totals.tokens)) for r, s in led.items()))
+    yield _counter(
+        "productive_seconds",
+        "Time spent in steps that were new to the run.",
+        ["run"],
+        (((r,), s.totals.productive_s) for r, s in led.items()),
+    )
+
+
+def _incident_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
+    kinds = [kind for kind in store.VerdictKind.values() if kind]
+    yield _counter(
+        "incidents",
+        "Verdicts by kind.",
+        ["run", "kind"],
+        (((r, kind_name(k)), float(s.totals.incidents.get(kind_name(k), 0))) for r, s in led.items() for k in kinds),
+    )
+
+    def open_rows() -> Rows:
+        for run, state in led.items():
+            current = state.incidents.get(state.record.open_incident)
+            for kind in kinds:
+                yield (run, kind_name(kind)), float(current is not None and current.verdict.kind == kind)
+
+    yield _gauge(
+        "incident_open", "1 while the run recovers from an incident of this kind.", ["run", "kind"], open_rows()
+    )
+    yield _counter(
+        "lost_seconds",
+        "From the last progress before a fault to the next completed step, by kind of fault.",
+        ["run", "cause"],
+        (
+            ((run, kind_name(kind)), s.totals.lost_s.get(kind_name(kind), 0.0))
+            for run, s in led.items()
+            for kind in RECOVERABLE
+        ),
+    )
+    yield _counter(
+        "lost_steps", "Steps done again.", ["run"], (((r,), float(s.totals.lost_steps)) for r, s in led.items())
+    )
+    yield _histogram(
+        "detection_latency_seconds",
+        "From the last progress to the verdict.",
+        ["run"],
+        (((run,), s.totals.detections_s) for run, s in led.items()),
+    )
+    yield _histogram(
+        "recovery_duration_seconds",
+        "From the last progress to the next completed step.",
+        ["run", "stage"],
+        (((run, "total"), s.totals.recoveries_s) for run, s in led.items()),
+    )
+
+
+def _histogram(
+    name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], Sequence[float]]]
+) -> Metric:
+    family = HistogramMetricFamily(f"holdfast_{name}", text, labels=labels)
+    for values, observed in rows:
+        buckets = [(str(bound), float(sum(value <= bound for value in observed))) for bound in LATENCY_BUCKETS_S]
+        family.add_metric(list(values), [*buckets, ("+Inf", float(len(observed)))], sum(observed))
+    return family
+
+
+def _checkpoint_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
+    yield _gauge(
+        "run_checkpoint_last_success_timestamp_seconds",
+        "Unix time of the newest committed checkpoint; 0 before the first that this leader saw.",
+        ["run"],
+        (((r,), s.totals.last_checkpoint_unix_s) for r, s in led.items()),
+    )
+    yield _gauge(
+        "run_checkpoint_interval_seconds",
+        "Seconds expected between checkpoints at the newest step's pace; 0 when none are scheduled.",
+        ["run"],
+        (((r,), s.spec.checkpoint_every * s.telemetry.step_s) for r, s in led.items()),
+    )
+
+
+def _self_families(shells: Mapping[str, RunShell]) -> Iterator[Metric]:
+    yield _gauge(
+        "coordinator_leader",
+        "1 while this daemon leads the run.",
+        ["run"],
+        (((run,), float(shell.leads)) for run, shell in shells.items()),
+    )
+    counters: list[tuple[str, str, Callable[[ShellCounters], float]]] = [
+        ("coordinator_turns", "Turns of the core.", lambda c: c.turns),
+        ("coordinator_turn_seconds", "Time spent in turns of the core.", lambda c: c.turn_s),
+        ("coordinator_slow_turns", "Turns of the core that took over half a second.", lambda c: c.slow_turns),
+        ("store_operations", "Redis operations tried.", lambda c: c.operations),
+        ("store_failures", "Redis operations failed.", lambda c: c.failures),
+    ]
+    for name, text, read in counters:
+        rows = (((run,), float(read(shell.counters))) for run, shell in shells.items())
+        yield _counter(name, text, ["run"], rows)
+    yield _gauge(
+        "store_up", "1 while Redis answers.", ["run"], (((run,), float(s.store_up)) for run, s in shells.items())
+    )
+    yield _gauge("build_info", "Version.", ["version", "component"], [((version("holdfast"), "daemon"), 1.0)])
+
+
+def _enum(kind: "type[store.Mode] | type[store.Preset] | type[store.RunPhase]", number: int) -> str:
+    """Return an enum value as metrics spell it: ``RUN_PHASE_RUNNING`` as ``running``."""
+    return kind.Name(number).rpartition("_")[2].lower()

@@ -1,0 +1,210 @@
+"""The shell of one run: feeds the core what the store holds and carries out what it decides."""
+
+import asyncio
+import collections
+import dataclasses
+import logging
+import time
+from dataclasses import dataclass
+
+import redis.asyncio
+
+from holdfast_daemon.clock import Clock
+from holdfast_daemon.core import coordinator
+from holdfast_daemon.core.model import (
+    Action,
+    CheckpointOrdered,
+    CheckpointRequest,
+    CoreState,
+    Observation,
+    Request,
+    SaveIncident,
+    Send,
+    StopRequest,
+)
+from holdfast_daemon.incident_log import IncidentLog
+from holdfast_daemon.options import DaemonOptions
+from holdfast_daemon.run_store import LeadershipLostError, RunStore
+from holdfast_proto.redis_client import StoreError
+from holdfast_proto.v1 import store_pb2 as store
+
+log = logging.getLogger(__name__)
+
+TURN_MS = 100
+SLOW_TURN_S = 0.5
+RETRY_S = 0.2
+LINGER_S = 10.0
+"""An ended run stays visible for so long after its last node has left."""
+
+ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
+
+
+@dataclass
+class ShellCounters:
+    """For /metrics."""
+
+    turns: int = 0
+    slow_turns: int = 0
+    operations: int = 0
+    failures: int = 0
+    turn_s: float = 0.0
+    """Sum over all turns."""
+
+    def time_turn(self, duration_s: float) -> None:
+        """Count one turn of the core."""
+        self.turns += 1
+        self.turn_s += duration_s
+        self.slow_turns += duration_s > SLOW_TURN_S
+
+
+class RunShell:
+    """Leads one run whenever it can get the lease."""
+
+    def __init__(self, client: redis.asyncio.Redis, run: str, options: DaemonOptions, clock: Clock) -> None:
+        self.run_name = run
+        self._options = options
+        self._clock = clock
+        self._store = RunStore(client, run, options.name)
+        self._log = IncidentLog(options.directory, run)
+        self._requests: list[Request] = []
+        self._checkpoint_waiters: list[asyncio.Future[CheckpointOrdered]] = []
+        self._renewed_at = 0.0
+        self._last_fence = 0
+        self._alone_since: float | None = None
+        self._outbox: collections.deque[Action] = collections.deque()
+        self._record_unsaved = False
+        self._sent = 0
+        self.state: CoreState | None = None
+        """The core's state; None before this daemon first led."""
+        self.leads = False
+        self.store_up = False
+        self.counters = ShellCounters()
+
+    async def run(self) -> None:
+        """Lead, or stand by, until the run has ended and all its nodes have left."""
+        while not self._is_over():
+            try:
+                if await self._lead():
+                    await self._turn()
+                else:
+                    await asyncio.sleep(self._options.lease_s / 4)
+                self.store_up = True
+            except LeadershipLostError:
+                self.leads = False
+                self._outbox.clear()
+                log.warning("run %s: another daemon leads", self.run_name)
+            except (StoreError, OSError) as error:
+                self.counters.failures += 1
+                if self.store_up:
+                    log.warning("run %s: the store is away: %s", self.run_name, error)
+                self.store_up = False
+                self._renewed_at = 0.0
+                await asyncio.sleep(RETRY_S)
+        await self._store.retire()
+
+    async def stand_down(self) -> None:
+        """Let a standby take over at once."""
+        if self.leads:
+            self.leads = False
+            await self._store.release()
+
+    async def order_checkpoint(self) -> CheckpointOrdered:
+        """Have the core set the step of an operator's checkpoint."""
+        future: asyncio.Future[CheckpointOrdered] = asyncio.get_running_loop().create_future()
+        self._checkpoint_waiters.append(future)
+        self._requests.append(CheckpointRequest())
+        return await future
+
+    def order_stop(self) -> None:
+        """Have the core end the run."""
+        self._requests.append(StopRequest())
+
+    def _is_over(self) -> bool:
+        if self.state is None or not self.leads or self.state.record.phase not in ENDED or self.state.nodes:
+            self._alone_since = None
+            return False
+        self._alone_since = self._alone_since or time.monotonic()
+        return time.monotonic() - self._alone_since > LINGER_S
+
+    async def _lead(self) -> bool:
+        """Hold the lease, renewed at a third of its length; load the state when it is newly won."""
+        if self.leads and time.monotonic() - self._renewed_at < self._options.lease_s / 3:
+            return True
+        before = self._store.fence
+        self.counters.operations += 1
+        lowest = max((node.fence for node in self.state.nodes.values()), default=0) if self.state else 0
+        self.leads = await self._store.acquire(self._options.lease_s, lowest)
+        self._renewed_at = time.monotonic()
+        if self.leads and self._store.fence != before:
+            await self._assume()
+        return self.leads
+
+    async def _assume(self) -> None:
+        """Become leader: from our own state if nobody led since, else from the store's."""
+        spec = await self._store.spec()
+        if spec is None and self.state is None:
+            self.leads = False
+            return
+        record = await self._store.record()
+        if self.state is None or (record is not None and record.fence != self._last_fence):
+            assert spec is not None
+            self.state = coordinator.begin(spec, record, await self._store.incidents())
+        log.info("run %s: leading with fence %d", self.run_name, self._store.fence)
+        self._last_fence = self._store.fence
+        await self._save(self.state.record)
+        self._record_unsaved = False
+        for incident in self.state.incidents.values():
+            await self._store.save_incident(incident)
+
+    async def _save(self, record: store.CoordinatorState) -> None:
+        stamped = store.CoordinatorState()
+        stamped.CopyFrom(record)
+        stamped.fence = self._store.fence
+        await self._store.save_record(stamped)
+
+    async def _turn(self) -> None:
+        assert self.state is not None
+        last_id, events = await self._store.events(self.state.record.last_event_id or "0", TURN_MS)
+        nodes = await self._store.nodes()
+        started = time.perf_counter()
+        requests, self._requests = tuple(self._requests), []
+        observation = Observation(nodes=nodes, events=tuple(events), requests=requests)
+        before = self.state.record
+        state, actions = coordinator.step(self.state, self._clock.now(), observation)
+        record = store.CoordinatorState()
+        record.CopyFrom(state.record)
+        record.last_event_id = last_id
+        self.state = state = dataclasses.replace(state, record=record)
+        self.counters.time_turn(time.perf_counter() - started)
+        self._record_unsaved |= record != before
+        self._outbox.extend(actions)
+        await self._drain()
+
+    async def _drain(self) -> None:
+        """Write what has been decided. If the store goes away in between, the rest is written when it is back."""
+        assert self.state is not None
+        # First the record, then the orders: a successor repeats an order rather than forgets it.
+        if self._record_unsaved:
+            await self._save(self.state.record)
+            self._record_unsaved = False
+        while self._outbox:
+            await self._carry_out(self._outbox[0])
+            self._outbox.popleft()
+
+    async def _carry_out(self, action: Action) -> None:
+        self.counters.operations += 1
+        match action:
+            case Send(node=node, command=command):
+                if not command.id:
+                    self._sent += 1
+                    command.id = f"{self._store.fence}-{self._sent}"
+                command.fence = self._store.fence
+                await self._store.send(node, command)
+            case SaveIncident(incident=incident):
+                self._log.append(incident)
+                await self._store.save_incident(incident)
+            case CheckpointOrdered():
+                for waiter in self._checkpoint_waiters:
+                    if not waiter.done():
+                        waiter.set_result(action)
+                self._checkpoint_waiters.clear()

@@ -1,0 +1,54 @@
+"""What operators see of a run: a view of the core's state."""
+
+from holdfast_daemon.core.model import CoreState, ranks_of
+from holdfast_daemon.core.restore import newest_common_snapshot
+from holdfast_proto.v1 import control_pb2 as control
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
+
+
+def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunStatus:
+    """Return the status of a run that this daemon leads."""
+    record, telemetry = state.record, state.telemetry
+    status = control.RunStatus(
+        run=record.run,
+        phase=record.phase,
+        generation=record.generation,
+        newest_step=record.newest_step,
+        newest_checkpoint=max((step for node in state.nodes.values() for step in node.checkpoints), default=-1),
+        newest_snapshot=newest_common_snapshot(state.nodes, state.spec.nodes * state.spec.ranks_per_node),
+        incidents=len(state.incidents),
+        restarts=record.restarts_total,
+        loss_spikes=int(state.totals.anomalies.get("spike", 0)),
+        leader=True,
+        outcome=record.outcome,
+        now_unix_s=now,
+        store_up=store_up,
+        deadline_s=state.deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 1000),
+        loss=telemetry.loss,
+        validation_loss=telemetry.validation_loss,
+        grad_norm=telemetry.grad_norm,
+        tokens_per_s=telemetry.tokens_per_s,
+        ranks=[_view(state, rank) for _, rank in sorted(ranks_of(state.nodes, record.generation).items())],
+    )
+    if state.incidents:
+        status.newest_incident.CopyFrom(state.incidents[max(state.incidents)])
+    return status
+
+
+def _view(state: CoreState, rank: store.RankState) -> control.RankView:
+    per_node = state.spec.ranks_per_node
+    index = rank.rank // per_node
+    node = state.record.nodes[index] if index < len(state.record.nodes) else ""
+    return control.RankView(
+        rank=rank.rank,
+        node=node,
+        life=rank.life,
+        step=rank.progress.step,
+        phase=rank.progress.phase,
+        process_state=rank.process_state,
+        stalled_s=rank.stalled_s,
+        coordinates=rank.coordinates,
+        pid=rank.pid,
+        exit=rank.exit if rank.HasField("exit") else None,
+    )

@@ -1,0 +1,86 @@
+"""What the daemon exports. Run-level series come from the run's leader alone; see docs/metrics.md."""
+
+from dashboards.metric import counter, gauge, histogram
+
+RUN_STATES = ("waiting", "starting", "running", "gathering", "stopping", "finished", "failed")
+RANK_STATES = ("starting", "running", "exited", "stalled")
+RESTART_REASONS = ("dead_rank", "hung_collective", "mismatched_order", "transport", "lost_node")
+INCIDENT_KINDS = (
+    *RESTART_REASONS,
+    "non_finite",
+    "loss_spike",
+    "checkpoint_failed",
+    "bad_configuration",
+    "data_stall",
+)
+QUANTITIES = ("loss", "validation_loss", "grad_norm")
+
+RUN_METRICS = (
+    gauge(
+        "run_info",
+        "run mode preset",
+        "How the run is watched; always 1.",
+        mode=("observe", "notify", "act"),
+        preset=("fast", "default", "patient"),
+    ),
+    gauge("run_state", "run state", "1 for the state that the run is in, 0 for the others.", state=RUN_STATES),
+    gauge("ranks", "run state", "Ranks in each state. A stalled rank runs without progress.", state=RANK_STATES),
+    gauge("run_world_size", "run", "Ranks of the current generation."),
+    gauge("run_generation", "run", "Incarnation of the run's world; every restart adds one."),
+    counter("run_restarts_total", "run reason", "Restarts of the run.", reason=RESTART_REASONS),
+    gauge("run_step", "run", "Newest step that the run has completed; -1 before the first."),
+    gauge("loss", "run", "Training loss of the newest step, mean over the ranks that reported one."),
+    gauge("validation_loss", "run", "Newest validation loss."),
+    gauge("loss_zscore", "run", "Distance of the newest loss from the recent median, in robust standard deviations."),
+    gauge("grad_norm", "run", "Global gradient norm of the newest step."),
+    gauge("learning_rate", "run", "Learning rate of the newest step."),
+    counter(
+        "nonfinite_total",
+        "run quantity",
+        "Reports of NaN or infinity.",
+        quantity=QUANTITIES,
+    ),
+    counter(
+        "anomalies_total",
+        "run kind",
+        "Odd losses: blip, one step; spike, most of several steps; missing, none reported.",
+        kind=("blip", "spike", "missing"),
+    ),
+    counter("tokens_total", "run", "Tokens trained on, sum over ranks."),
+    counter("incidents_total", "run kind", "Incidents.", kind=INCIDENT_KINDS),
+    gauge("incident_open", "run kind", "1 while an incident of this kind is open, else 0.", kind=INCIDENT_KINDS),
+    histogram("detection_latency_seconds", "run", "Time from the last progress to the verdict."),
+    histogram(
+        "recovery_duration_seconds",
+        "run stage",
+        "Time from the last progress to the next step that all ranks complete.",
+        stage=("total",),
+    ),
+    counter("lost_seconds_total", "run cause", "Time in which the run made no new progress, by cause."),
+    counter("lost_steps_total", "run", "Completed steps that a restart had to repeat."),
+    counter("productive_seconds_total", "run", "Time in which the run made new progress."),
+    gauge(
+        "run_checkpoint_last_success_timestamp_seconds",
+        "run",
+        "Unix time of the run's newest committed checkpoint; 0 before the first.",
+    ),
+    gauge(
+        "run_checkpoint_interval_seconds",
+        "run",
+        "Expected time between checkpoints, learned; 0 when none are scheduled.",
+    ),
+)
+
+SELF_METRICS = (
+    gauge("coordinator_leader", "run", "1 if this daemon leads the run, 0 if it stands by."),
+    histogram("coordinator_tick_duration_seconds", "", "Duration of one round of reading, deciding and acting."),
+    counter("coordinator_slow_ticks_total", "", "Rounds that took longer than the time between rounds."),
+    histogram("detector_duration_seconds", "detector", "Duration of one pass of a detector."),
+    gauge("detector_success", "detector", "1 if the detector's newest pass succeeded, else 0."),
+    gauge("store_up", "", "1 while Redis answers, else 0."),
+    counter("store_operations_total", "", "Redis calls."),
+    counter("store_failures_total", "", "Redis calls that failed."),
+    gauge("build_info", "version component", "Version of this process; always 1.", component=("daemon",)),
+)
+
+DAEMON_METRICS = RUN_METRICS + SELF_METRICS

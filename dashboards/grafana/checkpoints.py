@@ -1,0 +1,102 @@
+"""Row: checkpoints and recovery."""
+
+from dashboards.grafana.model import Panel, Query, Row
+
+
+def _quantile_in_range(quantile: float, metric: str) -> str:
+    return f'histogram_quantile({quantile}, sum by (le) (increase({metric}_bucket{{run="$run"}}[$__range])))'
+
+
+def _quantile(quantile: float, metric: str) -> str:
+    return f'histogram_quantile({quantile}, sum by (le) (rate({metric}_bucket{{run="$run"}}[$__rate_interval])))'
+
+
+ROW = Row(
+    title="Checkpoints and recovery",
+    panels=(
+        Panel(
+            title="Age of the newest checkpoint",
+            description="What losing a node would cost now, and the usual time between checkpoints.",
+            unit="s",
+            queries=(
+                Query('time() - max(holdfast_run_checkpoint_last_success_timestamp_seconds{run="$run"} > 0)', "age"),
+                Query('max(holdfast_run_checkpoint_interval_seconds{run="$run"})', "usual interval"),
+            ),
+        ),
+        Panel(
+            title="Checkpoints",
+            description="Begun and failed since the run began, sum over nodes.",
+            unit="none",
+            queries=(
+                Query('sum(holdfast_checkpoint_attempts_total{run="$run"})', "begun"),
+                Query('sum(holdfast_checkpoint_failures_total{run="$run"})', "failed"),
+            ),
+        ),
+        Panel(
+            title="Checkpoint size",
+            description="Newest checkpoint before and after compression, sum over nodes.",
+            unit="bytes",
+            queries=(Query('sum by (form) (holdfast_checkpoint_bytes{run="$run"})', "{{form}}"),),
+        ),
+        Panel(
+            title="Checkpoint duration",
+            description="Time from the snapshot to the committed checkpoint. Training does not wait for it. Within the "
+            "range shown.",
+            unit="s",
+            kind="stat",
+            queries=(
+                Query(_quantile_in_range(0.5, "holdfast_checkpoint_duration_seconds"), "median"),
+                Query(_quantile_in_range(0.99, "holdfast_checkpoint_duration_seconds"), "99th percentile"),
+            ),
+        ),
+        Panel(
+            title="Training stalled by snapshots",
+            description="How long a training thread waits for the copy of its state.",
+            unit="s",
+            queries=(
+                Query(_quantile(0.5, "holdfast_snapshot_stall_seconds"), "median"),
+                Query(_quantile(0.99, "holdfast_snapshot_stall_seconds"), "99th percentile"),
+            ),
+        ),
+        Panel(
+            title="Snapshots",
+            description="Taken, and skipped although due, per second over all ranks.",
+            unit="ops",
+            queries=(
+                Query('sum(rate(holdfast_snapshots_total{run="$run"}[$__rate_interval]))', "taken"),
+                Query('sum(rate(holdfast_snapshots_skipped_total{run="$run"}[$__rate_interval]))', "skipped"),
+            ),
+        ),
+        Panel(
+            title="Detection and recovery",
+            description="Median time from the last progress to the verdict, and to the next step that all ranks "
+            "complete, within the range shown. Empty without incidents.",
+            unit="s",
+            kind="stat",
+            queries=(
+                Query(_quantile_in_range(0.5, "holdfast_detection_latency_seconds"), "detection"),
+                Query(_quantile_in_range(0.5, "holdfast_recovery_duration_seconds"), "recovery"),
+            ),
+        ),
+        Panel(
+            title="Restarts since the run began",
+            description="By reason, and the steps that had to be repeated.",
+            unit="none",
+            kind="bars",
+            queries=(
+                Query('max by (reason) (holdfast_run_restarts_total{run="$run"})', "{{reason}}"),
+                Query('max(holdfast_lost_steps_total{run="$run"})', "steps repeated"),
+            ),
+        ),
+        Panel(
+            title="Time lost",
+            description="Since the run began, by cause; productive time for comparison.",
+            unit="s",
+            kind="bars",
+            queries=(
+                Query('max by (cause) (holdfast_lost_seconds_total{run="$run"})', "{{cause}}"),
+                Query('max(holdfast_productive_seconds_total{run="$run"})', "productive"),
+            ),
+        ),
+    ),
+)

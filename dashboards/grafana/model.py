@@ -1,0 +1,64 @@
+"""What a dashboard shows, apart from how Grafana spells it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+PanelKind = Literal["timeseries", "stat", "bars", "table"]
+
+
+@dataclass(frozen=True)
+class Query:
+    """One PromQL expression; ``legend`` is a template such as ``rank {{rank}}``, in tables a column's title."""
+
+    expr: str
+    legend: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One panel. Every kind but ``timeseries`` shows the newest value alone."""
+
+    title: str
+    description: str
+    unit: str
+    """Grafana's name of the unit: s, bytes, percentunit, short, none."""
+    queries: tuple[Query, ...]
+    kind: PanelKind = "timeseries"
+    width: int = 8
+    """Of 24 columns."""
+    height: int = 8
+    decimals: int | None = None
+    log_scale: bool = False
+    show_names: bool = False
+    """Of a stat: show the legend, not the value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A titled group of panels."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotation:
+    """Moments drawn as vertical lines on every time series."""
+
+    name: str
+    expr: str
+    title: str
+    color: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dashboard:
+    """A dashboard of one run, chosen by the variable ``run``."""
+
+    title: str
+    uid: str
+    description: str
+    run_query: str
+    """Query for the values of the variable ``run``."""
+    rows: tuple[Row, ...]
+    annotations: tuple[Annotation, ...]

@@ -1,0 +1,102 @@
+"""Row: the sidecar itself. A daemon that looks after several runs has series without a run label: shown for each."""
+
+from dashboards.grafana.model import Panel, Query, Row
+
+
+def _quantile(quantile: float, metric: str, by: str = "") -> str:
+    labels = ", ".join(filter(None, ("le", by)))
+    rate = f'sum by ({labels}) (rate({metric}_bucket{{run=~"$run|"}}[$__rate_interval]))'
+    return f"histogram_quantile({quantile}, {rate})"
+
+
+def _rate(metric: str, by: str) -> str:
+    return f'sum by ({by}) (rate({metric}{{run=~"$run|"}}[$__rate_interval]))'
+
+
+ROW = Row(
+    title="The sidecar itself",
+    panels=(
+        Panel(
+            title="Agents and daemons",
+            description="Whether each answers when scraped.",
+            unit="none",
+            queries=(Query('up{component=~"agent|daemon", run=~"$run|"}', "{{component}} {{instance}}"),),
+        ),
+        Panel(
+            title="Leader",
+            description="1 for the daemon that leads the run. Exactly one should.",
+            unit="none",
+            queries=(Query('holdfast_coordinator_leader{run="$run"}', "{{instance}}"),),
+        ),
+        Panel(
+            title="Coordinator's rounds",
+            description="99th percentile of a round's duration.",
+            unit="s",
+            queries=(Query(_quantile(0.99, "holdfast_coordinator_tick_duration_seconds"), "99th percentile"),),
+        ),
+        Panel(
+            title="Slow rounds",
+            description="Rounds per second that took longer than the time between rounds.",
+            unit="ops",
+            queries=(Query(_rate("holdfast_coordinator_slow_ticks_total", "instance"), "{{instance}}"),),
+        ),
+        Panel(
+            title="Detectors' duration",
+            description="99th percentile of one pass, per detector.",
+            unit="s",
+            queries=(Query(_quantile(0.99, "holdfast_detector_duration_seconds", "detector"), "{{detector}}"),),
+        ),
+        Panel(
+            title="Detectors' success",
+            description="1 if the newest pass succeeded. A failing detector does not stop the others.",
+            unit="none",
+            queries=(Query('min by (detector) (holdfast_detector_success{run=~"$run|"})', "{{detector}}"),),
+        ),
+        Panel(
+            title="Redis reachable",
+            description="As each agent and daemon sees it. Training goes on without it.",
+            unit="none",
+            queries=(Query('holdfast_store_up{run=~"$run|"}', "{{component}} {{instance}}"),),
+        ),
+        Panel(
+            title="Redis calls",
+            description="Calls per second and those that failed.",
+            unit="ops",
+            queries=(
+                Query(_rate("holdfast_store_operations_total", "component"), "{{component}}"),
+                Query(_rate("holdfast_store_failures_total", "component"), "{{component}} failed"),
+            ),
+        ),
+        Panel(
+            title="Reports and losses",
+            description="Reports from ranks per second, and records dropped because a buffer was full.",
+            unit="ops",
+            queries=(
+                Query('sum(rate(holdfast_reports_total{run="$run"}[$__rate_interval]))', "reports"),
+                Query(_rate("holdfast_events_dropped_total", "component"), "dropped by {{component}}"),
+            ),
+        ),
+        Panel(
+            title="Hooks' CPU time",
+            description="CPU cores used by the reporter thread of a rank: dearest ranks.",
+            unit="percentunit",
+            queries=(Query(f"topk(10, {_rate('holdfast_hook_reporter_cpu_seconds_total', 'rank')})", "rank {{rank}}"),),
+        ),
+        Panel(
+            title="Versions",
+            description="How many processes run each version. One version should be left after an update.",
+            unit="none",
+            kind="bars",
+            queries=(
+                Query('count by (component, version) (holdfast_build_info{run=~"$run|"})', "{{component}} {{version}}"),
+            ),
+        ),
+        Panel(
+            title="Nodes",
+            description="Nodes whose agents answer.",
+            unit="none",
+            kind="stat",
+            queries=(Query('count(count by (node) (holdfast_node_info{run="$run"}))', "nodes"),),
+        ),
+    ),
+)

@@ -1,0 +1,116 @@
+"""Snapshots as ranks leave them, with contents that follow from who took them."""
+
+import hashlib
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_agent.manifest import Manifest
+from holdfast_agent.shard import write_shard
+from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, align, allocate
+
+RUN = "run"
+
+
+class Snapshots:
+    """Fills slots below one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._numbers = itertools.count()
+
+    def empty(self, nbytes: int = 1 << 16) -> Path:
+        """Return a new slot."""
+        path = self.directory / f"test-{os.getpid()}-{next(self._numbers)}.slot"
+        allocate(path, nbytes)
+        return path
+
+    def tensors(self, rank: int, step: int, generation: int = 1) -> dict[str, bytes]:
+        """Return what a rank's state holds at the end of a step."""
+        seed = f"{generation}.{step}.{rank}".encode()
+        return {
+            "model.weight": hashlib.shake_128(seed).digest(256),
+            "model.nothing": b"",
+            "optimizer.step": step.to_bytes(8, "little"),
+            "model.zeros": bytes(1000),
+        }
+
+    def fill(
+        self,
+        path: Path,
+        rank: int,
+        step: int,
+        *,
+        generation: int = 1,
+        tensors: dict[str, bytes] | None = None,
+        tree: Any = None,
+        persist: bool = True,
+    ) -> Path:
+        """Make a slot a complete snapshot."""
+        contents = self.tensors(rank, step, generation) if tensors is None else tensors
+        entries, offset = [], DATA_OFFSET
+        with Slot(path) as slot:
+            slot.begin(generation=generation, step=step, rank=rank)
+            for name, data in contents.items():
+                shape = (len(data),)
+                entries.append(TensorEntry(name, "uint8", shape, offset, len(data), shape, (0,)))
+                slot.buffer[offset : offset + len(data)] = data
+                offset = align(offset + len(data))
+            meta = Meta({"scheduler": {"last": 0.1}} if tree is None else tree, tuple(entries))
+            slot.commit(meta, data_bytes=offset - DATA_OFFSET, persist=persist)
+        return path
+
+    def slot(self, rank: int, step: int, **contents: Any) -> Path:
+        """Return a new slot with a complete snapshot."""
+        nbytes = sum(map(len, (contents.get("tensors") or {}).values())) + (1 << 16)
+        return self.fill(self.empty(nbytes), rank, step, **contents)
+
+    def write(self, checkpoints: CheckpointDirectory, rank: int, step: int, world_size: int, **contents: Any) -> None:
+        """Write one rank's shard."""
+        slot = self.slot(rank, step, **contents)
+        write_shard(slot, checkpoints.step_directory(step), run=RUN, world_size=world_size)
+        slot.unlink()
+
+    def commit(self, checkpoints: CheckpointDirectory, step: int, world_size: int = 2, **contents: Any) -> Manifest:
+        """Write and commit a checkpoint of all ranks."""
+        for rank in range(world_size):
+            self.write(checkpoints, rank, step, world_size, **contents)
+        manifest = checkpoints.commit_if_complete(step, world_size, RUN)
+        assert manifest is not None
+        return manifest
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path) -> Snapshots:
+    """Slots of the test's own."""
+    directory = tmp_path / "snapshots"
+    directory.mkdir()
+    return Snapshots(directory)
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> CheckpointDirectory:
+    """A checkpoint directory that keeps two."""
+    return CheckpointDirectory(tmp_path / "checkpoints", kept=2)
+
+
+@pytest.fixture
+def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
+    """A memory file system of 1 MiB."""
+    mount = shutil.which("mount")
+    if os.geteuid() != 0 or mount is None:
+        pytest.skip("only root can mount a small file system")
+    directory = tmp_path / "small"
+    directory.mkdir()
+    mounted = subprocess.run([mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", directory], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("this container does not let root mount a small file system")
+    yield directory
+    subprocess.run(["umount", "--lazy", directory], check=True)

@@ -1,0 +1,323 @@
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_agent.checkpoint_differences import differences
+from holdfast_agent.checkpoint_errors import CheckpointError, CheckpointUnreadable
+from holdfast_agent.manifest import MANIFEST, Manifest
+from holdfast_agent.shard import read_shard
+from holdfast_agent.shard_index import index_path, shard_path
+from holdfast_proto.snapshot import Slot
+
+if TYPE_CHECKING:
+    from tests.agent.checkpoints.conftest import Snapshots
+
+RUN = "run"
+
+
+def test_checkpoint_is_committed_when_the_last_rank_has_written(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    for rank in (2, 0):
+        snapshots.write(checkpoints, rank, 40, world_size=3)
+        assert checkpoints.commit_if_complete(40, 3, RUN) is None
+    assert checkpoints.committed() == []
+
+    snapshots.write(checkpoints, 1, 40, world_size=3)
+    manifest = checkpoints.commit_if_complete(40, 3, RUN)
+
+    assert manifest is not None
+    assert (manifest.run, manifest.step, manifest.world_size, manifest.generation) == (RUN, 40, 3, 1)
+    assert manifest.raw_bytes == 3 * (256 + 8 + 1000)
+    assert checkpoints.committed() == [40]
+    assert checkpoints.verify(40) == checkpoints.load_manifest(40) == manifest
+    assert checkpoints.commit_if_complete(40, 3, RUN) == manifest
+
+
+def test_agents_that_race_commit_one_manifest(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+    for rank in range(4):
+        snapshots.write(checkpoints, rank, 40, world_size=4)
+    barrier = threading.Barrier(6)
+    manifests: list[Manifest | None] = []
+
+    def commit() -> None:
+        barrier.wait()
+        manifests.append(CheckpointDirectory(checkpoints.path, kept=2).commit_if_complete(40, 4, RUN))
+
+    threads = [threading.Thread(target=commit) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    committed = checkpoints.verify(40)
+    assert len(manifests) == 6
+    assert all(manifest is not None and manifest.shards == committed.shards for manifest in manifests)
+    assert not list(checkpoints.path.rglob("*.tmp"))
+
+
+def test_shards_that_do_not_belong_together_are_not_committed(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    snapshots.write(checkpoints, 0, 40, world_size=2)
+    snapshots.write(checkpoints, 1, 40, world_size=3)
+    assert checkpoints.commit_if_complete(40, 2, RUN) is None
+    snapshots.write(checkpoints, 1, 40, world_size=2, generation=2)
+    assert checkpoints.commit_if_complete(40, 2, RUN) is None
+    snapshots.write(checkpoints, 0, 40, world_size=2, generation=2)
+    assert checkpoints.commit_if_complete(40, 2, "another") is None
+    assert checkpoints.commit_if_complete(40, 2, RUN) is not None
+
+
+def test_index_without_its_shard_is_not_committed(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+    for rank in range(2):
+        snapshots.write(checkpoints, rank, 40, world_size=2)
+    shard = shard_path(checkpoints.step_directory(40), 1)
+    data = shard.read_bytes()
+    shard.write_bytes(data[:-1])
+    assert checkpoints.commit_if_complete(40, 2, RUN) is None
+    shard.unlink()
+    assert checkpoints.commit_if_complete(40, 2, RUN) is None
+    shard.write_bytes(data)
+    assert checkpoints.commit_if_complete(40, 2, RUN) is not None
+
+
+def test_newest_are_kept_and_what_is_older_goes(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+    for step in (10, 20, 30):
+        snapshots.commit(checkpoints, step)
+    assert checkpoints.committed() == [20, 30]
+    snapshots.write(checkpoints, 0, 35, world_size=2)
+    snapshots.write(checkpoints, 0, 45, world_size=2)
+    (checkpoints.step_directory(30) / MANIFEST).write_bytes(b"damaged")
+    snapshots.commit(checkpoints, 40)
+    assert checkpoints.committed() == [20, 40]
+    names = sorted(path.name for path in checkpoints.path.iterdir())
+    # 30 might be readable again later; 35 cannot be finished any more, 45 can.
+    assert names == ["step-00000020", "step-00000030", "step-00000040", "step-00000045"]
+    snapshots.commit(checkpoints, 50)
+    snapshots.commit(checkpoints, 60)
+    assert sorted(path.name for path in checkpoints.path.iterdir()) == ["step-00000050", "step-00000060"]
+
+
+def test_checkpoints_of_a_future_that_was_left_go(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+    for step in (20, 30, 40):
+        snapshots.commit(checkpoints, step, generation=1)
+    snapshots.commit(checkpoints, 25, generation=2)
+    assert checkpoints.committed() == [25]
+
+
+def test_checkpoint_of_the_same_generation_may_be_late(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    for step in (30, 40, 20):
+        snapshots.commit(checkpoints, step)
+    assert checkpoints.committed() == [20, 30, 40]
+
+
+def test_another_runs_checkpoints_stay(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+    snapshots.commit(checkpoints, 10)
+    other = checkpoints.load_manifest(10)
+    for step in (20, 30, 40):
+        for rank in range(2):
+            snapshots.write(checkpoints, rank, step, world_size=2)
+        checkpoints.commit_if_complete(step, 2, RUN)
+        if step == 20:
+            renamed = Manifest(**{**vars(other), "run": "another"})
+            (checkpoints.step_directory(10) / MANIFEST).write_bytes(renamed.encode())
+    assert checkpoints.committed() == [10, 30, 40]
+
+
+def test_step_saved_again_replaces_its_checkpoint_as_a_whole(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    snapshots.commit(checkpoints, 10)
+    snapshots.commit(checkpoints, 20, generation=1)
+    snapshots.write(checkpoints, 0, 20, world_size=2, generation=2)
+    assert checkpoints.committed() == [10]
+    assert checkpoints.commit_if_complete(20, 2, RUN) is None
+    snapshots.write(checkpoints, 1, 20, world_size=2, generation=2)
+    assert checkpoints.commit_if_complete(20, 2, RUN) is not None
+    assert checkpoints.committed() == [10, 20]
+    assert checkpoints.verify(20).generation == 2
+
+
+def test_same_snapshot_written_again_mends_the_checkpoint(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    manifest = snapshots.commit(checkpoints, 10)
+    shard_path(checkpoints.step_directory(10), 1).write_bytes(b"damaged")
+    with pytest.raises(CheckpointUnreadable):
+        checkpoints.verify(10)
+    snapshots.write(checkpoints, 1, 10, world_size=2)
+    assert checkpoints.verify(10) == manifest
+
+
+def test_save_without_news_is_called_stale(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+    tensors = {"weight": b"same"}
+    assert not snapshots.commit(checkpoints, 10, tensors=tensors).stale
+    assert snapshots.commit(checkpoints, 20, tensors=tensors, tree={"position": 20}).stale
+    assert snapshots.commit(checkpoints, 30, tensors=tensors).stale
+    assert not snapshots.commit(checkpoints, 40, tensors={"weight": b"news"}).stale
+    assert not snapshots.commit(checkpoints, 50, tensors={}).stale
+    assert not snapshots.commit(checkpoints, 60, tensors={}).stale
+
+
+def test_damaged_or_copied_manifest_is_not_listed(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+    snapshots.commit(checkpoints, 10)
+    snapshots.commit(checkpoints, 20)
+    path = checkpoints.step_directory(20) / MANIFEST
+    path.write_bytes(path.read_bytes().replace(b'"step":20', b'"step":21'))
+    checkpoints.step_directory(30).mkdir()
+    (checkpoints.step_directory(30) / MANIFEST).write_bytes((checkpoints.step_directory(10) / MANIFEST).read_bytes())
+    assert checkpoints.committed() == [10]
+    with pytest.raises(CheckpointUnreadable, match=r"step-00000020/manifest\.json is damaged"):
+        checkpoints.load_manifest(20)
+    with pytest.raises(CheckpointUnreadable, match="is the manifest of step 10"):
+        checkpoints.load_manifest(30)
+
+
+def test_verify_names_what_is_missing(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+    snapshots.commit(checkpoints, 10)
+    index_path(checkpoints.step_directory(10), 1).unlink()
+    with pytest.raises(CheckpointUnreadable, match=r"rank-00001\.json: No such file"):
+        checkpoints.verify(10)
+
+
+def test_keeping_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="keep at least 1"):
+        CheckpointDirectory(tmp_path, kept=0)
+
+
+def test_start_creates_the_directory_and_removes_dead_writers_leftovers(snapshots: "Snapshots", tmp_path: Path) -> None:
+    checkpoints = CheckpointDirectory(tmp_path / "new" / "checkpoints", kept=1)
+    assert checkpoints.committed() == []
+    checkpoints.check_writable()
+    snapshots.commit(checkpoints, 10)
+    before = sorted(checkpoints.path.rglob("*"))
+
+    host, directory = socket.gethostname(), checkpoints.step_directory(10)
+    dead = os.spawnlp(os.P_NOWAIT, "true", "true")
+    os.waitpid(dead, 0)
+    reused = directory / f"rank-00001.shard.{host}.{os.getpid()}.7.tmp"
+    leftovers = [directory / f"rank-00000.shard.{host}.{dead}.0.tmp", reused]
+    alive = [
+        directory / f"rank-00002.shard.{host}.{os.getpid()}.8.tmp",
+        directory / f"rank-00003.shard.{host}.{os.getppid()}.0.tmp",
+        directory / f"rank-00004.shard.another-host.{dead}.0.tmp",
+    ]
+    for path in leftovers + alive:
+        path.touch()
+    os.utime(reused, (0, 0))
+
+    checkpoints.check_writable()
+    assert sorted(checkpoints.path.rglob("*")) == sorted(before + alive)
+
+
+def test_directory_that_cannot_be_written_is_one_line_with_the_fix(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(CheckpointError, match="set --checkpoints to a directory, not to a file"):
+            CheckpointDirectory(path, kept=1).check_writable()
+
+
+def test_directory_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointUnreadable, match="Not a directory"):
+        CheckpointDirectory(tmp_path / "file", kept=1).committed()
+
+
+def test_newest_committed_loads_whenever_its_writers_are_killed(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    generator = random.Random(4)
+    context = multiprocessing.get_context("fork")
+    began_s = time.monotonic()
+    snapshots.commit(checkpoints, 1, generation=1)
+    snapshots.commit(checkpoints, 2, generation=1)
+    longest_life_s = 2 * (time.monotonic() - began_s)
+    target = snapshots.empty()
+    newest_seen, interrupted = 2, 0
+    for generation in range(2, 27):
+        committed = checkpoints.committed()
+        # With two of them, the newest may also be saved again.
+        first = committed[-1] + generator.choice([0, 1] if len(committed) > 1 else [1])
+        begun = context.Event()
+        process = context.Process(target=_save_for_ever, args=(snapshots, checkpoints, first, generation, begun))
+        process.start()
+        assert begun.wait(20)
+        time.sleep(generator.uniform(0, longest_life_s))  # the moment of death; nothing is waited for
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+
+        newest = checkpoints.committed()[-1]
+        manifest = checkpoints.verify(newest)
+        for rank in range(2):
+            read_shard(checkpoints.step_directory(newest), rank, target, generation=generation)
+            with Slot(target) as slot:
+                tensors = {entry.name: bytes(slot.tensor_bytes(entry)) for entry in slot.meta().tensors}
+            assert tensors == snapshots.tensors(rank, newest, manifest.generation)
+        interrupted += any(path.suffix == ".tmp" for path in checkpoints.path.rglob("*"))
+        checkpoints.check_writable()
+        assert not list(checkpoints.path.rglob("*.tmp"))
+        newest_seen = max(newest, newest_seen)
+    assert newest_seen > 2
+    assert interrupted > 0
+
+
+def _save_for_ever(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory, step: int, generation: int, begun: Event
+) -> None:
+    begun.set()
+    while True:
+        snapshots.commit(checkpoints, step, generation=generation)
+        step += 1
+
+
+def test_equal_states_have_no_differences_whoever_saved_them(snapshots: "Snapshots", tmp_path: Path) -> None:
+    a, b = (CheckpointDirectory(tmp_path / name, kept=1) for name in "ab")
+    tensors = {"weight": random.Random(1).randbytes(5 << 20), "nothing": b""}
+    snapshots.commit(a, 10, tensors=tensors, generation=1)
+    snapshots.commit(b, 10, tensors=tensors, generation=4)
+    assert differences(a.step_directory(10), b.step_directory(10)) == []
+
+
+def test_differences_are_named_by_rank_and_tensor(snapshots: "Snapshots", tmp_path: Path) -> None:
+    a, b, wider = (CheckpointDirectory(tmp_path / name, kept=1) for name in ("a", "b", "wider"))
+    weight = random.Random(1).randbytes(5 << 20)
+    flipped = weight[:-1] + bytes([weight[-1] ^ 1])
+    for rank in range(2):
+        snapshots.write(a, rank, 10, 2, tensors={"weight": weight, "bias": b"12", "end": b"1"}, tree={"x": 1})
+    snapshots.write(b, 0, 10, 2, tensors={"weight": flipped, "bias": b"123", "end": b"1"}, tree={"x": 1})
+    snapshots.write(b, 1, 10, 2, tensors={"weight": weight, "other": b"12", "end": b"1"}, tree={"x": True})
+    for checkpoints in (a, b):
+        checkpoints.commit_if_complete(10, 2, RUN)
+    snapshots.commit(wider, 10, world_size=3)
+
+    assert differences(a.step_directory(10), b.step_directory(10)) == [
+        "rank 0 tensor weight: values differ",
+        "rank 0 tensor bias: type or shape differ",
+        "rank 1: the trees differ",
+        "rank 1: the tensors are others or in another order: bias, other",
+    ]
+    assert differences(a.step_directory(10), wider.step_directory(10)) == ["world size: 2 and 3"]
+
+
+def test_differences_with_a_damaged_checkpoint_are_not_told(snapshots: "Snapshots", tmp_path: Path) -> None:
+    a, b = (CheckpointDirectory(tmp_path / name, kept=1) for name in "ab")
+    for checkpoints in (a, b):
+        snapshots.commit(checkpoints, 10)
+        path = shard_path(checkpoints.step_directory(10), 1)
+        path.write_bytes(path.read_bytes().replace(b"\x0a", b"\x0b"))
+    with pytest.raises(CheckpointUnreadable, match=r"rank-00001\.shard"):
+        differences(a.step_directory(10), b.step_directory(10))

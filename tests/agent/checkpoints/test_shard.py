@@ -1,0 +1,262 @@
+import multiprocessing
+import os
+import random
+import resource
+import subprocess
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast_agent import shard
+from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_agent.checkpoint_errors import CheckpointError, CheckpointUnreadable
+from holdfast_agent.durable import NewFile
+from holdfast_agent.manifest import MANIFEST
+from holdfast_agent.priority import lower_priority
+from holdfast_agent.shard import read_shard, write_shard
+from holdfast_agent.shard_index import index_path, load_index, shard_path, slot_bytes_needed
+from holdfast_proto.snapshot import Slot, SlotState, SnapshotError
+
+if TYPE_CHECKING:
+    from tests.agent.checkpoints.conftest import Snapshots
+
+MIB = 1 << 20
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """The tensors in a slot."""
+    with Slot(path) as slot:
+        return {entry.name: bytes(slot.tensor_bytes(entry)) for entry in slot.meta().tensors}
+
+
+def test_shard_comes_back_as_the_same_snapshot(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+    tree = {"nested": [1, True, None, 0.1, "é"], "tensors": {"weight": 0}}
+    snapshots.commit(checkpoints, 40, tree=tree, generation=3)
+    directory = checkpoints.step_directory(40)
+    target = snapshots.empty(slot_bytes_needed(load_index(directory, 1)))
+
+    read_shard(directory, 1, target, generation=7)
+
+    assert contents(target) == snapshots.tensors(rank=1, step=40, generation=3)
+    with Slot(target) as slot, Slot(snapshots.slot(1, 40, tree=tree, generation=3)) as source:
+        assert slot.meta() == source.meta()
+        assert slot.nbytes == source.nbytes
+        header = slot.header
+    assert (header.state, header.persist) == (SlotState.COMPLETE, False)
+    assert (header.generation, header.step, header.rank) == (7, 40, 1)
+
+
+def test_tensors_of_several_chunks_come_back_and_compress(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    tensors = {
+        "noise": random.Random(1).randbytes(9 * MIB + 5),
+        "zeros": bytes(9 * MIB),
+        "exact": random.Random(2).randbytes(4 * MIB),
+    }
+    snapshots.commit(checkpoints, 1, world_size=1, tensors=tensors)
+    directory = checkpoints.step_directory(1)
+    index = load_index(directory, 0)
+    target = snapshots.empty(slot_bytes_needed(index))
+
+    read_shard(directory, 0, target, generation=1)
+
+    assert contents(target) == tensors
+    assert index.raw_bytes == 22 * MIB + 5
+    assert index.tensors[1].stored_bytes < MIB
+    assert index.shard_bytes == shard_path(directory, 0).stat().st_size
+
+
+def test_same_snapshot_is_written_as_the_same_bytes(snapshots: "Snapshots", tmp_path: Path) -> None:
+    slot = snapshots.slot(0, 5)
+    first = write_shard(slot, tmp_path / "a", run="run", world_size=1)
+    second = write_shard(slot, tmp_path / "b", run="run", world_size=1)
+    assert first == second
+    for path in (shard_path, index_path):
+        assert path(tmp_path / "a", 0).read_bytes() == path(tmp_path / "b", 0).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["rank-00000.shard", "rank-00000.json", MANIFEST])
+def test_every_flipped_byte_is_found(name: str, snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+    snapshots.commit(checkpoints, 1, world_size=1)
+    directory = checkpoints.step_directory(1)
+    target = snapshots.fill(snapshots.empty(), 0, 99)
+    path = directory / name
+    good = path.read_bytes()
+    generator = random.Random(3)
+    for position in range(len(good)):
+        flipped = good[position] ^ generator.randrange(1, 256)
+        path.write_bytes(good[:position] + bytes([flipped]) + good[position + 1 :])
+        with pytest.raises(CheckpointUnreadable, match=str(directory)):
+            read_shard(directory, 0, target, generation=1)
+    with Slot(target) as slot:
+        # The manifest and the index are checked before the slot is touched.
+        assert slot.header.state is (SlotState.EMPTY if name.endswith(".shard") else SlotState.COMPLETE)
+    path.write_bytes(good)
+    read_shard(directory, 0, target, generation=1)
+
+
+def test_damage_is_reported_with_file_and_tensor(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+    snapshots.commit(checkpoints, 1, world_size=1)
+    directory = checkpoints.step_directory(1)
+    path = shard_path(directory, 0)
+    data = bytearray(path.read_bytes())
+    weight = load_index(directory, 0).tensors[0]
+    data[weight.stored_offset + weight.stored_bytes // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CheckpointUnreadable, match=r"rank-00000\.shard is damaged: tensor model\.weight"):
+        read_shard(directory, 0, snapshots.empty(), generation=1)
+
+
+@pytest.mark.parametrize("change", [-300, -1, 1, 300])
+def test_shard_of_another_length_is_found(
+    change: int, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    snapshots.commit(checkpoints, 1, world_size=1)
+    path = shard_path(checkpoints.step_directory(1), 0)
+    data = path.read_bytes()
+    path.write_bytes(data[:change] if change < 0 else data + bytes(change))
+    with pytest.raises(CheckpointUnreadable, match=r"rank-00000\.shard"):
+        read_shard(path.parent, 0, snapshots.empty(), generation=1)
+
+
+def test_sound_index_of_another_save_is_refused(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+    snapshots.commit(checkpoints, 1, generation=1)
+    other = CheckpointDirectory(checkpoints.path.parent / "other", kept=1)
+    snapshots.commit(other, 1, generation=2)
+    for path in (shard_path, index_path):
+        path(other.step_directory(1), 0).rename(path(checkpoints.step_directory(1), 0))
+    with pytest.raises(CheckpointUnreadable, match="index of rank 0 is not the one that was committed"):
+        read_shard(checkpoints.step_directory(1), 0, snapshots.empty(), generation=1)
+
+
+def test_missing_files_and_ranks_are_named(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+    snapshots.commit(checkpoints, 1, world_size=2)
+    directory = checkpoints.step_directory(1)
+    with pytest.raises(CheckpointUnreadable, match="no shard of rank 2: its world has 2 ranks"):
+        read_shard(directory, 2, snapshots.empty(), generation=1)
+    shard_path(directory, 1).unlink()
+    with pytest.raises(CheckpointUnreadable, match=r"rank-00001\.shard: No such file"):
+        read_shard(directory, 1, snapshots.empty(), generation=1)
+
+
+def test_slot_that_is_too_small_is_refused_and_left_empty(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    snapshots.commit(checkpoints, 1, world_size=1, tensors={"weight": bytes(100_000)})
+    target = snapshots.empty(50_000)
+    with pytest.raises(SnapshotError, match="too few for tensor weight"):
+        read_shard(checkpoints.step_directory(1), 0, target, generation=1)
+    with Slot(target) as slot:
+        assert slot.header.state is SlotState.EMPTY
+
+
+def test_incomplete_slot_is_not_written(snapshots: "Snapshots", tmp_path: Path) -> None:
+    slot = snapshots.empty()
+    with pytest.raises(CheckpointError, match="holds no complete snapshot"):
+        write_shard(slot, tmp_path / "step", run="run", world_size=1)
+    slot.unlink()
+    with pytest.raises(CheckpointError, match=r"slot .* cannot be read"):
+        write_shard(slot, tmp_path / "step", run="run", world_size=1)
+    assert not (tmp_path / "step").exists()
+
+
+def test_slot_that_changes_meanwhile_is_not_written(
+    snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = snapshots.slot(0, 5)
+
+    def begin_again(*_: object) -> None:
+        with Slot(path) as slot:
+            slot.begin(generation=1, step=6, rank=0)
+
+    monkeypatch.setattr(shard, "verify_shard", begin_again)
+    with pytest.raises(CheckpointError, match="changed while its checkpoint was written"):
+        write_shard(path, tmp_path / "step", run="run", world_size=1)
+    assert list((tmp_path / "step").iterdir()) == []
+
+
+def test_disk_that_returns_other_bytes_is_noticed(
+    snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flush_badly(new: NewFile) -> None:
+        data = bytearray(new.path.read_bytes())
+        data[len(data) // 2] ^= 1
+        new.path.write_bytes(data)
+
+    monkeypatch.setattr(NewFile, "flush", flush_badly)
+    with pytest.raises(CheckpointError, match=r"did not read back .* set --checkpoints"):
+        write_shard(snapshots.slot(0, 5), tmp_path / "step", run="run", world_size=1)
+    assert list((tmp_path / "step").iterdir()) == []
+
+
+def test_checkpoint_of_another_run_is_not_replaced(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+    manifest = snapshots.commit(checkpoints, 1)
+    with pytest.raises(CheckpointError, match="checkpoint of run run: set --checkpoints"):
+        write_shard(snapshots.slot(0, 1), checkpoints.step_directory(1), run="newcomer", world_size=2)
+    assert checkpoints.verify(1) == manifest
+
+
+def test_full_disk_is_one_line_with_the_fix_and_leaves_nothing(snapshots: "Snapshots", small_tmpfs: Path) -> None:
+    noise = {"weight": random.Random(1).randbytes(2 * MIB)}
+    with pytest.raises(CheckpointError, match=r"No space left on device: free space .* --checkpoints") as raised:
+        write_shard(snapshots.slot(0, 1, tensors=noise), small_tmpfs / "step", run="run", world_size=1)
+    assert "\n" not in str(raised.value)
+    assert list((small_tmpfs / "step").iterdir()) == []
+
+
+def test_file_size_limit_is_one_line_with_the_fix_and_leaves_nothing(snapshots: "Snapshots", tmp_path: Path) -> None:
+    slot = snapshots.slot(0, 1, tensors={"weight": random.Random(1).randbytes(2 * MIB)})
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def write_with_limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, MIB))
+        try:
+            write_shard(slot, tmp_path / "step", run="run", world_size=1)
+        except CheckpointError as error:
+            sender.send_bytes(str(error).encode())
+
+    process = context.Process(target=write_with_limit)
+    process.start()
+    assert receiver.poll(20)
+    assert b"File too large: raise the file size limit (ulimit -f) or set --checkpoints" in receiver.recv_bytes()
+    process.join()
+    assert list((tmp_path / "step").iterdir()) == []
+
+
+def test_read_only_file_system_is_one_line_with_the_fix(snapshots: "Snapshots", small_tmpfs: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", small_tmpfs], check=True)
+    with pytest.raises(CheckpointError, match=r"Read-only file system: make it writable .* --checkpoints"):
+        write_shard(snapshots.slot(0, 1), small_tmpfs / "step", run="run", world_size=1)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_directory_without_permission_is_one_line_with_the_fix(snapshots: "Snapshots", tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(CheckpointError, match=r"Permission denied: make it writable .* --checkpoints"):
+        write_shard(snapshots.slot(0, 1), tmp_path / "closed" / "step", run="run", world_size=1)
+
+
+def test_path_below_a_file_is_one_line_with_the_fix(snapshots: "Snapshots", tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="set --checkpoints to a directory, not to a file"):
+        write_shard(snapshots.slot(0, 1), tmp_path / "file" / "step", run="run", world_size=1)
+
+
+def test_lowered_priority_is_the_calling_threads_alone() -> None:
+    niceness: list[int] = []
+
+    def work() -> None:
+        lower_priority()
+        lower_priority()
+        niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert niceness == [max(before, 10)]
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before

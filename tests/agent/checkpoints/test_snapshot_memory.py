@@ -1,0 +1,294 @@
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast_agent import snapshot_memory
+from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_agent.memory_room import Room, cgroup_free_bytes, memory_room
+from holdfast_agent.restore import restore
+from holdfast_agent.snapshot_memory import SnapshotMemory
+from holdfast_proto.snapshot import Slot, SlotState, SnapshotError
+
+if TYPE_CHECKING:
+    from tests.agent.checkpoints.conftest import Snapshots
+
+KIB = 1 << 10
+PETABYTE = 1 << 50
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> SnapshotMemory:
+    return new_memory(tmp_path)
+
+
+def new_memory(tmp_path: Path, node: str = "node-a") -> SnapshotMemory:
+    (tmp_path / "shm").mkdir(exist_ok=True)
+    return SnapshotMemory(tmp_path / "shm", tmp_path / "run" / "slots", "run", node)
+
+
+@pytest.fixture
+def scarce(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for one rank of 64 KiB, but not for two."""
+    room = Room(250 * KIB, "/dev/shm", "enlarge it (docker: --shm-size) or set --shm-directory")
+    monkeypatch.setattr(snapshot_memory, "memory_room", lambda _: room)
+
+
+def test_rank_gets_three_private_slots(memory: SnapshotMemory, tmp_path: Path) -> None:
+    grant = memory.grant(3, 100 * KIB + 1, ranks_on_node=2)
+    directory = tmp_path / "shm" / f"holdfast-{os.geteuid()}-run@node-a"
+    assert grant.paths == tuple(directory / f"rank-00003.{number}.slot" for number in range(3))
+    assert (grant.on_disk, grant.reason, grant.needed_bytes) == (False, "", 0)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    for path in grant.paths:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert path.stat().st_size == 104 * KIB
+        assert path.stat().st_blocks * 512 >= 104 * KIB
+    assert memory.slots(3) == list(grant.paths)
+    assert memory.slots(4) == []
+
+
+def test_slots_that_are_large_enough_are_granted_again(memory: SnapshotMemory) -> None:
+    first = memory.grant(0, 64 * KIB, ranks_on_node=1)
+    assert memory.grant(0, 64 * KIB, ranks_on_node=1) == first
+    assert memory.grant(0, 10, ranks_on_node=1) == first
+
+
+def test_larger_slots_replace_smaller_ones_without_losing_a_snapshot(
+    memory: SnapshotMemory, snapshots: "Snapshots"
+) -> None:
+    old = memory.grant(0, 64 * KIB, ranks_on_node=1).paths
+    snapshots.fill(old[0], 0, 7, persist=False)
+    new = memory.grant(0, 128 * KIB, ranks_on_node=1).paths
+    assert not set(old) & set(new)
+    assert [path.exists() for path in old] == [True, False, False]
+    assert memory.complete_steps(0) == [7]
+    snapshots.fill(new[0], 0, 8, persist=False)
+    assert memory.grant(0, 128 * KIB, ranks_on_node=1).paths == new
+    assert memory.complete_steps(0) == [7, 8]
+    snapshots.fill(new[1], 0, 9, persist=False)
+    assert memory.grant(0, 128 * KIB, ranks_on_node=1).paths == new
+    assert memory.complete_steps(0) == [8, 9]
+    assert not old[0].exists()
+
+
+def test_node_without_room_for_all_its_ranks_uses_disk_for_all(
+    scarce: None, memory: SnapshotMemory, tmp_path: Path
+) -> None:
+    grant = memory.grant(0, 64 * KIB, ranks_on_node=2)
+    assert grant.on_disk
+    assert grant.paths == tuple(tmp_path / "run" / "slots" / "node-a" / f"rank-00000.{n}.slot" for n in range(2))
+    assert (grant.needed_bytes, grant.free_bytes) == (2 * 3 * 64 * KIB, 250 * KIB)
+    assert "need 0.4 MiB" in grant.reason
+    assert "only 0.2 MiB" in grant.reason
+    assert "--shm-size" in grant.reason
+    assert memory.grant(1, 8 * KIB, ranks_on_node=2).on_disk
+    assert not list((tmp_path / "shm").iterdir())
+
+
+def test_ranks_that_have_slots_are_not_counted_again(scarce: None, memory: SnapshotMemory) -> None:
+    assert not memory.grant(0, 32 * KIB, ranks_on_node=2).on_disk
+    assert not memory.grant(1, 64 * KIB, ranks_on_node=2).on_disk
+
+
+def test_request_that_fits_nowhere_is_refused_with_reasons(memory: SnapshotMemory, tmp_path: Path) -> None:
+    grant = memory.grant(0, PETABYTE, ranks_on_node=1)
+    assert grant.paths == ()
+    assert f"snapshots need {3 * 2**20:.1f} GiB in {tmp_path / 'shm'}" in grant.reason
+    assert f"{tmp_path / 'run' / 'slots' / 'node-a'} needs" in grant.reason
+    assert grant.needed_bytes == 3 * PETABYTE
+    assert 0 < grant.free_bytes < PETABYTE
+    assert memory.slots(0) == []
+
+
+def test_small_memory_file_system_is_measured(small_tmpfs: Path, tmp_path: Path) -> None:
+    memory = SnapshotMemory(small_tmpfs, tmp_path / "slots", "run", "node-a")
+    assert not memory.grant(0, 64 * KIB, ranks_on_node=5).on_disk
+    grant = memory.grant(1, 64 * KIB, ranks_on_node=6)
+    assert grant.on_disk
+    assert grant.free_bytes < (1 << 20) - 3 * 64 * KIB
+    assert str(small_tmpfs) in grant.reason
+    assert len(memory.slots(0)) == 3
+
+
+def test_memory_that_fills_up_meanwhile_falls_back_to_disk(
+    small_tmpfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_memory, "memory_room", lambda _: Room(PETABYTE, "", ""))
+    memory = SnapshotMemory(small_tmpfs, tmp_path / "slots", "run", "node-a")
+    grant = memory.grant(0, 500 * KIB, ranks_on_node=1)
+    assert grant.on_disk
+    assert os.strerror(errno.ENOSPC) in grant.reason
+    assert len(grant.paths) == 2
+    assert [path for path in small_tmpfs.rglob("*") if path.is_file()] == []
+
+
+def test_directory_that_others_could_have_prepared_is_not_used(tmp_path: Path, snapshots: "Snapshots") -> None:
+    own = tmp_path / "shm" / f"holdfast-{os.geteuid()}-run@node-a"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    bait = snapshots.slot(0, 7).rename(elsewhere / "rank-00000.0.slot")
+
+    (tmp_path / "shm").mkdir()
+    own.symlink_to(elsewhere)
+    _expect_disk(new_memory(tmp_path), "not a directory of this user alone")
+    own.unlink()
+    own.mkdir()
+    own.chmod(0o770)
+    _expect_disk(new_memory(tmp_path), "not a directory of this user alone")
+    if os.geteuid() == 0:
+        own.chmod(0o700)
+        os.chown(own, 12345, 12345)
+        _expect_disk(new_memory(tmp_path), "not a directory of this user alone")
+    assert bait.exists()
+
+
+def _expect_disk(memory: SnapshotMemory, reason: str) -> None:
+    memory.adopt()
+    assert memory.complete_steps(0) == []
+    grant = memory.grant(0, 64 * KIB, ranks_on_node=1)
+    assert grant.on_disk
+    assert reason in grant.reason
+    assert "--shm-directory" in grant.reason
+    memory.remove_all()
+
+
+def test_new_agent_adopts_what_the_old_one_left(memory: SnapshotMemory, snapshots: "Snapshots", tmp_path: Path) -> None:
+    granted = {rank: memory.grant(rank, 64 * KIB, ranks_on_node=2) for rank in range(2)}
+    snapshots.fill(granted[1].paths[2], 1, 7)
+    successor = new_memory(tmp_path)
+    successor.adopt()
+    assert not successor.on_disk
+    assert [successor.slots(rank) for rank in range(2)] == [list(granted[rank].paths) for rank in range(2)]
+    assert successor.complete_steps(1) == [7]
+    assert successor.grant(1, 64 * KIB, ranks_on_node=2) == granted[1]
+
+
+def test_new_agent_adopts_slots_on_disk(scarce: None, memory: SnapshotMemory, tmp_path: Path) -> None:
+    granted = memory.grant(0, 64 * KIB, ranks_on_node=4)
+    successor = new_memory(tmp_path)
+    successor.adopt()
+    assert successor.on_disk
+    assert successor.slots(0) == list(granted.paths)
+    assert successor.grant(1, 8 * KIB, ranks_on_node=2).on_disk
+
+
+def test_slots_half_created_are_not_granted(memory: SnapshotMemory, tmp_path: Path) -> None:
+    paths = memory.grant(0, 64 * KIB, ranks_on_node=1).paths
+    paths[2].unlink()
+    paths[1].write_bytes(b"")
+    successor = new_memory(tmp_path)
+    successor.adopt()
+    assert successor.slots(0) == []
+    assert not paths[1].exists()
+    assert len(successor.grant(0, 64 * KIB, ranks_on_node=1).paths) >= 3
+    assert len(successor.slots(0)) >= 3
+
+
+def test_agent_that_starts_anew_is_not_disturbed_by_leftovers(memory: SnapshotMemory, tmp_path: Path) -> None:
+    paths = memory.grant(0, 64 * KIB, ranks_on_node=1).paths
+    assert new_memory(tmp_path).grant(0, 128 * KIB, ranks_on_node=1).paths == paths
+    assert paths[0].stat().st_size == 128 * KIB
+
+
+def test_newest_common_step_is_one_that_all_ranks_hold(memory: SnapshotMemory, snapshots: "Snapshots") -> None:
+    for rank, steps in {0: (7, 9, 8), 1: (8, 7, 6)}.items():
+        for path, step in zip(memory.grant(rank, 64 * KIB, ranks_on_node=2).paths, steps, strict=True):
+            snapshots.fill(path, rank, step, persist=False)
+    assert memory.complete_steps(0) == [7, 8, 9]
+    assert memory.newest_common([0, 1]) == 8
+    assert memory.newest_common([0]) == 9
+    assert memory.newest_common([0, 1, 2]) is None
+    assert memory.newest_common([]) is None
+    held = memory.slot_holding(1, 8)
+    assert held == memory.slots(1)[0]
+    with Slot(held) as slot:
+        slot.begin(generation=1, step=10, rank=1)
+    assert memory.newest_common([0, 1]) == 7
+    assert memory.slot_holding(1, 8) is None
+
+
+def test_pinned_slot_is_found_first_and_handed_back(memory: SnapshotMemory, snapshots: "Snapshots") -> None:
+    paths = memory.grant(0, 64 * KIB, ranks_on_node=1).paths
+    for path, persist in zip(paths, (False, True, False), strict=True):
+        snapshots.fill(path, 0, 7, persist=persist)
+    assert memory.slot_holding(0, 7) == paths[1]
+    memory.release(0, 7)
+    headers = [memory.header(path) for path in paths]
+    assert [header is not None and header.persist for header in headers] == [False] * 3
+    assert memory.complete_steps(0) == [7]
+
+
+def test_only_the_step_to_restore_is_kept(memory: SnapshotMemory, snapshots: "Snapshots") -> None:
+    old = memory.grant(0, 64 * KIB, ranks_on_node=2).paths
+    snapshots.fill(old[0], 0, 9)
+    paths = memory.grant(0, 128 * KIB, ranks_on_node=2).paths
+    for path, step in zip(paths, (7, 8), strict=False):
+        snapshots.fill(path, 0, step, persist=True)
+    with Slot(paths[2]) as slot:
+        slot.begin(generation=1, step=7, rank=0)
+    memory.keep_only(7)
+    headers = [memory.header(path) for path in paths]
+    assert [header and (header.state, header.persist) for header in headers] == [
+        (SlotState.COMPLETE, False),
+        (SlotState.EMPTY, False),
+        (SlotState.EMPTY, False),
+    ]
+    assert not old[0].exists()
+    memory.keep_only(-1)
+    assert memory.complete_steps(0) == []
+    assert memory.slots(0) == list(paths)
+
+
+def test_end_removes_this_nodes_slots_and_no_others(scarce: None, memory: SnapshotMemory, tmp_path: Path) -> None:
+    neighbour = new_memory(tmp_path, "node-b")
+    kept = neighbour.grant(1, 8 * KIB, ranks_on_node=1).paths
+    memory.grant(0, 8 * KIB, ranks_on_node=1)
+    memory.grant(0, 64 * KIB, ranks_on_node=8)
+    new_memory(tmp_path).remove_all()
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
+    assert [path.name for path in (tmp_path / "shm").iterdir()] == [f"holdfast-{os.geteuid()}-run@node-b"]
+    new_memory(tmp_path).remove_all()
+
+
+def test_checkpoint_is_restored_into_slots_that_the_rank_goes_on_with(
+    memory: SnapshotMemory, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    snapshots.commit(checkpoints, 7)
+    slot = restore(checkpoints.step_directory(7), 1, memory, generation=3, ranks_on_node=2)
+    assert memory.slot_holding(1, 7) == slot
+    assert memory.complete_steps(1) == [7]
+    # The size that the rank once asked for.
+    assert slot in memory.grant(1, 1 << 16, ranks_on_node=2).paths
+
+
+def test_checkpoint_that_finds_no_slot_is_said_so(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+) -> None:
+    snapshots.commit(checkpoints, 7)
+    (tmp_path / "file").touch()
+    memory = SnapshotMemory(tmp_path / "missing", tmp_path / "file", "run", "node-a")
+    with pytest.raises(SnapshotError, match=r"rank 1 has no slot to restore into: .*--shm-directory"):
+        restore(checkpoints.step_directory(7), 1, memory, generation=3, ranks_on_node=2)
+
+
+def test_tightest_memory_limit_of_all_enclosing_groups_counts(tmp_path: Path) -> None:
+    pod, container = tmp_path / "pod", tmp_path / "pod" / "container"
+    container.mkdir(parents=True)
+    for group, limit, current, inactive in ((pod, "1000", 900, 300), (container, "max", 500, 0)):
+        (group / "memory.max").write_text(f"{limit}\n")
+        (group / "memory.current").write_text(f"{current}\n")
+        (group / "memory.stat").write_text(f"anon 5\ninactive_file {inactive}\n")
+    assert cgroup_free_bytes(container, tmp_path) == 400
+    (container / "memory.max").write_text("550\n")
+    assert cgroup_free_bytes(container, tmp_path) == 50
+    assert cgroup_free_bytes(tmp_path / "elsewhere", tmp_path) is None
+
+
+def test_room_keeps_a_reserve(small_tmpfs: Path) -> None:
+    room = memory_room(small_tmpfs)
+    assert (1 << 20) * 9 // 10 < room.free_bytes < 1 << 20
+    assert room.limit == str(small_tmpfs)

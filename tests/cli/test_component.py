@@ -1,0 +1,110 @@
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast_cli.component import LONGEST_BACKOFF_S, ComponentSpec, describe_exit, next_backoff_s
+from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.processes import identify
+from holdfast_cli.supervisor import Supervisor
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Supervisor]:
+    supervisor = Supervisor()
+    yield supervisor
+    supervisor.close(5.0)
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Callable[..., ComponentSpec]:
+    def build(code: str, is_final: Callable[[int], bool] = lambda _: False) -> ComponentSpec:
+        return ComponentSpec(
+            name="dummy",
+            command=[sys.executable, "-c", code],
+            log=tmp_path / "dummy.log",
+            environment={"DUMMY": "value"},
+            is_final=is_final,
+        )
+
+    return build
+
+
+def test_backoff_doubles_up_to_its_limit_and_starts_anew_after_a_steady_life() -> None:
+    delays = [0.0]
+    for _ in range(7):
+        delays.append(next_backoff_s(delays[-1], uptime_s=0.1))
+    assert delays[1:] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert next_backoff_s(LONGEST_BACKOFF_S, uptime_s=10.0) == 0.2
+
+
+def test_a_component_that_dies_is_started_again_and_counted(supervisor: Supervisor, spec, wait_for) -> None:
+    component = supervisor.add(spec("import time; time.sleep(600)"))
+    first = wait_for(lambda: component.pid, "start")
+    component.kill()
+    second = wait_for(lambda: component.pid, "restart")
+    assert second != first
+    assert component.restarts == 1
+    assert supervisor.notes() == ["dummy: started again 1 times"]
+
+
+def test_a_suspended_component_stays_down_until_resumed(supervisor: Supervisor, spec, wait_for) -> None:
+    component = supervisor.add(spec("import time; time.sleep(600)"))
+    wait_for(lambda: component.pid, "start")
+    component.suspended = True
+    component.kill()
+    wait_for(lambda: component.restarts == 1, "the exit is noticed")
+    due = time.monotonic() + next_backoff_s(0, 0)
+    while time.monotonic() < due + 0.1:
+        assert component.pid is None
+        time.sleep(0.01)
+    component.suspended = False
+    wait_for(lambda: component.pid, "restart")
+
+
+def test_a_component_that_calls_its_configuration_wrong_is_not_started_again(
+    supervisor: Supervisor, spec, wait_for
+) -> None:
+    component = supervisor.add(spec("import sys; print('holdfast: --node is taken', file=sys.stderr); sys.exit(78)"))
+    wait_for(lambda: component.fatal, "the exit is noticed")
+    with pytest.raises(ConfigurationError, match=r"^--node is taken$"):
+        supervisor.raise_if_fatal()
+    assert component.restarts == 0
+
+
+def test_a_component_whose_work_is_done_is_not_started_again(supervisor: Supervisor, spec, wait_for) -> None:
+    component = supervisor.add(spec("raise SystemExit(3)", is_final=lambda code: code == 3))
+    wait_for(lambda: component.done, "the exit is noticed")
+    assert component.restarts == 0
+    assert supervisor.notes() == []
+
+
+def test_a_component_gets_a_session_of_its_own_and_its_environment(
+    supervisor: Supervisor, spec, wait_for, tmp_path: Path
+) -> None:
+    code = (
+        "import os; print(os.getsid(0) == os.getpid(), os.environ['DUMMY'], flush=True); import time; time.sleep(600)"
+    )
+    component = supervisor.add(spec(code))
+    assert wait_for(component.newest_line, "output") == "True value"
+
+
+def test_a_component_that_ignores_sigterm_is_killed_at_the_end(spec, wait_for) -> None:
+    supervisor = Supervisor()
+    code = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+    )
+    component = supervisor.add(spec(code))
+    wait_for(component.newest_line, "output")
+    identity = identify(component.pid or 0)
+    assert identity is not None
+    supervisor.close(0.1)
+    assert not identity.is_alive()
+
+
+def test_exits_are_described_in_words() -> None:
+    assert describe_exit(3) == "exited with code 3"
+    assert describe_exit(-9) == "was killed by SIGKILL"
+    assert describe_exit(-63) == "was killed by signal 63"

@@ -1,0 +1,222 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast_cli.ending import end_run
+from holdfast_cli.errors import CommandError, ConfigurationError, InterruptionError
+from holdfast_cli.interruption import Interruption
+from holdfast_cli.local_run import LocalRun
+from holdfast_cli.local_run_options import LocalRunOptions
+from holdfast_cli.processes import identify
+from holdfast_cli.redis_server import answers
+from holdfast_cli.run_record import find_record, load_record
+from holdfast_cli.store import connect
+from holdfast_proto import keys
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_RUNNING, RunSpec
+
+Options = Callable[..., LocalRunOptions]
+
+
+def is_alive(pid: int) -> bool:
+    identity = identify(pid)
+    return identity is not None and identity.is_alive()
+
+
+def everything_of(run: LocalRun) -> list[int]:
+    """The pids of all processes of a run, recorded or not."""
+    components = [run.pid_of(name) for name in ("redis", "daemon", "agent")]
+    helper = int((run.paths.directory / "helper.pid").read_text())
+    return [pid for pid in (*components, *run.rank_pids().values(), helper) if pid is not None]
+
+
+def finish(run_directory: Path, **fields: object) -> None:
+    status = RunStatus(run=run_directory.name, phase=RUN_PHASE_FINISHED, generation=1, newest_step=9, **fields)
+    partial = run_directory / "status.pb.partial"
+    partial.write_bytes(status.SerializeToString())
+    partial.replace(run_directory / "status.pb")
+
+
+def test_a_run_comes_up_and_leaves_nothing_but_its_directory(options: Options, tmp_path: Path) -> None:
+    with LocalRun(options()) as run:
+        assert run.status().phase == RUN_PHASE_RUNNING
+        assert run.warm_parent_pid() == int((run.paths.directory / "helper.pid").read_text())
+        pids = everything_of(run)
+        assert len(pids) == 5
+        assert all(is_alive(pid) for pid in pids)
+        assert run.paths.runtime.stat().st_mode & 0o777 == 0o700
+    assert [pid for pid in pids if is_alive(pid)] == []
+    assert not run.paths.runtime.exists()
+    assert list((tmp_path / "shm").iterdir()) == []
+    assert find_record(tmp_path / "runs", None).outcome == "stopped"
+
+
+def test_the_spec_is_published_before_the_components_start(options: Options) -> None:
+    with LocalRun(options(ranks=4, checkpoint_every=20)) as run:
+        client = connect(run.store_url)
+        spec = RunSpec.FromString(client.get(keys.spec("testing")))
+        assert client.smembers(keys.RUNS) == {b"testing"}
+        client.close()
+    assert (spec.run, spec.nodes, spec.ranks_per_node, list(spec.command)) == ("testing", 1, 4, ["python", "train.py"])
+    assert (spec.snapshot_every, spec.checkpoint_every, spec.checkpoints_kept) == (10, 20, 3)
+    assert spec.checkpoint_directory == str(run.paths.directory / "checkpoints")
+    assert spec.instance
+
+
+def test_the_record_names_the_components_and_prometheus_finds_them(options: Options) -> None:
+    with LocalRun(options()) as run:
+        record = load_record(run.paths.directory)
+        assert record is not None
+        assert record.components["agent"] == {"pid": run.pid_of("agent"), "metrics_port": 12345}
+        assert record.components["redis"] == {"pid": run.pid_of("redis")}
+        targets = json.loads((run.paths.directory / "targets.json").read_text())
+    assert targets == [
+        {"targets": ["127.0.0.1:12345"], "labels": {"component": "agent"}},
+        {"targets": ["127.0.0.1:12345"], "labels": {"component": "daemon"}},
+    ]
+
+
+def test_waiting_ends_with_the_run_and_returns_its_last_status(options: Options) -> None:
+    seen = []
+    with LocalRun(options()) as run:
+
+        def observe(status: RunStatus) -> None:
+            seen.append(status.phase)
+            finish(run.paths.directory)
+
+        status = run.wait(observe, timeout_s=20)
+    assert status.phase == RUN_PHASE_FINISHED
+    assert seen[0] == RUN_PHASE_RUNNING
+    record = load_record(run.paths.directory)
+    assert record is not None
+    assert record.outcome == "finished"
+
+
+def test_a_killed_daemon_and_agent_come_back_and_the_run_can_be_waited_for(options: Options, wait_for) -> None:
+    with LocalRun(options()) as run:
+        for name in ("daemon", "agent"):
+            before = run.pid_of(name)
+            assert before is not None
+            os.kill(before, signal.SIGKILL)
+            wait_for(lambda name=name, before=before: run.pid_of(name) not in (None, before), f"{name} restarted")
+        finish(run.paths.directory)
+        assert run.wait(timeout_s=20).phase == RUN_PHASE_FINISHED
+
+
+def test_a_suspended_component_stays_away_until_resumed(options: Options, wait_for) -> None:
+    with LocalRun(options()) as run:
+        run.suspend_restart("daemon")
+        os.kill(run.pid_of("daemon") or 0, signal.SIGKILL)
+        wait_for(lambda: "daemon: started again 1 times, is down" in run.notes(), "the exit is noticed")
+        with pytest.raises(CommandError, match="no daemon answers"):
+            run.status()
+        run.resume_restart("daemon")
+        wait_for(lambda: run.pid_of("daemon"), "restart")
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_killed_redis_comes_back_with_its_data_unless_emptied(options: Options, empty: bool) -> None:
+    with LocalRun(options()) as run:
+        before = run.pid_of("redis")
+        client = connect(run.store_url)
+        client.set("kept", "value")
+        client.execute_command("WAITAOF", 1, 0, 5000)
+        client.close()
+        run.restart_redis(empty=empty)
+        assert answers(run.store_url)
+        assert run.pid_of("redis") != before
+        client = connect(run.store_url)
+        assert client.get("kept") == (None if empty else b"value")
+        client.close()
+
+
+def test_a_run_name_is_taken_while_its_run_goes_on(options: Options) -> None:
+    with LocalRun(options()) as run:
+        with pytest.raises(CommandError) as caught, LocalRun(options()):
+            pass
+        assert str(caught.value).startswith(f"run testing is already running (pid {os.getpid()}): choose another --run")
+        assert run.status().phase == RUN_PHASE_RUNNING
+    with LocalRun(options()) as again:
+        assert again.pid_of("agent") is not None
+
+
+def test_an_agent_that_calls_its_configuration_wrong_ends_the_start_with_its_line(
+    options: Options, tmp_path: Path
+) -> None:
+    complaint = "--checkpoints /nowhere: cannot be written"
+    with (
+        pytest.raises(ConfigurationError) as caught,
+        LocalRun(options(environment={"FAKE_AGENT_COMPLAINT": complaint})),
+    ):
+        pass
+    assert str(caught.value) == complaint
+    assert list((tmp_path / "shm").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_wait_and_nothing_is_left(options: Options, number: signal.Signals) -> None:
+    with (
+        Interruption() as interruption,
+        pytest.raises(InterruptionError) as caught,
+        LocalRun(options(), interruption) as run,
+    ):
+        pids = everything_of(run)
+        threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+        run.wait(timeout_s=20)
+    assert caught.value.exit_code == 128 + number
+    assert [pid for pid in pids if is_alive(pid)] == []
+    assert not run.paths.runtime.exists()
+
+
+SUPERVISE = """
+import sys
+from pathlib import Path
+from holdfast_cli import local_commands
+from holdfast_cli.local_run import LocalRun
+from holdfast_cli.local_run_options import LocalRunOptions
+fakes, directory, memory = sys.argv[1:]
+local_commands.HOLDFAST = (sys.executable, fakes)
+options = LocalRunOptions(run="testing", command=("x",), directory=Path(directory), shm_directory=Path(memory))
+with LocalRun(options) as run:
+    pids = [run.pid_of(name) for name in ("redis", "daemon", "agent")]
+    print(*pids, (run.paths.directory / "helper.pid").read_text(), flush=True)
+    run.wait()
+"""
+
+
+def test_a_killed_supervisor_takes_its_components_along_and_the_rest_can_be_cleared_up(
+    options: Options, tmp_path: Path, wait_for
+) -> None:
+    settings = options()
+    fakes = str(Path(__file__).with_name("fakes.py"))
+    arguments = [sys.executable, "-c", SUPERVISE, fakes, str(settings.directory), str(settings.shm_directory)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        *components, helper = (int(word) for word in supervisor.stdout.readline().split())
+        supervisor.kill()
+    wait_for(lambda: not any(is_alive(pid) for pid in components), "components die with their parent")
+    assert is_alive(helper)
+    record = find_record(settings.directory, "testing")
+    assert "cleared up" in end_run(record, 5.0)
+    assert not is_alive(helper)
+    assert list((tmp_path / "shm").iterdir()) == []
+    assert find_record(settings.directory, "testing").outcome == "cut short"
+
+
+def test_settings_that_make_no_sense_are_refused_with_the_flag_to_change(options: Options) -> None:
+    for changes, flag in (
+        ({"run": "no/slash"}, "--run"),
+        ({"command": ()}, "after --"),
+        ({"ranks": 0}, "--ranks"),
+        ({"checkpoint_every": 15}, "--checkpoint-every"),
+        ({"redis_url": "redis://:secret@host"}, "--redis-password-file"),
+    ):
+        with pytest.raises(ConfigurationError, match=flag):
+            options(**changes)

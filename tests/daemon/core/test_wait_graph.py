@@ -1,0 +1,368 @@
+"""Hangs told as states of ranks, and who is named for them."""
+
+import itertools
+from collections.abc import Sequence
+
+from holdfast_daemon.core.wait_graph import EDGES_KEPT, ArrivedCall, Finding, find
+from holdfast_proto.v1 import common_pb2, store_pb2
+
+SEND, RECV = common_pb2.DIRECTION_SEND, common_pb2.DIRECTION_RECV
+
+
+class World:
+    """All ranks of a run, alive and reporting, with the calls that a test gives them."""
+
+    def __init__(self, size: int) -> None:
+        self.ranks = {
+            rank: store_pb2.RankState(rank=rank, life=store_pb2.LIFE_RUNNING, process_state="S", silent_s=0.1)
+            for rank in range(size)
+        }
+
+    def group(self, name: str, enqueued: dict[int, int], *, completed: int | dict[int, int] = 0) -> None:
+        """Put ranks into a group at the given seqs; ``completed``: of all, or by rank."""
+        for rank, seq in enqueued.items():
+            done = completed if isinstance(completed, int) else completed[rank]
+            self.ranks[rank].progress.groups.add(group=name, members=sorted(enqueued), enqueued=seq, completed=done)
+
+    def channel(self, rank: int, peer: int, direction: "common_pb2.Direction", enqueued: int, completed: int) -> None:
+        self.ranks[rank].progress.channels.add(
+            group="pp", peer=peer, direction=direction, enqueued=enqueued, completed=completed
+        )
+
+    def find(self) -> Finding:
+        return find(self.ranks)
+
+
+def edges(finding: Finding) -> list[tuple[int, int, str, int, str]]:
+    return [(edge.waiter, edge.awaited, edge.group, edge.seq, edge.op) for edge in finding.edges]
+
+
+def test_rank_missing_in_a_collective_is_the_root() -> None:
+    world = World(4)
+    world.group("dp", {0: 7, 1: 7, 2: 6, 3: 7}, completed=6)
+    finding = world.find()
+    assert finding.roots == (2,)
+    assert (finding.group, finding.seq, finding.op) == ("dp", 7, "collective")
+    assert edges(finding) == [
+        (0, 2, "dp", 7, "collective"),
+        (1, 2, "dp", 7, "collective"),
+        (3, 2, "dp", 7, "collective"),
+    ]
+    assert finding.cycle == () and finding.everyone_arrived == ()
+
+
+def test_no_root_while_nobody_waits() -> None:
+    world = World(2)
+    world.group("dp", {0: 6, 1: 6}, completed=6)
+    assert world.find() == Finding((), (), (), (), "", 0, "")
+
+
+def test_no_ranks_no_finding() -> None:
+    assert find({}).roots == ()
+
+
+def test_waiting_is_followed_through_other_groups_to_the_rank_that_waits_for_nothing() -> None:
+    world = World(4)
+    world.group("tp0", {0: 5, 1: 4}, completed=4)
+    world.group("tp1", {2: 4, 3: 4}, completed=4)
+    world.group("dp0", {0: 2, 2: 3}, completed=2)
+    world.group("dp1", {1: 2, 3: 3}, completed=2)
+    finding = world.find()
+    assert finding.roots == (1,)
+    assert edges(finding) == [
+        (0, 1, "tp0", 5, "collective"),
+        (3, 1, "dp1", 3, "collective"),
+        (2, 0, "dp0", 3, "collective"),
+    ]
+
+
+def test_rank_stopped_in_the_middle_of_a_step_of_a_pipeline_is_the_root() -> None:
+    """2 x 2 x 2 (pipeline, data, tensor): rank 5 has taken its input and not joined the tensor collective."""
+    world = World(8)
+    world.group("tp", {0: 12, 1: 12}, completed=12)
+    world.group("tp", {2: 20, 3: 20}, completed=20)
+    world.group("tp", {4: 11, 5: 10}, completed=10)
+    world.group("tp", {6: 20, 7: 20}, completed=20)
+    for first, last in ((0, 4), (1, 5)):
+        world.channel(first, last, SEND, 3, 3)
+        world.channel(first, last, RECV, 2, 1)
+        world.channel(last, first, RECV, 2, 2)
+        world.channel(last, first, SEND, 1, 1)
+    for rank, partner in ((2, 0), (3, 1), (6, 4), (7, 5)):
+        world.group(f"dp{rank}", {partner: 3, rank: 4}, completed=3)
+    world.ranks[5].process_state = "T"
+    world.ranks[5].silent_s = 9.0
+    world.ranks[4].stalled_s = 3.2
+    world.ranks[7].stalled_s = 3.0
+    finding = world.find()
+    assert finding.roots == (5,)
+    assert (finding.group, finding.seq) == ("tp", 11)
+    assert {edge.waiter for edge in finding.edges} == {0, 1, 2, 3, 4, 6, 7}
+
+
+def test_rank_in_its_data_loader_is_the_root() -> None:
+    world = World(4)
+    world.group("dp", {0: 9, 1: 9, 2: 9, 3: 8}, completed=8)
+    world.ranks[3].progress.phase = common_pb2.PHASE_DATA
+    assert world.find().roots == (3,)
+
+
+def test_of_several_calls_the_one_in_which_a_rank_has_waited_longest_is_told() -> None:
+    world = World(5)
+    world.group("dp", {0: 8, 1: 8, 2: 8, 3: 7}, completed=7)
+    world.group("tp", {3: 30, 4: 31}, completed=30)
+    for rank, stalled_s in ((0, 2.0), (1, 2.1), (2, 2.2), (4, 2.9)):
+        world.ranks[rank].stalled_s = stalled_s
+    finding = world.find()
+    assert (finding.group, finding.seq) == ("tp", 31)
+    assert finding.edges[0].group == "tp"
+
+
+def test_rank_that_has_never_entered_a_group_is_awaited_at_its_first_call() -> None:
+    world = World(3)
+    world.group("dp", {0: 1, 1: 1, 2: 0})
+    del world.ranks[2].progress.groups[:]
+    world.ranks[2].life = store_pb2.LIFE_STARTING
+    finding = world.find()
+    assert finding.roots == (2,)
+    assert finding.seq == 1
+
+
+def test_rank_of_which_nothing_is_known_is_the_root() -> None:
+    world = World(3)
+    world.group("dp", {0: 5, 1: 5, 2: 5}, completed=4)
+    del world.ranks[2]
+    assert world.find().roots == (2,)
+
+
+def test_same_name_in_other_members_is_another_group() -> None:
+    world = World(4)
+    world.group("tp", {0: 5, 1: 5}, completed=5)
+    world.group("tp", {2: 9, 3: 8}, completed=8)
+    finding = world.find()
+    assert finding.roots == (3,)
+    assert len(finding.edges) == 1
+
+
+def test_exited_rank_comes_before_one_that_is_stuck() -> None:
+    world = World(8)
+    world.group("a", {0: 4, 1: 4, 2: 4, 3: 3}, completed=3)
+    world.group("b", {4: 4, 5: 3}, completed=3)
+    world.ranks[5].life = store_pb2.LIFE_EXITED
+    assert world.find().roots == (5, 3)
+
+
+def test_roots_come_dead_then_stopped_then_silent_then_by_the_number_of_ranks_held_up() -> None:
+    world = World(12)
+    for rank in range(6):
+        world.group(f"g{rank}", {rank: 3, rank + 6: 4}, completed=3)
+    world.group("more", {2: 7, 6: 8, 7: 8}, completed=7)
+    world.ranks[0].process_state = "t"
+    world.ranks[1].silent_s = 60.0
+    world.ranks[3].process_state = "Z"
+    assert world.find().roots == (3, 0, 1, 2, 4, 5)
+
+
+def test_ranks_held_up_through_others_count() -> None:
+    world = World(6)
+    world.group("a", {0: 1, 2: 2}, completed=1)
+    world.group("b", {1: 1, 3: 2}, completed=1)
+    world.group("c", {3: 1, 4: 2, 5: 2}, completed=1)
+    assert world.find().roots == (1, 0)
+
+
+def test_dead_rank_is_awaited_in_the_call_it_had_enqueued_and_not_completed() -> None:
+    world = World(3)
+    world.group("dp", {0: 5, 1: 5, 2: 5}, completed=4)
+    world.ranks[1].life = store_pb2.LIFE_EXITED
+    finding = world.find()
+    assert finding.roots == (1,)
+    assert finding.seq == 5
+    assert finding.everyone_arrived == ()
+
+
+def test_stopped_rank_waits_for_nobody_because_its_report_is_old() -> None:
+    world = World(3)
+    world.group("a", {0: 8, 1: 7}, completed=7)
+    world.group("b", {1: 5, 2: 4}, completed=4)
+    world.ranks[1].process_state = "T"
+    assert world.find().roots == (1,)
+
+
+def test_silent_rank_waits_for_nobody_because_its_report_is_old() -> None:
+    world = World(4)
+    world.group("a", {0: 8, 1: 7, 3: 8}, completed=7)
+    world.group("b", {1: 5, 2: 4}, completed=4)
+    world.ranks[1].silent_s = 12.0
+    assert world.find().roots == (1,)
+
+
+def test_silence_of_all_ranks_makes_none_of_them_suspect() -> None:
+    world = World(3)
+    world.group("a", {0: 8, 1: 7}, completed=7)
+    world.group("b", {1: 5, 2: 4}, completed=4)
+    for rank in world.ranks.values():
+        rank.silent_s = 30.0
+    assert world.find().roots == (2,)
+
+
+def test_old_report_of_a_stopped_rank_does_not_move_the_call_at_which_it_is_missing() -> None:
+    world = World(3)
+    world.group("dp", {0: 9, 1: 9, 2: 6}, completed={0: 8, 1: 8, 2: 5})
+    world.ranks[2].process_state = "T"
+    assert world.find().seq == 9
+
+
+def test_ranks_ahead_by_different_counts_name_the_one_behind_all() -> None:
+    """Asynchronous collectives: each rank has enqueued as far as it could."""
+    world = World(4)
+    world.group("dp", {0: 9, 1: 7, 2: 6, 3: 8}, completed=6)
+    finding = world.find()
+    assert finding.roots == (2,)
+    assert {edge.awaited for edge in finding.edges} == {2}
+
+
+def test_receiver_waits_for_the_sender_that_has_not_sent() -> None:
+    world = World(2)
+    world.channel(0, 1, RECV, 4, 3)
+    world.channel(1, 0, SEND, 3, 3)
+    finding = world.find()
+    assert finding.roots == (1,)
+    assert edges(finding) == [(0, 1, "pp", 4, "recv")]
+
+
+def test_sender_waits_for_the_receiver_that_has_not_come() -> None:
+    world = World(2)
+    world.channel(0, 1, SEND, 6, 3)
+    world.channel(1, 0, RECV, 4, 4)
+    finding = world.find()
+    assert finding.roots == (1,)
+    assert (finding.seq, finding.op) == (5, "send")
+
+
+def test_sender_stuck_after_sending_ahead_is_the_root_though_its_sends_are_pending() -> None:
+    """Rank 0 has sent ahead and is stuck in user code; rank 1 waits, by way of ranks 3 and 2, for rank 0."""
+    world = World(4)
+    world.channel(0, 1, SEND, 5, 3)
+    world.channel(1, 0, RECV, 3, 3)
+    world.group("right", {1: 8, 3: 7}, completed=7)
+    world.channel(3, 2, RECV, 4, 3)
+    world.channel(2, 3, SEND, 3, 3)
+    world.group("left", {0: 7, 2: 8}, completed=7)
+    finding = world.find()
+    assert finding.roots == (0,)
+    assert finding.cycle == ()
+    assert (finding.group, finding.op) == ("left", "collective")
+
+
+def test_sender_is_not_named_when_the_rank_it_sends_to_is_stuck_on_its_own() -> None:
+    world = World(3)
+    world.channel(0, 1, SEND, 5, 3)
+    world.group("left", {0: 7, 2: 8}, completed=7)
+    assert world.find().roots == (1,)
+
+
+def test_two_ranks_with_nothing_but_sends_to_each_other_are_both_named() -> None:
+    world = World(2)
+    world.channel(0, 1, SEND, 1, 0)
+    world.channel(1, 0, SEND, 1, 0)
+    finding = world.find()
+    assert finding.roots == (0, 1)
+    assert finding.cycle == ()
+
+
+def test_two_orders_of_the_same_calls_are_a_cycle_that_starts_with_the_odd_rank_out() -> None:
+    world = World(5)
+    world.group("a", {0: 4, 1: 4, 2: 3, 3: 4, 4: 4}, completed=3)
+    world.group("b", {0: 6, 1: 6, 2: 7, 3: 6, 4: 6}, completed=6)
+    finding = world.find()
+    assert finding.cycle == (2, 0)
+    assert finding.roots == ()
+    assert (finding.group, finding.seq) == ("a", 4)
+    assert edges(finding)[:4] == [(rank, 2, "a", 4, "collective") for rank in (0, 1, 3, 4)]
+
+
+def test_cycle_through_three_groups_is_told_in_the_order_of_waiting() -> None:
+    world = World(4)
+    world.group("a", {0: 2, 1: 1}, completed=1)
+    world.group("b", {1: 2, 2: 1}, completed=1)
+    world.group("c", {2: 2, 0: 1}, completed=1)
+    world.group("d", {3: 2, 0: 1}, completed=1)
+    assert world.find().cycle == (0, 1, 2)
+
+
+def test_two_receivers_that_face_each_other_are_a_cycle() -> None:
+    world = World(2)
+    world.channel(0, 1, RECV, 1, 0)
+    world.channel(1, 0, RECV, 1, 0)
+    assert world.find().cycle == (0, 1)
+
+
+def test_cycle_that_waits_for_a_dead_rank_is_no_cycle() -> None:
+    world = World(3)
+    world.group("a", {0: 4, 1: 3}, completed=3)
+    world.group("b", {0: 6, 1: 7}, completed=6)
+    world.group("c", {1: 2, 2: 1}, completed=1)
+    world.ranks[2].life = store_pb2.LIFE_EXITED
+    finding = world.find()
+    assert finding.roots == (2,)
+    assert finding.cycle == ()
+
+
+def test_everyone_arrived_tells_the_call_that_does_not_complete() -> None:
+    world = World(3)
+    world.group("dp", {0: 5, 1: 5, 2: 6}, completed={0: 5, 1: 4, 2: 4})
+    world.ranks[2].progress.groups[0].enqueued = 5
+    finding = world.find()
+    assert finding.roots == () and finding.cycle == ()
+    assert finding.everyone_arrived == (ArrivedCall("dp", 5, (0, 1, 2), "collective"),)
+    assert (finding.group, finding.seq) == ("dp", 5)
+
+
+def test_message_sent_and_not_received_is_a_suspicion_of_the_transport() -> None:
+    world = World(2)
+    world.channel(0, 1, RECV, 4, 3)
+    world.channel(1, 0, SEND, 4, 4)
+    finding = world.find()
+    assert finding.roots == ()
+    assert finding.everyone_arrived == (ArrivedCall("pp", 4, (0, 1), "recv"),)
+
+
+def test_group_without_known_members_tells_nothing() -> None:
+    world = World(2)
+    world.ranks[0].progress.groups.add(group="unknown", enqueued=3, completed=2)
+    assert world.find().roots == ()
+
+
+def group_ranks(size: int, group: int, stride: int) -> Sequence[int]:
+    return range(group * size, (group + 1) * size) if stride == 1 else range(group, size * stride, stride)
+
+
+def test_one_rank_of_ten_thousand_is_named() -> None:
+    """Tensor groups of 8 and data groups of 1,250; one rank misses a tensor call, its data peers wait at the next."""
+    culprit, tensor, data = 4321, 8, 1250
+    world = World(tensor * data)
+    stuck_group = set(group_ranks(tensor, culprit // tensor, 1))
+    for group in range(data):
+        members = group_ranks(tensor, group, 1)
+        stuck = culprit in members
+        world.group("tp", {rank: 40 if rank == culprit else 41 for rank in members}, completed=40 if stuck else 41)
+    for group in range(tensor):
+        members = group_ranks(data, group, tensor)
+        world.group("dp", {rank: 6 if rank in stuck_group else 7 for rank in members}, completed=6)
+    for rank in stuck_group - {culprit}:
+        world.ranks[rank].stalled_s = 4.0
+    finding = world.find()
+    assert finding.roots == (culprit,)
+    assert (finding.group, finding.seq) == ("tp", 41)
+    assert {edge.waiter for edge in finding.edges[: tensor - 1]} == stuck_group - {culprit}
+    assert len(finding.edges) == EDGES_KEPT
+    direct = list(itertools.takewhile(lambda edge: edge.awaited == culprit, finding.edges))
+    assert direct == list(finding.edges)
+
+
+def test_mismatched_order_among_many_ranks_stays_a_cycle_of_two() -> None:
+    world = World(1250)
+    world.group("a", {rank: 3 if rank % 2 else 4 for rank in world.ranks}, completed=3)
+    world.group("b", {rank: 7 if rank % 2 else 6 for rank in world.ranks}, completed=6)
+    assert world.find().cycle == (0, 1)

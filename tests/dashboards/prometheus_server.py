@@ -1,0 +1,101 @@
+"""A real Prometheus with the shipped configuration and rules, over given targets.
+
+with prometheus_server(tmp_path, [Target("127.0.0.1:9464", component="agent", run="demo")]) as prometheus:
+    assert prometheus.queries_without_data(panel_queries(dashboard, rate_interval="10s")) == []
+"""
+
+import json
+import shutil
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.dashboards.server_process import listening_server
+
+_CONFIG_FOLDER = Path(__file__).resolve().parents[2] / "dashboards" / "prometheus"
+_REQUEST_DEADLINE_S = 10.0
+
+needs_prometheus = pytest.mark.skipif(
+    shutil.which("prometheus") is None or shutil.which("promtool") is None,
+    reason="prometheus and promtool are not installed (Debian: apt-get install prometheus)",
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One ``/metrics`` endpoint: ``host:port`` and the labels that `holdfast run` gives it."""
+
+    address: str
+    component: str
+    run: str
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A running server."""
+
+    url: str
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """Return the instant vector that ``expression`` gives now; a scalar is one element without labels.
+
+        Raises urllib.error.HTTPError if the expression does not parse or cannot be evaluated.
+        """
+        parameters = urllib.parse.urlencode({"query": expression})
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?{parameters}", timeout=_REQUEST_DEADLINE_S) as response:
+            data = json.load(response)["data"]
+        if data["resultType"] == "scalar":
+            return [{"metric": {}, "value": data["result"]}]
+        vector: list[dict[str, Any]] = data["result"]
+        return vector
+
+    def queries_without_data(
+        self, queries: Iterable[tuple[str, str]], *, deadline_s: float = 30.0
+    ) -> list[tuple[str, str]]:
+        """Ask until every (title, expression) has returned data once, or the deadline; return those that had none."""
+        missing = list(queries)
+        deadline = time.monotonic() + deadline_s
+        while True:
+            missing = [(title, expression) for title, expression in missing if not self.query(expression)]
+            if not missing or time.monotonic() > deadline:
+                return missing
+            time.sleep(0.2)
+
+
+@contextmanager
+def prometheus_server(
+    folder: Path, targets: Sequence[Target], *, scrape_interval_ms: int = 500
+) -> Iterator[Prometheus]:
+    """Run Prometheus with its data under ``folder``, scraping ``targets`` often. Alerts are sent nowhere."""
+    (folder / "targets").mkdir()
+    (folder / "targets" / "run.json").write_text(json.dumps([_target_group(target) for target in targets]))
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(_config(scrape_interval_ms)))
+    command = [
+        "prometheus",
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        "--web.listen-address=127.0.0.1:0",
+        "--log.level=warn",
+    ]
+    with listening_server(command, folder / "prometheus.log") as url:
+        yield Prometheus(url)
+
+
+def _target_group(target: Target) -> dict[str, Any]:
+    return {"targets": [target.address], "labels": {"component": target.component, "run": target.run}}
+
+
+def _config(scrape_interval_ms: int) -> Any:
+    config = yaml.safe_load((_CONFIG_FOLDER / "prometheus.yml").read_text(encoding="utf-8"))
+    interval = f"{scrape_interval_ms}ms"
+    config["global"] = {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
+    config["rule_files"] = [str(_CONFIG_FOLDER / pattern) for pattern in config["rule_files"]]
+    del config["alerting"]
+    return config

@@ -1,0 +1,87 @@
+import json
+import shutil
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.dashboards.server_process import listening_server
+
+CONFIG = Path(__file__).resolve().parents[2] / "dashboards/alertmanager/alertmanager.yml"
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("prometheus-alertmanager") is None,
+    reason="Alertmanager is not installed (Debian: apt-get install prometheus-alertmanager)",
+)
+
+
+@pytest.fixture(scope="module")
+def alertmanager_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("alertmanager")
+    command = [
+        "prometheus-alertmanager",
+        f"--config.file={CONFIG}",
+        f"--storage.path={folder}",
+        "--web.listen-address=127.0.0.1:0",
+        "--cluster.listen-address=",
+    ]
+    with listening_server(command, folder / "alertmanager.log") as url:
+        yield url
+
+
+def _fire(url: str, *alerts: dict[str, str]) -> None:
+    body = json.dumps([{"labels": labels} for labels in alerts]).encode()
+    request = urllib.request.Request(f"{url}/api/v2/alerts", body, {"Content-Type": "application/json"})
+    urllib.request.urlopen(request, timeout=10).close()
+
+
+def _states(url: str, run: str, count: int) -> dict[str, str]:
+    """Wait until all ``count`` alerts of ``run`` are judged; return "name severity" -> state."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with urllib.request.urlopen(f'{url}/api/v2/alerts?filter=run="{run}"', timeout=10) as response:
+            alerts: list[Any] = json.load(response)
+        states = {
+            f"{alert['labels']['alertname']} {alert['labels']['severity']}": alert["status"]["state"]
+            for alert in alerts
+        }
+        if len(states) == count and "unprocessed" not in states.values():
+            return states
+        time.sleep(0.05)
+    raise AssertionError(f"alerts of run {run} were not judged")
+
+
+def test_a_hang_mutes_what_needs_progress(alertmanager_url: str) -> None:
+    hung = {"alertname": "HoldfastRunHung", "run": "hung", "severity": "critical"}
+    overdue = {"alertname": "HoldfastCheckpointOverdue", "severity": "warning", "needs_progress": "true"}
+    _fire(alertmanager_url, hung, overdue | {"run": "hung"}, overdue | {"run": "other"})
+    assert _states(alertmanager_url, "hung", 2) == {
+        "HoldfastRunHung critical": "active",
+        "HoldfastCheckpointOverdue warning": "suppressed",
+    }
+    assert _states(alertmanager_url, "other", 1) == {"HoldfastCheckpointOverdue warning": "active"}
+
+
+def test_a_daemon_that_is_down_mutes_what_it_said(alertmanager_url: str) -> None:
+    _fire(
+        alertmanager_url,
+        {"alertname": "HoldfastDaemonDown", "run": "unwatched", "severity": "critical"},
+        {"alertname": "HoldfastLossSpike", "run": "unwatched", "severity": "warning", "needs_daemon": "true"},
+        {"alertname": "HoldfastAgentDown", "run": "unwatched", "severity": "warning"},
+    )
+    assert _states(alertmanager_url, "unwatched", 3) == {
+        "HoldfastDaemonDown critical": "active",
+        "HoldfastLossSpike warning": "suppressed",
+        "HoldfastAgentDown warning": "active",
+    }
+
+
+def test_a_critical_alert_mutes_its_own_warning(alertmanager_url: str) -> None:
+    dead = {"alertname": "HoldfastRankDead", "run": "dead", "needs_daemon": "true"}
+    _fire(alertmanager_url, dead | {"severity": "warning"}, dead | {"severity": "critical"})
+    assert _states(alertmanager_url, "dead", 2) == {
+        "HoldfastRankDead warning": "suppressed",
+        "HoldfastRankDead critical": "active",
+    }

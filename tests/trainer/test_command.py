@@ -1,0 +1,72 @@
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEMO = Path(__file__).parents[2] / "trainer" / "configs" / "demo.toml"
+SHORT = ["--train.steps=4", "--train.log_every=2", "--train.validate_every=4", "--train.validation_batches=1"]
+LINES = [
+    r"step 1  loss \d\.\d{4}  grad norm \d+\.\d{3}  [\d,]+ tokens/s",
+    r"step 3  loss \d\.\d{4}  grad norm \d+\.\d{3}  [\d,]+ tokens/s",
+    r"step 3  validation loss \d\.\d{4}",
+]
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    return subprocess.run(
+        command, env=inherited | environment, capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+def expect_lines(output: str) -> None:
+    lines = output.splitlines()
+    assert len(lines) == len(LINES), output
+    assert all(re.fullmatch(pattern, line) for pattern, line in zip(LINES, lines, strict=True)), output
+
+
+def test_command_alone_trains_in_one_process(tmp_path: Path) -> None:
+    cache = f"--data.cache_directory={tmp_path}"
+    alone = ["--parallel.dp=1", "--parallel.tp=1", "--parallel.pp=1"]
+    done = run(sys.executable, "-m", "holdfast_trainer", f"--config={DEMO}", *alone, cache, *SHORT)
+    assert (done.returncode, done.stderr) == (0, "")
+    expect_lines(done.stdout)
+
+
+def test_torchrun_starts_a_world_of_which_one_rank_prints(tmp_path: Path) -> None:
+    cache = f"--data.cache_directory={tmp_path}"
+    layout = ["--parallel.pp=2", "--parallel.microbatches=2"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = run(*launcher, "-m", "holdfast_trainer", *layout, cache, *SHORT)
+    assert done.returncode == 0, done.stderr
+    expect_lines(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "lines"),
+    [
+        (["--model.dims=3"], {}, ["error parsing CLI: unrecognized arguments: --model.dims=3"]),
+        (["--config=no.toml"], {}, ["--config no.toml: No such file or directory"]),
+        (
+            ["--data.source=no.txt"],
+            {},
+            ["data.source no.txt: no such file or folder: give `stdlib` or a path"],
+        ),
+        (
+            [],
+            {"WORLD_SIZE": "8", "RANK": "0"},
+            ["parallel.dp x parallel.tp x parallel.pp is 1, but 8 ranks were started: change [parallel] or --ranks"],
+        ),
+    ],
+    ids=["flag", "file", "source", "ranks"],
+)
+def test_wrong_configuration_ends_with_code_78_and_a_line_per_problem(
+    flags: list[str], environment: dict[str, str], lines: list[str]
+) -> None:
+    done = run(sys.executable, "-m", "holdfast_trainer", *flags, **environment)
+    assert done.returncode == 78
+    assert done.stderr.splitlines() == [f"holdfast_trainer: {line}" for line in lines]
+    assert done.stdout == ""

@@ -1,0 +1,56 @@
+from functools import partial
+
+import pytest
+import torch
+from holdfast_trainer.config import OptimizerConfig
+from holdfast_trainer.optimizer import learning_rate_factor, make_optimizer, make_scheduler
+from torch import nn
+
+
+def test_learning_rate_rises_to_the_highest_and_falls_to_the_floor() -> None:
+    factor = partial(learning_rate_factor, steps=100, warmup_steps=10, floor=0.1)
+    factors = [factor(step) for step in range(100)]
+    assert factors[:10] == sorted(factors[:10])
+    assert 0 < factors[0] < factors[9] < factors[10] == 1.0
+    assert factors[10:] == sorted(factors[10:], reverse=True)
+    assert factors[99] == pytest.approx(0.1)
+    assert factor(150) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("steps", "warmup_steps"), [(1, 0), (5, 5), (3, 10)])
+def test_short_runs_have_a_learning_rate(steps: int, warmup_steps: int) -> None:
+    factors = [learning_rate_factor(step, steps=steps, warmup_steps=warmup_steps, floor=0.1) for step in range(steps)]
+    assert all(0 < factor <= 1 for factor in factors)
+
+
+def test_only_matrices_are_decayed() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.RMSNorm(2))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    make_optimizer(model, OptimizerConfig(learning_rate=0.5, weight_decay=0.1)).step()
+    torch.testing.assert_close(model[0].weight, before["0.weight"] * 0.95)
+    assert torch.equal(model[0].bias, before["0.bias"])
+    assert torch.equal(model[1].weight, before["1.weight"])
+
+
+def test_schedule_goes_on_from_its_saved_state() -> None:
+    config = OptimizerConfig(warmup_steps=2)
+
+    def fresh() -> tuple[torch.optim.AdamW, torch.optim.lr_scheduler.LambdaLR]:
+        optimizer = make_optimizer(nn.Linear(2, 2), config)
+        return optimizer, make_scheduler(optimizer, config, steps=10)
+
+    optimizer, scheduler = fresh()
+    rates = []
+    for step in range(10):
+        if step == 4:
+            saved = (optimizer.state_dict(), scheduler.state_dict())
+            optimizer, scheduler = fresh()
+            optimizer.load_state_dict(saved[0])
+            scheduler.load_state_dict(saved[1])
+        rates.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    expected = [3e-3 * learning_rate_factor(step, steps=10, warmup_steps=2, floor=0.1) for step in range(10)]
+    assert rates == pytest.approx(expected)

@@ -1,0 +1,154 @@
+"""A decoder-only transformer over bytes, in the manner of Llama, and its initial weights.
+
+A :class:`Transformer` is the whole model or one pipeline stage of it; parameters keep the same names
+either way, so that names mean the same in every layout.
+"""
+
+import hashlib
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn import functional
+
+from holdfast_trainer.config import VOCABULARY, ModelConfig
+
+_INITIAL_STD = 0.02
+
+
+class Attention(nn.Module):
+    """Causal self-attention with rotary positions; several query heads may share a key and value head."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.head_dim = config.dim // config.heads
+        self.query = nn.Linear(config.dim, config.heads * self.head_dim, bias=False)
+        self.key = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=False)
+        self.value = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=False)
+        self.output = nn.Linear(config.heads * self.head_dim, config.dim, bias=False)
+
+    def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
+        """Map [batch, sequence, dim] to the same shape; ``rotation`` as of :func:`rotary_table`."""
+        query = rotate(self._heads(self.query(x)), rotation)
+        key = rotate(self._heads(self.key(x)), rotation)
+        value = self._heads(self.value(x))
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[batch, sequence, heads * head_dim] to [batch, heads, sequence, head_dim].
+
+        The number of heads is inferred: under tensor parallelism a rank has only its own.
+        """
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (Shazeer, "GLU Variants Improve Transformer", 2020)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.dim, config.hidden, bias=False)
+        self.up = nn.Linear(config.dim, config.hidden, bias=False)
+        self.output = nn.Linear(config.hidden, config.dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [batch, sequence, dim] to the same shape."""
+        return self.output(functional.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each on the normalised residual stream and added to it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.dim, eps=config.norm_epsilon)
+        self.attention = Attention(config)
+        self.feed_forward_norm = nn.RMSNorm(config.dim, eps=config.norm_epsilon)
+        self.feed_forward = FeedForward(config)
+
+    def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
+        """Map [batch, sequence, dim] to the same shape."""
+        x = x + self.attention(self.attention_norm(x), rotation)
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class Transformer(nn.Module):
+    """The blocks ``layers`` of the model, with the embedding if ``first`` and the head if ``last``."""
+
+    def __init__(self, config: ModelConfig, *, sequence: int, layers: range, first: bool, last: bool) -> None:
+        super().__init__()
+        self.config = config
+        self.sequence = sequence
+        self.embedding = nn.Embedding(VOCABULARY, config.dim) if first else None
+        self.layers = nn.ModuleDict({str(layer): Block(config) for layer in layers})
+        self.norm = nn.RMSNorm(config.dim, eps=config.norm_epsilon) if last else None
+        self.head = nn.Linear(config.dim, VOCABULARY, bias=False) if last else None
+        self.rotation: Tensor
+        self.register_buffer("rotation", rotary_table(config, sequence), persistent=False)
+        self.tie()
+
+    def tie(self) -> None:
+        """Give the head the embedding's weight, if the model says so and both are here."""
+        if self.config.tied and self.embedding is not None and self.head is not None:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map tokens [batch, sequence], or the stage before's activations, to logits or activations."""
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for block in self.layers.values():
+            x = block(x, self.rotation)
+        if self.norm is not None and self.head is not None:
+            # A copy, as FSDP's hook on the output would be lost if it were a view that someone writes to.
+            x = self.head(self.norm(x)).clone()
+        return x
+
+    @torch.no_grad()
+    def initialise(self, device: torch.device, *, seed: int) -> None:
+        """Allocate all parameters on ``device`` and fill them from the seed, whatever the layout.
+
+        Each parameter in turn is made whole and then cut, so a rank needs room for the largest one.
+        """
+        self.to_empty(device=device)
+        self.rotation.copy_(rotary_table(self.config, self.sequence))
+        for name, parameter in self.named_parameters():
+            whole = initial_value(name, parameter.shape, layers=self.config.layers, seed=seed).to(device)
+            if isinstance(parameter, DTensor):
+                mesh, placements = parameter.device_mesh, parameter.placements
+                parameter.copy_(distribute_tensor(whole, mesh, placements, src_data_rank=None))
+            else:
+                parameter.copy_(whole)
+
+
+def initial_value(name: str, shape: torch.Size, *, layers: int, seed: int) -> Tensor:
+    """Return the initial value of the whole parameter ``name``: a function of its arguments alone.
+
+    Norms are ones. Matrices are normal; those that write to the residual stream are scaled down with its depth
+    (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019).
+    """
+    if len(shape) == 1:
+        return torch.ones(shape)
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest))
+    std = _INITIAL_STD / math.sqrt(2 * layers) if name.endswith(".output.weight") else _INITIAL_STD
+    return torch.empty(shape).normal_(std=std, generator=generator)
+
+
+def rotary_table(config: ModelConfig, sequence: int) -> Tensor:
+    """Return the cosines and sines of all positions' rotations: [2, sequence, head_dim / 2].
+
+    Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
+    """
+    head_dim = config.dim // config.heads
+    frequencies = config.rope_theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    angles = torch.outer(torch.arange(sequence, dtype=torch.float64), frequencies)
+    return torch.stack([angles.cos(), angles.sin()]).float()
+
+
+def rotate(x: Tensor, rotation: Tensor) -> Tensor:
+    """Turn each pair (i, i + head_dim / 2) of [batch, heads, sequence, head_dim] by its position's angle."""
+    cosine, sine = rotation
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)

@@ -1,0 +1,125 @@
+"""Putting a Report together from what the training thread left behind. Reporter thread only."""
+
+import time
+from dataclasses import dataclass, field
+
+from holdfast_hooks.backlog import Backlog
+from holdfast_hooks.device import Device
+from holdfast_hooks.modules import NewModules
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.point_to_point import PointToPointRecord
+from holdfast_hooks.progress import ProgressPoll
+from holdfast_hooks.scalars import DeferredScalar
+from holdfast_hooks.timeline import StepSample, Timeline
+from holdfast_proto.v1.common_pb2 import ChannelProgress, GroupProgress, Progress
+from holdfast_proto.v1.session_pb2 import MemoryStatus, Report, SnapshotTaken, StepRecord
+
+STEPS_PER_REPORT = 512
+
+
+@dataclass(kw_only=True)
+class Sources:
+    """Where a report's parts come from."""
+
+    timeline: Timeline
+    progress: ProgressPoll
+    point_to_point: PointToPointRecord
+    device: Device
+    modules: NewModules
+    steps: Backlog[StepSample]
+    snapshots: Backlog[SnapshotTaken]
+    snapshots_skipped_total: int = 0
+    """Counted by the training thread."""
+    last_words: str | None = field(default=None)
+
+
+class Collector:
+    """Makes reports; each finished step and snapshot goes into exactly one."""
+
+    def __init__(self, sources: Sources, once: OnceLog) -> None:
+        self._sources = sources
+        self._once = once
+        self._groups: list[GroupProgress] = []
+        self._channels: list[ChannelProgress] = []
+        self._completed_steps = 0
+        self._held: StepSample | None = None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a full report left steps behind."""
+        return self._held is None and len(self._sources.steps) > 0
+
+    def poll(self) -> None:
+        """Look how far every group and channel is; the black box learns it with or without an agent."""
+        self._groups = self._sources.progress.poll()
+        self._channels = self._sources.point_to_point.advance()
+
+    def report(self, *, final: bool = False) -> Report:
+        """Return what is new. The ``final`` one does not wait for numbers that a GPU still owes."""
+        sources = self._sources
+        steps = self._take_steps(final=final)
+        return Report(
+            progress=self._progress(),
+            steps=steps,
+            snapshots=self._take_snapshots(),
+            memory=self._memory(),
+            dropped_total=sources.steps.dropped_total + sources.snapshots.dropped_total,
+            snapshots_skipped_total=sources.snapshots_skipped_total,
+            reporter_cpu_s=time.thread_time(),
+            modules=sources.modules.after(self._completed_steps),
+            last_words=sources.last_words,
+            recorder_failures_total=sources.progress.failures_total,
+        )
+
+    def _progress(self) -> Progress:
+        timeline = self._sources.timeline
+        return Progress(
+            step=timeline.step,
+            phase=timeline.phase,  # type: ignore[arg-type]
+            groups=self._groups,
+            channels=self._channels,
+        )
+
+    def _take_steps(self, *, final: bool) -> list[StepRecord]:
+        records: list[StepRecord] = []
+        while len(records) < STEPS_PER_REPORT:
+            sample, self._held = self._held or self._sources.steps.pop(), None
+            if sample is None:
+                break
+            record = _record(sample, final=final)
+            if record is None:
+                self._held = sample
+                break
+            records.append(record)
+        self._completed_steps += len(records)
+        return records
+
+    def _take_snapshots(self) -> list[SnapshotTaken]:
+        taken = []
+        while (snapshot := self._sources.snapshots.pop()) is not None:
+            taken.append(snapshot)
+        return taken
+
+    def _memory(self) -> MemoryStatus | None:
+        try:
+            return self._sources.device.memory()
+        except (OSError, RuntimeError, ValueError) as error:
+            self._once.warn("memory in use is not available", error)
+            return None
+
+
+def _record(sample: StepSample, *, final: bool) -> StepRecord | None:
+    """Return the record of a step, or None if one of its numbers has not arrived yet."""
+    record = StepRecord(
+        step=sample.step,
+        ended_unix_s=sample.ended_unix_ns / 1e9,
+        duration_s=sample.duration_ns / 1e9,
+        phase_s={phase: spent_ns / 1e9 for phase, spent_ns in enumerate(sample.phase_ns) if spent_ns},
+    )
+    for name, value in sample.values.items():
+        number = value.read() if isinstance(value, DeferredScalar) else value
+        if number is not None:
+            setattr(record, name, number)
+        elif not final:
+            return None
+    return record

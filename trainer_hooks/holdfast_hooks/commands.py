@@ -1,0 +1,75 @@
+"""Carrying out what the agent tells this rank. Reporter thread only."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast_hooks.flight_recorder import RecorderUnavailableError, find_dump
+from holdfast_hooks.orders import StepOrders
+from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
+
+Outcome = tuple[bool, str]
+"""Accepted, and why not or what was done."""
+
+
+class Commands:
+    """Executes commands of this generation.
+
+    Args:
+        generation: commands of any other are refused.
+        rank: names the evidence file.
+        snapshots: orders for a persisted snapshot at the end of a step.
+        stops: orders to leave the loop at the end of a step.
+        refusal: returns why this rank takes no snapshots, or "" if it does.
+    """
+
+    def __init__(
+        self,
+        *,
+        generation: int,
+        rank: int,
+        snapshots: StepOrders,
+        stops: StepOrders,
+        refusal: Callable[[], str],
+    ) -> None:
+        self._generation = generation
+        self._rank = rank
+        self._snapshots = snapshots
+        self._stops = stops
+        self._refusal = refusal
+
+    def execute(self, command: RankCommand) -> CommandAck:
+        """Do what ``command`` says, or place it for the training thread; return the answer."""
+        accepted, detail = self._outcome(command)
+        return CommandAck(id=command.id, accepted=accepted, detail=detail)
+
+    def _outcome(self, command: RankCommand) -> Outcome:
+        if command.generation != self._generation:
+            return False, f"this rank is of generation {self._generation}, the command of {command.generation}"
+        match command.WhichOneof("kind"):
+            case "capture_evidence":
+                return self._capture_evidence(Path(command.capture_evidence.directory))
+            case "snapshot_at":
+                refusal = self._refusal()
+                return (False, refusal) if refusal else _place(self._snapshots, command.snapshot_at.step)
+            case "stop_at":
+                return _place(self._stops, command.stop_at.step)
+            case kind:
+                return False, f"unknown command {kind}"
+
+    def _capture_evidence(self, directory: Path) -> Outcome:
+        path = directory / f"rank-{self._rank:05d}.flight_recorder.json"
+        try:
+            dump = find_dump()
+            if dump is None:
+                return False, "this rank has no process group"
+            directory.mkdir(parents=True, exist_ok=True)
+            unfinished = path.with_suffix(".part")
+            unfinished.write_bytes(dump(True, False))
+            unfinished.replace(path)
+        except (OSError, RuntimeError, RecorderUnavailableError) as error:
+            return False, str(error)
+        return True, str(path)
+
+
+def _place(orders: StepOrders, step: int) -> Outcome:
+    return (True, "") if orders.place(step) else (False, f"step {step} has already ended")

@@ -1,0 +1,227 @@
+"""What a training loop sees of Holdfast."""
+
+import atexit
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.identity import Identity
+from holdfast_hooks.last_words import LastWords
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.phases import Phase
+from holdfast_hooks.restore import restore
+from holdfast_hooks.scalars import to_scalar
+from holdfast_hooks.sidecar import Sidecar
+from holdfast_hooks.snapshots import reject_unsuitable
+from holdfast_hooks.state import Stateful
+from holdfast_hooks.timeline import Timeline
+from holdfast_proto.black_box import BlackBoxWriter
+from holdfast_proto.rank_context import RankContext
+
+if TYPE_CHECKING:
+    import torch
+
+_FLUSH_S = 2.0
+_LAST_WORDS_S = 0.5
+
+
+def attach(
+    *,
+    state: Mapping[str, Stateful] | None = None,
+    coordinates: Mapping[str, int] | None = None,
+    device: str = "cpu",
+) -> "Hooks":
+    """Put Holdfast into this training process.
+
+    Args:
+        state: what a restart must bring back, by name: model, optimizer, scheduler, data position. The
+            random states of Python, numpy and torch are always part of it.
+        coordinates: mesh axis -> this rank's index, e.g. ``{"pp": 0, "dp": 1, "tp": 0}``.
+        device: where this rank computes, as torch names it.
+
+    In a process that no agent has started everything works, but nothing is sent, saved or restored.
+    Raises ConfigurationError if ``state`` cannot be saved or the agent's context makes no sense.
+    """
+    hooks = Hooks(state=state or {}, coordinates=coordinates or {}, device=device)
+    hooks.start()
+    return hooks
+
+
+class Hooks:
+    """The library inside one training process; made by :func:`attach`. For the training thread only."""
+
+    def __init__(self, *, state: Mapping[str, Stateful], coordinates: Mapping[str, int], device: str) -> None:
+        self._pid = os.getpid()
+        self._state = state
+        self._context: RankContext | None = None
+        self._sidecar: Sidecar | None = None
+        self._once = OnceLog()
+        self._black_box: BlackBoxWriter | None = None
+        self._last_words = LastWords(keep=self._keep_words, send=self._send_words)
+        self._coordinates = coordinates
+        self._device = device
+        self._timeline = Timeline(_nowhere)
+        self._prepared = False
+        self._next_step = 0
+        self._stopped = False
+        self._closed = False
+
+    def start(self) -> None:
+        """Install the exception hooks and, under an agent, start to report."""
+        self._last_words.install()
+        self._context = _read_context()
+        if self._context is None:
+            return
+        try:
+            reject_unsuitable(self._state)
+        except TypeError as error:
+            raise ConfigurationError(str(error)) from None
+        identity = Identity.from_environment()
+        self._black_box = _open_black_box(self._context, identity, self._once)
+        if self._black_box is not None:
+            self._timeline = Timeline(self._black_box.moment)
+        self._sidecar = Sidecar(
+            context=self._context,
+            identity=identity,
+            state=self._state,
+            coordinates=self._coordinates,
+            device=self._device,
+            timeline=self._timeline,
+            black_box=self._black_box,
+            once=self._once,
+        )
+        self._sidecar.start()
+        atexit.register(self.close)
+
+    def steps(self, until: int, start: int = 0) -> Iterator[int]:
+        """Yield the numbers of the steps to train, ``start`` to ``until - 1``.
+
+        First restores the state if the agent has one to start from, and goes on at the step after it. Each
+        time the loop comes back, the step that it worked on is closed: reported, snapshotted if due. After the
+        last step, or when told to stop, a checkpoint is taken.
+        """
+        self._prepare()
+        timeline = self._timeline
+        for step in range(max(start, self._next_step), until):
+            if self._stopped:
+                break
+            timeline.begin(step)
+            yield step
+            self._end_step(step, until)
+        timeline.enter(Phase.IDLE)
+
+    def enter(self, phase: Phase) -> None:
+        """Say that the training thread is in ``phase`` from now on, until the next call or the step's end."""
+        self._timeline.enter(phase)
+
+    def report(
+        self,
+        *,
+        loss: "float | torch.Tensor | None" = None,
+        validation_loss: "float | torch.Tensor | None" = None,
+        grad_norm: "float | torch.Tensor | None" = None,
+        learning_rate: float | None = None,
+        tokens: int | None = None,
+    ) -> None:
+        """Report numbers of the current step. Tensors on a GPU are read later, without waiting for them here.
+
+        Of several calls in a step the last value counts; ``tokens``, this rank's share, add up.
+        """
+        if loss is not None:
+            self._note("loss", loss)
+        if grad_norm is not None:
+            self._note("grad_norm", grad_norm)
+        if tokens is not None:
+            self._count_tokens(tokens)
+        if learning_rate is not None:
+            self._note("learning_rate", learning_rate)
+        if validation_loss is not None:
+            self._note("validation_loss", validation_loss)
+
+    def close(self) -> None:
+        """Send what is left (two seconds at most) and undo every patch."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        if self._sidecar is not None:
+            self._sidecar.finish(timeout_s=_FLUSH_S)
+        self._last_words.uninstall()
+
+    def __enter__(self) -> "Hooks":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, (SystemExit, GeneratorExit)):
+            self.close()
+        else:
+            # The exception hooks stay: they turn a ConfigurationError into its exit code.
+            self._last_words.say(error)
+
+    def _prepare(self) -> None:
+        """Before the first step: restore, or make sure that the state can be saved at all."""
+        if self._prepared or self._sidecar is None or self._context is None:
+            return
+        self._prepared = True
+        self._sidecar.before_first_step()
+        if self._context.restore_slot:
+            slot = Path(self._context.restore_slot)
+            self._next_step = restore(slot, self._state, rank=self._sidecar.rank) + 1
+
+    def _end_step(self, step: int, until: int) -> None:
+        if self._sidecar is not None:
+            self._stopped = self._sidecar.end_step(step, until)
+
+    def _note(self, name: str, value: "float | torch.Tensor") -> None:
+        if type(value) is float:
+            self._timeline.values[name] = value
+            return
+        try:
+            self._timeline.values[name] = to_scalar(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            self._once.warn(f"{name} is not reported", error)
+
+    def _count_tokens(self, tokens: int) -> None:
+        if not isinstance(tokens, int) or tokens < 0:
+            self._once.warn("tokens is not reported", "give a whole number as an int")
+            return
+        values = self._timeline.values
+        values["tokens"] = values.get("tokens", 0) + tokens  # type: ignore[operator]
+
+    def _keep_words(self, words: str) -> None:
+        if self._black_box is not None:
+            self._black_box.last_words(words)
+
+    def _send_words(self, words: str) -> None:
+        if self._sidecar is not None and not self._closed:
+            self._sidecar.finish(timeout_s=_LAST_WORDS_S, last_words=words)
+
+
+def _nowhere(step: int, phase: int, unix_ns: int) -> None:
+    """Stand in for a black box."""
+
+
+def _read_context() -> RankContext | None:
+    try:
+        return RankContext.from_environment()
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def _open_black_box(context: RankContext, identity: Identity, once: OnceLog) -> BlackBoxWriter | None:
+    try:
+        return BlackBoxWriter(
+            Path(context.black_box),
+            run=context.run,
+            generation=context.generation,
+            rank=identity.rank,
+            world_size=identity.world_size,
+        )
+    except OSError as error:
+        once.warn("no black box", error)
+        return None

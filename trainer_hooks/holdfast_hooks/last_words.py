@@ -1,0 +1,72 @@
+"""What a rank says before an exception ends it."""
+
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+
+from holdfast_hooks.errors import ConfigurationError
+from holdfast_proto.rank_context import EXIT_CONFIGURATION
+
+
+class LastWords:
+    """Exception hooks of the process, chained to the ones that were there before.
+
+    Args:
+        keep: stores the text where it outlives the process.
+        send: sends the text; called once, for the exception that ends the main thread.
+    """
+
+    def __init__(self, *, keep: Callable[[str], None], send: Callable[[str], None]) -> None:
+        self._keep = keep
+        self._send = send
+        self._pid = os.getpid()
+        self._said: BaseException | None = None
+        self._previous = sys.excepthook
+        self._previous_of_threads = threading.excepthook
+
+    def install(self) -> None:
+        """Take the place of the current hooks, which are called afterwards."""
+        self._previous, self._previous_of_threads = sys.excepthook, threading.excepthook
+        sys.excepthook = self._on_exception
+        threading.excepthook = self._on_thread_exception
+
+    def uninstall(self) -> None:
+        """Put the former hooks back, unless somebody else has put theirs on top meanwhile."""
+        if sys.excepthook == self._on_exception:
+            sys.excepthook = self._previous
+        if threading.excepthook == self._on_thread_exception:
+            threading.excepthook = self._previous_of_threads
+
+    def say(self, error: BaseException) -> None:
+        """Keep and send the words for the exception that ends this rank, once."""
+        if error is self._said or os.getpid() != self._pid:
+            return
+        self._said = error
+        words = _one_line(error) if isinstance(error, ConfigurationError) else _traceback(error)
+        self._keep(words)
+        self._send(words)
+
+    def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self.say(error)
+        if isinstance(error, ConfigurationError):
+            print(_one_line(error), file=sys.stderr, flush=True)
+            sys.exit(EXIT_CONFIGURATION)
+        self._previous(kind, error, trace)
+
+    def _on_thread_exception(self, arguments: threading.ExceptHookArgs) -> None:
+        # One thread's end need not be the rank's: keep it as evidence, but do not announce a death.
+        if arguments.exc_value is not None and os.getpid() == self._pid:
+            name = arguments.thread.name if arguments.thread else "unknown"
+            self._keep(f"in thread {name}:\n{_traceback(arguments.exc_value)}")
+        self._previous_of_threads(arguments)
+
+
+def _one_line(error: BaseException) -> str:
+    return f"holdfast: {' '.join(str(error).split())}"
+
+
+def _traceback(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))

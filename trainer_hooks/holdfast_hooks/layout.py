@@ -1,0 +1,109 @@
+"""Where the tensors of a state lie in a slot, and copying them there."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast_hooks.state import Image, Part
+from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, align
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One tensor after the other, aligned. Stays the same from snapshot to snapshot as a rule."""
+
+    signature: tuple[Any, ...]
+    entries: tuple[TensorEntry, ...]
+    data_bytes: int
+
+    @functools.cached_property
+    def entries_json(self) -> bytes:
+        """The entries as Meta encodes them; kept, as it takes longer than many a copy."""
+        return json.dumps([dataclasses.asdict(entry) for entry in self.entries], separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True)
+class LaidOutMeta(Meta):
+    """A Meta whose entries are encoded once per layout and not once per snapshot."""
+
+    layout: Layout
+    encoded: bytes
+
+    @classmethod
+    def of(cls, tree: Any, layout: Layout) -> "LaidOutMeta":
+        """Build the meta of one snapshot."""
+        text = json.dumps(tree, separators=(",", ":")).encode()
+        return cls(tree, layout.entries, layout, b'{"tree":%b,"tensors":%b}' % (text, layout.entries_json))
+
+    def encode(self) -> bytes:
+        """Return the UTF-8 JSON of this meta."""
+        return self.encoded
+
+
+def lay_out(image: Image, known: Layout | None) -> Layout:
+    """Return the layout of ``image``: ``known`` itself if it still fits."""
+    signature = tuple(
+        (part.name, part.local.dtype, part.local.shape, part.global_shape, part.global_offset) for part in image.parts
+    )
+    if known is not None and known.signature == signature:
+        return known
+    entries: list[TensorEntry] = []
+    end = DATA_OFFSET
+    for part in image.parts:
+        entry = _entry(part, align(end))
+        entries.append(entry)
+        end = entry.offset + entry.nbytes
+    return Layout(signature, tuple(entries), end - DATA_OFFSET)
+
+
+def dtype_name(tensor: "torch.Tensor") -> str:
+    """Return the dtype as a TensorEntry spells it."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _entry(part: Part, offset: int) -> TensorEntry:
+    local = part.local
+    return TensorEntry(
+        name=part.name,
+        dtype=dtype_name(local),
+        shape=tuple(local.shape),
+        offset=offset,
+        nbytes=local.numel() * local.element_size(),
+        global_shape=part.global_shape,
+        global_offset=part.global_offset,
+    )
+
+
+class SlotTensors:
+    """The tensors' places in one mapped slot, ready to be copied to."""
+
+    def __init__(self, slot: Slot, entries: Sequence[TensorEntry]) -> None:
+        self._places = [place(slot, entry) for entry in entries]
+
+    def copy(self, parts: Iterable[Part]) -> None:
+        """Copy every part to its place: all that the training thread waits for."""
+        for destination, part in zip(self._places, parts, strict=True):
+            if destination is not None:
+                destination.copy_(_bytes_of(part.local))
+
+
+def place(slot: Slot, entry: TensorEntry) -> "torch.Tensor | None":
+    """Return the bytes of an entry as a tensor that views the slot, or None if it has none."""
+    if entry.nbytes == 0:
+        return None
+    import torch
+
+    return torch.frombuffer(slot.buffer, dtype=torch.uint8, count=entry.nbytes, offset=entry.offset)
+
+
+def _bytes_of(tensor: "torch.Tensor") -> "torch.Tensor":
+    import torch
+
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain.contiguous().reshape(-1).view(torch.uint8)

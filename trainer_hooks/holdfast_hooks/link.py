@@ -1,0 +1,131 @@
+"""The rank's stream to its agent, opened again whenever it breaks."""
+
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+from time import monotonic
+
+import grpc
+
+from holdfast_hooks.once import OnceLog
+from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
+from holdfast_proto.v1.session_pb2_grpc import RankAgentStub
+
+_FIRST_BACKOFF_S = 0.05
+_LONGEST_BACKOFF_S = 1.0
+# Without a pool of its own, a new channel inherits the (much longer) backoff of the one before.
+_CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
+
+
+class Link:
+    """Keeps one session with the agent; all blocking is done in its own thread.
+
+    One message is on its way at a time: while the agent does not read, nothing piles up in gRPC. A message
+    is repeated in the next session unless gRPC has taken it, so the agent may see one twice.
+
+    Args:
+        target: gRPC target of the agent.
+        hello: first message of every session.
+        wake: set whenever a message has arrived or the next one may be sent.
+    """
+
+    def __init__(self, target: str, hello: Hello, wake: threading.Event, once: OnceLog) -> None:
+        self.inbox: SimpleQueue[AgentMessage] = SimpleQueue()
+        self._target = target
+        self._hello = RankMessage(hello=hello)
+        self._wake = wake
+        self._once = once
+        self._lock = threading.Lock()  # between the threads of the link and the reporter
+        self._outgoing: SimpleQueue[RankMessage | None] = SimpleQueue()
+        self._pending: RankMessage | None = None
+        self._welcomed = False
+        self._call: grpc.Call | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="holdfast-link", daemon=True)
+
+    def start(self) -> None:
+        """Start to connect, in the background."""
+        self._thread.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the agent has said Welcome and the last message is written."""
+        with self._lock:
+            return self._welcomed and self._pending is None
+
+    def send(self, message: RankMessage) -> None:
+        """Hand over a message; only while :attr:`ready`."""
+        with self._lock:
+            self._pending = message
+            self._outgoing.put(message)
+
+    def close(self, timeout_s: float) -> None:
+        """Say that nothing follows and wait until the agent has read it all, or for ``timeout_s``."""
+        deadline_s = monotonic() + timeout_s
+        with self._lock:
+            self._closing.set()
+            self._outgoing.put(None)
+            call = self._call if self._welcomed else None
+        if call is not None:
+            self._thread.join(max(0.0, deadline_s - monotonic()))
+        with self._lock:
+            call = self._call
+        if call is not None:
+            call.cancel()
+
+    def _run(self) -> None:
+        backoff_s = _FIRST_BACKOFF_S
+        while not self._closing.is_set():
+            if self._converse():
+                backoff_s = _FIRST_BACKOFF_S
+            self._closing.wait(backoff_s)
+            backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
+
+    def _converse(self) -> bool:
+        """Hold one session until it breaks; return whether the agent said Welcome."""
+        welcomed = False
+        with grpc.insecure_channel(self._target, _CHANNEL_OPTIONS) as channel:
+            outgoing = self._open(channel)
+            try:
+                assert self._call is not None
+                for message in self._call:
+                    welcomed = welcomed or message.HasField("welcome")
+                    self._receive(message)
+            except grpc.RpcError as error:
+                if not self._closing.is_set():
+                    self._once.warn(f"no session with the agent at {self._target}", error.code())
+            finally:
+                with self._lock:
+                    self._welcomed = False
+                    self._call = None
+                outgoing.put(None)
+        return welcomed
+
+    def _open(self, channel: grpc.Channel) -> "SimpleQueue[RankMessage | None]":
+        outgoing: SimpleQueue[RankMessage | None] = SimpleQueue()
+        with self._lock:
+            self._outgoing = outgoing
+            stub = RankAgentStub(channel)  # type: ignore[no-untyped-call]
+            self._call = stub.Session(self._requests(outgoing))
+            if self._closing.is_set():
+                self._call.cancel()
+        return outgoing
+
+    def _requests(self, outgoing: "SimpleQueue[RankMessage | None]") -> Iterator[RankMessage]:
+        yield self._hello
+        while (message := outgoing.get()) is not None:
+            yield message
+            # gRPC asks for more once it has written the message, and never if the session broke.
+            with self._lock:
+                if self._pending is message:
+                    self._pending = None
+            self._wake.set()
+
+    def _receive(self, message: AgentMessage) -> None:
+        if message.HasField("welcome"):
+            with self._lock:
+                self._welcomed = True
+                if self._pending is not None:
+                    self._outgoing.put(self._pending)
+        self.inbox.put(message)
+        self._wake.set()

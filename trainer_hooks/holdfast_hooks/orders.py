@@ -1,0 +1,26 @@
+"""Commands that are due at the end of a certain step."""
+
+from holdfast_hooks.timeline import Timeline
+
+
+class StepOrders:
+    """Steps at whose end something is to be done, placed by the reporter and taken by the training thread.
+
+    No lock is needed to tell whether an order came in time: the training thread first writes
+    ``timeline.boundary`` and then takes the order; the reporter first places the order and then reads
+    ``boundary``. Whoever comes second sees the other, and of two that remove an order only one gets it.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._due: dict[int, bool] = {}
+
+    def place(self, step: int) -> bool:
+        """Ask for the end of ``step``; False if that has passed (reporter thread)."""
+        self._due[step] = True
+        too_late = self._timeline.boundary >= step
+        return not (too_late and self._due.pop(step, False))
+
+    def take(self, step: int) -> bool:
+        """Whether something is due at the end of ``step``, once (training thread)."""
+        return bool(self._due) and self._due.pop(step, False)

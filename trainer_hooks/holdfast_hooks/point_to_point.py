@@ -1,0 +1,135 @@
+"""A light record of point-to-point calls on CPU tensors, which torch's Flight Recorder leaves out on gloo.
+
+``ProcessGroup.send`` and ``.recv`` are where isend, irecv, batch_isend_irecv and the pipeline schedules
+meet, so these two are wrapped while the hooks are attached. Calls on GPU tensors pass through: there a
+dropped Work says nothing about completion, and NCCL's calls are in the Flight Recorder.
+"""
+
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable
+from time import time_ns
+from typing import Any
+
+from holdfast_hooks.once import OnceLog
+from holdfast_proto.black_box import BlackBoxWriter
+from holdfast_proto.v1.common_pb2 import DIRECTION_RECV, DIRECTION_SEND, ChannelProgress, Direction
+
+_WRAPPED: dict[str, Direction] = {"send": DIRECTION_SEND, "recv": DIRECTION_RECV}
+_OUTSTANDING = 4096
+"""Calls per channel whose completion is followed; older ones count as completed once a newer one is."""
+
+
+def _finished() -> None:
+    """Stand in for the weak reference of a call that raised: there is nothing to wait for."""
+
+
+class _Channel:
+    __slots__ = ("box_index", "completed", "enqueued", "group", "outstanding", "peer")
+
+    def __init__(self, group: str, peer: int, box_index: int | None) -> None:
+        self.group = group
+        self.peer = peer
+        self.box_index = box_index
+        self.enqueued = 0
+        self.completed = 0
+        self.outstanding: deque[tuple[int, Callable[[], Any]]] = deque(maxlen=_OUTSTANDING)
+
+    def advance(self) -> None:
+        """Move ``completed`` past every call that is done, in order."""
+        while self.outstanding:
+            seq, reference = self.outstanding[0]
+            work = reference()
+            # Gloo's Work is dropped by whoever waited for it: a dead reference is a finished call.
+            if work is not None and not work.is_completed():
+                return
+            self.outstanding.popleft()
+            self.completed = seq
+
+
+class PointToPointRecord:
+    """Which send and receive this rank has reached with each peer."""
+
+    def __init__(self, black_box: BlackBoxWriter | None, once: OnceLog) -> None:
+        self._black_box = black_box
+        self._once = once
+        self._channels: dict[tuple[str, int, Direction], _Channel | None] = {}
+        self._originals: dict[str, Any] = {}
+
+    def install(self) -> None:
+        """Wrap the calls if torch.distributed is there, once."""
+        distributed = sys.modules.get("torch.distributed")
+        if self._originals or distributed is None or not distributed.is_available():
+            return
+        process_group = distributed.ProcessGroup
+        try:
+            for name, direction in _WRAPPED.items():
+                original = getattr(process_group, name)
+                setattr(process_group, name, self._wrap(original, direction))
+                self._originals[name] = original
+        except (AttributeError, TypeError) as error:
+            self._once.warn("point-to-point calls are not recorded", error)
+
+    def uninstall(self) -> None:
+        """Put the original calls back."""
+        for name, original in self._originals.items():
+            setattr(sys.modules["torch.distributed"].ProcessGroup, name, original)
+        self._originals = {}
+
+    def advance(self) -> list[ChannelProgress]:
+        """Look which calls have finished; note it in the black box and return all channels (reporter thread)."""
+        progress = []
+        for (group, _, direction), channel in list(self._channels.items()):
+            if channel is None:
+                continue
+            channel.advance()
+            if self._black_box is not None and channel.box_index is not None:
+                self._black_box.channel_completed(channel.box_index, channel.completed)
+            progress.append(
+                ChannelProgress(
+                    group=group,
+                    peer=channel.peer,
+                    direction=direction,
+                    enqueued=channel.enqueued,
+                    completed=channel.completed,
+                )
+            )
+        return progress
+
+    def _wrap(self, original: Callable[..., Any], direction: Direction) -> Callable[..., Any]:
+        channels = self._channels
+        mark = None if self._black_box is None else self._black_box.call
+
+        def call(group: Any, tensors: Any, peer: int, *rest: Any, **keywords: Any) -> Any:
+            key = (group.group_name, peer, direction)
+            channel = channels[key] if key in channels else self._open(group, peer, direction)
+            if channel is None or not tensors[0].is_cpu:
+                return original(group, tensors, peer, *rest, **keywords)
+            seq = channel.enqueued = channel.enqueued + 1
+            if mark is not None and channel.box_index is not None:
+                mark(channel.box_index, seq, time_ns())
+            reference: Callable[[], Any] = _finished
+            try:
+                work = original(group, tensors, peer, *rest, **keywords)
+                if work is not None:
+                    reference = weakref.ref(work)
+                return work
+            finally:
+                channel.outstanding.append((seq, reference))
+
+        return call
+
+    def _open(self, group: Any, peer: int, direction: Direction) -> _Channel | None:
+        key = (group.group_name, peer, direction)
+        try:
+            global_peer = sys.modules["torch.distributed"].get_global_rank(group, peer)
+        except (RuntimeError, ValueError, LookupError) as error:
+            self._once.warn("point-to-point calls of one group are not recorded", error)
+            self._channels[key] = None
+            return None
+        index = None
+        if self._black_box is not None:
+            index = self._black_box.add_channel(group.group_name, global_peer, direction)
+        channel = self._channels[key] = _Channel(group.group_name, global_peer, index)
+        return channel

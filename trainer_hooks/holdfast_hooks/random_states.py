@@ -1,0 +1,55 @@
+"""The random states of a process: part of every snapshot, so that a restored run draws the same numbers."""
+
+import importlib
+import random
+import struct
+import sys
+from typing import Any
+
+KEY = "_random"
+"""Where the random states are in a snapshot's tree."""
+
+_WORDS = struct.Struct("<625I")
+
+
+def capture() -> dict[str, Any]:
+    """Return the state of every generator that this process has loaded."""
+    states: dict[str, Any] = {"python": _capture_python()}
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        states["numpy"] = _capture_numpy(numpy)
+    if torch is not None:
+        states["torch"] = torch.get_rng_state()
+        if torch.cuda.is_initialized():
+            states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore(states: dict[str, Any]) -> None:
+    """Put back what :func:`capture` returned, importing the generators' modules if need be."""
+    version, words, gauss = states["python"]
+    random.setstate((version, _WORDS.unpack(words), gauss))
+    if "numpy" in states:
+        _restore_numpy(states["numpy"])
+    if "torch" in states:
+        import torch
+
+        torch.set_rng_state(states["torch"])
+        if "cuda" in states and torch.cuda.is_available():
+            torch.cuda.set_rng_state(states["cuda"])
+
+
+def _capture_python() -> list[Any]:
+    version, words, gauss = random.getstate()
+    return [version, _WORDS.pack(*words), gauss]
+
+
+def _capture_numpy(numpy: Any) -> list[Any]:
+    name, key, position, has_gauss, gauss = numpy.random.get_state()
+    return [name, key.tobytes(), int(position), int(has_gauss), float(gauss)]
+
+
+def _restore_numpy(state: list[Any]) -> None:
+    numpy = importlib.import_module("numpy")
+    name, key, position, has_gauss, gauss = state
+    numpy.random.set_state((name, numpy.frombuffer(key, dtype=numpy.uint32), position, has_gauss, gauss))

@@ -1,0 +1,122 @@
+"""The background thread that reports to the agent and takes its commands."""
+
+import threading
+from collections import deque
+from queue import Empty
+from time import monotonic
+
+from holdfast_hooks.collector import Collector, Sources
+from holdfast_hooks.commands import Commands
+from holdfast_hooks.link import Link
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.slot_desk import SlotDesk
+from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage, SlotRequest
+
+_DEFAULT_INTERVAL_S = 0.2
+_OUTBOX_MESSAGES = 256
+
+
+class Reporter:
+    """Owns everything between the training thread's notes and the agent."""
+
+    def __init__(
+        self, *, target: str, hello: Hello, sources: Sources, commands: Commands, desk: SlotDesk, once: OnceLog
+    ) -> None:
+        self._wake = threading.Event()
+        self._link = Link(target, hello, self._wake, once)
+        self._sources = sources
+        self._collector = Collector(sources, once)
+        self._commands = commands
+        self._desk = desk
+        self._once = once
+        self._interval_s = _DEFAULT_INTERVAL_S
+        self._next_poll_s = monotonic()
+        self._report_due = False
+        self._outbox: deque[RankMessage] = deque(maxlen=_OUTBOX_MESSAGES)
+        self._deadline_s: float | None = None
+        self._thread = threading.Thread(target=self._run, name="holdfast-reporter", daemon=True)
+
+    def start(self) -> None:
+        """Start to report."""
+        self._link.start()
+        self._thread.start()
+
+    def finish(self, *, timeout_s: float, last_words: str | None = None) -> None:
+        """Send what is left, and end. Returns after ``timeout_s`` at the latest; later calls do nothing."""
+        if self._deadline_s is None:
+            self._sources.last_words = last_words
+            self._deadline_s = monotonic() + timeout_s
+            self._wake.set()
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while self._deadline_s is None:
+            self._wake.wait(max(0.0, self._next_poll_s - monotonic()))
+            self._wake.clear()
+            self._guarded_tick()
+        self._drain(self._deadline_s)
+
+    def _guarded_tick(self) -> None:
+        try:
+            self._tick()
+        except Exception as error:  # noqa: BLE001 - whatever fails here, the run must go on and be reported
+            self._once.warn("a report failed", repr(error))
+
+    def _tick(self) -> None:
+        self._read_inbox()
+        if monotonic() >= self._next_poll_s:
+            self._next_poll_s = monotonic() + self._interval_s
+            self._report_due = True
+            self._collector.poll()
+            self._ask_for_slots()
+        if self._link.ready:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        if self._outbox:
+            self._link.send(self._outbox.popleft())
+        elif self._report_due:
+            self._link.send(RankMessage(report=self._collector.report()))
+            self._report_due = self._collector.has_more
+
+    def _read_inbox(self) -> None:
+        while True:
+            try:
+                self._handle(self._link.inbox.get_nowait())
+            except Empty:
+                return
+
+    def _handle(self, message: AgentMessage) -> None:
+        match message.WhichOneof("kind"):
+            case "welcome":
+                self._interval_s = message.welcome.report_interval_s or _DEFAULT_INTERVAL_S
+                self._desk.forget_request()
+            case "slot_grant":
+                self._desk.receive(message.slot_grant)
+            case "command":
+                self._outbox.append(RankMessage(ack=self._commands.execute(message.command)))
+
+    def _ask_for_slots(self) -> None:
+        nbytes = self._desk.next_request()
+        if nbytes is not None:
+            self._outbox.append(RankMessage(slot_request=SlotRequest(bytes_per_slot=nbytes)))
+
+    def _drain(self, deadline_s: float) -> None:
+        """Send acknowledgements and the final report as far as the agent takes them in time."""
+        self._collector.poll()
+        self._report_due = True
+        while monotonic() < deadline_s and (self._outbox or self._report_due or not self._link.ready):
+            self._read_inbox()
+            if self._link.ready:
+                self._send_last()
+            else:
+                self._wake.wait(max(0.0, deadline_s - monotonic()))
+                self._wake.clear()
+        self._link.close(max(0.0, deadline_s - monotonic()))
+
+    def _send_last(self) -> None:
+        if self._outbox:
+            self._link.send(self._outbox.popleft())
+            return
+        self._link.send(RankMessage(report=self._collector.report(final=True)))
+        self._report_due = self._collector.has_more

@@ -1,0 +1,132 @@
+"""What runs beside the training loop when an agent has started the rank, put together."""
+
+import os
+from collections.abc import Mapping
+
+from holdfast_hooks.backlog import Backlog
+from holdfast_hooks.collector import Sources
+from holdfast_hooks.commands import Commands
+from holdfast_hooks.device import device_named
+from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.identity import Identity
+from holdfast_hooks.modules import NewModules
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.orders import StepOrders
+from holdfast_hooks.point_to_point import PointToPointRecord
+from holdfast_hooks.progress import ProgressPoll
+from holdfast_hooks.reporter import Reporter
+from holdfast_hooks.slot_desk import SlotDesk
+from holdfast_hooks.snapshots import Snapshots
+from holdfast_hooks.state import Stateful
+from holdfast_hooks.timeline import StepSample, Timeline
+from holdfast_proto.black_box import BlackBoxWriter
+from holdfast_proto.rank_context import RankContext
+from holdfast_proto.v1.session_pb2 import Hello, SnapshotTaken
+
+BACKLOG_STEPS = 4096
+BACKLOG_SNAPSHOTS = 64
+
+
+class Sidecar:
+    """Reporter, progress record and snapshots of one rank. Its methods are for the training thread."""
+
+    def __init__(
+        self,
+        *,
+        context: RankContext,
+        identity: Identity,
+        state: Mapping[str, Stateful],
+        coordinates: Mapping[str, int],
+        device: str,
+        timeline: Timeline,
+        black_box: BlackBoxWriter | None,
+        once: OnceLog,
+    ) -> None:
+        self.rank = identity.rank
+        self._timeline = timeline
+        self._steps: Backlog[StepSample] = Backlog(BACKLOG_STEPS)
+        self._taken: Backlog[SnapshotTaken] = Backlog(BACKLOG_SNAPSHOTS)
+        self._snapshot_orders = StepOrders(timeline)
+        self._stop_orders = StepOrders(timeline)
+        self._desk = SlotDesk(once)
+        self._snapshots = (
+            Snapshots(state=state, context=context, rank=identity.rank, desk=self._desk, timeline=timeline, once=once)
+            if state
+            else None
+        )
+        self._point_to_point = PointToPointRecord(black_box, once)
+        self._sources = Sources(
+            timeline=timeline,
+            progress=ProgressPoll(black_box, once),
+            point_to_point=self._point_to_point,
+            device=device_named(device),
+            modules=NewModules(),
+            steps=self._steps,
+            snapshots=self._taken,
+        )
+        self._reporter = Reporter(
+            target=context.agent,
+            hello=_hello(context, identity, coordinates, device),
+            sources=self._sources,
+            commands=Commands(
+                generation=context.generation,
+                rank=identity.rank,
+                snapshots=self._snapshot_orders,
+                stops=self._stop_orders,
+                refusal=self._why_no_snapshots,
+            ),
+            desk=self._desk,
+            once=once,
+        )
+
+    def start(self) -> None:
+        """Start to record and to report."""
+        self._point_to_point.install()
+        self._reporter.start()
+
+    def before_first_step(self) -> None:
+        """Look again for torch; raises ConfigurationError if the state cannot be encoded."""
+        self._point_to_point.install()
+        if self._snapshots is None:
+            return
+        try:
+            self._snapshots.capture()
+        except TypeError as error:
+            raise ConfigurationError(str(error)) from None
+
+    def end_step(self, step: int, until: int) -> bool:
+        """Close ``step``, the newest of a loop that ends before ``until``; return whether to stop here."""
+        # The order of these two lines is what StepOrders relies on.
+        self._timeline.boundary = step
+        stop = self._stop_orders.take(step)
+        ordered = self._snapshot_orders.take(step)
+        if self._snapshots is not None:
+            taken = self._snapshots.at_boundary(step, ordered=ordered, last=stop or step + 1 == until)
+            self._sources.snapshots_skipped_total = self._snapshots.skipped_total
+            if taken is not None:
+                self._taken.append(taken)
+        self._steps.append(self._timeline.end())
+        return stop
+
+    def finish(self, *, timeout_s: float, last_words: str | None = None) -> None:
+        """Send what is left, within ``timeout_s``, and undo the patches."""
+        self._reporter.finish(timeout_s=timeout_s, last_words=last_words)
+        self._point_to_point.uninstall()
+
+    def _why_no_snapshots(self) -> str:
+        if self._snapshots is None:
+            return "this rank was attached without a state"
+        return self._snapshots.refusal or self._desk.refusal
+
+
+def _hello(context: RankContext, identity: Identity, coordinates: Mapping[str, int], device: str) -> Hello:
+    return Hello(
+        run=context.run,
+        generation=context.generation,
+        rank=identity.rank,
+        world_size=identity.world_size,
+        local_rank=identity.local_rank,
+        pid=os.getpid(),
+        device=device,
+        coordinates=dict(coordinates),
+    )

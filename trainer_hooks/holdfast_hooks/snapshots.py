@@ -1,0 +1,211 @@
+"""Copying the state into a slot at the end of a step. Training thread only."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from holdfast_hooks import random_states
+from holdfast_hooks.layout import LaidOutMeta, Layout, SlotTensors, lay_out
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.phases import Phase
+from holdfast_hooks.slot_desk import Grant, SlotDesk
+from holdfast_hooks.state import Image, Stateful, encode_state
+from holdfast_hooks.timeline import Timeline
+from holdfast_proto.rank_context import RankContext
+from holdfast_proto.snapshot import DATA_OFFSET, Header, SlotState, align
+from holdfast_proto.v1.session_pb2 import SnapshotTaken
+
+_GRANT_WAIT_S = 30.0
+_PIN_WAIT_S = 60.0
+_WAIT_STEP_S = 0.01
+_META_GROWTH_BYTES = 1 << 20
+
+
+class Snapshots:
+    """Takes the snapshots of one rank. Failures are counted and logged, never raised.
+
+    Only after the last step does it wait for anything but the copy: for slots, and for the agent to
+    finish the checkpoint before.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: Mapping[str, Stateful],
+        context: RankContext,
+        rank: int,
+        desk: SlotDesk,
+        timeline: Timeline,
+        once: OnceLog,
+    ) -> None:
+        self.skipped_total = 0
+        self.refusal = ""
+        """Why no snapshot can be taken for the rest of this run; empty if they can."""
+        self._state = state
+        self._context = context
+        self._rank = rank
+        self._desk = desk
+        self._timeline = timeline
+        self._once = once
+        self._measured = False
+        self._layout: Layout | None = None
+        self._copier: _Copier | None = None
+
+    def capture(self) -> Image:
+        """Take the state apart, random states included. Raises TypeError if it cannot be encoded."""
+        live = {name: stateful.state_dict() for name, stateful in self._state.items()}
+        return encode_state({**live, random_states.KEY: random_states.capture()})
+
+    def at_boundary(self, step: int, *, ordered: bool, last: bool) -> SnapshotTaken | None:
+        """At the end of ``step``: take a snapshot if one is due; return what was taken.
+
+        ``ordered``: a checkpoint of this step was asked for. ``last``: no step follows.
+        """
+        checkpoint = ordered or last or _is_due(step, self._context.checkpoint_every)
+        due = checkpoint or _is_due(step, self._context.snapshot_every)
+        if self._measured and not due:
+            return None
+        self._timeline.enter(Phase.CHECKPOINT)
+        return self._take_guarded(step, due=due, checkpoint=checkpoint, last=last)
+
+    def _take_guarded(self, step: int, *, due: bool, checkpoint: bool, last: bool) -> SnapshotTaken | None:
+        if self.refusal:
+            self.skipped_total += due
+            return None
+        try:
+            if due:
+                return self._take(step, checkpoint=checkpoint, last=last)
+            self._measure()
+        except TypeError as error:
+            self.refusal = str(error)
+            self._once.warn("no more snapshots", error)
+        except Exception as error:  # noqa: BLE001 - the state's owner may raise anything; training goes on
+            self._once.warn("a snapshot failed", repr(error))
+        self.skipped_total += due
+        return None
+
+    def _measure(self) -> None:
+        """After the first step optimizers have their state: ask for slots, before the first snapshot is due."""
+        self._measured = True
+        image = self.capture()
+        self._fitting_grant(self._prepare(image))
+
+    def _take(self, step: int, *, checkpoint: bool, last: bool) -> SnapshotTaken | None:
+        started_s = time.monotonic()
+        self._measured = True
+        if self._desk.grant is not None and self._desk.grant.on_disk and not checkpoint:
+            return None
+        image = self.capture()
+        meta = self._prepare(image)
+        grant = self._fitting_grant(meta)
+        if grant is None and last and _wait_for(lambda: self._answered(meta), _GRANT_WAIT_S):
+            grant = self._fitting_grant(meta)
+        if grant is None:
+            self.skipped_total += 1
+            return None
+        persist = checkpoint and self._may_pin(grant, last=last)
+        index = self._choose(grant)
+        self.skipped_total += index is None or (checkpoint and not persist)
+        if index is None or (grant.on_disk and not persist):
+            return None
+        self._write(grant, index, step, image, meta, persist=persist)
+        return SnapshotTaken(
+            step=step,
+            slot=index,
+            persist=persist,
+            stall_s=time.monotonic() - started_s,
+            bytes=meta.layout.data_bytes + len(meta.encode()),
+        )
+
+    def _prepare(self, image: Image) -> LaidOutMeta:
+        self._layout = lay_out(image, self._layout)
+        return LaidOutMeta.of(image.tree, self._layout)
+
+    def _fitting_grant(self, meta: LaidOutMeta) -> Grant | None:
+        """Return the grant if the snapshot fits, else have the reporter ask for a larger one."""
+        needed_bytes = align(DATA_OFFSET + meta.layout.data_bytes) + len(meta.encode())
+        grant = self._desk.grant
+        if grant is not None and needed_bytes <= grant.bytes_per_slot:
+            self._desk.needed_bytes = 0
+            return grant
+        self._desk.needed_bytes = needed_bytes + len(meta.encode()) + _META_GROWTH_BYTES
+        return None
+
+    def _answered(self, meta: LaidOutMeta) -> bool:
+        return bool(self._desk.refusal) or self._fitting_grant(meta) is not None
+
+    def _may_pin(self, grant: Grant, *, last: bool) -> bool:
+        """Whether no other snapshot is being made a checkpoint."""
+        return _wait_for(lambda: not any(slot.header.persist for slot in grant.slots), _PIN_WAIT_S if last else 0.0)
+
+    def _choose(self, grant: Grant) -> int | None:
+        restored = [str(slot.path) == self._context.restore_slot for slot in grant.slots]
+        headers = [slot.header for slot in grant.slots]
+        return choose_slot(headers, restored=restored, generation=self._context.generation)
+
+    def _write(self, grant: Grant, index: int, step: int, image: Image, meta: LaidOutMeta, *, persist: bool) -> None:
+        if self._copier is None or not self._copier.serves(grant, meta.layout):
+            self._copier = _Copier(grant, meta.layout)
+        slot = grant.slots[index]
+        slot.begin(generation=self._context.generation, step=step, rank=self._rank)
+        self._copier.tensors(index).copy(image.parts)
+        slot.commit(meta, data_bytes=meta.layout.data_bytes, persist=persist)
+
+
+class _Copier:
+    """Keeps the views of the slots' tensors while neither slots nor layout change."""
+
+    def __init__(self, grant: Grant, layout: Layout) -> None:
+        self._grant = grant
+        self._layout = layout
+        self._tensors: dict[int, SlotTensors] = {}
+
+    def serves(self, grant: Grant, layout: Layout) -> bool:
+        return self._grant is grant and self._layout is layout
+
+    def tensors(self, index: int) -> SlotTensors:
+        if index not in self._tensors:
+            self._tensors[index] = SlotTensors(self._grant.slots[index], self._layout.entries)
+        return self._tensors[index]
+
+
+def choose_slot(headers: Sequence[Header], *, restored: Sequence[bool], generation: int) -> int | None:
+    """Return the slot to write next: unpinned, the oldest, and never the newest complete snapshot.
+
+    The newest is the last one of this generation; before its first, the one that was restored; else the
+    one of the latest step. ``restored`` tells which slot this rank started from.
+    """
+
+    def age(index: int) -> tuple[bool, bool, bool, int, int]:
+        header = headers[index]
+        complete = header.state is SlotState.COMPLETE
+        own = header.generation == generation
+        return complete, own, restored[index] and not own, header.generation, header.step
+
+    by_age = sorted(range(len(headers)), key=age)
+    if headers[by_age[-1]].state is SlotState.COMPLETE:
+        by_age.pop()
+    return next((index for index in by_age if not headers[index].persist), None)
+
+
+def _is_due(step: int, every: int) -> bool:
+    return every > 0 and (step + 1) % every == 0
+
+
+def _wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline_s:
+            return False
+        time.sleep(_WAIT_STEP_S)
+    return True
+
+
+def reject_unsuitable(state: Mapping[str, Any]) -> None:
+    """Raise TypeError if an entry of the user's state cannot take part in snapshots."""
+    for name, stateful in state.items():
+        if name == random_states.KEY:
+            raise TypeError(f"state {name!r}: the name is taken by the random states; use another")
+        if not isinstance(stateful, Stateful):
+            kind = type(stateful).__name__
+            raise TypeError(f"state {name!r}: {kind} has no state_dict() and load_state_dict()")

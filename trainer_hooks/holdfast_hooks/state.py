@@ -1,0 +1,155 @@
+"""A state as JSON nesting plus tensors, and back. No pickle.
+
+None, booleans, integers, strings, finite floats and lists stand for themselves. Everything else is an
+object with one key that names its kind: ``{"dict": [[key, value], ...]}``, ``{"tuple": [...]}``,
+``{"float": "nan"}``, ``{"bytes": base64}``, and ``{"tensor": i}``, ``{"dtensor": i}``, ``{"array": i}``
+for the i-th tensor.
+"""
+
+import base64
+import math
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from holdfast_hooks.sharding import is_dtensor, local_part
+
+if TYPE_CHECKING:
+    import torch
+
+_PLAIN = frozenset((type(None), bool, int, str))
+_MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
+_MAPPING_TYPES: dict[str, type] = {kind: mapping for mapping, kind in _MAPPINGS.items()}
+_SCALARS: dict[str, Callable[[str], Any]] = {"float": float, "bytes": base64.b64decode}
+TENSOR_KINDS = ("tensor", "dtensor", "array")
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything whose state can be taken and put back: torch modules, optimizers, schedulers, own classes."""
+
+    def state_dict(self) -> Any:
+        """Return the state: nested mappings, lists and tuples of tensors, numbers, strings and bytes."""
+
+    def load_state_dict(self, state_dict: Any, /) -> Any:
+        """Take over a state that :meth:`state_dict` returned."""
+
+
+class Part(NamedTuple):
+    """A tensor of the state, as far as this rank holds it."""
+
+    name: str
+    """Where it is in the state, ``model/layers.0.weight``."""
+    source: "torch.Tensor"
+    """As the state has it; a DTensor if it is spread over ranks."""
+    local: "torch.Tensor"
+    global_shape: tuple[int, ...]
+    global_offset: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Image:
+    """A state taken apart. The parts are the live tensors: copy them before training goes on."""
+
+    tree: Any
+    parts: tuple[Part, ...]
+    empty: tuple[str, ...]
+    """Names of containers that hold nothing (yet)."""
+
+
+def encode_state(state: Mapping[str, Any]) -> Image:
+    """Take ``state`` apart. Raises TypeError, naming the place, if something in it cannot be encoded."""
+    encoder = _Encoder()
+    tree = encoder.encode(dict(state), "")
+    return Image(tree, tuple(encoder.parts), tuple(encoder.empty))
+
+
+def decode_state(tree: Any, tensor: Callable[[str, int], Any]) -> Any:
+    """Put a state together again; ``tensor(kind, i)`` supplies the i-th tensor."""
+    if isinstance(tree, list):
+        return [decode_state(item, tensor) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, content),) = tree.items()
+    if kind in TENSOR_KINDS:
+        return tensor(kind, content)
+    if kind in _MAPPING_TYPES:
+        pairs = ((decode_state(key, tensor), decode_state(value, tensor)) for key, value in content)
+        return _MAPPING_TYPES[kind](dict(pairs))
+    if kind == "tuple":
+        return tuple(decode_state(item, tensor) for item in content)
+    return _SCALARS[kind](content)
+
+
+class _Encoder:
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.empty: list[str] = []
+
+    def encode(self, value: Any, name: str) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else {"float": repr(float(value))}
+        if kind is bytes:
+            return {"bytes": base64.b64encode(value).decode()}
+        if kind in _MAPPINGS:
+            return {_MAPPINGS[kind]: self._pairs(value, name)}
+        if kind in (list, tuple):
+            items = self._items(value, name)
+            return items if kind is list else {"tuple": items}
+        return self._encode_tensor(value, name)
+
+    def _pairs(self, mapping: Mapping[Any, Any], name: str) -> list[list[Any]]:
+        if not mapping:
+            self.empty.append(name)
+        prefix = f"{name}/" if name else ""
+        return [[self._key(key, name), self.encode(value, f"{prefix}{key}")] for key, value in mapping.items()]
+
+    def _items(self, items: list[Any] | tuple[Any, ...], name: str) -> list[Any]:
+        if not items:
+            self.empty.append(name)
+        return [self.encode(item, f"{name}/{index}") for index, item in enumerate(items)]
+
+    def _key(self, key: Any, name: str) -> Any:
+        if type(key) in _PLAIN:
+            return key
+        if type(key) is tuple:
+            return {"tuple": [self._key(item, name) for item in key]}
+        raise TypeError(f"{name}: a key of type {type(key).__name__} cannot be part of a snapshot; use str or int")
+
+    def _encode_tensor(self, value: Any, name: str) -> dict[str, int]:
+        kind, tensor = _as_tensor(value, name)
+        if kind == "dtensor":
+            part = Part(name, tensor, *local_part(tensor))
+        else:
+            shape = tuple(tensor.shape)
+            part = Part(name, tensor, tensor, shape, (0,) * len(shape))
+        self.parts.append(part)
+        return {kind: len(self.parts) - 1}
+
+
+def _as_tensor(value: Any, name: str) -> tuple[str, Any]:
+    """Return the kind and the tensor of a value that is one; raises TypeError otherwise."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None:
+        if is_dtensor(value):
+            return "dtensor", value
+        if type(value) in (torch.Tensor, torch.nn.Parameter) and _is_plain(value):
+            return "tensor", value
+        if numpy is not None and type(value) is numpy.ndarray and value.dtype.kind in "biufc":
+            # A copy, as torch takes no negative strides and no foreign byte order.
+            return "array", torch.from_numpy(value.astype(value.dtype.newbyteorder("="), order="C"))
+    raise TypeError(
+        f"{name}: a value of type {type(value).__name__} cannot be part of a snapshot; "
+        "return tensors, numbers, strings, bytes, lists, tuples or dicts from state_dict()"
+    )
+
+
+def _is_plain(tensor: "torch.Tensor") -> bool:
+    import torch
+
+    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta

@@ -1,0 +1,66 @@
+"""Where the training thread is, and how long it was in each phase."""
+
+from collections.abc import Callable
+from time import monotonic_ns, time_ns
+from typing import NamedTuple
+
+from holdfast_hooks.phases import Phase
+from holdfast_hooks.scalars import DeferredScalar
+
+Values = dict[str, float | DeferredScalar]
+"""What was reported for one step, by the field names of StepRecord."""
+
+
+class StepSample(NamedTuple):
+    """One finished step, in the form that is cheapest to make."""
+
+    step: int
+    ended_unix_ns: int
+    duration_ns: int
+    phase_ns: list[int]
+    """Time spent in each phase, by phase number."""
+    values: Values
+
+
+class Timeline:
+    """Written by the training thread alone; other threads may read ``step``, ``phase`` and ``boundary``.
+
+    Args:
+        moment: told (step, phase, Unix time in ns) whenever one of them changes.
+    """
+
+    def __init__(self, moment: Callable[[int, int, int], None]) -> None:
+        self.step = -1
+        self.phase: int = Phase.INIT
+        self.boundary = -1
+        """Newest step whose end has been reached."""
+        self.values: Values = {}
+        self._moment = moment
+        self._began_ns = self._since_ns = monotonic_ns()
+        self._phase_ns = [0] * (max(Phase) + 1)
+        moment(-1, Phase.INIT, time_ns())
+
+    def begin(self, step: int) -> None:
+        """The training thread starts to work on ``step``."""
+        now_ns = monotonic_ns()
+        self._began_ns = self._since_ns = now_ns
+        self._phase_ns = [0, 0, 0, 0, 0, 0, 0, 0]
+        self.values = {}
+        self.step = step
+        self.phase = 3  # Phase.FORWARD_BACKWARD; an enum's attribute costs more than the rest of the line
+        self._moment(step, 3, time_ns())
+
+    def enter(self, phase: int) -> None:
+        """The training thread is in ``phase`` from now on."""
+        now_ns = monotonic_ns()
+        self._phase_ns[self.phase] += now_ns - self._since_ns
+        self._since_ns = now_ns
+        self.phase = phase
+        self._moment(self.step, phase, time_ns())
+
+    def end(self) -> StepSample:
+        """Close the current step and return what is known of it."""
+        now_ns = monotonic_ns()
+        self._phase_ns[self.phase] += now_ns - self._since_ns
+        self._since_ns = now_ns
+        return StepSample(self.step, time_ns(), now_ns - self._began_ns, self._phase_ns, self.values)
