@@ -12,7 +12,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from holdfast_agent.checkpoint_errors import CheckpointUnreadable, read_errors, write_errors
@@ -125,23 +125,28 @@ class CheckpointDirectory:
     def _prune(self, newest: Manifest) -> None:
         """Remove what the commit of ``newest`` makes superfluous; what resists is tried again next time."""
         try:
-            for step in sorted(self._superfluous(newest)):
+            manifests = self._manifests()
+            own = {step: manifest for step, manifest in manifests.items() if manifest.run == newest.run}
+            abandoned = {s for s, m in own.items() if s > newest.step and m.generation < newest.generation}
+            for step in sorted(abandoned):
+                # The run went back before this step and must not jump to a future that it has left. The
+                # shards stay, because others may be saving the step again by now.
+                (self.step_directory(step) / MANIFEST).unlink(missing_ok=True)
+            kept = {*sorted(own.keys() - abandoned)[-self.kept :], newest.step}
+            others = self._step_directories().keys() - manifests.keys()
+            for step in sorted((own.keys() - abandoned - kept) | self._lost(others, newest, kept)):
                 _remove(self.step_directory(step))
         except OSError as error:
             self.removal_failures_total += 1
             _logger.warning("cannot remove old checkpoints: %s", error)
 
-    def _superfluous(self, newest: Manifest) -> set[int]:
-        manifests = self._manifests()
-        own = {step: manifest for step, manifest in manifests.items() if manifest.run == newest.run}
-        # The run went back before these steps: it must not jump to a future that it has left.
-        abandoned = {s for s, m in own.items() if s > newest.step and m.generation < newest.generation}
-        kept = {*sorted(own.keys() - abandoned)[-self.kept :], newest.step}
-        others = {step for step in self._step_directories().keys() - manifests.keys() if step < newest.step}
-        unfinished = {step for step in others if not (self.step_directory(step) / MANIFEST).exists()}
+    def _lost(self, uncommitted: Set[int], newest: Manifest, kept: Set[int]) -> set[int]:
+        """Return those of the uncommitted steps that nobody can want any more."""
+        older = {step for step in uncommitted if step < newest.step}
+        unfinished = {step for step in older if not (self.step_directory(step) / MANIFEST).exists()}
         # A manifest that cannot be read now may be readable later: it goes when its time is over.
-        damaged = {step for step in others - unfinished if len(kept) >= self.kept and step < min(kept)}
-        return (own.keys() - kept) | unfinished | damaged
+        damaged = {step for step in older - unfinished if len(kept) >= self.kept and step < min(kept)}
+        return unfinished | damaged
 
     def _manifests(self) -> dict[int, Manifest]:
         manifests = {}
@@ -163,7 +168,12 @@ class CheckpointDirectory:
 def _complete_set(directory: Path, step: int, world_size: int, run: str) -> list[ShardIndex] | None:
     if not all(index_path(directory, rank).exists() for rank in range(world_size)):
         return None
-    indexes = [load_index(directory, rank) for rank in range(world_size)]
+    try:
+        indexes = [load_index(directory, rank) for rank in range(world_size)]
+    except CheckpointUnreadable as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None  # somebody is just saving this step again
+        raise
     expected = (run, step, world_size, indexes[0].generation)
     for index in indexes:
         if (index.run, index.step, index.world_size, index.generation) != expected:

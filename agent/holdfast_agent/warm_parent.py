@@ -223,7 +223,7 @@ def run_program(command: list[str]) -> None:
     """Run ``python -m module ...`` and ``python script.py ...`` in this process, anything else by exec."""
     program, *arguments = command
     if not _is_this_python(program) or not arguments or (arguments[0].startswith("-") and arguments[0] != "-m"):
-        os.execvp(program, command)
+        os.execvp(sys.executable if _is_this_python(program) else program, command)
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         sys.path.insert(0, str(Path.cwd()))
@@ -235,10 +235,12 @@ def run_program(command: list[str]) -> None:
 
 
 def _is_this_python(program: str) -> bool:
-    # Not resolved: two virtual environments may link to the same interpreter and differ in packages.
+    # A bare `python` means ours, as with torchrun, whether or not the environment is activated.
+    if program in ("python", "python3"):
+        return True
     found = shutil.which(program)
-    here = Path(sys.executable)
-    return found is not None and Path(found).parent == here.parent and Path(found).name.startswith("python")
+    # Not resolved: two virtual environments may link to the same interpreter and differ in packages.
+    return found is not None and Path(found).parent == Path(sys.executable).parent and "python" in Path(found).name
 
 
 def modules_to_preload(command: list[str]) -> list[str]:

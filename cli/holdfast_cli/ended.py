@@ -5,6 +5,7 @@ from pathlib import Path
 
 from google.protobuf.json_format import ParseDict, ParseError
 
+from holdfast_cli.run_record import RunRecord
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident
 
@@ -24,10 +25,13 @@ def load_last_status(run_directory: Path) -> RunStatus | None:
         return None
 
 
-def load_incidents(run_directory: Path, run: str) -> list[Incident]:
-    """Return the newest version of every incident in the daemon's log, oldest first."""
+def load_incidents(record: RunRecord) -> list[Incident]:
+    """Return the newest version of every incident in the daemon's log, oldest first.
+
+    The log also holds those of earlier runs of the same name, which are left out.
+    """
     try:
-        lines = (run_directory / f"incidents-{run}.jsonl").read_text().splitlines()
+        lines = (Path(record.directory) / f"incidents-{record.run}.jsonl").read_text().splitlines()
     except FileNotFoundError:
         return []
     found: dict[str, Incident] = {}
@@ -36,5 +40,6 @@ def load_incidents(run_directory: Path, run: str) -> list[Incident]:
             incident = ParseDict(json.loads(line), Incident(), ignore_unknown_fields=True)
         except (json.JSONDecodeError, ParseError):
             continue  # the last line of a full disk
-        found[incident.id] = incident
+        if incident.detected_unix_s >= record.created_unix_s:
+            found[incident.id] = incident
     return list(found.values())

@@ -143,6 +143,7 @@ def test_a_run_name_is_taken_while_its_run_goes_on(options: Options) -> None:
             pass
         assert str(caught.value).startswith(f"run testing is already running (pid {os.getpid()}): choose another --run")
         assert run.status().phase == RUN_PHASE_RUNNING
+    (run.paths.directory / "status.pb").unlink()
     with LocalRun(options()) as again:
         assert again.pid_of("agent") is not None
 

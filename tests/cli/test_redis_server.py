@@ -74,10 +74,7 @@ def server_url(short_directory: Path) -> Iterator[str]:
     process.wait(10)
 
 
-def test_our_server_answers_on_a_private_socket_and_on_no_port(
-    server: tuple[str, subprocess.Popen[bytes]], wait_for
-) -> None:
-    url, _ = server
+def test_our_server_answers_on_a_private_socket_and_on_no_port(server_url: str, wait_for) -> None:
     wait_for(lambda: answers(server_url), "PING")
     socket = Path(server_url.removeprefix("unix://"))
     assert socket.stat().st_mode & 0o777 == 0o600

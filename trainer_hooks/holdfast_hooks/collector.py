@@ -110,13 +110,14 @@ class Collector:
 
 def _record(sample: StepSample, *, final: bool) -> StepRecord | None:
     """Return the record of a step, or None if one of its numbers has not arrived yet."""
+    step, ended_unix_ns, duration_ns, phase_ns, values = sample
     record = StepRecord(
-        step=sample.step,
-        ended_unix_s=sample.ended_unix_ns / 1e9,
-        duration_s=sample.duration_ns / 1e9,
-        phase_s={phase: spent_ns / 1e9 for phase, spent_ns in enumerate(sample.phase_ns) if spent_ns},
+        step=step,
+        ended_unix_s=ended_unix_ns / 1e9,
+        duration_s=duration_ns / 1e9,
+        phase_s={phase: spent_ns / 1e9 for phase, spent_ns in enumerate(phase_ns) if spent_ns},
     )
-    for name, value in sample.values.items():
+    for name, value in values.items():
         number = value.read() if isinstance(value, DeferredScalar) else value
         if number is not None:
             setattr(record, name, number)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from time import monotonic_ns, time_ns
-from typing import NamedTuple
 
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.scalars import DeferredScalar
@@ -11,15 +10,9 @@ Values = dict[str, float | DeferredScalar]
 """What was reported for one step, by the field names of StepRecord."""
 
 
-class StepSample(NamedTuple):
-    """One finished step, in the form that is cheapest to make."""
-
-    step: int
-    ended_unix_ns: int
-    duration_ns: int
-    phase_ns: list[int]
-    """Time spent in each phase, by phase number."""
-    values: Values
+StepSample = tuple[int, int, int, list[int], Values]
+"""One finished step, in the form that is cheapest to make: step, Unix time of its end in ns, duration in ns,
+ns spent in each phase by phase number, reported values."""
 
 
 class Timeline:
@@ -37,6 +30,7 @@ class Timeline:
         self.values: Values = {}
         self._moment = moment
         self._began_ns = self._since_ns = monotonic_ns()
+        self._unix_offset_ns = time_ns() - self._since_ns
         self._phase_ns = [0] * (max(Phase) + 1)
         moment(-1, Phase.INIT, time_ns())
 
@@ -48,7 +42,7 @@ class Timeline:
         self.values = {}
         self.step = step
         self.phase = 3  # Phase.FORWARD_BACKWARD; an enum's attribute costs more than the rest of the line
-        self._moment(step, 3, time_ns())
+        self._moment(step, 3, now_ns + self._unix_offset_ns)
 
     def enter(self, phase: int) -> None:
         """The training thread is in ``phase`` from now on."""
@@ -56,11 +50,14 @@ class Timeline:
         self._phase_ns[self.phase] += now_ns - self._since_ns
         self._since_ns = now_ns
         self.phase = phase
-        self._moment(self.step, phase, time_ns())
+        self._moment(self.step, phase, now_ns + self._unix_offset_ns)
 
     def end(self) -> StepSample:
         """Close the current step and return what is known of it."""
         now_ns = monotonic_ns()
         self._phase_ns[self.phase] += now_ns - self._since_ns
         self._since_ns = now_ns
-        return StepSample(self.step, time_ns(), now_ns - self._began_ns, self._phase_ns, self.values)
+        # Read both clocks once a step: the system's clock may be set while the run goes on.
+        unix_ns = time_ns()
+        self._unix_offset_ns = unix_ns - now_ns
+        return self.step, unix_ns, now_ns - self._began_ns, self._phase_ns, self.values

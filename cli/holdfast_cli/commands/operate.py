@@ -69,10 +69,7 @@ def incidents(
     from holdfast_cli.target import find_target
 
     target = find_target(directory, run, control)
-    if target.ended:
-        found = load_incidents(Path(target.ended.directory), target.run)
-    else:
-        found = target.connect().incidents()
+    found = load_incidents(target.ended) if target.ended else target.connect().incidents()
     if identity is None:
         if json:
             print_json([to_json(incident) for incident in found])

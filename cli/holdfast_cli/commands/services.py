@@ -67,7 +67,8 @@ def daemon(
 ) -> None:
     """Coordinate all runs of a Redis: judge them, keep incidents, tell agents what to do. Start two, one stands by."""
     _check(redis, None)
-    from holdfast_daemon.main import DaemonOptions, main
+    from holdfast_daemon.main import main
+    from holdfast_daemon.options import DaemonOptions
 
     options = DaemonOptions(
         name=name or socket.gethostname(),

@@ -70,11 +70,13 @@ def _what_happened(rank_exit: store_pb2.RankExit) -> str:
         return f"was killed by {_signal_name(rank_exit.signal)}{hint}"
     if connection_lost(rank_exit.last_words):
         return f"lost a peer ({said})" if said else "lost a peer"
-    if said:
-        return f"raised {said}"
-    if rank_exit.HasField("code"):
-        return f"exited with code {rank_exit.code}"
-    return "ended and left no exit status"
+    return f"raised {said}" if said else _without_words(rank_exit)
+
+
+def _without_words(rank_exit: store_pb2.RankExit) -> str:
+    if not rank_exit.HasField("code"):
+        return "ended and left no exit status"
+    return f"exited with code {rank_exit.code}" if rank_exit.code else "left early with code 0"
 
 
 def _where(rank_exit: store_pb2.RankExit) -> str:

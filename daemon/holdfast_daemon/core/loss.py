@@ -51,11 +51,15 @@ class LossWatch:
     _last_step: int = -1
     _baseline: tuple[float, ...] = ()
     _recent: tuple[float, ...] = ()
+    """The newest losses, accepted or not: the next baseline if an episode does not end."""
     _outlying: tuple[bool, ...] = ()
+    """Of the newest steps."""
     _outlying_in_episode: int = 0
     _reports: int = 0
     _without_loss: int = 0
+    """Steps since the last loss."""
     _longest_gap: int = 0
+    """Most steps without a loss between two losses."""
 
     def observe(self, step: int, loss: float | None) -> tuple["LossWatch", LossFinding]:
         """Return the next state and what ``loss`` tells; None: the step finished without reporting one."""
@@ -64,12 +68,10 @@ class LossWatch:
         watch = replace(self, _last_step=step)
         if loss is None:
             return watch._observe_none()
-        watch = replace(
-            watch,
-            _reports=self._reports + 1,
-            _without_loss=0,
-            _longest_gap=max(self._longest_gap, self._without_loss if self._reports else 0),
-        )
+        # A gap that was told as missing is no habit of the run.
+        is_habit = self._reports and self._without_loss < self._missing_limit
+        longest_gap = max(self._longest_gap, self._without_loss) if is_habit else self._longest_gap
+        watch = replace(watch, _reports=self._reports + 1, _without_loss=0, _longest_gap=longest_gap)
         if not math.isfinite(loss):
             return watch, LossFinding(nonfinite=True)
         return watch._observe_finite(loss)
@@ -81,11 +83,15 @@ class LossWatch:
         """
         return LossWatch(_reports=self._reports, _longest_gap=self._longest_gap)
 
-    def _observe_none(self) -> tuple["LossWatch", LossFinding]:
+    @property
+    def _missing_limit(self) -> float:
         # A run may report every n-th step only: twice its longest gap is still no loss of reports.
+        known = self._reports >= _REPORTS_TO_KNOW_CADENCE
+        return max(MISSING_STEPS, 2 * self._longest_gap + 1) if known else math.inf
+
+    def _observe_none(self) -> tuple["LossWatch", LossFinding]:
         without_loss = self._without_loss + 1
-        limit = max(MISSING_STEPS, 2 * self._longest_gap + 1)
-        missing = self._reports >= _REPORTS_TO_KNOW_CADENCE and without_loss == limit
+        missing = without_loss == self._missing_limit
         return replace(self, _without_loss=without_loss), LossFinding(missing=missing)
 
     def _observe_finite(self, loss: float) -> tuple["LossWatch", LossFinding]:

@@ -75,7 +75,8 @@ def test_lost_connection_to_a_data_store_is_no_lost_peer(message: str) -> None:
 
 def test_words_of_a_terminated_process_are_recognised() -> None:
     assert connection_lost(
-        "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection closed by peer [::1]:9"
+        "terminate called after throwing an instance of 'gloo::IoException'\n"
+        "  what():  Connection closed by peer [::1]:9"
     )
 
 

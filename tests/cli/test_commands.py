@@ -1,0 +1,193 @@
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from holdfast_cli.local_run import LocalRun
+from holdfast_cli.local_run_options import LocalRunOptions
+from holdfast_cli.main import app
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fakes import write_status
+
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED, RUN_PHASE_FINISHED, Incident, Verdict
+
+Options = Callable[..., LocalRunOptions]
+
+
+def holdfast(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+@pytest.fixture
+def going(options: Options) -> Iterator[LocalRun]:
+    with LocalRun(options()) as run:
+        yield run
+
+
+def where(run: LocalRun) -> tuple[str, str]:
+    return "--directory", str(run.options.directory)
+
+
+@pytest.mark.parametrize("command", ["run", "demo", "status", "incidents", "checkpoint", "stop", "agent", "daemon"])
+def test_every_command_has_a_help_page(command: str) -> None:
+    result = holdfast(command, "--help")
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+def test_without_any_run_status_says_how_to_start_one(tmp_path: Path) -> None:
+    result = holdfast("status", "--directory", str(tmp_path))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"holdfast: no run under {tmp_path}/: start one with `holdfast run`")
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_unreachable_daemon_is_one_line_with_the_fix(tmp_path: Path) -> None:
+    result = holdfast("status", "--control", str(tmp_path / "none.sock"))
+    assert result.exit_code == 1
+    assert "no daemon answers at" in result.stderr
+    assert "--run" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_refusal_of_a_daemon_is_passed_on(going: LocalRun) -> None:
+    result = holdfast("status", "--control", str(going.paths.control), "--run", "other")
+    assert result.exit_code == 1
+    assert result.stderr == "holdfast: the daemon refused: there is no run other\n"
+
+
+def test_a_password_in_the_url_is_refused_by_every_command_that_takes_one(tmp_path: Path) -> None:
+    url = "redis://:hunter2@127.0.0.1/0"
+    folders = ("--directory", str(tmp_path))
+    for arguments in (
+        ("run", "--redis", url, *folders, "--", "true"),
+        ("agent", "--run", "r", "--redis", url, *folders, "--runtime-directory", str(tmp_path)),
+        ("daemon", "--redis", url, *folders, "--control", str(tmp_path / "s")),
+    ):
+        result = holdfast(*arguments)
+        assert result.exit_code == 78
+        assert "--redis-password-file" in result.stderr
+        assert "hunter2" not in result.output
+        assert result.stderr.count("\n") == 1
+
+
+def test_status_of_the_newest_run_is_found_by_itself(going: LocalRun) -> None:
+    result = holdfast("status", *where(going))
+    assert result.exit_code == 0
+    assert "testing  running  generation 1" in result.stdout
+
+
+def test_status_as_json_has_numbers_and_words(going: LocalRun) -> None:
+    result = holdfast("status", "--json", *where(going))
+    status = json.loads(result.stdout)
+    assert (status["run"], status["phase"], status["generation"], status["store_up"]) == ("testing", "running", 1, True)
+    assert status["ranks"][0]["life"] == "running"
+    assert status["ranks"][0]["pid"] == going.rank_pids()[0]
+    assert "loss" not in status
+
+
+def test_a_checkpoint_is_ordered_and_waited_for(going: LocalRun) -> None:
+    result = holdfast("checkpoint", *where(going))
+    assert result.stdout == "checkpoint of step 4 committed\n"
+    assert going.status().newest_checkpoint == 4
+
+
+def test_incidents_are_listed_and_one_is_told(going: LocalRun) -> None:
+    assert "no incidents" in holdfast("incidents", *where(going)).stdout
+    status = going.status()
+    status.newest_incident.CopyFrom(Incident(id="i-1", verdict=Verdict(message="rank 5 was killed", culprits=[5])))
+    write_status(going.paths.directory, status)
+    assert "rank 5 was killed" in holdfast("incidents", *where(going)).stdout
+    assert "rank 5 was killed" in holdfast("incidents", "i-1", *where(going)).stdout
+    assert json.loads(holdfast("incidents", "--json", *where(going)).stdout)[0]["verdict"]["culprits"] == [5]
+    unknown = holdfast("incidents", "i-9", *where(going))
+    assert unknown.exit_code == 1
+    assert "no incident i-9" in unknown.stderr
+
+
+def run_arguments(options: LocalRunOptions) -> list[str]:
+    return [
+        "run", "--run", "testing", "--directory", str(options.directory), "--shm-directory", str(options.shm_directory),
+    ]  # fmt: skip
+
+
+def prepare_status(options: LocalRunOptions, **fields: object) -> None:
+    directory = options.directory / "testing"
+    directory.mkdir(parents=True)
+    write_status(directory, RunStatus(run="testing", generation=1, newest_step=9, loss=1.5, **fields))
+
+
+def test_run_exits_zero_only_if_the_run_has_finished(options: Options) -> None:
+    prepare_status(options(), phase=RUN_PHASE_FINISHED)
+    result = holdfast(*run_arguments(options()), "--ranks", "2", "--", "python", "train.py", "--ranks", "x")
+    assert result.exit_code == 0
+    assert "testing finished: 10 steps · loss 1.5000" in result.stdout.splitlines()[-1]
+
+
+def test_a_failed_run_prints_the_line_of_its_incident_and_where_the_logs_are(options: Options) -> None:
+    message = "rank 0: --train.steps must be positive"
+    prepare_status(options(), phase=RUN_PHASE_FAILED, newest_incident=Incident(verdict=Verdict(message=message)))
+    result = holdfast(*run_arguments(options()), "--", "true")
+    assert result.exit_code == 1
+    logs = options().directory / "testing" / "logs"
+    assert result.stderr.splitlines()[-1] == f"holdfast: run testing failed: {message} (logs: {logs})"
+
+
+def test_run_as_json_ends_with_the_status_on_stdout(options: Options) -> None:
+    prepare_status(options(), phase=RUN_PHASE_FINISHED)
+    result = holdfast(*run_arguments(options()), "--json", "--", "true")
+    assert json.loads(result.stdout)["phase"] == "finished"
+
+
+def test_an_ended_run_can_still_be_asked_about_but_not_ordered(options: Options) -> None:
+    prepare_status(options(), phase=RUN_PHASE_FINISHED)
+    assert holdfast(*run_arguments(options()), "--", "true").exit_code == 0
+    folder = ("--directory", str(options().directory))
+    assert json.loads(holdfast("status", "--json", *folder).stdout)["newest_step"] == 9
+    assert "no incidents" in holdfast("incidents", *folder).stdout
+    refused = holdfast("checkpoint", *folder)
+    assert refused.exit_code == 1
+    assert "run testing has ended: finished" in refused.stderr
+
+
+def test_run_without_a_command_says_what_is_missing() -> None:
+    result = holdfast("run")
+    assert result.exit_code == 2
+    assert "COMMAND" in result.stderr
+
+
+def test_stop_ends_a_run_that_another_process_supervises(options: Options) -> None:
+    settings = options()
+    code = (
+        "import sys; from holdfast_cli import local_commands; from holdfast_cli.main import app; "
+        "local_commands.HOLDFAST = (sys.executable, sys.argv.pop(1)); app()"
+    )
+    fakes = str(Path(__file__).with_name("fakes.py"))
+    arguments = [sys.executable, "-c", code, fakes, *run_arguments(settings), "--", "true"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        assert "testing running" in supervisor.stdout.readline()
+        result = holdfast("stop", "--directory", str(settings.directory))
+        _, errors = supervisor.communicate(timeout=20)
+    assert result.stdout == "testing: stopped\n"
+    assert supervisor.returncode == 128 + signal.SIGTERM
+    assert errors.splitlines()[-1].startswith("holdfast: interrupted")
+    again = holdfast("stop", "--directory", str(settings.directory))
+    assert "had already ended" in again.stdout
+
+
+def test_the_services_import_neither_torch_nor_the_display() -> None:
+    code = (
+        "import sys; import holdfast_cli.main; "
+        "print([m for m in ('torch', 'rich.live', 'grpc', 'redis') if m in sys.modules])"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert loaded.stdout == "[]\n"

@@ -1,0 +1,126 @@
+import io
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from holdfast_cli.conditions import Condition, condition
+from holdfast_cli.display import HEARTBEAT_S, LineDisplay, LiveDisplay, display_for
+from holdfast_cli.plain import changes
+from holdfast_cli.view import Surroundings, render
+from holdfast_proto.v1.control_pb2 import RankView, RunStatus
+from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RUN_PHASE_FAILED, RUN_PHASE_STARTING, RankExit
+
+sys.path.insert(0, str(Path(__file__).parent))
+from statuses import healthy, killed, stopped, with_incident
+
+
+def draw(status: RunStatus, **surroundings: object) -> str:
+    console = Console(file=io.StringIO(), width=100, record=True)
+    console.print(render(status, Surroundings(**surroundings)))
+    return console.export_text()
+
+
+def line_with(text: str, part: str) -> str:
+    return next(line for line in text.splitlines() if part in line)
+
+
+def test_the_header_tells_state_step_loss_and_throughput() -> None:
+    text = draw(healthy(), title="first of two", total_steps=120)
+    assert "first of two" in text
+    assert "llama  running  generation 2" in text
+    assert "42 of 120 steps · loss 2.3457 · 12,346 tokens/s" in text
+    assert "snapshot of step 41 · checkpoint of step 39 · restarts 0 · incidents 0 · loss spikes 0" in text
+
+
+def test_every_rank_is_shown_with_its_place_and_phase() -> None:
+    text = draw(healthy())
+    assert line_with(text, "pp1 tp0").split() == ["2", "pp1", "tp0", "42", "forward", "backward", "running"]
+
+
+def test_a_run_without_steps_or_ranks_can_be_drawn() -> None:
+    text = draw(
+        RunStatus(run="new", phase=RUN_PHASE_STARTING, newest_step=-1, newest_checkpoint=-1, newest_snapshot=-1)
+    )
+    assert "no step yet" in text
+    assert "checkpoint none" in text
+
+
+def test_a_killed_rank_is_shown_dead_with_its_signal() -> None:
+    assert "dead: SIGKILL" in line_with(draw(killed(3)), "pp1 tp1")
+
+
+def test_a_stopped_rank_stands_out_among_those_that_wait_for_it() -> None:
+    text = draw(stopped(2))
+    assert "stopped for 2.0 s" in line_with(text, "pp1 tp0")
+    assert text.count("no progress for 2.0 s") == 3
+
+
+def test_the_newest_incident_is_told_with_its_actions_and_its_end() -> None:
+    text = draw(with_incident(stopped(2), recovered=True))
+    assert "rank 2 is stopped in step 42 [recovered]" in text
+    assert "+0.2 s  stop generation 2" in text
+    assert "training again 3.5 s after detection, 1 steps lost" in text
+
+
+def test_with_many_ranks_the_odd_ones_come_first_and_the_others_are_counted() -> None:
+    text = draw(killed(77, healthy(100)), most_ranks=3)
+    rows = [line.split()[0] for line in text.splitlines() if "pp" in line]
+    assert rows == ["77", "0", "1"]
+    assert "and 97 running" in text
+
+
+def test_trouble_with_the_sidecar_itself_is_shown() -> None:
+    status = healthy()
+    status.store_up = False
+    text = draw(status, notes=["agent: started again 2 times"])
+    assert "Redis is away: training goes on" in text
+    assert "agent: started again 2 times" in text
+
+
+def test_conditions_of_ranks() -> None:
+    assert condition(RankView(life=LIFE_EXITED, exit=RankExit(code=0)), 1.0) is Condition.FINISHED
+    assert condition(RankView(life=LIFE_EXITED, exit=RankExit(code=1)), 1.0) is Condition.DEAD
+    assert condition(RankView(life=LIFE_EXITED), 1.0) is Condition.DEAD
+    assert condition(RankView(), 1.0) is Condition.STARTING
+    slow = healthy().ranks[0]
+    slow.stalled_s = 3.0
+    assert condition(slow, 2.0) is Condition.STALLED
+    assert condition(slow, 4.0) is Condition.RUNNING
+    assert condition(slow, 0.0) is Condition.RUNNING
+
+
+def test_lines_tell_only_what_is_new() -> None:
+    first = list(changes(None, healthy(), 120))
+    assert first[0] == "llama running, generation 2"
+    assert list(changes(healthy(), healthy(), 120)) == []
+    assert list(changes(healthy(), killed(3), 120)) == ["rank 3 dead: SIGKILL"]
+    before, after = with_incident(stopped(2)), with_incident(stopped(2), recovered=True)
+    assert list(changes(stopped(2), before, 120)) == [
+        "incident i-1: rank 2 is stopped in step 42 [open]",
+        "incident i-1: +0.2 s stop generation 2",
+    ]
+    assert list(changes(before, after, 120)) == [
+        "incident i-1: rank 2 is stopped in step 42 [recovered]",
+        "incident i-1: training again 3.5 s after detection, 1 steps lost",
+    ]
+    failed = healthy()
+    failed.phase, failed.outcome = RUN_PHASE_FAILED, "too many restarts"
+    assert next(changes(healthy(), failed, None)) == "llama failed, generation 2: too many restarts"
+
+
+def test_a_line_is_printed_as_a_sign_of_life() -> None:
+    output = io.StringIO()
+    with LineDisplay(Console(file=output, width=200)) as display:
+        status = healthy()
+        display.update(status, Surroundings())
+        display.update(status, Surroundings())
+        before = output.getvalue()
+        status.now_unix_s += HEARTBEAT_S
+        display.update(status, Surroundings())
+    assert output.getvalue()[len(before) :] == "42 steps · loss 2.3457 · 12,346 tokens/s\n"
+
+
+def test_a_terminal_is_drawn_on_and_a_pipe_gets_lines() -> None:
+    assert isinstance(display_for(Console(file=io.StringIO(), force_terminal=True)), LiveDisplay)
+    assert isinstance(display_for(Console(file=io.StringIO())), LineDisplay)

@@ -1,0 +1,246 @@
+"""Stories of runs, told to the core alone."""
+
+import math
+
+from holdfast_daemon.core.model import CheckpointRequest, StopRequest
+from holdfast_proto.v1 import store_pb2 as store
+
+from tests.daemon.core.world import World
+
+
+def running(**options: object) -> World:
+    world = World(**options)  # type: ignore[arg-type]
+    world.until("starting")
+    world.train(5)
+    assert world.phase == "running"
+    return world
+
+
+def test_a_run_starts_from_its_seed_when_all_nodes_are_ready() -> None:
+    world = World(nodes=2)
+    world.node_states["node1"].ready = False
+    world.turn()
+    assert world.phase == "waiting"
+    world.node_states["node1"].ready = True
+    world.turn()
+    starts = world.sent("start")
+    assert [(start.start.first_rank, start.start.world_size) for start in starts] == [(0, 8), (4, 8)]
+    assert {start.start.source for start in starts} == {store.SOURCE_SEED}
+    assert {start.start.rendezvous_node for start in starts} == {"node0"}
+
+
+def test_a_run_starts_from_the_newest_checkpoint_there_is() -> None:
+    world = World(checkpoints=[19, 39])
+    world.turn()
+    start = world.sent("start")[0].start
+    assert (start.source, start.step) == (store.SOURCE_CHECKPOINT, 39)
+
+
+def test_an_unreadable_checkpoint_is_told_and_the_one_before_is_taken() -> None:
+    world = World(checkpoints=[19, 39])
+    world.obeys = False
+    world.turn()
+    node = world.node_states["node0"]
+    node.failed_generation, node.failure = 1, "rank-00002.shard: tensor model.w: digest differs"
+    unreadable = store.CheckpointUnreadable(step=39, reason=node.failure)
+    world.events.append(store.Event(node="node0", checkpoint_unreadable=unreadable))
+    world.turn()
+    world.turn()
+    start = world.sent("start")[-1]
+    assert (start.generation, start.start.step) == (2, 19)
+    assert "rank-00002.shard" in world.incidents[0].verdict.message
+
+
+def test_a_killed_rank_is_named_and_the_run_goes_on_from_memory() -> None:
+    world = running()
+    world.end(2, signal=9)
+    world.turn()
+    incident = world.incidents[0]
+    assert list(incident.verdict.culprits) == [2]
+    assert incident.verdict.kind == store.VERDICT_KIND_DEAD_RANK
+    world.until("starting")
+    start = world.sent("start")[-1]
+    assert (start.generation, start.start.source, start.start.step) == (2, store.SOURCE_MEMORY, 4)
+    world.train()
+    incident = world.incidents[0]
+    assert incident.state == store.INCIDENT_STATE_RECOVERED
+    assert (incident.resumed_step, incident.lost_steps) == (4, 0)
+    assert incident.recovered_unix_s >= incident.detected_unix_s
+
+
+def test_the_victims_of_a_failing_rank_are_waited_for_before_it_is_named() -> None:
+    world = running()
+    lost = "RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer [127.0.0.1]:1"
+    world.end(0, code=1, last_words=f"Traceback\n{lost}")
+    world.turn()
+    assert not world.incidents
+    world.end(3, code=1, last_words="Traceback\nValueError: bad sample")
+    world.turn(seconds=0.4)
+    assert list(world.incidents[0].verdict.culprits)[0] == 3
+    assert "ValueError: bad sample" in world.incidents[0].verdict.message
+
+
+def test_a_rank_with_a_wrong_configuration_ends_the_run_at_once() -> None:
+    world = World()
+    world.until("starting")
+    for number in range(4):
+        world.end(number, code=78, last_words="holdfast_trainer: model.dim is 3, model.heads is 2: change one")
+    world.turn()
+    assert world.phase == "failed"
+    assert world.state.record.outcome == "holdfast_trainer: model.dim is 3, model.heads is 2: change one"
+    assert len(world.sent("start")) == 1
+
+
+def test_a_hung_collective_is_blamed_on_the_rank_that_is_missing() -> None:
+    world = running()
+    world.hang(culprit=1)
+    world.rank(1).process_state = "T"
+    world.turn(seconds=0.5)
+    assert not world.incidents
+    world.turn(seconds=1.0)
+    verdict = world.incidents[0].verdict
+    assert verdict.kind == store.VERDICT_KIND_HUNG_COLLECTIVE
+    assert list(verdict.culprits) == [1]
+    assert "rank 1 is stopped" in verdict.message
+    assert "ranks 0, 2, 3 wait for it" in verdict.message
+    gathered = world.sent("gather_evidence")[0].gather_evidence
+    assert gathered.flight_recorder
+    assert list(gathered.stack_ranks)[0] == 1
+
+
+def test_a_slow_first_step_is_no_hang() -> None:
+    world = World()
+    world.until("starting")
+    for _ in range(50):
+        world.turn(seconds=1.0)
+    assert not world.incidents
+    for _ in range(20):
+        world.turn(seconds=1.0)
+    assert world.incidents
+
+
+def test_a_hang_is_only_told_in_observe_mode() -> None:
+    world = running(mode=store.MODE_OBSERVE)
+    world.hang(culprit=1)
+    for _ in range(40):
+        world.turn()
+    assert [incident.state for incident in world.incidents] == [store.INCIDENT_STATE_NOTED]
+    assert not world.sent("stop")
+    assert world.phase == "running"
+
+
+def test_a_node_without_news_is_not_judged() -> None:
+    world = running(nodes=2)
+    world.hang(culprit=5)
+    gone = world.node_states.pop("node1")
+    for _ in range(40):
+        world.turn()
+    assert not world.incidents
+    world.node_states["node1"] = gone
+    world.turn(seconds=3.0)
+    assert list(world.incidents[0].verdict.culprits) == [5]
+
+
+def test_restarts_without_a_new_step_end_the_run() -> None:
+    world = running()
+    for generation in (1, 2, 3, 4):
+        world.end(0, code=1, last_words="Traceback\nKeyError: 'x'")
+        world.until("stopping")
+        world.until("starting" if generation < 4 else "failed")
+        assert len(world.sent("start")) == min(generation + 1, 4)
+    assert "no new step" in world.state.record.outcome
+    assert "KeyError" in world.state.record.outcome
+
+
+def test_a_new_leader_repeats_orders_that_may_have_been_lost() -> None:
+    world = running()
+    world.obeys = False
+    world.end(2, signal=9)
+    world.turn()
+    world.lose_leader()
+    world.obeys = True
+    world.turn(seconds=7.0)
+    world.until("starting")
+    world.train()
+    assert world.phase == "running"
+    assert world.state.record.generation == 2
+    assert len([c for c in world.sent("start") if c.generation == 2]) == 1
+
+
+def test_an_emptied_store_does_not_disturb_a_healthy_run() -> None:
+    world = running()
+    world.empty_store()
+    orders = len(world.orders)
+    world.turn()
+    world.train(3)
+    assert world.phase == "running"
+    assert world.state.record.generation == 1
+    assert len(world.orders) == orders
+
+
+def test_the_run_finishes_when_every_rank_has_left_with_code_0() -> None:
+    world = running()
+    for number in range(4):
+        world.end(number, code=0)
+    world.turn()
+    assert world.phase == "finished"
+    assert world.sent("finish")[0].finish.outcome == "finished"
+    assert not world.incidents
+
+
+def test_a_loss_that_is_not_finite_is_told_once_and_with_the_first_rank() -> None:
+    world = running()
+    for step in (5, 6):
+        summary = store.StepSummary(step=step, generation=1, loss_sum=math.nan, loss_count=1)
+        summary.nonfinite.add(rank=3, quantity="loss")
+        world.events.append(store.Event(node="node0", generation=1, step_summary=summary))
+    world.turn()
+    assert [list(i.verdict.culprits) for i in world.incidents] == [[3]]
+    assert world.incidents[0].verdict.kind == store.VERDICT_KIND_NON_FINITE
+    assert world.state.totals.nonfinite["loss"] == 2
+    assert world.phase == "running"
+
+
+def test_summaries_that_come_twice_are_counted_once() -> None:
+    world = running()
+    before = world.state.totals.steps
+    summary = store.StepSummary(step=5, generation=1, loss_sum=2.0, loss_count=1, tokens=10)
+    for _ in range(2):
+        world.events.append(store.Event(node="node0", generation=1, step_summary=summary))
+    world.turn()
+    assert world.state.totals.steps == before + 1
+    assert world.state.totals.tokens == 10
+
+
+def test_an_ordered_checkpoint_is_set_for_a_step_that_no_rank_has_finished() -> None:
+    world = running()
+    world.turn(CheckpointRequest())
+    step = world.ordered_checkpoints[0].step
+    assert step > max(world.rank(n).progress.step for n in range(4))
+    assert {command.take_checkpoint.step for command in world.sent("take_checkpoint")} == {step}
+
+
+def test_a_checkpoint_is_not_ordered_while_the_run_starts() -> None:
+    world = World()
+    world.until("starting")
+    world.turn(CheckpointRequest())
+    assert world.ordered_checkpoints[0].step == -1
+    assert "starting" in world.ordered_checkpoints[0].reason
+
+
+def test_an_operator_ends_the_run() -> None:
+    world = running()
+    world.turn(StopRequest())
+    assert world.phase == "failed"
+    assert world.state.record.outcome == "stopped by an operator"
+
+
+def test_the_same_turns_give_the_same_answers() -> None:
+    def story() -> tuple[object, ...]:
+        world = running()
+        world.hang(culprit=1)
+        for _ in range(30):
+            world.turn()
+        return tuple((node, command.SerializeToString(deterministic=True)) for node, command in world.orders)
+
+    assert story() == story()

@@ -1,0 +1,179 @@
+"""A world for the core: nodes that obey its orders, without processes, clocks or networks."""
+
+from dataclasses import dataclass, field
+
+from holdfast_daemon.core import coordinator
+from holdfast_daemon.core.model import Action, CheckpointOrdered, Observation, Request, SaveIncident, Send
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+
+TICK_S = 0.1
+
+
+@dataclass
+class World:
+    """Some nodes with ranks in one process group, and a leader that watches them."""
+
+    nodes: int = 1
+    ranks_per_node: int = 4
+    mode: "store.Mode" = store.MODE_ACT
+    checkpoints: list[int] = field(default_factory=list)
+    now: float = 1_000_000.0
+    obeys: bool = True
+    """Whether nodes carry orders out."""
+
+    def __post_init__(self) -> None:
+        self.spec = store.RunSpec(
+            run="r",
+            nodes=self.nodes,
+            ranks_per_node=self.ranks_per_node,
+            mode=self.mode,
+            preset=store.PRESET_FAST,
+            restarts_without_progress=2,
+            instance="i",
+        )
+        self.state = coordinator.begin(self.spec)
+        self.node_states = {
+            f"node{i}": store.NodeState(
+                run="r", node=f"node{i}", ready=True, stopped=True, instance="i", checkpoints=self.checkpoints
+            )
+            for i in range(self.nodes)
+        }
+        self.events: list[store.Event] = []
+        self.orders: list[tuple[str, store.NodeCommand]] = []
+        self.ordered_checkpoints: list[CheckpointOrdered] = []
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def phase(self) -> str:
+        return store.RunPhase.Name(self.state.record.phase).removeprefix("RUN_PHASE_").lower()
+
+    @property
+    def incidents(self) -> list[store.Incident]:
+        return [self.state.incidents[name] for name in sorted(self.state.incidents)]
+
+    def rank(self, number: int) -> store.RankState:
+        return self.node_states[f"node{number // self.ranks_per_node}"].ranks[number % self.ranks_per_node]
+
+    def turn(self, *requests: Request, seconds: float = TICK_S) -> list[Action]:
+        """Let time pass, show the world to the core, obey it."""
+        self.now += seconds
+        for node in self.node_states.values():
+            for rank in node.ranks:
+                if rank.life != store.LIFE_EXITED:
+                    rank.stalled_s += seconds
+        copies = {}
+        for name, node in self.node_states.items():
+            copies[name] = store.NodeState()
+            copies[name].CopyFrom(node)
+        events, self.events = tuple(self.events), []
+        observation = Observation(nodes=copies, events=events, requests=requests)
+        self.state, actions = coordinator.step(self.state, self.now, observation)
+        for action in actions:
+            match action:
+                case Send(node=name, command=command):
+                    self.orders.append((name, command))
+                    if self.obeys:
+                        self._obey(self.node_states[name], command)
+                case CheckpointOrdered():
+                    self.ordered_checkpoints.append(action)
+                case SaveIncident():
+                    pass
+        return actions
+
+    def until(self, phase: str, turns: int = 100) -> None:
+        """Take turns until the run is in a phase."""
+        for _ in range(turns):
+            if self.phase == phase:
+                return
+            self.turn()
+        raise AssertionError(f"the run is {self.phase}, not {phase}, after {turns} turns")
+
+    def _obey(self, node: store.NodeState, command: store.NodeCommand) -> None:
+        match command.WhichOneof("kind"):
+            case "start":
+                self._start(node, command)
+            case "stop":
+                for rank in node.ranks:
+                    if rank.life != store.LIFE_EXITED:
+                        self.end(rank.rank, signal=9)
+                node.stopped = True
+                self.events.clear()
+            case "gather_evidence":
+                captured = store.EvidenceCaptured(incident=command.gather_evidence.incident, files=["a"])
+                self.events.append(store.Event(node=node.node, evidence_captured=captured))
+            case "finish":
+                pass
+
+    def _start(self, node: store.NodeState, command: store.NodeCommand) -> None:
+        held = {rank.rank: list(rank.snapshots) for rank in node.ranks}
+        node.generation, node.stopped = command.generation, False
+        del node.ranks[:]
+        for number in range(command.start.first_rank, command.start.first_rank + command.start.ranks):
+            node.ranks.add(
+                rank=number,
+                pid=100 + number,
+                life=store.LIFE_RUNNING,
+                progress=common.Progress(step=command.start.step + 1, phase=common.PHASE_INIT),
+                snapshots=[step for step in held.get(number, []) if step == command.start.step],
+            )
+
+    def train(self, steps: int = 1, *, snapshot: bool = True, step_s: float = 0.3) -> None:
+        """Let every rank finish some steps."""
+        for _ in range(steps):
+            for node in self.node_states.values():
+                for rank in node.ranks:
+                    done = rank.progress.step
+                    rank.stalled_s = 0.0
+                    rank.steps_done += 1
+                    rank.progress.phase = common.PHASE_FORWARD_BACKWARD
+                    rank.progress.step = done + 1
+                    rank.first_step_ended_unix_s = rank.first_step_ended_unix_s or self.now
+                    if snapshot:
+                        rank.snapshots[:] = [*rank.snapshots[-1:], done]
+                    self._seq(rank, enqueued=rank.progress.step * 2, completed=rank.progress.step * 2)
+                summary = store.StepSummary(
+                    step=done, generation=node.generation, loss_sum=2.0, loss_count=1, duration_s=step_s
+                )
+                self.events.append(store.Event(node=node.node, generation=node.generation, step_summary=summary))
+            self.turn(seconds=0.01)
+
+    def _seq(self, rank: store.RankState, *, enqueued: int, completed: int) -> None:
+        del rank.progress.groups[:]
+        members = range(self.world_size)
+        rank.progress.groups.add(group="0", members=members, enqueued=enqueued, completed=completed)
+
+    def hang(self, culprit: int) -> None:
+        """All ranks but one enter a collective."""
+        for number in range(self.world_size):
+            if number != culprit:
+                group = self.rank(number).progress.groups[0]
+                self._seq(self.rank(number), enqueued=group.completed + 1, completed=group.completed)
+
+    def end(self, number: int, **how: object) -> None:
+        """End one rank."""
+        rank = self.rank(number)
+        rank.life = store.LIFE_EXITED
+        ended = store.RankExit(
+            step=rank.progress.step, phase=rank.progress.phase, exited_unix_s=self.now, order=self._order(), **how
+        )  # type: ignore[arg-type]
+        rank.exit.CopyFrom(ended)
+        self.events.append(store.Event(node="node0", rank_exited=store.RankExited(rank=number, exit=ended)))
+
+    def _order(self) -> int:
+        return sum(rank.life == store.LIFE_EXITED for node in self.node_states.values() for rank in node.ranks)
+
+    def lose_leader(self) -> None:
+        """A standby takes over, from the record and the incidents alone."""
+        self.state = coordinator.begin(self.spec, self.state.record, dict(self.state.incidents))
+
+    def empty_store(self) -> None:
+        """And the record is gone as well."""
+        self.state = coordinator.begin(self.spec)
+
+    def sent(self, kind: str) -> list[store.NodeCommand]:
+        return [command for _, command in self.orders if command.WhichOneof("kind") == kind]
+
