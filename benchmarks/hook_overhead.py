@@ -86,9 +86,8 @@ def time_hooks(hooks: Hooks, steps: int) -> list[float]:
     clock = time.perf_counter_ns
     costs_us = []
     iterator = hooks.steps(until=WARM_UP_STEPS + steps + 1)
-    for step in iterator:
-        if step == WARM_UP_STEPS + steps:
-            break
+    next(iterator)
+    for step in range(WARM_UP_STEPS + steps):
         work()
         entering = clock()
         hooks.enter(Phase.DATA)

@@ -136,7 +136,7 @@ class CheckpointDirectory:
             others = self._step_directories().keys() - manifests.keys()
             for step in sorted((own.keys() - abandoned - kept) | self._lost(others, newest, kept)):
                 _remove(self.step_directory(step))
-        except OSError as error:
+        except (OSError, CheckpointUnreadable) as error:
             self.removal_failures_total += 1
             _logger.warning("cannot remove old checkpoints: %s", error)
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import redis
@@ -57,8 +58,8 @@ class LocalStack:
         self._add(
             "agent", local_commands.agent_command(paths, options.run, options.shm_directory, store), is_agent_done
         )
-        self._wait_until(lambda: "daemon" in self.endpoints(), "the daemon does not come up", "daemon")
-        self._wait_until(lambda: "agent" in self.endpoints(), "the agent does not come up", "agent")
+        for name in ("daemon", "agent"):
+            self._wait_until(partial(self._has_served, name), f"the {name} does not come up", name)
 
     def component(self, name: str) -> Component:
         """Return "redis", "daemon" or "agent". Raises KeyError if it is not ours."""
@@ -99,6 +100,9 @@ class LocalStack:
     def close(self, patience_s: float) -> None:
         """End all processes, the newest first: SIGTERM, and SIGKILL after ``patience_s``."""
         self._supervisor.close(patience_s)
+
+    def _has_served(self, name: str) -> bool:
+        return name in self.endpoints() or self.component(name).done  # a very short run is over by now
 
     def _add(self, name: str, command: list[str], is_final: Callable[[int], bool] = never) -> None:
         self._supervisor.add(

@@ -48,5 +48,5 @@ def text_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "text"
     folder.mkdir()
     for number in range(60):
-        (folder / f"{number}.txt").write_text(f"{number}: {TEXT[number:]}" * 20)
+        (folder / f"chapter-{number}.txt").write_text(f"{number}: {TEXT[number:]}" * 20)
     return folder

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from holdfast_trainer import corpus
 from holdfast_trainer.batches import Batches, permuted, sample_window
 from holdfast_trainer.config import DataConfig, ParallelConfig, TrainConfig, TrainerConfig

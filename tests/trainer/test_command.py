@@ -17,8 +17,14 @@ LINES = [
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    inherited["OMP_NUM_THREADS"] = "1"
     return subprocess.run(
-        command, env=inherited | environment, capture_output=True, text=True, timeout=100, check=False
+        command,
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
 
 

@@ -1,9 +1,10 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
+
 from holdfast_hooks import ConfigurationError
 from holdfast_trainer.config import TrainerConfig, load
-from pydantic import ValidationError
 
 DEMO = Path(__file__).parents[2] / "trainer" / "configs" / "demo.toml"
 
@@ -126,7 +127,7 @@ def test_environment_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_configuration_cannot_be_changed() -> None:
     config = load([], world_size=1)
     with pytest.raises(ValidationError):
-        config.model.dim = 32  # type: ignore[misc]
+        config.model.dim = 32
 
 
 def test_help_shows_every_flag_with_its_doc(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from holdfast_hooks import ConfigurationError
 from holdfast_trainer import corpus
 from holdfast_trainer.config import DataConfig

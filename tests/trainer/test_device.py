@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from holdfast_hooks import ConfigurationError
 from holdfast_trainer.device import open_device
 

@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+
 from holdfast_trainer.parallelize import stage_layers
 
 MODEL = {"dim": 32, "layers": 3, "heads": 4, "kv_heads": 2, "hidden": 48}

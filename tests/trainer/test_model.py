@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from holdfast_trainer.config import ModelConfig
 from holdfast_trainer.model import Transformer, rotary_table, rotate
 

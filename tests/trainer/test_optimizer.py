@@ -2,9 +2,10 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
+
 from holdfast_trainer.config import OptimizerConfig
 from holdfast_trainer.optimizer import learning_rate_factor, make_optimizer, make_scheduler
-from torch import nn
 
 
 def test_learning_rate_rises_to_the_highest_and_falls_to_the_floor() -> None:
@@ -24,14 +25,15 @@ def test_short_runs_have_a_learning_rate(steps: int, warmup_steps: int) -> None:
 
 
 def test_only_matrices_are_decayed() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.RMSNorm(2))
+    linear, norm = nn.Linear(2, 2), nn.RMSNorm(2)
+    model = nn.Sequential(linear, norm)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     make_optimizer(model, OptimizerConfig(learning_rate=0.5, weight_decay=0.1)).step()
-    torch.testing.assert_close(model[0].weight, before["0.weight"] * 0.95)
-    assert torch.equal(model[0].bias, before["0.bias"])
-    assert torch.equal(model[1].weight, before["1.weight"])
+    torch.testing.assert_close(linear.weight, before["0.weight"] * 0.95)
+    assert torch.equal(linear.bias, before["0.bias"])
+    assert torch.equal(norm.weight, before["1.weight"])
 
 
 def test_schedule_goes_on_from_its_saved_state() -> None:

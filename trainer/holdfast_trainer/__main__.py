@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 
 from holdfast_hooks import ConfigurationError
-
 from holdfast_trainer import config, corpus
 
 EXIT_CONFIGURATION = 78

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from holdfast_hooks import ConfigurationError
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -23,6 +22,8 @@ from pydantic import (
     model_validator,
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+
+from holdfast_hooks import ConfigurationError
 
 VOCABULARY = 256
 """One token per byte value."""
@@ -153,7 +154,9 @@ class TrainerConfig(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        **_: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Leave out the environment and .env; the flags come in front by themselves."""
         return (init_settings,)
@@ -176,7 +179,7 @@ def load(arguments: Sequence[str], *, world_size: int) -> TrainerConfig:
     known, flags = parser.parse_known_args(arguments)
     values = _read_toml(known.config) if known.config else {}
     try:
-        config = TrainerConfig(_cli_parse_args=flags, **values)
+        config = TrainerConfig(_cli_parse_args=flags, **values)  # type: ignore[call-arg]
     except ValidationError as error:
         raise ConfigurationError("\n".join(_explain(error))) from None
     except SettingsError as error:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_hooks import ConfigurationError
-
 from holdfast_trainer.config import DataConfig
 
 VALIDATION_FRACTION = 0.05

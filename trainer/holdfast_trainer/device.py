@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+
 from holdfast_hooks import ConfigurationError
 
 _BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
@@ -60,6 +61,7 @@ def process_group(device: Device, *, timeout_s: float, environment: Mapping[str,
     if "WORLD_SIZE" in environment:
         dist.init_process_group(device.backend, timeout=timeout)
     else:
-        dist.init_process_group(device.backend, timeout=timeout, store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(device.backend, timeout=timeout, store=store, rank=0, world_size=1)
     yield
     dist.destroy_process_group()

@@ -34,14 +34,16 @@ class Attention(nn.Module):
         key = rotate(self._heads(self.key(x)), rotation)
         value = self._heads(self.value(x))
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        projected: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return projected
 
     def _heads(self, x: Tensor) -> Tensor:
         """[batch, sequence, heads * head_dim] to [batch, heads, sequence, head_dim].
 
         The number of heads is inferred: under tensor parallelism a rank has only its own.
         """
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        samples, sequence, _ = x.shape
+        return x.view(samples, sequence, -1, self.head_dim).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
@@ -55,7 +57,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [batch, sequence, dim] to the same shape."""
-        return self.output(functional.silu(self.gate(x)) * self.up(x))
+        projected: Tensor = self.output(functional.silu(self.gate(x)) * self.up(x))
+        return projected
 
 
 class Block(nn.Module):
@@ -70,8 +73,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
         """Map [batch, sequence, dim] to the same shape."""
-        x = x + self.attention(self.attention_norm(x), rotation)
-        return x + self.feed_forward(self.feed_forward_norm(x))
+        mixed: Tensor = x + self.attention(self.attention_norm(x), rotation)
+        fed: Tensor = self.feed_forward(self.feed_forward_norm(mixed))
+        return mixed + fed
 
 
 class Transformer(nn.Module):

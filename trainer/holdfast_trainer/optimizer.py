@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,7 @@ _CLIP_EPSILON = 1e-6
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> AdamW:
     """Return AdamW over this rank's parameters; only matrices are decayed."""
     parameters = list(model.parameters())
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [parameter for parameter in parameters if parameter.ndim > 1]},
         {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},
     ]

@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-
 from torch.nn import functional
 
 from holdfast_trainer.batches import Batch

@@ -4,9 +4,9 @@ Importing is all it does: no threads, process groups, channels or devices, which
 """
 
 import grpc  # noqa: F401
-import holdfast_hooks  # noqa: F401
 import torch.distributed.fsdp
 import torch.distributed.pipelining
 import torch.distributed.tensor.parallel  # noqa: F401
 
+import holdfast_hooks  # noqa: F401
 import holdfast_trainer.train  # noqa: F401

@@ -2,10 +2,10 @@
 
 import time
 
-import holdfast_hooks
-from holdfast_hooks import Phase
 from torch import Tensor
 
+import holdfast_hooks
+from holdfast_hooks import Phase, Stateful
 from holdfast_trainer.batches import Batches
 from holdfast_trainer.config import TrainConfig, TrainerConfig
 from holdfast_trainer.corpus import Corpus
@@ -31,7 +31,7 @@ def train(config: TrainerConfig, corpus: Corpus, device: Device) -> Transformer:
         runner = make_runner(config, mesh, model, device.torch_device)
         batches = Batches(config, corpus, dp_index=mesh.index("dp"), device=device.torch_device)
         progress = ProgressLine(config)
-        state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        state: dict[str, Stateful] = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
         with holdfast_hooks.attach(state=state, coordinates=mesh.coordinates, device=device.kind) as hooks:
             for step in hooks.steps(until=config.train.steps):
                 hooks.enter(Phase.DATA)
@@ -40,7 +40,7 @@ def train(config: TrainerConfig, corpus: Corpus, device: Device) -> Transformer:
                 loss = runner.forward_backward(batch)
                 hooks.enter(Phase.OPTIMIZER)
                 grad_norm = clip_gradient(model.parameters(), mesh, clip_norm=config.optimizer.clip_norm)
-                learning_rate = scheduler.get_last_lr()[0]
+                learning_rate = optimizer.param_groups[0]["lr"]
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()

@@ -110,7 +110,8 @@ class Hooks:
                 break
             timeline.begin(step)
             yield step
-            self._end_step(step, until)
+            if self._sidecar is not None:
+                self._stopped = self._sidecar.end_step(step, until)
         timeline.enter(Phase.IDLE)
 
     def enter(self, phase: Phase) -> None:
@@ -134,12 +135,12 @@ class Hooks:
             self._note("loss", loss)
         if grad_norm is not None:
             self._note("grad_norm", grad_norm)
-        if tokens is not None:
-            self._count_tokens(tokens)
         if learning_rate is not None:
             self._note("learning_rate", learning_rate)
         if validation_loss is not None:
             self._note("validation_loss", validation_loss)
+        if tokens is not None:
+            self._count_tokens(tokens)
 
     def close(self) -> None:
         """Send what is left (two seconds at most) and undo every patch."""
@@ -172,10 +173,6 @@ class Hooks:
         if self._context.restore_slot:
             slot = Path(self._context.restore_slot)
             self._next_step = restore(slot, self._state, rank=self._sidecar.rank) + 1
-
-    def _end_step(self, step: int, until: int) -> None:
-        if self._sidecar is not None:
-            self._stopped = self._sidecar.end_step(step, until)
 
     def _note(self, name: str, value: "float | torch.Tensor") -> None:
         if type(value) is float:

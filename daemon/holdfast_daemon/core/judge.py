@@ -1,5 +1,6 @@
 """From the state of all ranks to a verdict: is one dead, hung, or is all well?"""
 
+import signal
 from collections.abc import Mapping
 
 from holdfast_daemon.core import death
@@ -10,16 +11,19 @@ from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA
 
 SETTLE_S = 0.3
-"""One death makes its peers fail within milliseconds. A signal speaks for itself; of ranks that ended
-with an exception, the first may be a victim: the others are waited for."""
+"""One death makes its peers fail within milliseconds. Of ranks that ended with an exception, or were aborted by
+a watchdog, the first may be a victim: the others are waited for."""
+
+DIRECT_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""These speak for themselves: no loss of a peer brings them about."""
 
 EDGES_KEPT = 32
 
 
 def dead_rank(turn: Turn) -> store.Verdict | None:
     """Return the verdict on ranks that ended badly, or None."""
-    exits = {n: rank.exit for n, rank in turn.ranks.items() if rank.HasField("exit") and not _is_clean(rank.exit)}
-    if not exits:
+    exits = {n: rank.exit for n, rank in turn.ranks.items() if rank.HasField("exit")}
+    if all(_is_clean(ended) for ended in exits.values()):
         return None
     culprits = death.first_cause(exits)
     first = exits[culprits[0]]
@@ -30,7 +34,7 @@ def dead_rank(turn: Turn) -> store.Verdict | None:
             kind=store.VERDICT_KIND_BAD_CONFIGURATION, culprits=culprits, message=message, confidence_ratio=1.0
         )
     settled = turn.now - turn.state.first_exit_unix_s >= SETTLE_S
-    if not first.HasField("signal") and not settled and len(exits) < turn.world_size:
+    if first.signal not in DIRECT_SIGNALS and not settled and len(exits) < turn.world_size:
         return None
     return store.Verdict(
         kind=store.VERDICT_KIND_DEAD_RANK,
@@ -53,7 +57,7 @@ def hung(turn: Turn) -> store.Verdict | None:
     if not late:
         return None
     finding = find(ranks)
-    roots = [n for n in finding.roots if n in late or ranks[n].HasField("exit")]
+    roots = [n for n in finding.roots if n in late or (n in ranks and ranks[n].HasField("exit"))]
     if roots:
         return _root_verdict(ranks, roots, finding)
     if finding.cycle:
@@ -69,7 +73,7 @@ def hung(turn: Turn) -> store.Verdict | None:
             ranks,
             store.VERDICT_KIND_TRANSPORT,
             [],
-            f"all ranks of group {finding.group} have entered call {finding.seq} and it does not complete:"
+            f"all ranks of group {_group_name(ranks, finding.group)} have entered call {finding.seq} and it does not complete:"
             " transport or device, not a rank",
             finding,
         )
@@ -98,7 +102,7 @@ def _root_verdict(ranks: Mapping[int, store.RankState], roots: list[int], findin
         how = f"makes no progress {where}"
     message = f"rank {root.rank} {how}"
     if waiting:
-        call = f"{finding.op} {finding.seq} of group {finding.group}"
+        call = f"{finding.op} {finding.seq} of group {_group_name(ranks, finding.group)}"
         message += f"; {'rank' if len(waiting) == 1 else 'ranks'} {_list(waiting)} wait for it in {call}"
     kind = store.VERDICT_KIND_HUNG_COLLECTIVE
     if root.life != store.LIFE_EXITED and root.process_state not in ("T", "t") and root.progress.phase == PHASE_DATA:
@@ -126,6 +130,13 @@ def _verdict(
         seq=finding.seq,
         op=finding.op,
     )
+
+
+def _group_name(ranks: Mapping[int, store.RankState], name: str) -> str:
+    """Return a group's name with its description, where torch.distributed was given one: ``5 (mesh_tp)``."""
+    groups = (group for rank in ranks.values() for group in rank.progress.groups)
+    description = next((group.description for group in groups if group.group == name and group.description), "")
+    return f"{name} ({description})" if description else name
 
 
 def _list(numbers: "list[int] | tuple[int, ...]") -> str:

@@ -244,3 +244,13 @@ def test_the_same_turns_give_the_same_answers() -> None:
         return tuple((node, command.SerializeToString(deterministic=True)) for node, command in world.orders)
 
     assert story() == story()
+
+
+def test_a_rank_that_leaves_early_is_named_and_not_those_that_lose_it() -> None:
+    world = running()
+    world.end(2, code=0)
+    lost = "RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer [127.0.0.1]:1"
+    for number in (0, 1, 3):
+        world.end(number, code=1, last_words=f"Traceback\n{lost}")
+    world.turn(seconds=0.5)
+    assert list(world.incidents[0].verdict.culprits)[0] == 2

@@ -1,0 +1,137 @@
+"""Real runs on this machine: Redis, daemon, agent, warm parent and four ranks, all of them processes."""
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from holdfast_agent.checkpoint_differences import differences
+from holdfast_cli.local_run import LocalRun
+from holdfast_cli.local_run_options import LocalRunOptions
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import PRESET_FAST, RUN_PHASE_FINISHED
+
+STEPS = 40
+RANKS = 4
+CHECKPOINT_EVERY = 10
+PATIENCE_S = 120.0
+
+CONFIG = f"""
+[model]
+dim = 32
+layers = 2
+heads = 2
+kv_heads = 2
+hidden = 64
+
+[parallel]
+dp = 2
+tp = 1
+pp = 2
+microbatches = 2
+
+[data]
+source = "stdlib"
+sequence = 32
+
+[train]
+steps = {STEPS}
+global_batch = 4
+validate_every = 0
+
+[optimizer]
+warmup_steps = 4
+"""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Makes runs of one and the same training job."""
+
+    folder: Path
+    config: Path
+    mark: str
+    """In the environment of every process of these runs."""
+
+    def options(self, name: str, *, steps: int = STEPS, **changes: object) -> LocalRunOptions:
+        command = ("python", "-m", "holdfast_trainer", "--config", str(self.config), "--train.steps", str(steps))
+        settings: dict[str, object] = {
+            "ranks": RANKS,
+            "checkpoint_every": CHECKPOINT_EVERY,
+            "snapshot_every": 1,
+            "preset": PRESET_FAST,
+            "environment": {"HOLDFAST_TEST_MARK": self.mark},
+            **changes,
+        }
+        return LocalRunOptions(run=name, command=command, directory=self.folder, **settings)  # type: ignore[arg-type]
+
+    @contextlib.contextmanager
+    def run(self, name: str, **changes: object) -> Iterator[LocalRun]:
+        """Bring a run up; afterwards, nothing of it may be left."""
+        with LocalRun(self.options(name, **changes)) as local:
+            runtime = local.paths.runtime
+            yield local
+        assert not self.processes()
+        assert not runtime.exists()
+        assert not [path for path in Path("/dev/shm").iterdir() if f"-{name}@" in path.name]
+
+    def processes(self) -> list[str]:
+        """Command lines of the processes of these runs that live."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if self.mark.encode() in (entry / "environ").read_bytes():
+                        found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        return found
+
+    def final_checkpoint(self, name: str, step: int = STEPS - 1) -> Path:
+        return self.folder / name / "checkpoints" / f"step-{step:08}"
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("runs")
+    config = folder / "config.toml"
+    config.write_text(CONFIG)
+    return Runs(folder, config, uuid.uuid4().hex)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(runs: Runs) -> Path:
+    """The final checkpoint of a run that nothing happens to."""
+    with runs.run("undisturbed") as local:
+        status = local.wait(timeout_s=PATIENCE_S)
+        assert status.phase == RUN_PHASE_FINISHED, status.outcome
+        assert not status.incidents
+    return runs.final_checkpoint("undisturbed")
+
+
+def until(local: LocalRun, condition: Callable[[RunStatus], bool]) -> RunStatus:
+    """Wait until the run's status fulfils a condition, also across times without a daemon."""
+    from holdfast_cli.control import ControlError
+
+    deadline = time.monotonic() + PATIENCE_S
+    status = None
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ControlError):
+            status = local.status()
+            if condition(status):
+                return status
+        time.sleep(0.05)
+    raise AssertionError(f"has not come about within {PATIENCE_S:g} s: {status}")
+
+
+def until_step(local: LocalRun, step: int) -> RunStatus:
+    return until(local, lambda status: status.newest_step >= step)
+
+
+def finish(local: LocalRun, undisturbed: Path, runs: Runs, name: str) -> RunStatus:
+    """Wait for the end; the weights must be those of the undisturbed run."""
+    status = local.wait(timeout_s=PATIENCE_S)
+    assert status.phase == RUN_PHASE_FINISHED, status.outcome
+    assert differences(undisturbed, runs.final_checkpoint(name)) == []
+    return status

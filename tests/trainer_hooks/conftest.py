@@ -1,0 +1,159 @@
+"""A real agent's side of the session, and slots to snapshot into."""
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import grpc
+import pytest
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.phases import Phase
+from holdfast_hooks.slot_desk import SlotDesk
+from holdfast_hooks.snapshots import Snapshots
+from holdfast_hooks.timeline import Timeline
+from holdfast_proto.rank_context import RankContext
+from holdfast_proto.snapshot import allocate
+from holdfast_proto.v1 import session_pb2, session_pb2_grpc
+from holdfast_proto.v1.session_pb2 import AgentMessage, RankCommand, RankMessage, SlotGrant, Welcome
+
+DEADLINE_S = 30.0
+
+
+class AgentServer(session_pb2_grpc.RankAgentServicer):
+    """Records what ranks say and answers as a test tells it to."""
+
+    def __init__(self, socket: Path) -> None:
+        self.target = f"unix:{socket}"
+        self.messages: list[RankMessage] = []
+        self._changed = threading.Condition()
+        self._outgoing: list[SimpleQueue[AgentMessage | None]] = []
+        self._server: grpc.Server | None = None
+
+    def start(self) -> None:
+        self._server = grpc.server(ThreadPoolExecutor(max_workers=4))
+        session_pb2_grpc.add_RankAgentServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        self._server.add_insecure_port(self.target)
+        self._server.start()
+
+    def stop(self) -> None:
+        """Die without a farewell."""
+        if self._server is not None:
+            self._server.stop(grace=None).wait()
+        for outgoing in self._outgoing:
+            outgoing.put(None)
+        self._outgoing.clear()
+
+    def Session(self, requests: Iterator[RankMessage], context: Any) -> Iterator[AgentMessage]:  # noqa: N802
+        outgoing: SimpleQueue[AgentMessage | None] = SimpleQueue()
+        self._record(next(requests))
+        self._outgoing.append(outgoing)
+        threading.Thread(target=self._read, args=(requests, outgoing), daemon=True).start()
+        yield AgentMessage(welcome=Welcome(report_interval_s=0.02))
+        while (message := outgoing.get()) is not None:
+            yield message
+
+    def _read(self, requests: Iterator[RankMessage], outgoing: "SimpleQueue[AgentMessage | None]") -> None:
+        try:
+            for message in requests:
+                self._record(message)
+        except grpc.RpcError:
+            pass
+        finally:
+            outgoing.put(None)
+
+    def _record(self, message: RankMessage) -> None:
+        with self._changed:
+            self.messages.append(message)
+            self._changed.notify_all()
+
+    def send(self, message: AgentMessage) -> None:
+        for outgoing in self._outgoing:
+            outgoing.put(message)
+
+    def command(self, command: RankCommand) -> None:
+        self.send(AgentMessage(command=command))
+
+    def grant(self, paths: list[Path], **fields: Any) -> None:
+        self.send(AgentMessage(slot_grant=SlotGrant(paths=[str(path) for path in paths], **fields)))
+
+    def wait_until(self, condition: Callable[[], Any]) -> Any:
+        """Return what ``condition`` returns as soon as that is true; it is asked after every message."""
+        with self._changed:
+            assert self._changed.wait_for(condition, DEADLINE_S), self.messages[-3:]
+            return condition()
+
+    def of(self, kind: str, rank: int | None = None) -> list[Any]:
+        """All messages of a kind, oldest first."""
+        return [getattr(m, kind) for m in list(self.messages) if m.HasField(kind)]  # type: ignore[arg-type]
+
+    @property
+    def steps(self) -> list[session_pb2.StepRecord]:
+        return [step for report in self.of("report") for step in report.steps]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short enough for a socket's path."""
+    with tempfile.TemporaryDirectory(prefix="hf-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def agent(folder: Path) -> Iterator[AgentServer]:
+    server = AgentServer(folder / "agent.sock")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def launch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RankContext]:
+    """Make this process one that an agent has started."""
+
+    def set_environment(**fields: Any) -> RankContext:
+        values = {"run": "test", "generation": 2, "agent": f"unix:{folder}/agent.sock", **fields}
+        context = RankContext(black_box=str(folder / "black-box"), **values)
+        for name, value in {**context.to_environment(), "RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}.items():
+            monkeypatch.setenv(name, value)
+        return context
+
+    return set_environment
+
+
+@pytest.fixture
+def make_slots(folder: Path) -> Callable[..., list[Path]]:
+    def make(count: int = 3, nbytes: int = 1 << 20, prefix: str = "slot") -> list[Path]:
+        paths = [folder / f"{prefix}-{index}" for index in range(count)]
+        for path in paths:
+            allocate(path, nbytes)
+        return paths
+
+    return make
+
+
+class SnapshotBench:
+    """Snapshots with a desk to which a test grants slots by hand."""
+
+    def __init__(self, state: dict[str, Any], **context: Any) -> None:
+        self.context = RankContext(run="test", generation=2, agent="unix:/none", black_box="/none", **context)
+        self.desk = SlotDesk(OnceLog())
+        self.timeline = Timeline(lambda step, phase, unix_ns: None)
+        self.timeline.enter(Phase.FORWARD_BACKWARD)
+        self.snapshots = Snapshots(
+            state=state, context=self.context, rank=0, desk=self.desk, timeline=self.timeline, once=OnceLog()
+        )
+
+    def grant(self, paths: list[Path], **fields: Any) -> None:
+        self.desk.receive(SlotGrant(paths=[str(path) for path in paths], **fields))
+
+    def end(self, step: int, *, ordered: bool = False, last: bool = False) -> session_pb2.SnapshotTaken | None:
+        return self.snapshots.at_boundary(step, ordered=ordered, last=last)
+
+
+@pytest.fixture
+def bench() -> type[SnapshotBench]:
+    return SnapshotBench
