@@ -31,6 +31,7 @@ class WarmParentClient:
         self._forks: dict[tuple[int, int], asyncio.Future[int]] = {}
         self._stores: dict[int, asyncio.Future[pb.StoreReady]] = {}
         self._own_child: int | None = None
+        self._leaving = False
         self.pid = 0
         """Of the warm parent; 0 while there is none that is ready."""
         self.starts_total = 0
@@ -41,8 +42,8 @@ class WarmParentClient:
         return self.pid != 0
 
     async def run(self, command: list[str]) -> None:
-        """Keep a warm parent for ``command`` at hand for ever: connect to the one there, or start one."""
-        while True:
+        """Keep a warm parent for ``command`` at hand until :meth:`leave`: connect to the one there, or start one."""
+        while not self._leaving:
             if not await self._connect():
                 self._start(command)
                 await self._wait_for_socket()
@@ -71,7 +72,8 @@ class WarmParentClient:
         await self._send(pb.ParentRequest(preload=pb.Preload(modules=modules)))
 
     async def leave(self) -> None:
-        """Let the warm parent end when it has no children."""
+        """Let the warm parent end when it has no children, and want no other."""
+        self._leaving = True
         if self.is_ready:
             await self._send(pb.ParentRequest(leave=pb.Leave()))
 

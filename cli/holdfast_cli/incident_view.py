@@ -18,18 +18,13 @@ def incident_table(incidents: Sequence[Incident]) -> RenderableType:
     if not incidents:
         return Text("no incidents")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("id", "detected", "kind", "ranks", "state", "steps lost", "what"):
-        table.add_column(column)
+    for column in ("id", "detected", "state"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("what")
     for incident in incidents:
-        table.add_row(
-            incident.id,
-            _clock(incident.detected_unix_s),
-            verdict_word(incident),
-            _ranks(incident),
-            enum_word(IncidentState, "INCIDENT_STATE_", incident.state),
-            str(incident.lost_steps),
-            incident.verdict.message,
-        )
+        state = enum_word(IncidentState, "INCIDENT_STATE_", incident.state)
+        what = incident.verdict.message or verdict_word(incident)
+        table.add_row(incident.id, _clock(incident.detected_unix_s), state, what)
     return table
 
 

@@ -20,14 +20,14 @@ def daemon_command(paths: RunPaths, store: list[str]) -> list[str]:
     return [*HOLDFAST, "daemon", *_flatten(arguments), *store]
 
 
-def agent_command(paths: RunPaths, run: str, shm_directory: Path, store: list[str]) -> list[str]:
+def agent_command(paths: RunPaths, run: str, store: list[str]) -> list[str]:
     """Return the argv of the agent of ``run``."""
     arguments: dict[str, Path | str] = {
         "--run": run,
         "--node": paths.node,
         "--directory": paths.directory,
         "--runtime-directory": paths.runtime,
-        "--shm-directory": shm_directory,
+        "--shm-directory": paths.memory,
     }
     return [*HOLDFAST, "agent", *_flatten(arguments), *store]
 

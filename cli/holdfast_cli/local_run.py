@@ -17,7 +17,7 @@ from holdfast_cli.local_run_options import LocalRunOptions
 from holdfast_cli.local_stack import LocalStack
 from holdfast_cli.processes import identify
 from holdfast_cli.run_lock import RunLock
-from holdfast_cli.run_paths import RunPaths, make_runtime_directory, prepare_directory
+from holdfast_cli.run_paths import RunPaths, make_memory_directory, make_runtime_directory, prepare_directory
 from holdfast_cli.run_record import RunRecord, load_record
 from holdfast_cli.sweep import agent_records, forget_ranks, sweep
 from holdfast_proto.v1.control_pb2 import RunStatus
@@ -71,7 +71,8 @@ class LocalRun:
         if earlier is not None:
             sweep(earlier)
         forget_ranks(directory)
-        self.paths = RunPaths(directory, make_runtime_directory(), NODE)
+        memory = make_memory_directory(self.options.shm_directory, self.options.run, self._instance)
+        self.paths = RunPaths(directory, make_runtime_directory(), memory, NODE)
         self._open = True
         self._log_handler = logging.FileHandler(self.paths.logs / "holdfast.log")
         self._log_handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -259,7 +260,7 @@ class LocalRun:
             node=NODE,
             directory=str(self.paths.directory),
             runtime_directory=str(self.paths.runtime),
-            shm_directory=str(self.options.shm_directory.absolute() / f"holdfast-{os.getuid()}-{self.options.run}"),
+            shm_directory=str(self.paths.memory),
             checkpoint_directory=str(self.checkpoint_directory),
             control=str(self.paths.control),
             store_url=self._stack.store_url,

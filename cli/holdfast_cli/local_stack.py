@@ -55,9 +55,7 @@ class LocalStack:
         self._publish(spec)
         store = local_commands.store_arguments(self.store_url, options.redis_password_file)
         self._add("daemon", local_commands.daemon_command(paths, store))
-        self._add(
-            "agent", local_commands.agent_command(paths, options.run, options.shm_directory, store), is_agent_done
-        )
+        self._add("agent", local_commands.agent_command(paths, options.run, store), is_agent_done)
         for name in ("daemon", "agent"):
             self._wait_until(partial(self._has_served, name), f"the {name} does not come up", name)
 

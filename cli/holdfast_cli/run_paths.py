@@ -16,10 +16,12 @@ _LONGEST_SOCKET_PATH = 107
 
 @dataclass(frozen=True)
 class RunPaths:
-    """Paths of one run: what stays in ``directory``, what goes with the run in ``runtime``."""
+    """Paths of one run: what stays in ``directory``, what goes with the run in ``runtime`` and ``memory``."""
 
     directory: Path
     runtime: Path
+    memory: Path
+    """For snapshots."""
     node: str
 
     @property
@@ -86,3 +88,18 @@ def make_runtime_directory() -> Path:
     raise ConfigurationError(
         "no place for sockets: set XDG_RUNTIME_DIR or TMPDIR to a short path that you can write to"
     )
+
+
+def make_memory_directory(shm_directory: Path, run: str, instance: str) -> Path:
+    """Create a directory for the snapshots of one instance of a run.
+
+    Of one instance, because another run of this name may be going on under another --directory.
+    """
+    directory = shm_directory.absolute() / f"holdfast-{os.geteuid()}-{run}-{instance}"
+    try:
+        directory.mkdir(mode=0o700)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--shm-directory {shm_directory}: {error.strerror}: name a memory file system that you can write to"
+        ) from None
+    return directory

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 TURN_MS = 100
 SLOW_TURN_S = 0.5
 RETRY_S = 0.2
-LINGER_S = 10.0
+LINGER_S = 60.0
 """An ended run stays visible for so long after its last node has left."""
 
 ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)

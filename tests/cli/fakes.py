@@ -95,7 +95,7 @@ def agent(options: dict[str, str]) -> None:
     start_ticks = int(Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[19])
     record = AgentRecord(ranks=[RankRecord(rank=0, pid=rank.pid, start_ticks=start_ticks)], warm_parent_pid=helper.pid)
     (directory / "node-local" / "record.pb").write_bytes(record.SerializeToString())
-    memory = Path(options["--shm-directory"]) / f"holdfast-{os.getuid()}-{options['--run']}"
+    memory = Path(options["--shm-directory"]) / f"holdfast-{os.geteuid()}-{options['--run']}@local"
     memory.mkdir(exist_ok=True)
     write_endpoint(Path(options["--runtime-directory"]) / "agent-local.json")
 

@@ -148,6 +148,14 @@ def test_a_run_name_is_taken_while_its_run_goes_on(options: Options) -> None:
         assert again.pid_of("agent") is not None
 
 
+def test_runs_of_one_name_in_different_folders_do_not_meet(options: Options, tmp_path: Path) -> None:
+    with LocalRun(options()) as first:
+        with LocalRun(options(directory=tmp_path / "other")) as second:
+            assert second.paths.memory != first.paths.memory
+        assert list(first.paths.memory.iterdir()) != []
+        assert all(is_alive(pid) for pid in everything_of(first))
+
+
 def test_an_agent_that_calls_its_configuration_wrong_ends_the_start_with_its_line(
     options: Options, tmp_path: Path
 ) -> None:

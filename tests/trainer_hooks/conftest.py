@@ -20,7 +20,7 @@ from holdfast_proto.snapshot import allocate
 from holdfast_proto.v1 import session_pb2, session_pb2_grpc
 from holdfast_proto.v1.session_pb2 import AgentMessage, RankCommand, RankMessage, SlotGrant, Welcome
 
-DEADLINE_S = 30.0
+DEADLINE_S = 6.0
 
 
 class AgentServer(session_pb2_grpc.RankAgentServicer):
@@ -83,7 +83,7 @@ class AgentServer(session_pb2_grpc.RankAgentServicer):
     def wait_until(self, condition: Callable[[], Any]) -> Any:
         """Return what ``condition`` returns as soon as that is true; it is asked after every message."""
         with self._changed:
-            assert self._changed.wait_for(condition, DEADLINE_S), self.messages[-3:]
+            assert self._changed.wait_for(condition, DEADLINE_S), [str(m) for m in self.messages[-3:]]
             return condition()
 
     def of(self, kind: str, rank: int | None = None) -> list[Any]:

@@ -75,7 +75,7 @@ TENSORS = {
     "bool": torch.tensor([True, False]),
     "bfloat16": torch.randn(5).bfloat16(),
     "float8": torch.randn(7).to(torch.float8_e4m3fn),
-    "uint16": torch.arange(3, dtype=torch.uint16),
+    "uint16": torch.tensor([1, 2, 65535], dtype=torch.uint16),
     "complex": torch.randn(2, 2, dtype=torch.complex64),
     "conjugate": torch.randn(2, dtype=torch.complex64).conj(),
     "transposed": torch.randn(3, 4).t(),

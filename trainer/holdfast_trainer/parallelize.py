@@ -53,19 +53,23 @@ def apply_tensor_parallel(model: Transformer, mesh: Mesh, *, sequence_parallel: 
     Models", 2022).
     """
     stream: Placement = Shard(1) if sequence_parallel else Replicate()
-    plan: dict[str, ParallelStyle] = {}
-    for part in ("attention", "feed_forward"):
-        plan[f"layers.*.{part}"] = PrepareModuleInput(
-            input_layouts=(stream,) if part == "feed_forward" else (stream, None),
-            desired_input_layouts=(Replicate(),) if part == "feed_forward" else (Replicate(), None),
-        )
-        plan[f"layers.*.{part}.output"] = RowwiseParallel(output_layouts=stream)
-    for name in ("attention.query", "attention.key", "attention.value", "feed_forward.gate", "feed_forward.up"):
-        plan[f"layers.*.{name}"] = ColwiseParallel()
+    whole = Replicate()
+    plan: dict[str, ParallelStyle] = {
+        # The second input is the table of rotations, which every rank has.
+        "layers.*.attention": PrepareModuleInput(input_layouts=(stream, None), desired_input_layouts=(whole, None)),
+        "layers.*.attention.query": ColwiseParallel(),
+        "layers.*.attention.key": ColwiseParallel(),
+        "layers.*.attention.value": ColwiseParallel(),
+        "layers.*.attention.output": RowwiseParallel(output_layouts=stream),
+        "layers.*.feed_forward": PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(whole,)),
+        "layers.*.feed_forward.gate": ColwiseParallel(),
+        "layers.*.feed_forward.up": ColwiseParallel(),
+        "layers.*.feed_forward.output": RowwiseParallel(output_layouts=stream),
+    }
     if model.embedding is not None:
-        plan["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=stream)
+        plan["embedding"] = RowwiseParallel(input_layouts=whole, output_layouts=stream)
     if model.head is not None:
-        plan["head"] = ColwiseParallel(input_layouts=stream, output_layouts=Replicate())
+        plan["head"] = ColwiseParallel(input_layouts=stream, output_layouts=whole)
     if sequence_parallel:
         plan |= {"layers.*.attention_norm": SequenceParallel(), "layers.*.feed_forward_norm": SequenceParallel()}
         if model.norm is not None:

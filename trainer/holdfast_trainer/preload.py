@@ -3,6 +3,11 @@
 Importing is all it does: no threads, process groups, channels or devices, which would not survive a fork.
 """
 
+import os
+
+# The OpenBLAS in NumPy, which torch imports, would start its threads at once.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
 import grpc  # noqa: F401
 import torch.distributed.fsdp
 import torch.distributed.pipelining

@@ -1,7 +1,10 @@
 """The training loop."""
 
+import random
 import time
 
+import numpy
+import torch
 from torch import Tensor
 
 import holdfast_hooks
@@ -23,6 +26,7 @@ def train(config: TrainerConfig, corpus: Corpus, device: Device) -> Transformer:
 
     Errors of peers (`Connection closed by peer`) are let through: whoever started the ranks decides what next.
     """
+    seed_random_states(config.train.seed)
     with process_group(device, timeout_s=config.distributed.timeout_s):
         mesh = Mesh.create(config.parallel, device.kind)
         model = parallelize(config, mesh, device.torch_device)
@@ -54,6 +58,13 @@ def train(config: TrainerConfig, corpus: Corpus, device: Device) -> Transformer:
                         hooks.report(validation_loss=held_out)
                         progress.validated(step, held_out)
     return model
+
+
+def seed_random_states(seed: int) -> None:
+    """Derive every random state from the run's seed: two runs of it draw the same numbers, whoever draws."""
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def is_due(step: int, config: TrainConfig) -> bool:

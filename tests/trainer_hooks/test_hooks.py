@@ -1,0 +1,206 @@
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import holdfast_hooks
+import pytest
+import torch
+from holdfast_hooks import ConfigurationError, Phase
+from holdfast_hooks.backlog import Backlog
+from holdfast_hooks.orders import StepOrders
+from holdfast_hooks.timeline import Timeline
+from holdfast_proto import black_box
+from holdfast_proto.rank_context import EXIT_CONFIGURATION, VARIABLE, RankContext
+from holdfast_proto.snapshot import allocate
+from holdfast_proto.v1 import common_pb2
+
+Launch = Callable[..., RankContext]
+
+
+def run_python(code: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_phases_have_the_numbers_of_the_contract() -> None:
+    assert {f"PHASE_{phase.name}": phase.value for phase in Phase} == {
+        name: number for name, number in common_pb2.Phase.items() if number
+    }
+
+
+def test_without_an_agent_everything_works_and_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    threads = threading.active_count()
+    hook = sys.excepthook
+    with holdfast_hooks.attach(state={"model": torch.nn.Linear(1, 1)}) as hooks:
+        for _ in hooks.steps(until=3, start=1):
+            hooks.enter(Phase.EVAL)
+            hooks.report(loss=torch.tensor(1.0), tokens=3)
+        assert list(hooks.steps(until=5, start=3)) == [3, 4]
+        assert threading.active_count() == threads
+    assert sys.excepthook is hook
+
+
+def test_training_goes_on_after_the_restored_step(bench: Any, launch: Launch, make_slots: Any) -> None:
+    model = torch.nn.Linear(2, 2)
+    run = bench({"model": model})
+    (path,) = make_slots(1)
+    run.grant([path])
+    run.snapshots._rank = 3
+    run.end(6, last=True)
+    launch(restore_slot=str(path))
+    with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
+        steps = hooks.steps(until=10)
+        assert next(steps) == 7
+        assert torch.equal(hooks._state["model"].state_dict()["weight"], model.weight)
+    with holdfast_hooks.attach(state={"model": model}) as hooks:
+        assert list(hooks.steps(until=7)) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"model": object()}, "state 'model': object has no state_dict"),
+        ({"_random": torch.nn.Linear(1, 1)}, "state '_random': the name is taken"),
+    ],
+)
+def test_unsuitable_state_is_refused_when_attaching(launch: Launch, state: dict[str, Any], message: str) -> None:
+    launch()
+    with pytest.raises(ConfigurationError, match=message):
+        holdfast_hooks.attach(state=state)
+
+
+def test_state_that_cannot_be_saved_is_refused_before_the_first_step(launch: Launch) -> None:
+    class Loader:
+        def state_dict(self) -> dict[str, Any]:
+            return {"position": object()}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    launch()
+    with (
+        pytest.raises(ConfigurationError, match="data/position: a value of type object"),
+        holdfast_hooks.attach(state={"data": Loader()}) as hooks,
+    ):
+        next(hooks.steps(until=1))
+
+
+def test_context_that_makes_no_sense_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, '{"run": "x", "unknown": 1}')
+    with pytest.raises(ConfigurationError, match=VARIABLE):
+        holdfast_hooks.attach()
+
+
+def test_odd_numbers_are_left_out_with_one_line_and_never_raise(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with holdfast_hooks.attach() as hooks:
+        for _ in hooks.steps(until=2):
+            hooks.report(loss=torch.ones(2), grad_norm="big", tokens=-1)  # type: ignore[arg-type]
+            hooks.report(learning_rate=1)
+            assert hooks._timeline.values == {"learning_rate": 1.0}
+    assert [record.message for record in caplog.records] == [
+        "loss is not reported: a tensor of shape (2,) is not one number",
+        "grad_norm is not reported: could not convert string to float: 'big'",
+        "tokens is not reported: give a whole number as an int",
+    ]
+
+
+def test_configuration_error_is_one_line_and_exit_code_78(folder: Path) -> None:
+    context = RankContext(run="test", generation=0, agent=f"unix:{folder}/none", black_box=str(folder / "box"))
+    code = """
+        import holdfast_hooks
+        with holdfast_hooks.attach() as hooks:
+            for step in hooks.steps(until=3):
+                raise holdfast_hooks.ConfigurationError("model.width must be even: set --model.width")
+    """
+    ended = run_python(code, **context.to_environment())
+    assert ended.returncode == EXIT_CONFIGURATION
+    assert ended.stderr.splitlines()[-1] == "holdfast: model.width must be even: set --model.width"
+    assert "Traceback" not in ended.stderr
+    assert black_box.read(folder / "box").last_words == "holdfast: model.width must be even: set --model.width"
+
+
+def test_uncaught_exceptions_are_kept_and_still_shown(folder: Path) -> None:
+    context = RankContext(run="test", generation=0, agent=f"unix:{folder}/none", black_box=str(folder / "box"))
+    code = """
+        import sys, threading, holdfast_hooks
+        hooks = holdfast_hooks.attach()
+        thread = threading.Thread(target=lambda: 1 / 0, name="loader")
+        thread.start()
+        thread.join()
+        print(hooks._black_box._buffer[520:600].split(bytes(1))[0].decode(), file=sys.stderr)
+        raise KeyError("the end")
+    """
+    ended = run_python(code, **context.to_environment())
+    assert ended.returncode == 1
+    assert "in thread loader:" in ended.stderr
+    assert "ZeroDivisionError" in ended.stderr
+    assert "KeyError: 'the end'" in ended.stderr
+    assert "KeyError: 'the end'" in black_box.read(folder / "box").last_words
+
+
+def test_hooks_import_neither_torch_nor_the_parts_that_other_components_need(folder: Path) -> None:
+    context = RankContext(
+        run="test", generation=0, agent=f"unix:{folder}/none", black_box=str(folder / "box"), snapshot_every=1
+    )
+    code = """
+        import sys
+        for name in ("torch", "numpy", "redis", "prometheus_client", "zstandard", "psutil"):
+            sys.modules[name] = None  # importing it raises
+        import holdfast_hooks
+        from holdfast_hooks.slot_desk import Grant
+        from holdfast_proto.v1.session_pb2 import SlotGrant
+
+        class Loader:
+            position = 0
+            def state_dict(self):
+                return {"position": self.position}
+            def load_state_dict(self, state):
+                self.position = state["position"]
+
+        with holdfast_hooks.attach(state={"loader": Loader()}) as hooks:
+            hooks._sidecar._desk.receive(SlotGrant(paths=sys.argv[1:]))
+            for step in hooks.steps(until=3):
+                hooks.enter(holdfast_hooks.Phase.DATA)
+                hooks.report(loss=1.0, tokens=2)
+    """
+    slots = [folder / "slot-0", folder / "slot-1"]
+    for slot in slots:
+        allocate(slot, 1 << 16)
+    ended = run_python(f"import sys; sys.argv[1:] = {[str(slot) for slot in slots]}\n" + textwrap.dedent(code),
+                       **context.to_environment())  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    contents = black_box.read(folder / "box")
+    assert (contents.step, contents.phase) == (2, Phase.IDLE)
+    assert "no more snapshots" not in ended.stderr
+
+
+def test_full_backlog_drops_the_oldest_and_counts() -> None:
+    backlog: Backlog[int] = Backlog(2)
+    for item in range(5):
+        backlog.append(item)
+    assert (backlog.pop(), backlog.pop(), backlog.pop(), backlog.dropped_total) == (3, 4, None, 3)
+
+
+def test_order_is_taken_once_and_refused_after_its_step() -> None:
+    timeline = Timeline(lambda step, phase, unix_ns: None)
+    orders = StepOrders(timeline)
+    assert orders.place(3)
+    timeline.boundary = 3
+    assert (orders.take(2), orders.take(3), orders.take(3)) == (False, True, False)
+    assert not orders.place(3)
+    assert orders.place(4)
+    assert not orders.take(3)

@@ -1,0 +1,227 @@
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import holdfast_hooks
+import pytest
+import torch
+from holdfast_hooks import Phase, sidecar
+from holdfast_proto import black_box
+from holdfast_proto.rank_context import RankContext
+from holdfast_proto.snapshot import Slot
+from holdfast_proto.v1.session_pb2 import CaptureEvidence, RankCommand, SnapshotAt, StopAt
+
+Launch = Callable[..., RankContext]
+
+
+def run_steps(hooks: holdfast_hooks.Hooks, count: int) -> Iterator[int]:
+    """Start a loop of ``count`` steps that a test drives with next()."""
+    return hooks.steps(until=count)
+
+
+def test_rank_introduces_itself(agent: Any, launch: Launch) -> None:
+    launch()
+    with holdfast_hooks.attach(coordinates={"dp": 1, "tp": 0}, device="cpu"):
+        (hello,) = agent.wait_until(lambda: agent.of("hello"))
+    assert (hello.run, hello.generation, hello.rank, hello.world_size, hello.local_rank) == ("test", 2, 3, 8, 1)
+    assert dict(hello.coordinates) == {"dp": 1, "tp": 0}
+    assert hello.device == "cpu"
+
+
+def test_every_step_is_reported_once_and_in_order(agent: Any, launch: Launch) -> None:
+    launch()
+    with holdfast_hooks.attach() as hooks:
+        for step in hooks.steps(until=700):
+            hooks.enter(Phase.DATA)
+            hooks.enter(Phase.OPTIMIZER)
+            hooks.report(loss=float(step), tokens=10)
+            hooks.report(grad_norm=torch.tensor(0.5), learning_rate=0.1, tokens=5)
+    assert [record.step for record in agent.steps] == list(range(700))
+    record = agent.steps[7]
+    assert (record.loss, record.grad_norm, record.learning_rate, record.tokens) == (7.0, 0.5, 0.1, 15)
+    assert not record.HasField("validation_loss")
+    assert set(record.phase_s) == {Phase.FORWARD_BACKWARD, Phase.DATA, Phase.OPTIMIZER}
+    assert sum(record.phase_s.values()) == pytest.approx(record.duration_s, abs=1e-6)
+    final = agent.of("report")[-1]
+    assert (final.progress.step, final.progress.phase) == (699, Phase.IDLE)
+    assert final.dropped_total == 0
+    assert final.memory.allocated_bytes > 1 << 20
+    assert final.reporter_cpu_s > 0
+
+
+def test_report_tells_where_the_training_thread_is_while_it_stays_there(agent: Any, launch: Launch) -> None:
+    context = launch()
+    with holdfast_hooks.attach() as hooks:
+        agent.wait_until(lambda: [r for r in agent.of("report") if r.progress.phase == Phase.INIT])
+        steps = run_steps(hooks, 9)
+        next(steps)
+        next(steps)
+        hooks.enter(Phase.EVAL)
+        agent.wait_until(
+            lambda: [r for r in agent.of("report") if (r.progress.step, r.progress.phase) == (1, Phase.EVAL)]
+        )
+        contents = black_box.read(Path(context.black_box))
+        assert (contents.rank, contents.step, contents.phase) == (3, 1, Phase.EVAL)
+
+
+def test_modules_of_the_first_steps_are_told_once(agent: Any, launch: Launch) -> None:
+    launch()
+    with holdfast_hooks.attach() as hooks:
+        for step in hooks.steps(until=4):
+            if step == 1:
+                import xmlrpc.client
+
+                import torch.utils.benchmark
+
+                assert xmlrpc.client and torch.utils.benchmark
+            if step == 3:
+                agent.wait_until(lambda: any(report.modules for report in agent.of("report")))
+    (told,) = [list(report.modules) for report in agent.of("report") if report.modules]
+    assert "torch.utils.benchmark" in told
+    assert "xmlrpc.client" not in told
+    assert told == sorted(told)
+
+
+def test_restarted_agent_hears_hello_again_and_misses_no_step(agent: Any, launch: Launch) -> None:
+    launch()
+    with holdfast_hooks.attach() as hooks:
+        steps = run_steps(hooks, 40)
+        for _ in range(11):
+            next(steps)
+        agent.wait_until(lambda: len(agent.steps) == 10)
+        agent.stop()
+        for _ in range(10):
+            next(steps)
+        agent.start()
+        agent.wait_until(lambda: len(agent.of("hello")) == 2 and len({s.step for s in agent.steps}) == 20)
+        for _ in steps:
+            pass
+    seen = [record.step for record in agent.steps]
+    assert sorted(set(seen)) == list(range(40))
+    assert agent.of("report")[-1].dropped_total == 0
+
+
+def test_backlog_is_bounded_and_drops_the_oldest_counted(
+    agent: Any, launch: Launch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sidecar, "BACKLOG_STEPS", 16)
+    launch()
+    agent.stop()
+    with holdfast_hooks.attach() as hooks:
+        steps = run_steps(hooks, 101)
+        for _ in range(101):
+            next(steps)
+        agent.start()
+        agent.wait_until(lambda: agent.steps)
+    assert [record.step for record in agent.steps] == list(range(84, 100))
+    assert agent.of("report")[-1].dropped_total == 84
+    assert len([record for record in caplog.records if "no session with the agent" in record.message]) <= 1
+
+
+def test_stop_ends_the_loop_after_its_step_with_a_checkpoint(agent: Any, launch: Launch, make_slots: Any) -> None:
+    launch()
+    paths = make_slots()
+    done = []
+    with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
+        for step in hooks.steps(until=1000):
+            done.append(step)
+            if step == 0:
+                agent.wait_until(lambda: agent.of("hello"))
+                agent.grant(paths)
+                agent.command(RankCommand(id=5, generation=2, stop_at=StopAt(step=4)))
+                agent.wait_until(lambda: agent.of("ack"))
+        assert list(hooks.steps(until=1000)) == []
+    assert done == [0, 1, 2, 3, 4]
+    (ack,) = agent.of("ack")
+    assert (ack.id, ack.accepted) == (5, True)
+    (taken,) = [snapshot for report in agent.of("report") for snapshot in report.snapshots]
+    assert (taken.step, taken.persist) == (4, True)
+    with Slot(paths[taken.slot]) as slot:
+        assert (slot.header.step, slot.header.rank, slot.header.generation) == (4, 3, 2)
+
+
+def test_slots_are_requested_granted_and_filled_on_command(agent: Any, launch: Launch, make_slots: Any) -> None:
+    launch()
+    with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
+        steps = run_steps(hooks, 100)
+        next(steps)
+        next(steps)
+        (request,) = agent.wait_until(lambda: agent.of("slot_request"))
+        agent.grant(make_slots(nbytes=request.bytes_per_slot))
+        agent.command(RankCommand(id=1, generation=2, snapshot_at=SnapshotAt(step=1)))
+        agent.wait_until(lambda: agent.of("ack"))
+        next(steps)
+        (taken,) = agent.wait_until(lambda: [s for report in agent.of("report") for s in report.snapshots])
+    assert (taken.step, taken.persist) == (1, True)
+    assert taken.stall_s > 0
+    record = next(record for record in agent.steps if record.step == 1)
+    assert record.phase_s[Phase.CHECKPOINT] > 0
+
+
+def test_unanswered_slot_request_is_repeated_to_the_next_agent(agent: Any, launch: Launch) -> None:
+    launch()
+    with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
+        steps = run_steps(hooks, 100)
+        next(steps)
+        next(steps)
+        agent.wait_until(lambda: len(agent.of("slot_request")) == 1)
+        agent.stop()
+        agent.start()
+        agent.wait_until(lambda: len(agent.of("slot_request")) == 2)
+
+
+@pytest.mark.parametrize(
+    ("command", "detail"),
+    [
+        (RankCommand(generation=2, snapshot_at=SnapshotAt(step=1)), "step 1 has already ended"),
+        (RankCommand(generation=2, stop_at=StopAt(step=0)), "step 0 has already ended"),
+        (RankCommand(generation=1, stop_at=StopAt(step=9)), "this rank is of generation 2, the command of 1"),
+        (RankCommand(generation=2, capture_evidence=CaptureEvidence(directory="/x")), "this rank has no process group"),
+    ],
+    ids=["late snapshot", "late stop", "old generation", "no process group"],
+)
+def test_command_that_cannot_be_done_is_refused_with_the_reason(
+    agent: Any, launch: Launch, command: RankCommand, detail: str
+) -> None:
+    launch()
+    with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
+        steps = run_steps(hooks, 100)
+        for _ in range(3):
+            next(steps)
+        agent.wait_until(lambda: agent.of("hello"))
+        agent.wait_until(lambda: agent.of("report"))
+        agent.command(command)
+        (ack,) = agent.wait_until(lambda: agent.of("ack"))
+        assert (ack.accepted, ack.detail) == (False, detail)
+        assert next(steps) == 3
+
+
+def test_rank_without_state_refuses_snapshots(agent: Any, launch: Launch) -> None:
+    launch()
+    with holdfast_hooks.attach():
+        agent.wait_until(lambda: agent.of("report"))
+        agent.command(RankCommand(id=1, generation=2, snapshot_at=SnapshotAt(step=1)))
+        (ack,) = agent.wait_until(lambda: agent.of("ack"))
+    assert (ack.accepted, ack.detail) == (False, "this rank was attached without a state")
+
+
+def test_exception_that_ends_the_rank_is_its_last_words(agent: Any, launch: Launch) -> None:
+    context = launch()
+    agent_knows = agent.of
+    with pytest.raises(ZeroDivisionError), holdfast_hooks.attach() as hooks:
+        for _ in hooks.steps(until=3):
+            agent.wait_until(lambda: agent.of("hello"))
+            raise ZeroDivisionError("on purpose")
+    report = agent_knows("report")[-1]
+    assert "ZeroDivisionError: on purpose" in report.last_words
+    assert black_box.read(Path(context.black_box)).last_words == report.last_words
+    json.dumps(report.last_words)
+
+
+def test_closing_without_an_agent_is_quick_enough_and_silent(launch: Launch) -> None:
+    launch()
+    hooks = holdfast_hooks.attach()
+    assert list(hooks.steps(until=3)) == [0, 1, 2]
+    hooks.close()
+    hooks.close()

@@ -1,0 +1,92 @@
+"""What needs several real ranks: progress of groups and channels, and sharded tensors."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from holdfast_proto import black_box
+from holdfast_proto.v1.common_pb2 import DIRECTION_RECV, DIRECTION_SEND, Progress
+from holdfast_proto.v1.session_pb2 import CaptureEvidence, RankCommand
+
+WORLD = Path(__file__).with_name("world.py")
+
+
+@contextmanager
+def world(scenario: str, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    command = [sys.executable, str(WORLD), scenario, str(folder)]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def channels(progress: Progress) -> list[tuple[str, int, int, int, int]]:
+    return [(c.group, c.peer, c.direction, c.enqueued, c.completed) for c in progress.channels]
+
+
+def groups(progress: Progress) -> dict[str, tuple[list[int], int, int]]:
+    return {group.description: (list(group.members), group.enqueued, group.completed) for group in progress.groups}
+
+
+def test_hung_ranks_show_what_they_wait_for(agent: Any, folder: Path) -> None:
+    with world("hang", folder) as process:
+        hung = {
+            DIRECTION_SEND: ([("0", 1, DIRECTION_SEND, 1, 1)], (4, 3)),
+            DIRECTION_RECV: ([("0", 0, DIRECTION_RECV, 2, 1)], (3, 3)),
+        }
+
+        def stuck(direction: int) -> Any:
+            expected_channels, default_group = hung[direction]
+            for report in agent.of("report"):
+                found = groups(report.progress)
+                if (
+                    channels(report.progress) == expected_channels
+                    and found.get("default_pg") == ([0, 1], *default_group)
+                    and found.get("mesh_tp") == ([0, 1], 1, 1)
+                ):
+                    return report
+            return None
+
+        sender = agent.wait_until(lambda: stuck(DIRECTION_SEND))
+        receiver = agent.wait_until(lambda: stuck(DIRECTION_RECV))
+        assert sender.recorder_failures_total == receiver.recorder_failures_total == 0
+        assert receiver.progress.step == 0
+
+        box = black_box.read(folder / "black-box-1")
+        assert [(c.peer, c.direction, c.enqueued, c.completed) for c in box.channels] == [(0, DIRECTION_RECV, 2, 1)]
+        assert [call.seq for call in box.calls] == [1, 2]
+        assert (3, 3) in [(group.enqueued, group.completed) for group in box.groups]
+
+        agent.command(RankCommand(id=1, capture_evidence=CaptureEvidence(directory=str(folder / "evidence"))))
+        acks = agent.wait_until(lambda: len(agent.of("ack")) == 2 and agent.of("ack"))
+        assert all(ack.accepted for ack in acks)
+        for rank in (0, 1):
+            dump = json.loads((folder / "evidence" / f"rank-{rank:05d}.flight_recorder.json").read_text())
+            assert len(dump["entries"]) >= 4
+
+        (folder / "release").touch()
+        assert process.wait(60) == 0
+
+
+def test_sharded_training_is_restored_bit_by_bit(folder: Path) -> None:
+    with world("fsdp", folder) as process:
+        assert process.wait(120) == 0
+    for rank in (0, 1):
+        result = json.loads((folder / f"result-{rank}.json").read_text())
+        assert (result["step"], result["same_losses"], result["same_weights"]) == (2, True, True)
+        assert result["entries"]["model/0.weight"] == [[3, 4], [6, 4], [3 * rank, 0]]
+        assert result["entries"]["optimizer/state/0/exp_avg"] == [[3, 4], [6, 4], [3 * rank, 0]]
+        rows = 2 - rank
+        assert result["entries"]["model/2.weight"] == [[rows, 6], [3, 6], [2 * rank, 0]]
+        assert result["refusal"] == (
+            "cannot restore model/0.weight: the saved state has float32 (3, 4) of (6, 4), this run float32 (5, 4) "
+            "of (10, 4); use another run name, or another checkpoint directory"
+        )

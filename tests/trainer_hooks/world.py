@@ -1,0 +1,145 @@
+"""Two ranks on gloo, forked from one process that has imported torch: ``world.py SCENARIO FOLDER``."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import holdfast_hooks
+import torch
+import torch.distributed as dist
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.restore import restore
+from holdfast_hooks.slot_desk import SlotDesk
+from holdfast_hooks.snapshots import Snapshots
+from holdfast_hooks.timeline import Timeline
+from holdfast_proto.rank_context import RankContext
+from holdfast_proto.snapshot import Slot, allocate
+from holdfast_proto.v1.session_pb2 import SlotGrant
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+WORLD_SIZE = 2
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+def context(folder: Path, rank: int) -> RankContext:
+    return RankContext(
+        run="world", generation=0, agent=f"unix:{folder}/agent.sock", black_box=str(folder / f"black-box-{rank}")
+    )
+
+
+def hang(folder: Path, rank: int) -> None:
+    """Rank 1 waits for a second message and rank 0 for a fourth all-reduce, until the file `release` appears."""
+    os.environ.update(context(folder, rank).to_environment())
+    mesh = init_device_mesh("cpu", (1, WORLD_SIZE), mesh_dim_names=("dp", "tp"))
+    value = torch.ones(1)
+    original = dist.ProcessGroup.send
+    with holdfast_hooks.attach() as hooks:
+        for _ in hooks.steps(until=1):
+            for _ in range(3):
+                dist.all_reduce(value)
+            dist.all_reduce(value, group=mesh["tp"].get_group())
+            if rank == 0:
+                for request in dist.batch_isend_irecv([dist.P2POp(dist.isend, value, 1)]):
+                    request.wait()
+                late = dist.all_reduce(value, async_op=True)
+                wait_for(folder / "release")
+                dist.send(value, 1)
+                late.wait()
+            else:
+                dist.recv(value, 0)
+                dist.irecv(value, 0).wait()
+                dist.all_reduce(value)
+    assert dist.ProcessGroup.send is original
+
+
+class Sharded:
+    """A model and an optimizer that FSDP2 has spread over the world."""
+
+    def __init__(self, seed: int, width: int = 6) -> None:
+        torch.manual_seed(seed)
+        self.model = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.ReLU(), torch.nn.Linear(width, 3))
+        for part in self.model:
+            fully_shard(part)
+        fully_shard(self.model)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05)
+        self.state: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer}
+
+    def train(self, steps: int) -> list[float]:
+        losses = []
+        for _ in range(steps):
+            loss = self.model(torch.randn(8, 4)).square().mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+
+def take_snapshot(state: dict[str, Any], slot: Path, rank: int, folder: Path) -> None:
+    allocate(slot, 1 << 20)
+    desk = SlotDesk(OnceLog())
+    desk.receive(SlotGrant(paths=[str(slot)]))
+    timeline = Timeline(lambda step, phase, unix_ns: None)
+    snapshots = Snapshots(
+        state=state, context=context(folder, rank), rank=rank, desk=desk, timeline=timeline, once=OnceLog()
+    )
+    assert snapshots.at_boundary(2, ordered=True, last=False) is not None
+
+
+def fsdp(folder: Path, rank: int) -> None:
+    """Write whether a restored run equals the undisturbed one, and what the snapshot says of each tensor."""
+    undisturbed = Sharded(seed=0)
+    undisturbed.train(3)
+    slot = folder / f"slot-{rank}"
+    take_snapshot(undisturbed.state, slot, rank, folder)
+    losses = undisturbed.train(3)
+
+    restored = Sharded(seed=7)
+    step = restore(slot, restored.state, rank=rank)
+    restored_losses = restored.train(3)
+    equal = [
+        torch.equal(expected.to_local(), found.to_local())
+        for expected, found in zip(undisturbed.model.parameters(), restored.model.parameters(), strict=True)
+    ]
+    try:
+        restore(slot, Sharded(seed=0, width=10).state, rank=rank)
+        refusal = ""
+    except holdfast_hooks.ConfigurationError as error:
+        refusal = str(error)
+    with Slot(slot) as mapped:
+        entries = {entry.name: (entry.shape, entry.global_shape, entry.global_offset) for entry in mapped.meta().tensors}
+    result = {
+        "step": step,
+        "same_losses": losses == restored_losses,
+        "same_weights": all(equal),
+        "refusal": refusal,
+        "entries": entries,
+    }
+    (folder / f"result-{rank}.json").write_text(json.dumps(result))
+
+
+def main(scenario: str, folder: Path) -> None:
+    children = []
+    for rank in range(WORLD_SIZE):
+        pid = os.fork()
+        if pid == 0:
+            torch.set_num_threads(1)
+            os.environ.update(RANK=str(rank), WORLD_SIZE=str(WORLD_SIZE), LOCAL_RANK=str(rank))
+            dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD_SIZE)
+            globals()[scenario](folder, rank)
+            dist.destroy_process_group()
+            sys.exit(0)
+        children.append(pid)
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in children))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
