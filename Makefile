@@ -1,10 +1,65 @@
+# Two commands matter: `make demo` and `make test`. Both set up .venv first, on a bare machine too.
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
-STUBS := session control
-PROTOS := $(wildcard proto/holdfast_proto/v1/*.proto)
+# The CPU build on machines without a GPU. Where $(PYTHON) already has torch >= 2.11, that one is used.
+TORCH := torch==2.13.0
 
-.PHONY: proto
-proto:  ## Generate the message stubs from the .proto files
-	cd proto && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. $(PROTOS:proto/%=%)
-	cd proto && ../$(BIN)/python -m grpc_tools.protoc -I . --grpc_python_out=. $(STUBS:%=holdfast_proto/v1/%.proto)
+BIN := .venv/bin
+SOURCES := proto trainer_hooks agent daemon trainer cli
+STUBS := proto/holdfast_proto/v1
+
+.PHONY: help setup demo test lint bench soak proto check-proto clean
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+setup: .venv/.ready  ## Make .venv and install Holdfast in it with everything that tests need
+
+.venv/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "holdfast needs Python 3.11 or newer: name one with PYTHON=python3.11"; exit 1; }
+	@rm -f $@
+	@if $(PYTHON) -c 'import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)' 2>/dev/null; \
+	  then site=--system-site-packages; else site=; fi; \
+	  $(PYTHON) -m venv $$site .venv \
+	  || { echo "no venv: install it with: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet $(TORCH)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	@touch $@
+
+demo: setup  ## Train with eight ranks, kill one, hang another, watch the run come back
+	@$(BIN)/holdfast demo
+
+test: setup  ## Run the test suite
+	$(BIN)/python -m pytest -m "not soak"
+
+soak: setup  ## Run the long tests
+	$(BIN)/python -m pytest -m soak
+
+bench: setup  ## Run the benchmarks beside their peers
+	$(BIN)/python benchmarks/hook_overhead.py
+	$(BIN)/python benchmarks/recovery.py
+
+lint: setup check-proto  ## Check style, types, imports and generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(SOURCES) benchmarks tests dashboards
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python dashboards/metrics_page.py --check
+	$(BIN)/python dashboards/grafana/generate.py --check
+
+proto: setup  ## Generate the message stubs from the .proto files
+	$(call generate,.)
+
+check-proto: setup
+	@rm -rf build/proto && mkdir -p build/proto
+	@$(call generate,../build/proto)
+	@cd $(STUBS) && for stub in *_pb2*; do cmp -s $$stub ../../../build/proto/holdfast_proto/v1/$$stub \
+	  || { echo "$(STUBS)/$$stub does not match its .proto file: run make proto"; exit 1; }; done
+
+clean:  ## Remove .venv and everything built
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache
+
+define generate
+cd proto && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=$(1) --pyi_out=$(1) holdfast_proto/v1/*.proto \
+  && ../$(BIN)/python -m grpc_tools.protoc -I . --grpc_python_out=$(1) holdfast_proto/v1/session.proto holdfast_proto/v1/control.proto
+endef

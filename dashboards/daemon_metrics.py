@@ -67,16 +67,14 @@ RUN_METRICS = (
     gauge(
         "run_checkpoint_interval_seconds",
         "run",
-        "Expected time between checkpoints, learned; 0 when none are scheduled.",
+        "Expected time between checkpoints at the newest step's pace; 0 when none are scheduled.",
     ),
 )
 
 SELF_METRICS = (
     gauge("coordinator_leader", "run", "1 if this daemon leads the run, 0 if it stands by."),
-    histogram("coordinator_tick_duration_seconds", "", "Duration of one round of reading, deciding and acting."),
-    counter("coordinator_slow_ticks_total", "", "Rounds that took longer than the time between rounds."),
-    histogram("detector_duration_seconds", "detector", "Duration of one pass of a detector."),
-    gauge("detector_success", "detector", "1 if the detector's newest pass succeeded, else 0."),
+    histogram("coordinator_tick_duration_seconds", "", "Duration of one turn of a run's core."),
+    counter("coordinator_slow_ticks_total", "", "Turns that took longer than the time between them."),
     gauge("store_up", "", "1 while Redis answers, else 0."),
     counter("store_operations_total", "", "Redis calls."),
     counter("store_failures_total", "", "Redis calls that failed."),

@@ -216,6 +216,7 @@ def become_rank(order: pb.Fork) -> None:
     os.close(log)
     os.close(null)
     os.environ.update(order.environment)
+    Path("/proc/self/comm").write_text(f"rank {order.rank}")  # what ps and top show
     run_program(list(order.command))
 
 
@@ -262,6 +263,8 @@ def main() -> None:
     """Serve; in a forked child, become the rank."""
     # torch would otherwise ask the CUDA driver in this process, which poisons every fork.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    # NumPy would otherwise start OpenBLAS's threads here: a process with threads cannot be forked safely.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.path.insert(0, str(Path.cwd()))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     listener = listen(Path(sys.argv[1]))  # before the imports: an agent may connect and wait for Ready

@@ -67,21 +67,11 @@ class LocalRun:
     def __enter__(self) -> "LocalRun":
         directory = prepare_directory(self.options.directory / self.options.run)
         self._lock = RunLock(directory / "run.lock", self.options.run)
-        earlier = load_record(directory)
-        if earlier is not None:
-            sweep(earlier)
-        forget_ranks(directory)
-        memory = make_memory_directory(self.options.shm_directory, self.options.run, self._instance)
-        self.paths = RunPaths(directory, make_runtime_directory(), memory, NODE)
-        self._open = True
-        self._log_handler = logging.FileHandler(self.paths.logs / "holdfast.log")
-        self._log_handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        _package_log.addHandler(self._log_handler)
-        _package_log.setLevel(logging.INFO)
-        self._stack = LocalStack(self.options, self.paths, instance=self._instance, check=self._interruption.check)
-        self._control = ControlClient(self.paths.control, self.options.run, timeout_s=2.0)
-        self._record = self._new_record()
-        self._record.save()
+        try:
+            self._prepare(directory)
+        except BaseException:
+            self._lock.release()
+            raise
         try:
             self._stack.start(self._spec(), is_agent_done=self._is_agent_done)
             while self._look() is None:  # the daemon serves before it has found the run
@@ -182,6 +172,24 @@ class LocalRun:
         _package_log.removeHandler(self._log_handler)
         self._log_handler.close()
         self._lock.release()
+
+    def _prepare(self, directory: Path) -> None:
+        """Clear up after an earlier run of this name, and set up all that needs no other process."""
+        earlier = load_record(directory)
+        if earlier is not None:
+            sweep(earlier)
+        forget_ranks(directory)
+        memory = make_memory_directory(self.options.shm_directory, self.options.run, self._instance)
+        self.paths = RunPaths(directory, make_runtime_directory(), memory, NODE)
+        self._open = True
+        self._log_handler = logging.FileHandler(self.paths.logs / "holdfast.log")
+        self._log_handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        _package_log.addHandler(self._log_handler)
+        _package_log.setLevel(logging.INFO)
+        self._stack = LocalStack(self.options, self.paths, instance=self._instance, check=self._interruption.check)
+        self._control = ControlClient(self.paths.control, self.options.run, timeout_s=2.0)
+        self._record = self._new_record()
+        self._record.save()
 
     def _look(self) -> RunStatus | None:
         """One turn of a wait: raises what shall end it, returns the status if there is a daemon."""

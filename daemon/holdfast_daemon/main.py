@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import redis.asyncio
@@ -15,7 +16,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from holdfast_daemon import control
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.metrics import DaemonCollector
+from holdfast_daemon.metrics import DaemonCollector, TurnMetrics
 from holdfast_daemon.options import DaemonOptions
 from holdfast_daemon.run_shell import RunShell
 from holdfast_proto import keys, redis_client
@@ -44,14 +45,21 @@ async def _serve(options: DaemonOptions) -> None:
     clock = Clock()
     shells: dict[str, RunShell] = {}
     server = await control.serve(control.ControlService(shells, clock), options.control)
-    port = _serve_metrics(options, shells)
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(DaemonCollector(shells))
+    turns = TurnMetrics(registry)
+    port = _serve_metrics(options, registry)
     temporary = options.endpoint_file.with_suffix(".tmp")
     temporary.write_text(json.dumps({"pid": os.getpid(), "metrics_port": port, "name": options.name}))
     temporary.rename(options.endpoint_file)
     terminated = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, terminated.set)
-    discovery = asyncio.create_task(_discover(client, shells, options, clock))
+
+    def make_shell(run: str) -> RunShell:
+        return RunShell(client, run, options, clock, turns.observe)
+
+    discovery = asyncio.create_task(_discover(client, shells, make_shell))
     await asyncio.wait([discovery, asyncio.create_task(terminated.wait())], return_when=asyncio.FIRST_COMPLETED)
     for shell in shells.values():
         with contextlib.suppress(StoreError, OSError):
@@ -65,7 +73,7 @@ async def _serve(options: DaemonOptions) -> None:
 
 
 async def _discover(
-    client: redis.asyncio.Redis, shells: dict[str, RunShell], options: DaemonOptions, clock: Clock
+    client: redis.asyncio.Redis, shells: dict[str, RunShell], make_shell: Callable[[str], RunShell]
 ) -> None:
     """Keep a shell for every run that is registered, for ever. Raises what a shell raises."""
     tasks: dict[str, asyncio.Task[None]] = {}
@@ -74,7 +82,7 @@ async def _discover(
             members: Any = await client.smembers(keys.RUNS)
             for run in sorted(name.decode() for name in members):
                 if run not in shells:
-                    shells[run] = RunShell(client, run, options, clock)
+                    shells[run] = make_shell(run)
                     tasks[run] = asyncio.create_task(shells[run].run())
         for run in [run for run, task in tasks.items() if task.done()]:
             tasks.pop(run).result()
@@ -82,9 +90,7 @@ async def _discover(
         await asyncio.sleep(DISCOVER_S)
 
 
-def _serve_metrics(options: DaemonOptions, shells: dict[str, RunShell]) -> int:
-    registry = CollectorRegistry(auto_describe=True)
-    registry.register(DaemonCollector(shells))
+def _serve_metrics(options: DaemonOptions, registry: CollectorRegistry) -> int:
     try:
         server, _ = start_http_server(options.metrics_port, options.metrics_address, registry)
     except OSError as error:

@@ -1,17 +1,19 @@
 """The daemon's /metrics: a view of the cores' states, made at each scrape."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from holdfast_daemon.core.lifecycle import RECOVERABLE
 from holdfast_daemon.core.model import CoreState, kind_name, ranks_of
-from holdfast_daemon.run_shell import RunShell, ShellCounters
+from holdfast_daemon.run_shell import TURN_MS, RunShell
 from holdfast_proto.v1 import store_pb2 as store
 
 LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+TURN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 STALLED_S = 1.0
 """A rank without progress for so long is shown as stalled, whatever its deadline."""
 
@@ -48,6 +50,27 @@ class DaemonCollector(Collector):
         yield from _incident_families(led)
         yield from _checkpoint_families(led)
         yield from _self_families(shells)
+
+
+class TurnMetrics:
+    """Times the turns of all cores."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._durations = Histogram(
+            "holdfast_coordinator_tick_duration_seconds",
+            "Duration of one turn of a run's core.",
+            buckets=TURN_BUCKETS_S,
+            registry=registry,
+        )
+        self._slow = Counter(
+            "holdfast_coordinator_slow_ticks", "Turns that took longer than the time between them.", registry=registry
+        )
+
+    def observe(self, duration_s: float) -> None:
+        """Count one turn."""
+        self._durations.observe(duration_s)
+        if duration_s > TURN_MS / 1000:
+            self._slow.inc()
 
 
 def _run_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
@@ -219,19 +242,12 @@ def _self_families(shells: Mapping[str, RunShell]) -> Iterator[Metric]:
         ["run"],
         (((run,), float(shell.leads)) for run, shell in shells.items()),
     )
-    counters: list[tuple[str, str, Callable[[ShellCounters], float]]] = [
-        ("coordinator_turns", "Turns of the core.", lambda c: c.turns),
-        ("coordinator_turn_seconds", "Time spent in turns of the core.", lambda c: c.turn_s),
-        ("coordinator_slow_turns", "Turns of the core that took over half a second.", lambda c: c.slow_turns),
-        ("store_operations", "Redis operations tried.", lambda c: c.operations),
-        ("store_failures", "Redis operations failed.", lambda c: c.failures),
-    ]
-    for name, text, read in counters:
-        rows = (((run,), float(read(shell.counters))) for run, shell in shells.items())
-        yield _counter(name, text, ["run"], rows)
-    yield _gauge(
-        "store_up", "1 while Redis answers.", ["run"], (((run,), float(s.store_up)) for run, s in shells.items())
-    )
+    up = float(all(shell.store_up for shell in shells.values()))
+    yield _gauge("store_up", "1 while Redis answers.", [], [((), up)])
+    operations = sum(shell.counters.operations for shell in shells.values())
+    failures = sum(shell.counters.failures for shell in shells.values())
+    yield _counter("store_operations", "Redis operations tried.", [], [((), float(operations))])
+    yield _counter("store_failures", "Redis operations failed.", [], [((), float(failures))])
     yield _gauge("build_info", "Version.", ["version", "component"], [((version("holdfast"), "daemon"), 1.0)])
 
 

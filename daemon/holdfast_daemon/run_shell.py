@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import redis.asyncio
@@ -31,7 +32,6 @@ from holdfast_proto.v1 import store_pb2 as store
 log = logging.getLogger(__name__)
 
 TURN_MS = 100
-SLOW_TURN_S = 0.5
 RETRY_S = 0.2
 LINGER_S = 60.0
 """An ended run stays visible for so long after its last node has left."""
@@ -43,27 +43,25 @@ ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
 class ShellCounters:
     """For /metrics."""
 
-    turns: int = 0
-    slow_turns: int = 0
     operations: int = 0
     failures: int = 0
-    turn_s: float = 0.0
-    """Sum over all turns."""
-
-    def time_turn(self, duration_s: float) -> None:
-        """Count one turn of the core."""
-        self.turns += 1
-        self.turn_s += duration_s
-        self.slow_turns += duration_s > SLOW_TURN_S
 
 
 class RunShell:
     """Leads one run whenever it can get the lease."""
 
-    def __init__(self, client: redis.asyncio.Redis, run: str, options: DaemonOptions, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: redis.asyncio.Redis,
+        run: str,
+        options: DaemonOptions,
+        clock: Clock,
+        observe_turn: Callable[[float], None],
+    ) -> None:
         self.run_name = run
         self._options = options
         self._clock = clock
+        self._observe_turn = observe_turn
         self._store = RunStore(client, run, options.name)
         self._log = IncidentLog(options.directory, run)
         self._requests: list[Request] = []
@@ -164,7 +162,9 @@ class RunShell:
 
     async def _turn(self) -> None:
         assert self.state is not None
+        self.counters.operations += 1
         last_id, events = await self._store.events(self.state.record.last_event_id or "0", TURN_MS)
+        self.counters.operations += 1
         nodes = await self._store.nodes()
         started = time.perf_counter()
         requests, self._requests = tuple(self._requests), []
@@ -175,7 +175,7 @@ class RunShell:
         record.CopyFrom(state.record)
         record.last_event_id = last_id
         self.state = state = dataclasses.replace(state, record=record)
-        self.counters.time_turn(time.perf_counter() - started)
+        self._observe_turn(time.perf_counter() - started)
         self._record_unsaved |= record != before
         self._outbox.extend(actions)
         await self._drain()

@@ -41,18 +41,6 @@ ROW = Row(
             queries=(Query(_rate("holdfast_coordinator_slow_ticks_total", "instance"), "{{instance}}"),),
         ),
         Panel(
-            title="Detectors' duration",
-            description="99th percentile of one pass, per detector.",
-            unit="s",
-            queries=(Query(_quantile(0.99, "holdfast_detector_duration_seconds", "detector"), "{{detector}}"),),
-        ),
-        Panel(
-            title="Detectors' success",
-            description="1 if the newest pass succeeded. A failing detector does not stop the others.",
-            unit="none",
-            queries=(Query('min by (detector) (holdfast_detector_success{run=~"$run|"})', "{{detector}}"),),
-        ),
-        Panel(
             title="Redis reachable",
             description="As each agent and daemon sees it. Training goes on without it.",
             unit="none",

@@ -20,7 +20,7 @@ from holdfast_proto.snapshot import allocate
 from holdfast_proto.v1 import session_pb2, session_pb2_grpc
 from holdfast_proto.v1.session_pb2 import AgentMessage, RankCommand, RankMessage, SlotGrant, Welcome
 
-DEADLINE_S = 6.0
+DEADLINE_S = 30.0
 
 
 class AgentServer(session_pb2_grpc.RankAgentServicer):

@@ -149,9 +149,7 @@ def test_last_step_waits_for_the_grant(bench: Any, make_slots: MakeSlots) -> Non
     assert taken.persist
 
 
-def test_last_step_does_not_wait_for_ever(
-    bench: Any, make_slots: MakeSlots, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_step_does_not_wait_for_ever(bench: Any, make_slots: MakeSlots, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "_GRANT_WAIT_S", 0.02)
     monkeypatch.setattr(snapshots, "_PIN_WAIT_S", 0.02)
     run = bench({"counter": Counter()}, snapshot_every=1, checkpoint_every=1)
@@ -232,9 +230,7 @@ def test_failing_state_is_counted_and_training_goes_on(
     counter.state_dict = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
     assert [run.end(0), run.end(1)] == [None, None]
     assert run.snapshots.skipped_total == 2
-    assert [record.message for record in caplog.records] == [
-        "a snapshot failed: ZeroDivisionError('division by zero')"
-    ]
+    assert [record.message for record in caplog.records] == ["a snapshot failed: ZeroDivisionError('division by zero')"]
     del counter.state_dict
     assert run.end(2) is not None
 

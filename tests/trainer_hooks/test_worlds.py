@@ -38,25 +38,20 @@ def groups(progress: Progress) -> dict[str, tuple[list[int], int, int]]:
 
 def test_hung_ranks_show_what_they_wait_for(agent: Any, folder: Path) -> None:
     with world("hang", folder) as process:
-        hung = {
-            DIRECTION_SEND: ([("0", 1, DIRECTION_SEND, 1, 1)], (4, 3)),
-            DIRECTION_RECV: ([("0", 0, DIRECTION_RECV, 2, 1)], (3, 3)),
-        }
 
-        def stuck(direction: int) -> Any:
-            expected_channels, default_group = hung[direction]
+        def report_of(channel: tuple[str, int, int, int, int], default_group: tuple[int, int]) -> Any:
             for report in agent.of("report"):
                 found = groups(report.progress)
                 if (
-                    channels(report.progress) == expected_channels
+                    channels(report.progress) == [channel]
                     and found.get("default_pg") == ([0, 1], *default_group)
                     and found.get("mesh_tp") == ([0, 1], 1, 1)
                 ):
                     return report
             return None
 
-        sender = agent.wait_until(lambda: stuck(DIRECTION_SEND))
-        receiver = agent.wait_until(lambda: stuck(DIRECTION_RECV))
+        sender = agent.wait_until(lambda: report_of(("0", 1, DIRECTION_SEND, 1, 1), (4, 3)))
+        receiver = agent.wait_until(lambda: report_of(("0", 0, DIRECTION_RECV, 2, 1), (3, 3)))
         assert sender.recorder_failures_total == receiver.recorder_failures_total == 0
         assert receiver.progress.step == 0
 
@@ -73,6 +68,10 @@ def test_hung_ranks_show_what_they_wait_for(agent: Any, folder: Path) -> None:
             assert len(dump["entries"]) >= 4
 
         (folder / "release").touch()
+        # The ranks gave their fourth all-reduce different numbers, as one had sent once and one received twice.
+        agent.wait_until(lambda: report_of(("0", 1, DIRECTION_SEND, 2, 2), (4, 4)))
+        agent.wait_until(lambda: report_of(("0", 0, DIRECTION_RECV, 2, 2), (4, 4)))
+        (folder / "end").touch()
         assert process.wait(60) == 0
 
 

@@ -18,7 +18,6 @@ from holdfast_hooks.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot, allocate
 from holdfast_proto.v1.session_pb2 import SlotGrant
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 WORLD_SIZE = 2
@@ -36,16 +35,18 @@ def context(folder: Path, rank: int) -> RankContext:
 
 
 def hang(folder: Path, rank: int) -> None:
-    """Rank 1 waits for a second message and rank 0 for a fourth all-reduce, until the file `release` appears."""
+    """Rank 1 waits for a second message and rank 0 for a fourth all-reduce, until the file `release` appears; both end with `end`."""
     os.environ.update(context(folder, rank).to_environment())
-    mesh = init_device_mesh("cpu", (1, WORLD_SIZE), mesh_dim_names=("dp", "tp"))
+    group = dist.new_group([0, 1], group_desc="mesh_tp")
     value = torch.ones(1)
+    # Before the hooks are attached: nothing has recorded it.
+    dist.send(value, 1) if rank == 0 else dist.recv(value, 0)
     original = dist.ProcessGroup.send
     with holdfast_hooks.attach() as hooks:
         for _ in hooks.steps(until=1):
             for _ in range(3):
                 dist.all_reduce(value)
-            dist.all_reduce(value, group=mesh["tp"].get_group())
+            dist.all_reduce(value, group=group)
             if rank == 0:
                 for request in dist.batch_isend_irecv([dist.P2POp(dist.isend, value, 1)]):
                     request.wait()
@@ -57,6 +58,7 @@ def hang(folder: Path, rank: int) -> None:
                 dist.recv(value, 0)
                 dist.irecv(value, 0).wait()
                 dist.all_reduce(value)
+            wait_for(folder / "end")
     assert dist.ProcessGroup.send is original
 
 
@@ -115,7 +117,9 @@ def fsdp(folder: Path, rank: int) -> None:
     except holdfast_hooks.ConfigurationError as error:
         refusal = str(error)
     with Slot(slot) as mapped:
-        entries = {entry.name: (entry.shape, entry.global_shape, entry.global_offset) for entry in mapped.meta().tensors}
+        entries = {
+            entry.name: (entry.shape, entry.global_shape, entry.global_offset) for entry in mapped.meta().tensors
+        }
     result = {
         "step": step,
         "same_losses": losses == restored_losses,

@@ -13,6 +13,7 @@ from time import time_ns
 from typing import Any
 
 from holdfast_hooks.once import OnceLog
+from holdfast_hooks.seq_shift import SeqShift
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.v1.common_pb2 import DIRECTION_RECV, DIRECTION_SEND, ChannelProgress, Direction
 
@@ -26,12 +27,13 @@ def _finished() -> None:
 
 
 class _Channel:
-    __slots__ = ("box_index", "completed", "enqueued", "group", "outstanding", "peer")
+    __slots__ = ("box_index", "completed", "enqueued", "outstanding", "peer", "shift")
 
-    def __init__(self, group: str, peer: int, box_index: int | None) -> None:
-        self.group = group
+    def __init__(self, peer: int, box_index: int | None, shift: SeqShift) -> None:
         self.peer = peer
+        """Global rank."""
         self.box_index = box_index
+        self.shift = shift
         self.enqueued = 0
         self.completed = 0
         self.outstanding: deque[tuple[int, Callable[[], Any]]] = deque(maxlen=_OUTSTANDING)
@@ -55,7 +57,13 @@ class PointToPointRecord:
         self._black_box = black_box
         self._once = once
         self._channels: dict[tuple[str, int, Direction], _Channel | None] = {}
+        self._shifts: dict[str, SeqShift] = {}
         self._originals: dict[str, Any] = {}
+
+    def calls_before(self, group: str, seq: int) -> int:
+        """Return how many of a group's seqs below ``seq`` went to point-to-point calls (reporter thread)."""
+        shift = self._shifts.get(group)
+        return 0 if shift is None else shift.before(seq)
 
     def install(self) -> None:
         """Wrap the calls if torch.distributed is there, once."""
@@ -109,6 +117,7 @@ class PointToPointRecord:
             seq = channel.enqueued = channel.enqueued + 1
             if mark is not None and channel.box_index is not None:
                 mark(channel.box_index, seq, time_ns())
+            seq_before = group._get_sequence_number_for_group()
             reference: Callable[[], Any] = _finished
             try:
                 work = original(group, tensors, peer, *rest, **keywords)
@@ -117,6 +126,9 @@ class PointToPointRecord:
                 return work
             finally:
                 channel.outstanding.append((seq, reference))
+                seq_after = group._get_sequence_number_for_group()
+                if seq_after != seq_before:
+                    channel.shift.use(seq_after)
 
         return call
 
@@ -124,12 +136,14 @@ class PointToPointRecord:
         key = (group.group_name, peer, direction)
         try:
             global_peer = sys.modules["torch.distributed"].get_global_rank(group, peer)
-        except (RuntimeError, ValueError, LookupError) as error:
+            group._get_sequence_number_for_group()
+        except (RuntimeError, ValueError, LookupError, AttributeError) as error:
             self._once.warn("point-to-point calls of one group are not recorded", error)
             self._channels[key] = None
             return None
         index = None
         if self._black_box is not None:
             index = self._black_box.add_channel(group.group_name, global_peer, direction)
-        channel = self._channels[key] = _Channel(group.group_name, global_peer, index)
+        shift = self._shifts.setdefault(group.group_name, SeqShift())
+        channel = self._channels[key] = _Channel(global_peer, index, shift)
         return channel

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast_hooks.flight_recorder import Dump, RecorderUnavailableError, find_dump
 from holdfast_hooks.once import OnceLog
+from holdfast_hooks.point_to_point import PointToPointRecord
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.v1.common_pb2 import GroupProgress
 
@@ -21,6 +22,8 @@ class Group:
     description: str
     box_index: int | None
     """In the black box; None if its table is full."""
+    unseen: int
+    """Seqs that went to point-to-point calls before those were recorded."""
 
 
 class ProgressPoll:
@@ -31,9 +34,10 @@ class ProgressPoll:
     recorder's ring), the next attempts are spaced further and further.
     """
 
-    def __init__(self, black_box: BlackBoxWriter | None, once: OnceLog) -> None:
+    def __init__(self, black_box: BlackBoxWriter | None, point_to_point: PointToPointRecord, once: OnceLog) -> None:
         self.failures_total = 0
         self._black_box = black_box
+        self._point_to_point = point_to_point
         self._once = once
         self._groups: dict[str, Group] = {}
         self._polls = 0
@@ -60,22 +64,25 @@ class ProgressPoll:
 
     def _resolve(self, dump: Dump) -> None:
         alive = _groups_by_name()
-        for entry in json.loads(dump(True, False)).get("entries", ()):
-            key = str(entry["pg_id"])
+        recorded = json.loads(dump(True, False))
+        newest = {str(e["pg_id"]): e for e in recorded.get("entries", ()) if not e["is_p2p"]}
+        for key, entry in newest.items():
             name = entry["process_group"][0]
             if key not in self._groups and name in alive:
-                self._groups[key] = self._describe(name, alive[name])
+                self._groups[key] = self._describe(entry, alive[name], recorded["pg_status"][key])
 
-    def _describe(self, name: str, group: Any) -> Group:
-        distributed = sys.modules["torch.distributed"]
-        members = tuple(sorted(distributed.get_process_group_ranks(group)))
+    def _describe(self, newest: dict[str, Any], group: Any, status: dict[str, str]) -> Group:
+        """Describe a group from its newest entry in the full dump, and its status in that dump."""
+        name = newest["process_group"][0]
+        members = tuple(sorted(sys.modules["torch.distributed"].get_process_group_ranks(group)))
         index = self._black_box.add_group(name) if self._black_box else None
-        return Group(name, members, group.group_desc or "", index)
+        enqueued = int(status["last_enqueued_collective"])
+        unseen = enqueued - self._point_to_point.calls_before(name, enqueued) - newest["collective_seq_id"]
+        return Group(name, members, group.group_desc or "", index, max(0, unseen))
 
     def _progress(self, group: Group, status: dict[str, str]) -> GroupProgress:
-        # The recorder says -1 before the first call.
-        enqueued = max(0, int(status["last_enqueued_collective"]))
-        completed = max(0, int(status["last_completed_collective"]))
+        enqueued = self._collective_seq(group, int(status["last_enqueued_collective"]))
+        completed = self._collective_seq(group, int(status["last_completed_collective"]))
         if self._black_box is not None and group.box_index is not None:
             self._black_box.group(group.box_index, enqueued, completed)
         return GroupProgress(
@@ -85,6 +92,10 @@ class ProgressPoll:
             completed=completed,
             description=group.description,
         )
+
+    def _collective_seq(self, group: Group, seq: int) -> int:
+        """Return a seq as if the group had counted collectives alone; 0 before the first."""
+        return max(0, seq - group.unseen - self._point_to_point.calls_before(group.name, seq))
 
 
 def _groups_by_name() -> dict[str, Any]:

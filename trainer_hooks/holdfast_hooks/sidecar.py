@@ -57,7 +57,7 @@ class Sidecar:
         self._point_to_point = PointToPointRecord(black_box, once)
         self._sources = Sources(
             timeline=timeline,
-            progress=ProgressPoll(black_box, once),
+            progress=ProgressPoll(black_box, self._point_to_point, once),
             point_to_point=self._point_to_point,
             device=device_named(device),
             modules=NewModules(),

@@ -101,13 +101,14 @@ def run(
         redis_password_file=redis_password_file,
         shm_directory=shm_directory,
     )
-    raise typer.Exit(_watch(options, json=json))
+    _watch(options, json=json)
 
 
-def _watch(options: "LocalRunOptions", *, json: bool) -> int:
+def _watch(options: "LocalRunOptions", *, json: bool) -> None:
     from rich.console import Console
 
     from holdfast_cli.display import LineDisplay, display_for
+    from holdfast_cli.errors import CommandError
     from holdfast_cli.interruption import Interruption
     from holdfast_cli.local_run import LocalRun
     from holdfast_cli.output import print_json, to_json
@@ -115,15 +116,12 @@ def _watch(options: "LocalRunOptions", *, json: bool) -> int:
     from holdfast_cli.view import Surroundings
     from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 
-    errors = Console(stderr=True)
     with Interruption() as interruption, LocalRun(options, interruption) as local:
-        with LineDisplay(errors) if json else display_for(Console()) as display:
+        with LineDisplay(Console(stderr=True)) if json else display_for(Console()) as display:
             status = local.wait(lambda seen: display.update(seen, Surroundings(notes=local.notes())))
         if json:
             print_json(to_json(status))
-    if status.phase == RUN_PHASE_FINISHED:
-        if not json:
-            print(closing_line(status, local.checkpoint_directory))
-        return 0
-    errors.print(failure_line(status, local.paths.logs), markup=False, highlight=False, soft_wrap=True)
-    return 1
+    if status.phase != RUN_PHASE_FINISHED:
+        raise CommandError(failure_line(status, local.paths.logs))
+    if not json:
+        print(closing_line(status, local.checkpoint_directory))

@@ -73,8 +73,8 @@ def hung(turn: Turn) -> store.Verdict | None:
             ranks,
             store.VERDICT_KIND_TRANSPORT,
             [],
-            f"all ranks of group {_group_name(ranks, finding.group)} have entered call {finding.seq} and it does not complete:"
-            " transport or device, not a rank",
+            f"all ranks of group {_group_name(ranks, finding.group)} have entered call {finding.seq} and it does not"
+            " complete: transport or device, not a rank",
             finding,
         )
     if len(late) == len(ranks):
