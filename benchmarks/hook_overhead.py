@@ -6,6 +6,7 @@ the hooks' cost. Exits with 1 if a ceiling is broken.
 """
 
 import argparse
+import importlib
 import importlib.util
 import json
 import multiprocessing
@@ -22,12 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from rich.console import Console
+from rich.table import Table
+
 import holdfast_hooks
 from holdfast_hooks import Hooks, Phase
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1 import session_pb2, session_pb2_grpc
-from rich.console import Console
-from rich.table import Table
 
 P50_CEILING_US = 5.0
 P99_CEILING_US = 20.0
@@ -110,12 +112,24 @@ def time_hooks(hooks: Hooks, steps: int) -> list[float]:
     return costs_us
 
 
+def time_calls(call: Callable[[], object]) -> list[float]:
+    """Return the cost of each of many calls, in us."""
+    clock = time.perf_counter_ns
+    costs_us = []
+    for _ in range(HEARTBEATS):
+        work()
+        entering = clock()
+        call()
+        costs_us.append((clock() - entering) / 1000)
+    return costs_us
+
+
 def time_nvrx_heartbeats() -> list[float]:
     """Return the cost of each heartbeat of the NVIDIA Resiliency Extension, in us."""
     fault_tolerance: Any = importlib.import_module("nvidia_resiliency_ext.fault_tolerance")
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
     with tempfile.TemporaryDirectory() as folder:
-        socket = os.path.join(folder, "monitor.sock")
+        socket = f"{folder}/monitor.sock"
         os.environ["FT_RANK_MONITOR_IPC_SOCKET"] = socket
         server = fault_tolerance.RankMonitorServer.run_in_subprocess(
             cfg=fault_tolerance.FaultToleranceConfig(),
@@ -132,4 +146,57 @@ def time_nvrx_heartbeats() -> list[float]:
             server.terminate()
             server.join()
     return costs_us
-if __name__ == "__main__": serve(sys.argv[2])
+
+
+def percentiles(costs_us: list[float]) -> Percentiles:
+    ordered = sorted(costs_us)
+    return {
+        "p50_us": round(ordered[len(ordered) // 2], 2),
+        "p99_us": round(ordered[len(ordered) * 99 // 100], 2),
+    }
+
+
+def measure_peers() -> dict[str, Percentiles]:
+    if importlib.util.find_spec("nvidia_resiliency_ext") is None:
+        print("nvidia_resiliency_ext is not installed: no peer to compare with", file=sys.stderr)
+        return {}
+    return {"nvrx_send_heartbeat": percentiles(time_nvrx_heartbeats())}
+
+
+def measure(rounds: int, steps: int) -> Percentiles:
+    """Return the percentiles of the quietest round."""
+    with tempfile.TemporaryDirectory(prefix="hf-") as folder, attached(Path(folder)) as hooks:
+        found = [percentiles(time_hooks(hooks, steps)) for _ in range(rounds)]
+    return min(found, key=lambda one: one["p99_us"])
+
+
+def show(own: Percentiles, peers: dict[str, Percentiles]) -> None:
+    table = Table(title="Cost on the training thread per step")
+    for heading in ("", "p50 (us)", "p99 (us)"):
+        table.add_column(heading, justify="right" if heading else "left")
+    table.add_row("Holdfast, all hook calls", f"{own['p50_us']:.2f}", f"{own['p99_us']:.2f}")
+    table.add_row("ceiling", f"{P50_CEILING_US:.2f}", f"{P99_CEILING_US:.2f}", end_section=True)
+    for name, peer in peers.items():
+        table.add_row(name, f"{peer['p50_us']:.2f}", f"{peer['p99_us']:.2f}")
+    Console().print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--rounds", type=int, default=8, help="rounds, of which the quietest counts")
+    parser.add_argument("--steps", type=int, default=2000, help="steps per round")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(arguments.serve)
+        return 0
+    own, peers = measure(arguments.rounds, arguments.steps), measure_peers()
+    show(own, peers)
+    if arguments.json:
+        print(json.dumps({**own, "peers": peers}))
+    return int(own["p50_us"] > P50_CEILING_US or own["p99_us"] > P99_CEILING_US)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from dataclasses import dataclass
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,7 +27,7 @@ KILLED_RANK = 5
 STOPPED_RANK = 2
 FEWEST_STEPS = 30
 CHECKPOINT_EVERY = 20
-CONFIGURATION = Path(__file__).with_name("demo.toml")
+CONFIGURATION = Path(str(files("holdfast_trainer") / "configs" / "demo.toml"))
 
 
 @dataclass(frozen=True, kw_only=True)

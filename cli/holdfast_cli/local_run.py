@@ -57,6 +57,10 @@ class LocalRun:
     InterruptionError after a signal, CommandError for anything else that a user can act on.
     """
 
+    paths: RunPaths
+    """Where everything lies, once entered."""
+    _record: RunRecord
+
     def __init__(self, options: LocalRunOptions, interruption: Interruption | None = None) -> None:
         self.options = options
         self._interruption = interruption or Interruption()

@@ -1,5 +1,6 @@
 """The processes of a local run: Redis, daemon and agent."""
 
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -37,7 +38,7 @@ class LocalStack:
     def __init__(self, options: LocalRunOptions, paths: RunPaths, *, instance: str, check: Callable[[], None]) -> None:
         self._options = options
         self._paths = paths
-        self._environment = {**options.environment, MARKER: instance}
+        self._environment = {**_threads(options.ranks), **options.environment, MARKER: instance}
         self._check = check
         self._supervisor = Supervisor()
         self.store_url = options.redis_url or f"unix://{paths.redis_socket}"
@@ -142,3 +143,8 @@ class LocalStack:
     def _last_line(self, component: str) -> str:
         path: Path = self._paths.logs / f"{component}.log"
         return f": {self.component(component).newest_line()} (see {path})"
+
+
+def _threads(ranks: int) -> dict[str, str]:
+    """As torchrun: unless told otherwise, several ranks on one machine do not each take all its cores."""
+    return {} if ranks == 1 or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from holdfast_agent.checkpoint_differences import differences
 from holdfast_cli.local_run import LocalRun
 from holdfast_cli.local_run_options import LocalRunOptions

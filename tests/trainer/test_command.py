@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-DEMO = Path(__file__).parents[2] / "trainer" / "configs" / "demo.toml"
+DEMO = Path(__file__).parents[2] / "trainer" / "holdfast_trainer" / "configs" / "demo.toml"
 SHORT = ["--train.steps=4", "--train.log_every=2", "--train.validate_every=4", "--train.validation_batches=1"]
 LINES = [
     r"step 1  loss \d\.\d{4}  grad norm \d+\.\d{3}  [\d,]+ tokens/s",

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from holdfast_hooks import ConfigurationError
 from holdfast_trainer.config import TrainerConfig, load
 
-DEMO = Path(__file__).parents[2] / "trainer" / "configs" / "demo.toml"
+DEMO = Path(__file__).parents[2] / "trainer" / "holdfast_trainer" / "configs" / "demo.toml"
 
 WRONG = [
     (["--model.dims", "64"], "error parsing CLI: unrecognized arguments: --model.dims 64"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.slot_desk import SlotDesk
@@ -83,12 +84,12 @@ class AgentServer(session_pb2_grpc.RankAgentServicer):
     def wait_until(self, condition: Callable[[], Any]) -> Any:
         """Return what ``condition`` returns as soon as that is true; it is asked after every message."""
         with self._changed:
-            assert self._changed.wait_for(condition, DEADLINE_S), [str(m) for m in self.messages[-3:]]
+            assert self._changed.wait_for(condition, DEADLINE_S), [str(message) for message in self.messages[-3:]]
             return condition()
 
-    def of(self, kind: str, rank: int | None = None) -> list[Any]:
+    def of(self, kind: str) -> list[Any]:
         """All messages of a kind, oldest first."""
-        return [getattr(m, kind) for m in list(self.messages) if m.HasField(kind)]  # type: ignore[arg-type]
+        return [getattr(m, kind) for m in list(self.messages) if m.HasField(kind)]
 
     @property
     def steps(self) -> list[session_pb2.StepRecord]:

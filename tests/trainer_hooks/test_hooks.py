@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import holdfast_hooks
 import pytest
 import torch
+
+import holdfast_hooks
 from holdfast_hooks import ConfigurationError, Phase
 from holdfast_hooks.backlog import Backlog
 from holdfast_hooks.orders import StepOrders

@@ -3,9 +3,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import holdfast_hooks
 import pytest
 import torch
+
+import holdfast_hooks
 from holdfast_hooks import Phase, sidecar
 from holdfast_proto import black_box
 from holdfast_proto.rank_context import RankContext

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from holdfast_hooks import snapshots
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.snapshots import choose_slot

@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import holdfast_hooks
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+import holdfast_hooks
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.restore import restore
 from holdfast_hooks.slot_desk import SlotDesk
@@ -18,7 +20,6 @@ from holdfast_hooks.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot, allocate
 from holdfast_proto.v1.session_pb2 import SlotGrant
-from torch.distributed.fsdp import fully_shard
 
 WORLD_SIZE = 2
 
@@ -35,7 +36,10 @@ def context(folder: Path, rank: int) -> RankContext:
 
 
 def hang(folder: Path, rank: int) -> None:
-    """Rank 1 waits for a second message and rank 0 for a fourth all-reduce, until the file `release` appears; both end with `end`."""
+    """Hang rank 1 in its second receive and rank 0 before its second send, until the file `release` appears.
+
+    Both end when `end` does.
+    """
     os.environ.update(context(folder, rank).to_environment())
     group = dist.new_group([0, 1], group_desc="mesh_tp")
     value = torch.ones(1)
@@ -56,7 +60,7 @@ def hang(folder: Path, rank: int) -> None:
                 late.wait()
             else:
                 dist.recv(value, 0)
-                dist.irecv(value, 0).wait()
+                dist.irecv(value, 0).wait()  # type: ignore[union-attr]
                 dist.all_reduce(value)
             wait_for(folder / "end")
     assert dist.ProcessGroup.send is original
@@ -73,6 +77,10 @@ class Sharded:
         fully_shard(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05)
         self.state: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer}
+
+    @property
+    def shards(self) -> list[Any]:
+        return list(self.model.parameters())
 
     def train(self, steps: int) -> list[float]:
         losses = []
@@ -109,7 +117,7 @@ def fsdp(folder: Path, rank: int) -> None:
     restored_losses = restored.train(3)
     equal = [
         torch.equal(expected.to_local(), found.to_local())
-        for expected, found in zip(undisturbed.model.parameters(), restored.model.parameters(), strict=True)
+        for expected, found in zip(undisturbed.shards, restored.shards, strict=True)
     ]
     try:
         restore(slot, Sharded(seed=0, width=10).state, rank=rank)

@@ -90,20 +90,14 @@ class SlotTensors:
         """Copy every part to its place: all that the training thread waits for."""
         for destination, part in zip(self._places, parts, strict=True):
             if destination is not None:
-                destination.copy_(_bytes_of(part.local))
+                destination.copy_(part.local.detach())
 
 
 def place(slot: Slot, entry: TensorEntry) -> "torch.Tensor | None":
-    """Return the bytes of an entry as a tensor that views the slot, or None if it has none."""
+    """Return an entry as a tensor that views the slot, or None if it has no elements."""
     if entry.nbytes == 0:
         return None
     import torch
 
-    return torch.frombuffer(slot.buffer, dtype=torch.uint8, count=entry.nbytes, offset=entry.offset)
-
-
-def _bytes_of(tensor: "torch.Tensor") -> "torch.Tensor":
-    import torch
-
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    return plain.contiguous().reshape(-1).view(torch.uint8)
+    stored = torch.frombuffer(slot.buffer, dtype=torch.uint8, count=entry.nbytes, offset=entry.offset)
+    return stored.view(getattr(torch, entry.dtype)).view(entry.shape)

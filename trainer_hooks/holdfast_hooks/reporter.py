@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from queue import Empty
 from time import monotonic
 
@@ -53,12 +54,13 @@ class Reporter:
         while self._deadline_s is None:
             self._wake.wait(max(0.0, self._next_poll_s - monotonic()))
             self._wake.clear()
-            self._guarded_tick()
-        self._drain(self._deadline_s)
+            self._guarded(self._tick)
+        self._guarded(self._drain)
+        self._link.close(max(0.0, self._deadline_s - monotonic()))
 
-    def _guarded_tick(self) -> None:
+    def _guarded(self, action: Callable[[], None]) -> None:
         try:
-            self._tick()
+            action()
         except Exception as error:  # noqa: BLE001 - whatever fails here, the run must go on and be reported
             self._once.warn("a report failed", repr(error))
 
@@ -101,8 +103,10 @@ class Reporter:
         if nbytes is not None:
             self._outbox.append(RankMessage(slot_request=SlotRequest(bytes_per_slot=nbytes)))
 
-    def _drain(self, deadline_s: float) -> None:
+    def _drain(self) -> None:
         """Send acknowledgements and the final report as far as the agent takes them in time."""
+        deadline_s = self._deadline_s
+        assert deadline_s is not None
         self._collector.poll()
         self._report_due = True
         while monotonic() < deadline_s and (self._outbox or self._report_due or not self._link.ready):
@@ -112,7 +116,6 @@ class Reporter:
             else:
                 self._wake.wait(max(0.0, deadline_s - monotonic()))
                 self._wake.clear()
-        self._link.close(max(0.0, deadline_s - monotonic()))
 
     def _send_last(self) -> None:
         if self._outbox:

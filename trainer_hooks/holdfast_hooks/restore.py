@@ -149,13 +149,12 @@ class _Reader:
 
 
 def _clone(slot: Slot, entry: TensorEntry) -> "torch.Tensor":
+    stored = place(slot, entry)
+    if stored is not None:
+        return stored.clone()
     import torch
 
-    dtype = getattr(torch, entry.dtype)
-    stored = place(slot, entry)
-    if stored is None:
-        return torch.empty(entry.shape, dtype=dtype)
-    return stored.clone().view(dtype).view(entry.shape)
+    return torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
 
 
 def _with_metadata(saved: Any, live: Any) -> Any:

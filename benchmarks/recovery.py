@@ -1,0 +1,200 @@
+"""How long a killed rank costs: one of eight ranks is killed, again and again, while a run trains.
+
+Beside it, in the same call: a cold restart of the same eight processes, from a committed checkpoint of the
+same run to the end of their first optimizer step. The cold restart is given for free what Holdfast must do
+first: it is told that a rank died, and its shards lie unpacked in shared memory.
+
+    python benchmarks/recovery.py [--kills 5] [--json]
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_agent.restore import restore
+from holdfast_agent.snapshot_memory import SnapshotMemory
+from holdfast_cli.control import ControlError
+from holdfast_cli.local_run import LocalRun
+from holdfast_cli.local_run_options import LocalRunOptions
+from holdfast_proto import black_box
+from holdfast_proto.rank_context import RankContext
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, PRESET_FAST, RUN_PHASE_RUNNING, Incident
+
+RANKS = 8
+STEPS = 100_000
+"""More than are trained: the benchmark ends the run."""
+
+CHECKPOINT_EVERY = 10
+STEPS_BETWEEN_KILLS = 6
+PATIENCE_S = 180.0
+
+
+def trainer_command() -> tuple[str, ...]:
+    config = str(files("holdfast_trainer") / "configs" / "demo.toml")
+    return ("python", "-m", "holdfast_trainer", "--config", config, "--train.steps", str(STEPS))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nothing has come of it within {PATIENCE_S:g} s")
+        time.sleep(0.01)
+
+
+def status_of(local: LocalRun) -> RunStatus | None:
+    try:
+        return local.status()
+    except ControlError:
+        return None
+
+
+def kill_and_recover(local: LocalRun, number: int) -> tuple[float, Incident]:
+    """Kill a rank when the run is well; return when, and the incident once it is over."""
+    reached = local.status().newest_step + STEPS_BETWEEN_KILLS
+
+    def is_well() -> bool:
+        status = status_of(local)
+        return status is not None and status.phase == RUN_PHASE_RUNNING and status.newest_step >= reached
+
+    wait_until(is_well)
+    pid = local.rank_pids()[number % RANKS]
+    killed_unix_s = time.time()
+    os.kill(pid, signal.SIGKILL)
+    found: list[Incident] = []
+
+    def is_over() -> bool:
+        found[:] = [incident for incident in local.incidents() if incident.detected_unix_s > killed_unix_s]
+        return bool(found) and found[-1].state == INCIDENT_STATE_RECOVERED
+
+    wait_until(is_over)
+    assert found[-1].verdict.culprits[0] == number % RANKS, found[-1].verdict.message
+    return killed_unix_s, found[-1]
+
+
+def cold_restart(checkpoints: Path, run: str) -> float:
+    """Start eight processes from nothing and return the seconds until all have ended their first step."""
+    directory = CheckpointDirectory(checkpoints, kept=1)
+    step = directory.committed()[-1]
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder,
+        socket.create_server(("127.0.0.1", 0)) as port,
+    ):
+        memory = SnapshotMemory(Path("/dev/shm"), Path(folder) / "slots", run, "bench")
+        contexts = []
+        for rank in range(RANKS):
+            slot = restore(directory.step_directory(step), rank, memory, generation=1, ranks_on_node=RANKS)
+            box = Path(folder) / f"{rank}.box"
+            nobody = f"unix:{folder}/nobody.sock"
+            contexts.append(
+                RankContext(run=run, generation=1, agent=nobody, black_box=str(box), restore_slot=str(slot))
+            )
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port.getsockname()[1])}
+        port.close()
+        started = time.monotonic()
+        processes = [start_rank(rank, contexts[rank], address, Path(folder)) for rank in range(RANKS)]
+        try:
+            # A rank in the step after the first new one has ended its first optimizer step.
+            wait_until(lambda: all(step_of(Path(context.black_box)) >= step + 2 for context in contexts))
+            return time.monotonic() - started
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+            memory.remove_all()
+
+
+def start_rank(rank: int, context: RankContext, address: dict[str, str], folder: Path) -> "subprocess.Popen[bytes]":
+    environment = {
+        **os.environ,
+        **address,
+        **context.to_environment(),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(RANKS),
+        "LOCAL_WORLD_SIZE": str(RANKS),
+        "OMP_NUM_THREADS": "1",
+    }
+    with (folder / f"{rank}.log").open("wb") as log:
+        command = [sys.executable, *trainer_command()[1:]]
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+
+def step_of(box: Path) -> int:
+    try:
+        return black_box.read(box).step
+    except (OSError, ValueError):
+        return -1
+
+
+def measure(kills: int, colds: int, console: Console) -> dict[str, object]:
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        options = LocalRunOptions(
+            run="bench",
+            command=trainer_command(),
+            ranks=RANKS,
+            directory=Path(folder),
+            snapshot_every=1,
+            checkpoint_every=CHECKPOINT_EVERY,
+            preset=PRESET_FAST,
+        )
+        console.print(f"training with {RANKS} ranks; one is killed {kills} times")
+        with LocalRun(options) as local:
+            wait_until(lambda: (status := status_of(local)) is not None and status.newest_checkpoint >= 0)
+            stories = [kill_and_recover(local, number) for number in range(kills)]
+            checkpoints = local.checkpoint_directory
+        console.print(f"cold restarts of the same {RANKS} processes: {colds}")
+        cold_s = [cold_restart(checkpoints, "bench") for _ in range(colds)]
+    return {
+        "kill": {
+            "detected_s": median([story.detected_unix_s - killed for killed, story in stories]),
+            "recovered_s": median([story.recovered_unix_s - killed for killed, story in stories]),
+            "lost_steps": statistics.median([story.lost_steps for _, story in stories]),
+        },
+        "cold_restart_s": median(cold_s),
+        "kills": kills,
+        "cold_restarts": colds,
+    }
+
+
+def median(values: list[float]) -> float:
+    return round(statistics.median(values), 3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=5, help="how often a rank is killed (default: %(default)s)")
+    parser.add_argument("--colds", type=int, default=3, help="how many cold restarts (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    arguments = parser.parse_args()
+    console = Console(stderr=arguments.json)
+    result = measure(arguments.kills, arguments.colds, console)
+    kill = result["kill"]
+    assert isinstance(kill, dict)
+    table = Table("", "median", title="From the fault to the end of the next optimizer step")
+    table.add_row("killed rank named", f"{kill['detected_s']:.3f} s")
+    table.add_row("training again", f"{kill['recovered_s']:.2f} s")
+    table.add_row("steps lost", f"{kill['lost_steps']:g}")
+    table.add_row("cold restart of the same processes", f"{result['cold_restart_s']:.2f} s")
+    console.print(table)
+    if arguments.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

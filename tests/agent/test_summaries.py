@@ -1,0 +1,63 @@
+import math
+
+import pytest
+
+from holdfast_agent.summaries import StepSummaries
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER
+from holdfast_proto.v1.session_pb2 import StepRecord
+
+
+def test_a_step_is_summed_up_once_all_ranks_have_reported_it() -> None:
+    summaries = StepSummaries(generation=3, ranks=2)
+    first = StepRecord(
+        step=5, loss=2.0, tokens=100, duration_s=0.5, ended_unix_s=11.0, phase_s={PHASE_DATA: 0.1, PHASE_OPTIMIZER: 0.3}
+    )
+    second = StepRecord(
+        step=5, loss=4.0, tokens=50, duration_s=0.25, ended_unix_s=12.0, grad_norm=1.5, phase_s={PHASE_DATA: 0.2}
+    )
+    assert summaries.add(0, first) == []
+    (summary,) = summaries.add(1, second)
+    assert (summary.step, summary.generation) == (5, 3)
+    assert (summary.loss_sum, summary.loss_count) == (6.0, 2)
+    assert summary.grad_norm == 1.5
+    assert summary.tokens == 150
+    assert (summary.duration_s, summary.ended_unix_s) == (0.5, 12.0)
+    assert dict(summary.phase_s) == {PHASE_DATA: 0.2, PHASE_OPTIMIZER: 0.3}
+    assert not summary.HasField("validation_loss")
+
+
+def test_a_rank_without_a_loss_does_not_count_as_zero() -> None:
+    summaries = StepSummaries(generation=1, ranks=2)
+    summaries.add(0, StepRecord(step=0, loss=3.0))
+    (summary,) = summaries.add(1, StepRecord(step=0))
+    assert (summary.loss_sum, summary.loss_count) == (3.0, 1)
+
+
+@pytest.mark.parametrize("quantity", ["loss", "validation_loss", "grad_norm"])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_is_told_with_its_rank(quantity: str, number: float) -> None:
+    summaries = StepSummaries(generation=1, ranks=2)
+    record = StepRecord(step=0)
+    setattr(record, quantity, number)
+    summaries.add(1, record)
+    (summary,) = summaries.add(0, StepRecord(step=0, loss=1.0))
+    assert list(summary.nonfinite) == [store.NonFinite(rank=1, quantity=quantity)]
+
+
+def test_a_step_that_a_rank_never_reports_is_closed_before_a_later_one() -> None:
+    summaries = StepSummaries(generation=1, ranks=2)
+    closed: list[int] = []
+    for step in range(4):
+        for rank in range(2):
+            if (rank, step) != (1, 1):
+                closed += [summary.step for summary in summaries.add(rank, StepRecord(step=step))]
+    assert closed == [0, 2, 1, 3]
+
+
+def test_steps_may_be_open_side_by_side() -> None:
+    summaries = StepSummaries(generation=1, ranks=2)
+    assert summaries.add(0, StepRecord(step=0)) == []
+    assert summaries.add(0, StepRecord(step=1)) == []
+    assert [summary.step for summary in summaries.add(1, StepRecord(step=0))] == [0]
+    assert [summary.step for summary in summaries.add(1, StepRecord(step=1))] == [1]

@@ -1,0 +1,44 @@
+"""Runs ``async def`` tests, and waits in them.
+
+A conftest imports the hook ``pytest_pyfunc_call``.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+PATIENCE_S = 30.0
+"""Far more than anything takes: a test that fails by it waits for what never comes."""
+
+Value = TypeVar("Value")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
+
+
+async def until(condition: Callable[[], Value], what: str) -> Value:
+    """Return what ``condition`` returns as soon as that is true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        await asyncio.sleep(0.01)
+    return value
+
+
+def wait_until(condition: Callable[[], Value], what: str) -> Value:
+    """Do the same where no loop runs."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.005)
+    return value

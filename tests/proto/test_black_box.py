@@ -1,0 +1,193 @@
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast_proto.black_box import (
+    CALLS,
+    CHANNELS,
+    GROUPS,
+    SIZE,
+    BlackBoxWriter,
+    Call,
+    ChannelMark,
+    GroupMark,
+    read,
+)
+
+UNIT = 0x0101010101010101
+"""A number all of whose bytes are alike: half of an old and half of a new multiple is neither."""
+
+RANK = """
+import sys, time
+from pathlib import Path
+from holdfast_proto.black_box import BlackBoxWriter
+
+box = BlackBoxWriter(Path(sys.argv[1]), run="run", generation=4, rank=1, world_size=2)
+group, channel = box.add_group("0"), box.add_channel("0", 0, 1)
+{body}
+"""
+
+DIES = """
+box.moment(12, 3, 99)
+box.group(group, 8, 7)
+box.call(channel, 5, 98)
+box.last_words("ValueError: bad sample")
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+HAMMERS = """
+unit = 0x0101010101010101
+print("ready", flush=True)
+while True:
+    for n in range(1, 101):
+        box.moment(n * unit, n * unit, n * unit)
+        box.group(group, n * unit, n * unit)
+        box.call(channel, n * unit, n * unit)
+        box.channel_completed(channel, n * unit)
+        box.last_words("x" * n)
+"""
+
+StartRank = Callable[[str], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rank-00001.box"
+
+
+def write(path: Path) -> BlackBoxWriter:
+    return BlackBoxWriter(path, run="run", generation=4, rank=1, world_size=2)
+
+
+@pytest.fixture
+def start_rank(path: Path) -> Iterator[StartRank]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(body: str) -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen([sys.executable, "-c", RANK.format(body=body), path], stdout=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_new_box_is_private_and_says_who_writes_it(path: Path) -> None:
+    write(path)
+    contents = read(path)
+    assert (contents.run, contents.generation, contents.rank, contents.world_size) == ("run", 4, 1, 2)
+    assert (contents.step, contents.phase, contents.changed_unix_ns) == (-1, 1, 0)
+    assert (contents.last_words, contents.groups, contents.channels, contents.calls) == ("", (), (), ())
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_size == SIZE
+
+
+def test_what_is_written_is_read(path: Path) -> None:
+    box = write(path)
+    world, tensor = box.add_group("0"), box.add_group("mesh_tp")
+    send = box.add_channel("0", 3, 1)
+    assert world is not None
+    assert tensor is not None
+    assert send is not None
+    box.moment(12, 3, 1_700_000_000_000_000_000)
+    box.group(world, 9, 8)
+    box.group(tensor, 2**63, 2**63 - 1)
+    box.call(send, 5, 98)
+    box.call(send, 6, 99)
+    box.channel_completed(send, 5)
+    box.last_words("Traceback …\nValueError: bad sample")
+    contents = read(path)
+    assert (contents.step, contents.phase, contents.changed_unix_ns) == (12, 3, 1_700_000_000_000_000_000)
+    assert contents.groups == (GroupMark("0", 9, 8), GroupMark("mesh_tp", 2**63, 2**63 - 1))
+    assert contents.channels == (ChannelMark("0", 3, 1, 6, 5),)
+    assert contents.calls == (Call(98, send, 5), Call(99, send, 6))
+    assert contents.last_words == "Traceback …\nValueError: bad sample"
+
+
+def test_the_next_rank_at_a_path_starts_from_a_blank_box(path: Path) -> None:
+    box = write(path)
+    box.add_group("0")
+    box.last_words("the one before")
+    write(path)
+    assert (read(path).groups, read(path).last_words) == ((), "")
+
+
+def test_of_long_last_words_the_end_is_kept(path: Path) -> None:
+    write(path).last_words("x" * 20_000 + "ValueError: bad sample")
+    kept = read(path).last_words
+    assert kept.endswith("xValueError: bad sample")
+    assert len(kept) > 8000
+
+
+def test_shorter_last_words_replace_longer_ones(path: Path) -> None:
+    box = write(path)
+    box.last_words("long " * 100)
+    box.last_words("short")
+    assert read(path).last_words == "short"
+
+
+def test_a_full_table_of_groups_takes_no_more_and_loses_none(path: Path) -> None:
+    box = write(path)
+    assert [box.add_group(f"group {n}") for n in range(GROUPS + 2)] == [*range(GROUPS), None, None]
+    assert [mark.group for mark in read(path).groups] == [f"group {n}" for n in range(GROUPS)]
+
+
+def test_a_full_table_of_channels_takes_no_more_and_loses_none(path: Path) -> None:
+    box = write(path)
+    assert [box.add_channel("0", peer, 2) for peer in range(CHANNELS + 2)] == [*range(CHANNELS), None, None]
+    assert [mark.peer for mark in read(path).channels] == list(range(CHANNELS))
+
+
+def test_of_many_calls_the_newest_are_kept_oldest_first(path: Path) -> None:
+    box = write(path)
+    channel = box.add_channel("0", 0, 1)
+    assert channel is not None
+    for seq in range(1, CALLS + 51):
+        box.call(channel, seq, 1000 + seq)
+    assert [call.seq for call in read(path).calls] == list(range(51, CALLS + 51))
+
+
+def test_the_box_of_a_killed_rank_tells_its_last_moment(path: Path, start_rank: StartRank) -> None:
+    rank = start_rank(DIES)
+    rank.kill()
+    rank.wait()
+    contents = read(path)
+    assert contents.pid == rank.pid
+    assert (contents.step, contents.phase) == (12, 3)
+    assert contents.groups == (GroupMark("0", 8, 7),)
+    assert contents.channels == (ChannelMark("0", 0, 1, 5, 0),)
+    assert contents.last_words == "ValueError: bad sample"
+
+
+def test_a_reader_beside_a_writer_at_full_speed_sees_no_torn_number(path: Path, start_rank: StartRank) -> None:
+    start_rank(HAMMERS)
+    seen: set[int] = set()
+    for _ in range(300):
+        contents = read(path)
+        numbers = [contents.step, contents.phase, contents.changed_unix_ns]
+        numbers += [number for mark in contents.groups for number in (mark.enqueued, mark.completed)]
+        numbers += [number for mark in contents.channels for number in (mark.enqueued, mark.completed)]
+        numbers += [number for call in contents.calls for number in (call.unix_ns, call.seq)]
+        started = [number for number in numbers if number not in (-1, 0, 1)]  # those are of a new box
+        assert [number for number in started if number % UNIT] == []
+        assert set(contents.last_words) <= {"x"}
+        seen.add(contents.step)
+    assert len(seen) > 1
+
+
+def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "short").write_bytes(b"HFBBOX\x00\x01")
+    (tmp_path / "other").write_bytes(bytes(SIZE))
+    for name in ("short", "other"):
+        with pytest.raises(ValueError, match=f"{name}: not a black box"):
+            read(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        read(tmp_path / "none")

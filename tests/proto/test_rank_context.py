@@ -1,0 +1,44 @@
+import pytest
+
+from holdfast_proto.rank_context import VARIABLE, RankContext
+
+CONTEXT = RankContext(
+    run="run",
+    generation=3,
+    agent="unix:/run/agent.sock",
+    black_box="/var/rank-00001.box",
+    snapshot_every=5,
+    checkpoint_every=50,
+    restore_slot="/dev/shm/größe 1.slot",
+)
+
+
+def test_a_context_comes_back_from_the_environment_as_it_was() -> None:
+    assert RankContext.from_environment(CONTEXT.to_environment()) == CONTEXT
+
+
+def test_it_travels_in_one_variable() -> None:
+    assert list(CONTEXT.to_environment()) == [VARIABLE]
+
+
+def test_a_process_that_no_agent_started_has_none() -> None:
+    assert RankContext.from_environment({"RANK": "0"}) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "[1, 2]",
+        '"text"',
+        '{"run": "run"}',
+        '{"run": "r", "generation": 1, "agent": "a", "black_box": "b", "colour": "blue"}',
+    ],
+    ids=["empty", "cut", "null", "list", "string", "fields missing", "field unknown"],
+)
+def test_a_broken_variable_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match=VARIABLE) as caught:
+        RankContext.from_environment({VARIABLE: text})
+    assert "\n" not in str(caught.value)
