@@ -51,8 +51,17 @@ class CheckpointWriter:
         self._pending: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._failed_steps: set[int] = set()
         self._began: dict[int, float] = {}
-        self.committed: list[int] = directory.committed()
+        self.committed: list[int] = []
+        self.newest_generation = 0
+        """That wrote the newest checkpoint."""
+        self._look()
         self.counters = WriterCounters()
+
+    def _look(self) -> None:
+        """See what is committed. Raises CheckpointUnreadable if the directory cannot be read."""
+        self.committed = self._directory.committed()
+        if self.committed:
+            self.newest_generation = self._directory.load_manifest(self.committed[-1]).generation
 
     def schedule(self, rank: int, step: int, world_size: int) -> None:
         """Write the shard of ``rank`` from the slot pinned for ``step``, unless that is under way."""
@@ -91,7 +100,7 @@ class CheckpointWriter:
         manifest = self._directory.commit_if_complete(step, world_size=world_size, run=self._run)
         if manifest is None or step in self.committed:
             return
-        self.committed = self._directory.committed()
+        self._look()
         duration_s = time.monotonic() - self._began.pop(step, time.monotonic())
         self.counters.attempts += 1
         self.counters.last_success_unix_s = time.time()
@@ -146,7 +155,10 @@ class CheckpointWriter:
         """Look, for ever, for checkpoints that other nodes have committed."""
         while True:
             await asyncio.sleep(REFRESH_S)
-            self.committed = await asyncio.to_thread(self._directory.committed)
+            try:
+                await asyncio.to_thread(self._look)
+            except CheckpointUnreadable as error:
+                log.warning("the checkpoints cannot be listed: %s", error)
 
     async def drain(self, patience_s: float) -> None:
         """Wait for writes under way, but not longer than ``patience_s``."""

@@ -22,6 +22,7 @@ from holdfast_agent.metrics import AgentCollector
 from holdfast_agent.node import Node
 from holdfast_agent.options import AgentOptions
 from holdfast_agent.orders import Orders
+from holdfast_agent.parent_client import WarmParentClient
 from holdfast_agent.processes import AgentError
 from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_agent.store_link import StoreLink
@@ -37,6 +38,7 @@ TICK_S = 0.1
 PUBLISH_TICKS = 2
 SPEC_PATIENCE_S = 30.0
 DRAIN_PATIENCE_S = 120.0
+LEAVE_PATIENCE_S = 2.0
 FINISHED = "finished"
 
 
@@ -92,8 +94,8 @@ async def _find_spec(link: StoreLink, saved: AgentRecord | None) -> store.RunSpe
 
 
 async def _run(options: AgentOptions, node: Node, supervisor: Supervisor) -> int:
-    server = await session.serve(node, options.session_socket)
     metrics_port = _serve_metrics(options, node, supervisor)
+    server = await session.serve(node, options.session_socket)
     orders = Orders(node, supervisor)
     terminated = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -143,28 +145,26 @@ async def _tick(node: Node, supervisor: Supervisor) -> None:
 
 async def _end(node: Node, supervisor: Supervisor, outcome: str) -> None:
     """Leave nothing behind: ranks, checkpoints under way, snapshot memory, warm parent."""
-    if outcome != FINISHED or not node.stopped:
-        await supervisor.stop()
+    await supervisor.stop()
     await node.writer.drain(DRAIN_PATIENCE_S)
     await node.link.flush(patience_s=2.0)
     node.memory.remove_all()
-    parent_pid = supervisor.parent.pid
-    with contextlib.suppress(OSError):
-        await supervisor.parent.leave()
-    if parent_pid:
-        await _see_gone(parent_pid)
+    await _dismiss(supervisor.parent)
     node.options.parent_socket.unlink(missing_ok=True)
     node.options.record.unlink(missing_ok=True)
     await node.link.withdraw()
 
 
-async def _see_gone(parent_pid: int, patience_s: float = 2.0) -> None:
-    deadline = time.monotonic() + patience_s
-    ticks = processes.start_ticks(parent_pid)
-    while processes.is_alive(parent_pid, ticks) and time.monotonic() < deadline:
+async def _dismiss(parent: WarmParentClient) -> None:
+    """See the warm parent gone; one that is still importing will not listen."""
+    pid, ticks = parent.pid, processes.start_ticks(parent.pid)
+    deadline = time.monotonic() + (LEAVE_PATIENCE_S if parent.is_ready else 0.0)
+    with contextlib.suppress(OSError):
+        await parent.leave()
+    while processes.is_alive(pid, ticks) and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
-    if processes.is_alive(parent_pid, ticks):
-        processes.kill_session(parent_pid)
+    if pid and processes.is_alive(pid, ticks):
+        processes.kill_session(pid)
 
 
 def _serve_metrics(options: AgentOptions, node: Node, supervisor: Supervisor) -> int:
@@ -175,7 +175,7 @@ def _serve_metrics(options: AgentOptions, node: Node, supervisor: Supervisor) ->
     except OSError as error:
         raise AgentError(
             f"cannot serve metrics on {options.metrics_address}:{options.metrics_port}: {error.strerror}:"
-            " choose another --agent-metrics-port (0: any free one)"
+            " choose another --metrics-port (0: any free one)"
         ) from error
     return int(server.server_port)
 

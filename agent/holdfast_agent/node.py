@@ -154,6 +154,7 @@ class Node:
             ranks=[rank.state(self.memory.complete_steps(rank.rank)) for rank in self.ranks.values()],
             capacity=self.spec.ranks_per_node,
             checkpoints=self.writer.committed,
+            checkpoint_generation=self.writer.newest_generation,
             reported_unix_s=time.time(),
             agent_pid=os.getpid(),
             ready=ready,

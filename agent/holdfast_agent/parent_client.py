@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,13 +34,10 @@ class WarmParentClient:
         self._own_child: int | None = None
         self._leaving = False
         self.pid = 0
-        """Of the warm parent; 0 while there is none that is ready."""
-        self.starts_total = 0
-
-    @property
-    def is_ready(self) -> bool:
+        """Of the warm parent; 0 while there is none."""
+        self.is_ready = False
         """Whether ranks can be forked now."""
-        return self.pid != 0
+        self.starts_total = 0
 
     async def run(self, command: list[str]) -> None:
         """Keep a warm parent for ``command`` at hand until :meth:`leave`: connect to the one there, or start one."""
@@ -74,7 +72,7 @@ class WarmParentClient:
     async def leave(self) -> None:
         """Let the warm parent end when it has no children, and want no other."""
         self._leaving = True
-        if self.is_ready:
+        if self._connection is not None:
             await self._send(pb.ParentRequest(leave=pb.Leave()))
 
     async def _ask(self, request: pb.ParentRequest, future: "asyncio.Future[Reply]") -> Reply:
@@ -98,6 +96,8 @@ class WarmParentClient:
             connection.close()
             return False
         self._connection = connection
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        self.pid = struct.unpack("3i", credentials)[0]
         return True
 
     def _start(self, command: list[str]) -> None:
@@ -141,7 +141,7 @@ class WarmParentClient:
     def _handle(self, reply: pb.ParentReply) -> None:
         match reply.WhichOneof("kind"):
             case "ready":
-                self.pid = reply.ready.pid
+                self.is_ready = True
             case "forked":
                 _resolve(self._forks.pop((reply.forked.generation, reply.forked.rank), None), reply.forked.pid)
             case "store_ready":
@@ -151,6 +151,7 @@ class WarmParentClient:
 
     def _lost(self) -> None:
         self.pid = 0
+        self.is_ready = False
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -28,6 +28,8 @@ REAP_PATIENCE_S = 0.3
 
 RENDEZVOUS_PATIENCE_S = 30.0
 
+LOG_TAIL_BYTES = 4096
+
 GENERATIONS_KEPT = 3
 """Black boxes of older generations are removed; what mattered of them is in the incidents."""
 
@@ -196,6 +198,8 @@ class Supervisor:
         with contextlib.suppress(OSError, ValueError):
             box = black_box.read(self._options.black_box(rank.generation, rank.rank))
         rank.finish(ended, box)
+        if ended.code and not ended.last_words:  # it failed before the hooks could keep its last words
+            ended.last_words = _tail(self._options.rank_log(rank.generation, rank.rank))
         self._node.writer.schedule_pinned(rank.rank, self._node.start_order.world_size)
         if rank.generation == self._node.generation:
             self._node.link.emit(
@@ -273,6 +277,16 @@ class Supervisor:
         for entry in saved.ranks:
             if processes.is_alive(entry.pid, entry.start_ticks):
                 processes.kill_session(entry.pid)
+
+
+def _tail(path: Path) -> str:
+    """Return the end of a log."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _exit_of(wait_status: int) -> store.RankExit:

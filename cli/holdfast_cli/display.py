@@ -1,15 +1,18 @@
 """Shows a run while it goes: drawn in place on a terminal, as lines elsewhere."""
 
+import time
 from types import TracebackType
 from typing import Protocol
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
 from holdfast_cli.plain import HEARTBEAT_S, changes
 from holdfast_cli.view import Surroundings, render
 from holdfast_cli.words import progress_line
 from holdfast_proto.v1.control_pb2 import RunStatus
+
+REDRAW_S = 0.3
 
 
 class Display(Protocol):
@@ -28,21 +31,28 @@ class Display(Protocol):
 
 
 class LiveDisplay:
-    """Draws the view in place."""
+    """Draws the view in place, at most every REDRAW_S: the ranks need the processor more."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False, transient=False)
+        self._pending: RenderableType | None = None
+        self._drawn_s = float("-inf")
 
     def __enter__(self) -> "LiveDisplay":
         self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._pending is not None:
+            self._live.update(self._pending)
         self._live.stop()
 
     def update(self, status: RunStatus, surroundings: Surroundings) -> None:
-        """Draw ``status``."""
-        self._live.update(render(status, surroundings), refresh=True)
+        """Draw ``status``, now or with the next one."""
+        self._pending = render(status, surroundings)
+        if time.monotonic() - self._drawn_s >= REDRAW_S:
+            self._live.update(self._pending, refresh=True)
+            self._drawn_s = time.monotonic()
 
 
 class LineDisplay:

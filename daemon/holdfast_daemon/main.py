@@ -44,11 +44,11 @@ async def _serve(options: DaemonOptions) -> None:
     client = redis_client.connect(options.store_url, options.store_password_file)
     clock = Clock()
     shells: dict[str, RunShell] = {}
-    server = await control.serve(control.ControlService(shells, clock), options.control)
     registry = CollectorRegistry(auto_describe=True)
     registry.register(DaemonCollector(shells))
     turns = TurnMetrics(registry)
     port = _serve_metrics(options, registry)
+    server = await control.serve(control.ControlService(shells, clock), options.control)
     temporary = options.endpoint_file.with_suffix(".tmp")
     temporary.write_text(json.dumps({"pid": os.getpid(), "metrics_port": port, "name": options.name}))
     temporary.rename(options.endpoint_file)
@@ -96,6 +96,6 @@ def _serve_metrics(options: DaemonOptions, registry: CollectorRegistry) -> int:
     except OSError as error:
         raise OSError(
             f"cannot serve metrics on {options.metrics_address}:{options.metrics_port}: {error.strerror}:"
-            " choose another --daemon-metrics-port (0: any free one)"
+            " choose another --metrics-port (0: any free one)"
         ) from error
     return int(server.server_port)

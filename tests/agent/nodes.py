@@ -36,14 +36,13 @@ class RecordingLink(StoreLink):
         return [event.WhichOneof("kind") for event in self.emitted]
 
 
-class TestNode(Node):
+class RecordedNode(Node):
     """A node whose link is known to record."""
 
-    __test__ = False
     link: RecordingLink
 
 
-def make_node(folder: Path, *, store_url: str = "", command: tuple[str, ...] = ("true",)) -> TestNode:
+def make_node(folder: Path, *, store_url: str = "", command: tuple[str, ...] = ("true",)) -> RecordedNode:
     """Return a node of two ranks that keeps its files in ``folder``; without a URL its store is away."""
     options = AgentOptions(
         run=RUN,
@@ -60,7 +59,7 @@ def make_node(folder: Path, *, store_url: str = "", command: tuple[str, ...] = (
     memory = SnapshotMemory(options.shm_directory, options.directory / "slots", RUN, NODE)
     checkpoints = CheckpointDirectory(options.directory / "checkpoints", kept=spec.checkpoints_kept)
     writer = CheckpointWriter(memory, checkpoints, RUN, link.emit)
-    return TestNode(options, spec, link, memory, writer)
+    return RecordedNode(options, spec, link, memory, writer)
 
 
 def begin(node: Node, generation: int, pids: dict[int, int]) -> None:

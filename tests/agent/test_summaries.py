@@ -45,7 +45,7 @@ def test_a_number_that_is_not_finite_is_told_with_its_rank(quantity: str, number
     assert list(summary.nonfinite) == [store.NonFinite(rank=1, quantity=quantity)]
 
 
-def test_a_step_that_a_rank_never_reports_is_closed_before_a_later_one() -> None:
+def test_a_step_that_a_rank_never_reports_is_closed_with_the_step_after_the_next() -> None:
     summaries = StepSummaries(generation=1, ranks=2)
     closed: list[int] = []
     for step in range(4):

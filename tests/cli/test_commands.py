@@ -16,7 +16,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fakes import write_status
 
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED, RUN_PHASE_FINISHED, Incident, Verdict
+from holdfast_proto.v1.store_pb2 import (
+    INCIDENT_STATE_RECOVERED,
+    RUN_PHASE_FAILED,
+    RUN_PHASE_FINISHED,
+    Incident,
+    Verdict,
+)
 
 Options = Callable[..., LocalRunOptions]
 
@@ -134,11 +140,19 @@ def test_run_exits_zero_only_if_the_run_has_finished(options: Options) -> None:
 
 def test_a_failed_run_prints_the_line_of_its_incident_and_where_the_logs_are(options: Options) -> None:
     message = "rank 0: --train.steps must be positive"
-    prepare_status(options(), phase=RUN_PHASE_FAILED, newest_incident=Incident(verdict=Verdict(message=message)))
+    incident = Incident(verdict=Verdict(message=message))
+    prepare_status(options(), phase=RUN_PHASE_FAILED, outcome="failed", newest_incident=incident)
     result = holdfast(*run_arguments(options()), "--", "true")
     assert result.exit_code == 1
     logs = options().directory / "testing" / "logs"
     assert result.stderr.splitlines()[-1] == f"holdfast: run testing failed: {message} (logs: {logs})"
+
+
+def test_a_run_that_failed_after_an_incident_was_overcome_is_not_blamed_on_it(options: Options) -> None:
+    incident = Incident(verdict=Verdict(message="rank 5 was killed"), state=INCIDENT_STATE_RECOVERED)
+    prepare_status(options(), phase=RUN_PHASE_FAILED, outcome="stopped by an operator", newest_incident=incident)
+    result = holdfast(*run_arguments(options()), "--", "true")
+    assert result.stderr.splitlines()[-1].startswith("holdfast: run testing failed: stopped by an operator")
 
 
 def test_run_as_json_ends_with_the_status_on_stdout(options: Options) -> None:
@@ -152,6 +166,7 @@ def test_an_ended_run_can_still_be_asked_about_but_not_ordered(options: Options)
     assert holdfast(*run_arguments(options()), "--", "true").exit_code == 0
     folder = ("--directory", str(options().directory))
     assert json.loads(holdfast("status", "--json", *folder).stdout)["newest_step"] == 9
+    assert "ended: finished" in holdfast("status", *folder).stdout
     assert "no incidents" in holdfast("incidents", *folder).stdout
     refused = holdfast("checkpoint", *folder)
     assert refused.exit_code == 1

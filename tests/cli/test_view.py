@@ -124,3 +124,11 @@ def test_a_line_is_printed_as_a_sign_of_life() -> None:
 def test_a_terminal_is_drawn_on_and_a_pipe_gets_lines() -> None:
     assert isinstance(display_for(Console(file=io.StringIO(), force_terminal=True)), LiveDisplay)
     assert isinstance(display_for(Console(file=io.StringIO())), LineDisplay)
+
+
+def test_the_last_status_stays_on_the_screen_however_soon_it_came() -> None:
+    output = io.StringIO()
+    with LiveDisplay(Console(file=output, force_terminal=True, width=120)) as display:
+        display.update(healthy(), Surroundings())
+        display.update(killed(3), Surroundings())
+    assert "dead: SIGKILL" in output.getvalue()

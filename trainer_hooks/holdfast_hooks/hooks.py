@@ -131,9 +131,15 @@ class Hooks:
 
         Of several calls in a step the last value counts; ``tokens``, this rank's share, add up.
         """
-        if loss is not None:
+        # Plain floats, the usual case, are stored right here: a call costs more than all the rest.
+        values = self._timeline.values
+        if type(loss) is float:
+            values["loss"] = loss
+        elif loss is not None:
             self._note("loss", loss)
-        if grad_norm is not None:
+        if type(grad_norm) is float:
+            values["grad_norm"] = grad_norm
+        elif grad_norm is not None:
             self._note("grad_norm", grad_norm)
         if learning_rate is not None:
             self._note("learning_rate", learning_rate)
@@ -175,9 +181,6 @@ class Hooks:
             self._next_step = restore(slot, self._state, rank=self._sidecar.rank) + 1
 
     def _note(self, name: str, value: "float | torch.Tensor") -> None:
-        if type(value) is float:
-            self._timeline.values[name] = value
-            return
         try:
             self._timeline.values[name] = to_scalar(value)
         except (TypeError, ValueError, RuntimeError) as error:

@@ -35,22 +35,21 @@ def status(
 
     target = find_target(directory, run, control)
     last = load_last_status(Path(target.ended.directory)) if target.ended else None
-    if last is not None:
-        seen, watch = last, False
-    else:
-        client = target.connect()
-        seen = client.status()
+    client = None if last is not None else target.connect()
+    seen = last if client is None else client.status()
+    surroundings = Surroundings(title=f"ended: {target.ended.outcome}" if target.ended else "")
+    assert seen is not None
     if json:
         print_json(to_json(seen))
-    elif not watch:
-        Console().print(render(seen, Surroundings()))
+    elif client is None or not watch:
+        Console().print(render(seen, surroundings))
     else:
         with display_for(Console()) as display:
-            display.update(seen, Surroundings())
+            display.update(seen, surroundings)
             while not has_ended(seen):
                 time.sleep(_LOOK_S)
                 seen = client.status()
-                display.update(seen, Surroundings())
+                display.update(seen, surroundings)
 
 
 def incidents(

@@ -59,7 +59,7 @@ def begin_generation(turn: Turn) -> None:
     point = restore.choose(turn.state.nodes, turn.world_size, record.unreadable_checkpoints)
     turn.enter(
         store.RUN_PHASE_STARTING,
-        generation=record.generation + 1,
+        generation=max([record.generation, *(node.checkpoint_generation for node in turn.state.nodes.values())]) + 1,
         source=point.source,
         resumed_step=point.step,
         step_at_restart=record.newest_step,

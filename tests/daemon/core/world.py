@@ -176,4 +176,3 @@ class World:
 
     def sent(self, kind: str) -> list[store.NodeCommand]:
         return [command for _, command in self.orders if command.WhichOneof("kind") == kind]
-

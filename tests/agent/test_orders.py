@@ -1,0 +1,161 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.agent.nodes import RecordedNode, begin, make_node
+from tests.proto.coroutines import until
+
+from holdfast_agent import record
+from holdfast_agent.orders import Orders
+from holdfast_agent.supervisor import Supervisor
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import store_pb2 as store
+
+FENCE = 1000
+GENERATION = 3
+
+
+class Desk:
+    """Orders to a node whose two ranks live as long as this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.node: RecordedNode = make_node(folder)
+        begin(self.node, GENERATION, {0: 1, 1: 1})
+        self.supervisor = Supervisor(self.node)
+        self.orders = Orders(self.node, self.supervisor)
+        self._count = 0
+
+    async def give(self, *, fence: int = FENCE, generation: int = GENERATION, name: str = "", **kind: Any) -> None:
+        """Give one order, gathering evidence unless it says otherwise."""
+        self._count += 1
+        what = kind or {"gather_evidence": store.GatherEvidence(incident=f"incident {self._count}")}
+        command = store.NodeCommand(id=name or f"id-{self._count}", fence=fence, generation=generation, **what)
+        await self.orders.handle(command, f"{self._count}-0")
+
+    @property
+    def told(self) -> list[str | None]:
+        """What has been emitted."""
+        return self.node.link.kinds()
+
+
+async def test_an_order_of_the_leader_is_carried_out_and_remembered(folder: Path) -> None:
+    desk = Desk(folder)
+    await desk.give()
+    assert desk.told == ["evidence_captured"]
+    assert desk.node.link.emitted[0].generation == GENERATION
+    assert desk.node.fence == FENCE
+    saved = record.load(desk.node.options.record)
+    assert saved is not None
+    assert (saved.fence, saved.last_command, saved.generation) == (FENCE, "1-0", GENERATION)
+
+
+async def test_an_order_with_an_older_fence_is_refused_and_told(folder: Path) -> None:
+    desk = Desk(folder)
+    await desk.give()
+    await desk.give(fence=FENCE - 1)
+    assert desk.told == ["evidence_captured", "command_refused"]
+    refused = desk.node.link.emitted[1].command_refused
+    assert (refused.command_fence, refused.known_fence) == (FENCE - 1, FENCE)
+    assert str(FENCE) in refused.reason
+    assert desk.node.fence == FENCE
+    assert desk.supervisor.last_command == "2-0"  # not to be read again
+
+
+async def test_a_newer_leader_is_obeyed_from_then_on(folder: Path) -> None:
+    desk = Desk(folder)
+    await desk.give()
+    await desk.give(fence=FENCE + 1)
+    await desk.give(fence=FENCE)
+    assert desk.told == ["evidence_captured", "evidence_captured", "command_refused"]
+    assert desk.node.fence == FENCE + 1
+
+
+async def test_an_order_about_an_older_generation_is_refused(folder: Path) -> None:
+    desk = Desk(folder)
+    await desk.give(generation=GENERATION - 1)
+    await desk.give(generation=GENERATION - 1, stop=store.StopGeneration())
+    assert desk.told == ["command_refused", "command_refused"]
+    assert f"generation {GENERATION - 1}" in desk.node.link.emitted[0].command_refused.reason
+    assert not desk.node.stopped
+
+
+async def test_a_start_of_the_generation_that_runs_changes_nothing(folder: Path) -> None:
+    desk = Desk(folder)
+    ranks = dict(desk.node.ranks)
+    await desk.give(start=store.StartGeneration(ranks=2, world_size=2, source=store.SOURCE_SEED))
+    assert desk.node.ranks == ranks
+    assert desk.told == []
+
+
+async def test_an_order_that_is_repeated_is_carried_out_once(folder: Path) -> None:
+    desk = Desk(folder)
+    for _ in range(3):
+        await desk.give(name="the same")
+    assert desk.told == ["evidence_captured"]
+    assert desk.supervisor.last_command == "3-0"
+
+
+async def test_finish_ends_the_agent_with_the_runs_outcome_whatever_the_generation(folder: Path) -> None:
+    desk = Desk(folder)
+    assert not desk.orders.finished.done()
+    await desk.give(generation=GENERATION - 2, finish=store.FinishRun(outcome="finished"))
+    await desk.give(generation=GENERATION, finish=store.FinishRun(outcome="and again"))
+    assert desk.orders.finished.result() == "finished"
+    assert desk.told == []
+
+
+async def test_finish_from_an_older_leader_is_refused(folder: Path) -> None:
+    desk = Desk(folder)
+    await desk.give()
+    await desk.give(fence=FENCE - 1, finish=store.FinishRun(outcome="finished"))
+    assert not desk.orders.finished.done()
+    assert desk.told == ["evidence_captured", "command_refused"]
+
+
+@asynccontextmanager
+async def answering(desk: Desk, accept: dict[int, bool]) -> AsyncIterator[list[int]]:
+    """Give ranks sessions in which they answer what they are asked; yields the steps of those asked."""
+    asked: list[int] = []
+
+    async def answer(number: int, outbox: "asyncio.Queue[session.AgentMessage | None]") -> None:
+        while (message := await outbox.get()) is not None:
+            asked.append(message.command.snapshot_at.step)
+            ack = session.CommandAck(id=message.command.id, accepted=accept[number], detail=f"rank {number}: too late")
+            await desk.node.receive(desk.node.ranks[number], session.RankMessage(ack=ack))
+
+    tasks = []
+    for number in accept:
+        outbox: asyncio.Queue[session.AgentMessage | None] = asyncio.Queue()
+        desk.node.ranks[number].outbox = outbox
+        tasks.append(asyncio.create_task(answer(number, outbox)))
+    yield asked
+    for task in tasks:
+        task.cancel()
+
+
+async def test_a_checkpoint_is_asked_of_every_rank(folder: Path) -> None:
+    desk = Desk(folder)
+    async with answering(desk, {0: True, 1: True}) as asked:
+        await desk.give(take_checkpoint=store.TakeCheckpoint(step=20))
+        await until(lambda: len(asked) == 2 and not desk.node.acks, "all have answered")
+    assert asked == [20, 20]
+    assert desk.told == []
+
+
+async def test_a_checkpoint_that_one_rank_refuses_has_failed_with_its_reason(folder: Path) -> None:
+    desk = Desk(folder)
+    async with answering(desk, {0: True, 1: False}):
+        await desk.give(take_checkpoint=store.TakeCheckpoint(step=20))
+        await until(lambda: desk.told, "the failure is told")
+    failed = desk.node.link.emitted[0].checkpoint_failed
+    assert (failed.step, failed.reason) == (20, "ordered checkpoint: rank 1: too late")
+
+
+async def test_a_checkpoint_that_one_rank_cannot_hear_of_has_failed(folder: Path) -> None:
+    desk = Desk(folder)
+    async with answering(desk, {0: True}):
+        await desk.give(take_checkpoint=store.TakeCheckpoint(step=20))
+        await until(lambda: desk.told, "the failure is told")
+    assert desk.node.link.emitted[0].checkpoint_failed.reason == "ordered checkpoint: rank 1 has no session"

@@ -1,0 +1,164 @@
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.proto.coroutines import until
+
+from holdfast_agent import parent_client, processes
+from holdfast_agent.parent_client import WarmParentClient
+from holdfast_agent.processes import AgentError
+from holdfast_proto.v1 import warm_parent_pb2 as pb
+
+
+@pytest.fixture(autouse=True)
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warm parents that import next to nothing."""
+    monkeypatch.setattr(parent_client, "modules_to_preload", lambda command: ["string"])
+
+
+class Client(WarmParentClient):
+    """Keeps the exits it hears of."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "parent.sock", folder / "parent.log", self._heard)
+        self.folder = folder
+        self.exits: list[pb.Exited] = []
+
+    def _heard(self, exited: pb.Exited) -> None:
+        self.exits.append(exited)
+
+    async def run_rank(self, *command: str, rank: int = 0) -> int:
+        """Return the pid of a new rank."""
+        log = str(self.folder / "rank.log")
+        return await self.fork(pb.Fork(generation=1, rank=rank, command=command, log_path=log))
+
+
+@contextlib.asynccontextmanager
+async def running(client: Client) -> AsyncIterator[None]:
+    """Let a client keep its warm parent; in the end it goes without a farewell."""
+    task = asyncio.create_task(client.run(["python", "train.py"]))
+    try:
+        await until(lambda: client.is_ready or task.done(), "a warm parent is ready")
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def gone(pid: int) -> None:
+    await until(lambda: processes.process_state(pid) in ("", "Z"), f"process {pid} is gone")
+
+
+async def test_it_starts_a_warm_parent_and_forks_ranks(folder: Path) -> None:
+    client = Client(folder)
+    async with running(client):
+        assert client.starts_total == 1
+        pid = await client.run_rank("sh", "-c", "exit 4", rank=2)
+        await until(lambda: client.exits, "the exit is told")
+        (exited,) = client.exits
+        assert (exited.generation, exited.rank, exited.pid) == (1, 2, pid)
+        assert os.waitstatus_to_exitcode(exited.wait_status) == 4
+        await client.leave()
+        await gone(client.pid)
+
+
+async def test_a_killed_warm_parent_is_replaced_and_its_ranks_go_on(folder: Path) -> None:
+    client = Client(folder)
+    async with running(client):
+        first = client.pid
+        rank = await client.run_rank("sleep", "600")
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: client.pid not in (0, first), "another warm parent is ready")
+        assert client.starts_total == 2
+        assert processes.process_state(rank) in ("S", "R")
+        processes.kill_session(rank)
+        await client.run_rank("true", rank=1)
+        await until(lambda: [exited.rank for exited in client.exits] == [1], "the new one reports")
+        await client.leave()
+        await gone(client.pid)
+
+
+async def test_who_waits_for_a_fork_is_told_when_the_warm_parent_dies(folder: Path) -> None:
+    client = Client(folder)
+    async with running(client):
+        pid = client.pid
+        os.kill(pid, signal.SIGSTOP)
+        waiting = [asyncio.create_task(client.run_rank("true", rank=rank)) for rank in range(2)]
+        await asyncio.sleep(0)
+        os.kill(pid, signal.SIGKILL)
+        for answer in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(answer, AgentError)
+            assert "the warm parent was lost" in str(answer)
+        await until(lambda: client.is_ready, "another is ready")
+        await client.leave()
+        await gone(client.pid)
+
+
+async def test_without_a_warm_parent_a_fork_is_refused(folder: Path) -> None:
+    with pytest.raises(AgentError, match="no warm parent"):
+        await Client(folder).run_rank("true")
+
+
+async def test_a_fork_that_is_given_up_ends_as_cancelled(folder: Path) -> None:
+    client = Client(folder)
+    async with running(client):
+        os.kill(client.pid, signal.SIGSTOP)
+        fork = asyncio.create_task(client.run_rank("true"))
+        await asyncio.sleep(0)
+        fork.cancel()
+        await asyncio.gather(fork, return_exceptions=True)
+        os.kill(client.pid, signal.SIGCONT)
+        await client.leave()
+        await gone(client.pid)
+    assert fork.cancelled()
+
+
+async def test_the_next_agent_finds_the_warm_parent_that_the_last_one_left(folder: Path) -> None:
+    first, second = Client(folder), Client(folder)
+    async with running(first):
+        stays = await first.run_rank("sleep", "600")
+    async with running(second):
+        assert second.starts_total == 0
+        assert second.pid == first.pid
+        os.kill(stays, signal.SIGKILL)
+        await until(lambda: [exited.pid for exited in second.exits] == [stays], "the exit is told to the second")
+        assert first.exits == []
+        await second.leave()
+        await gone(second.pid)
+
+
+async def test_leave_ends_the_warm_parent_and_starts_no_other(folder: Path) -> None:
+    client = Client(folder)
+    task = asyncio.create_task(client.run(["python", "train.py"]))
+    await until(lambda: client.is_ready, "a warm parent is ready")
+    pid = client.pid
+    await client.leave()
+    await asyncio.wait_for(task, 30)
+    await gone(pid)
+    assert client.starts_total == 1
+    assert not client.is_ready
+
+
+async def test_a_warm_parent_that_still_imports_leaves_as_well(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, note = folder / "gate", folder / "pid"
+    os.mkfifo(gate)
+    module = f"import os\nopen({str(note)!r}, 'w').write(str(os.getpid()))\nopen({str(gate)!r}).read()\n"
+    (folder / "slow_module.py").write_text(module)
+    monkeypatch.setattr(parent_client, "modules_to_preload", lambda command: ["slow_module"])
+    monkeypatch.chdir(folder)
+    client = Client(folder)
+    task = asyncio.create_task(client.run(["python", "train.py"]))
+    writer = await asyncio.to_thread(os.open, gate, os.O_WRONLY)  # returns once the warm parent is at it
+    pid = int(note.read_text())
+    await client.leave()
+    os.close(writer)
+    try:
+        await asyncio.wait_for(gone(pid), 5)
+    finally:
+        processes.kill_session(pid)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

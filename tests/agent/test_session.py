@@ -1,0 +1,233 @@
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tests.agent.nodes import RUN, RecordedNode, begin, make_node
+from tests.proto.coroutines import until
+
+from holdfast_agent import session
+from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry
+from holdfast_proto.v1 import session_pb2 as pb
+from holdfast_proto.v1 import session_pb2_grpc
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_FORWARD_BACKWARD, Progress
+
+GENERATION = 3
+
+
+class FakeRank:
+    """A rank's side of one session."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def say(self, **kind: Any) -> None:
+        """Send one message: ``say(report=...)``."""
+        await self._stream.write(pb.RankMessage(**kind))
+
+    async def hear(self) -> pb.AgentMessage:
+        """Return the agent's next message."""
+        message = await asyncio.wait_for(self._stream.read(), 30)
+        assert isinstance(message, pb.AgentMessage), "the agent has ended the session"
+        return message
+
+
+def hello(rank: int, *, run: str = RUN, generation: int = GENERATION) -> pb.Hello:
+    return pb.Hello(
+        run=run, generation=generation, rank=rank, world_size=2, device="cuda:1", coordinates={"dp": rank, "tp": 0}
+    )
+
+
+@contextlib.asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[RecordedNode]:
+    """A node with two ranks of a generation, and its service."""
+    node = make_node(folder)
+    begin(node, GENERATION, {0: 1, 1: 1})
+    server = await session.serve(node, node.options.session_socket)
+    yield node
+    await server.stop(grace=None)
+
+
+@contextlib.asynccontextmanager
+async def session_of(node: RecordedNode, greeting: pb.Hello) -> AsyncIterator[FakeRank]:
+    async with grpc.aio.insecure_channel(f"unix:{node.options.session_socket}") as channel:
+        rank = FakeRank(session_pb2_grpc.RankAgentStub(channel).Session())  # type: ignore[no-untyped-call]
+        await rank.say(hello=greeting)
+        yield rank
+
+
+@contextlib.asynccontextmanager
+async def welcomed(node: RecordedNode, rank: int) -> AsyncIterator[FakeRank]:
+    async with session_of(node, hello(rank)) as fake:
+        assert (await fake.hear()).welcome.report_interval_s > 0
+        yield fake
+
+
+def report(step: int, **fields: Any) -> pb.Report:
+    return pb.Report(progress=Progress(step=step, phase=PHASE_FORWARD_BACKWARD), **fields)
+
+
+async def test_the_socket_is_private(folder: Path) -> None:
+    async with served(folder) as node:
+        assert node.options.session_socket.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_rank_that_says_hello_runs(folder: Path) -> None:
+    async with served(folder) as node:
+        assert node.ranks[1].life == store.LIFE_STARTING
+        async with welcomed(node, 1):
+            rank = node.ranks[1]
+            assert rank.life == store.LIFE_RUNNING
+            assert (rank.device, rank.coordinates) == ("cuda:1", {"dp": 1, "tp": 0})
+            assert node.ranks[0].life == store.LIFE_STARTING
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [hello(2), hello(0, generation=GENERATION - 1), hello(0, generation=GENERATION + 1), hello(0, run="another")],
+    ids=["unknown rank", "older generation", "newer generation", "another run"],
+)
+async def test_who_is_not_one_of_the_generation_is_refused(folder: Path, greeting: pb.Hello) -> None:
+    async with served(folder) as node:
+        async with session_of(node, greeting) as rank:
+            with pytest.raises(grpc.aio.AioRpcError, match="is not one of this agent's") as caught:
+                await rank.hear()
+        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert [rank.life for rank in node.ranks.values()] == [store.LIFE_STARTING] * 2
+
+
+async def test_reports_become_the_nodes_state_and_a_summary_of_each_step(folder: Path) -> None:
+    async with served(folder) as node, welcomed(node, 0) as first, welcomed(node, 1) as second:
+        node.pass_time(4.0)
+        step = pb.StepRecord(step=5, loss=2.0, tokens=10, duration_s=0.5, ended_unix_s=9.0, phase_s={PHASE_DATA: 0.2})
+        await first.say(report=report(6, steps=[step]))
+        await until(lambda: node.reports_total == 1, "the first report is in")
+        assert node.changed.is_set()  # a recovery may end with it
+        assert node.link.emitted == []
+        await second.say(report=report(6, steps=[step]))
+        await until(lambda: node.link.emitted, "the step is complete")
+        (event,) = node.link.emitted
+        assert event.generation == GENERATION
+        assert (event.step_summary.step, event.step_summary.loss_sum, event.step_summary.tokens) == (5, 4.0, 20)
+        for rank in node.state(ready=True).ranks:
+            assert (rank.progress.step, rank.progress.phase) == (6, PHASE_FORWARD_BACKWARD)
+            assert (rank.steps_done, rank.first_step_ended_unix_s) == (1, 9.0)
+            assert (rank.stalled_s, rank.silent_s) == (0.0, 0.0)
+
+
+async def test_a_report_without_progress_ends_silence_but_not_a_stall(folder: Path) -> None:
+    async with served(folder) as node, welcomed(node, 0) as rank:
+        await rank.say(report=report(6))
+        await until(lambda: node.reports_total == 1, "the first report is in")
+        node.pass_time(4.0)
+        await rank.say(report=report(6))
+        await until(lambda: node.reports_total == 2, "the second report is in")
+        assert (node.ranks[0].stalled_s, node.ranks[0].silent_s) == (4.0, 0.0)
+        assert node.ranks[1].silent_s == 4.0
+
+
+async def test_reports_from_a_generation_that_is_over_count_for_nothing(folder: Path) -> None:
+    async with served(folder) as node, welcomed(node, 0) as old:
+        begin(node, GENERATION + 1, {0: 1, 1: 1})
+        await old.say(report=report(6))
+        await old.say(slot_request=pb.SlotRequest(bytes_per_slot=1))
+        async with session_of(node, hello(1, generation=GENERATION + 1)) as new:
+            await new.hear()
+            await new.say(report=report(2))
+            await until(lambda: node.reports_total, "the report of the new rank is in")
+        assert node.reports_total == 1
+        assert [rank.progress.step for rank in node.ranks.values()] == [-1, 2]
+        assert node.memory.slots(0) == []
+
+
+async def test_a_command_comes_down_and_its_acknowledgement_goes_up(folder: Path) -> None:
+    async with served(folder) as node, welcomed(node, 0) as first, welcomed(node, 1) as second:
+        acks = [
+            node.command(node.ranks[rank], pb.RankCommand(snapshot_at=pb.SnapshotAt(step=10 + rank))) for rank in (0, 1)
+        ]
+        commands = [(await rank.hear()).command for rank in (first, second)]
+        assert [command.snapshot_at.step for command in commands] == [10, 11]
+        assert {command.generation for command in commands} == {GENERATION}
+        await second.say(ack=pb.CommandAck(id=commands[1].id, accepted=False, detail="too late"))
+        await first.say(ack=pb.CommandAck(id=commands[0].id, accepted=True))
+        answers = await asyncio.wait_for(asyncio.gather(*acks), 30)
+        assert [(answer.accepted, answer.detail) for answer in answers] == [(True, ""), (False, "too late")]
+        assert node.acks == {}
+
+
+async def test_a_command_for_a_rank_without_a_session_is_given_up_at_once(folder: Path) -> None:
+    async with served(folder) as node:
+        assert node.command(node.ranks[0], pb.RankCommand()).cancelled()
+        async with welcomed(node, 0):
+            pass
+        await until(lambda: node.ranks[0].outbox is None, "the session has ended")
+        assert node.command(node.ranks[0], pb.RankCommand()).cancelled()
+
+
+async def test_of_two_sessions_of_a_rank_the_newer_one_gets_the_commands(folder: Path) -> None:
+    async with served(folder) as node, contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(welcomed(node, 0))
+        newer = await stack.enter_async_context(welcomed(node, 0))
+        node.command(node.ranks[0], pb.RankCommand(stop_at=pb.StopAt(step=4)))
+        assert (await newer.hear()).command.stop_at.step == 4
+
+
+async def test_a_rank_that_asks_for_slots_gets_three_and_finds_them_again(folder: Path) -> None:
+    async with served(folder) as node:
+        async with welcomed(node, 1) as rank:
+            await rank.say(slot_request=pb.SlotRequest(bytes_per_slot=100_000))
+            grant = (await rank.hear()).slot_grant
+            assert (len(grant.paths), grant.on_disk, grant.reason) == (3, False, "")
+            for path in grant.paths:
+                with Slot(Path(path)) as slot:
+                    assert slot.nbytes >= 100_000
+        async with welcomed(node, 1) as rank:
+            assert (await rank.hear()).slot_grant.paths == grant.paths
+        assert node.link.emitted == []
+
+
+async def test_slots_that_fit_nowhere_are_refused_with_the_setting_to_change(folder: Path) -> None:
+    async with served(folder) as node, welcomed(node, 0) as rank:
+        await rank.say(slot_request=pb.SlotRequest(bytes_per_slot=1 << 50))
+        grant = (await rank.hear()).slot_grant
+        assert list(grant.paths) == []
+        assert "\n" not in grant.reason
+        assert node.link.kinds() == ["snapshot_memory_refused"]
+        refused = node.link.emitted[0].snapshot_memory_refused
+        assert refused.needed_bytes >= 3 << 50
+        assert refused.free_bytes < refused.needed_bytes
+        assert refused.directory == str(node.options.shm_directory)
+
+
+def take_snapshot(path: Path, rank: int, step: int) -> None:
+    """Fill a slot as a rank does, for a checkpoint."""
+    entry = TensorEntry("weight", "uint8", (64,), DATA_OFFSET, 64, (64,), (0,))
+    with Slot(path) as slot:
+        slot.begin(generation=GENERATION, step=step, rank=rank)
+        slot.buffer[DATA_OFFSET : DATA_OFFSET + 64] = bytes([rank + 1]) * 64
+        slot.commit(Meta({"weight": 0}, (entry,)), data_bytes=64, persist=True)
+
+
+async def test_a_pinned_snapshot_of_every_rank_becomes_a_checkpoint_and_is_handed_back(folder: Path) -> None:
+    async with served(folder) as node:
+        async with welcomed(node, 0) as first, welcomed(node, 1) as second:
+            for number, rank in enumerate((first, second)):
+                await rank.say(slot_request=pb.SlotRequest(bytes_per_slot=1 << 14))
+                path = Path((await rank.hear()).slot_grant.paths[0])
+                take_snapshot(path, number, step=9)
+                taken = pb.SnapshotTaken(step=9, slot=0, persist=True, stall_s=0.01, bytes=64)
+                await rank.say(report=report(10, snapshots=[taken]))
+            await until(lambda: node.link.emitted, "the checkpoint is committed")
+            assert node.link.kinds() == ["checkpoint_committed"]
+            assert node.link.emitted[0].checkpoint_committed.step == 9
+            await node.writer.drain(30)
+        state = node.state(ready=True)
+        assert list(state.checkpoints) == [9]
+        assert [list(rank.snapshots) for rank in state.ranks] == [[9], [9]]
+        headers = [node.memory.header(node.memory.slots(rank)[0]) for rank in (0, 1)]
+        assert [header.persist for header in headers if header] == [False, False]
+        assert node.snapshots_total == 2

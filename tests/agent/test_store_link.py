@@ -1,0 +1,176 @@
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.proto.coroutines import until
+from tests.proto.store_server import StoreServer
+
+from holdfast_agent import store_link
+from holdfast_agent.store_link import StoreLink
+from holdfast_proto import keys
+from holdfast_proto.redis_client import connect
+from holdfast_proto.v1 import store_pb2 as store
+
+RUN, NODE = "run", "node0"
+SPEC = store.RunSpec(run=RUN, nodes=1, ranks_per_node=2, instance="i")
+
+
+@contextlib.asynccontextmanager
+async def linked(server: StoreServer) -> AsyncIterator[StoreLink]:
+    """A link whose events are being sent."""
+    client = connect(server.url)
+    link = StoreLink(client, RUN, NODE)
+    sender = asyncio.create_task(link.send_events())
+    yield link
+    sender.cancel()
+    await asyncio.gather(sender, return_exceptions=True)
+    await client.aclose()
+
+
+def emit(link: StoreLink, *steps: int) -> None:
+    for step in steps:
+        link.emit(store.Event(checkpoint_failed=store.CheckpointFailed(step=step)))
+
+
+def sent(server: StoreServer) -> list[store.Event]:
+    with server.client() as client:
+        entries: Any = client.xrange(keys.events(RUN))
+    return [store.Event.FromString(fields[b"event"]) for _, fields in entries]
+
+
+def steps(server: StoreServer) -> list[int]:
+    return [event.checkpoint_failed.step for event in sent(server)]
+
+
+async def test_events_arrive_in_order_with_node_and_time(store_server: StoreServer) -> None:
+    async with linked(store_server) as link:
+        emit(link, *range(600))
+        await link.flush(patience_s=30)
+        assert steps(store_server) == list(range(600))
+        assert {event.node for event in sent(store_server)} == {NODE}
+        assert all(event.unix_s > 0 for event in sent(store_server))
+        assert (link.up, link.failures_total, link.events_dropped_total) == (True, 0, 0)
+
+
+async def test_events_queued_while_the_store_is_away_arrive_in_order(store_server: StoreServer) -> None:
+    async with linked(store_server) as link:
+        emit(link, 0)
+        await link.flush(patience_s=30)
+        store_server.kill()
+        emit(link, *range(1, 301))
+        await until(lambda: link.failures_total > 1, "it has tried in vain")
+        assert not link.up
+        emit(link, *range(301, 400))
+        store_server.start()
+        await link.flush(patience_s=30)
+        arrived = [step for step, _ in itertools.groupby(steps(store_server))]
+        assert arrived == list(range(1, 400))
+        assert link.up
+        assert link.events_dropped_total == 0
+
+
+async def test_of_too_many_queued_events_the_oldest_are_dropped_and_counted(
+    store_server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_link, "EVENTS_KEPT", 10)
+    store_server.kill()
+    async with linked(store_server) as link:
+        emit(link, *range(8))
+        await until(lambda: link.failures_total > 0, "it has tried in vain")
+        emit(link, *range(8, 25))
+        assert link.events_dropped_total == 15
+        store_server.start()
+        await link.flush(patience_s=30)
+        assert steps(store_server) == list(range(15, 25))
+
+
+async def test_flush_gives_up_when_its_patience_ends(store_server: StoreServer) -> None:
+    store_server.kill()
+    async with linked(store_server) as link:
+        emit(link, 0)
+        await link.flush(patience_s=0.05)
+        assert link.failures_total > 0
+
+
+async def test_commands_are_received_in_order_also_after_the_store_came_back_empty(store_server: StoreServer) -> None:
+    received: list[tuple[str, str]] = []
+
+    async def handle(command: store.NodeCommand, stream_id: str) -> None:
+        received.append((command.id, stream_id))
+
+    def send(*ids: str) -> list[str]:
+        stream = keys.commands(RUN, NODE)
+        with store_server.client() as client:
+            commands = [store.NodeCommand(id=name).SerializeToString() for name in ids]
+            answers: list[Any] = [client.xadd(stream, {"command": command}) for command in commands]
+        return [answer.decode() for answer in answers]
+
+    done, *rest = send("done", "a", "b")
+    async with linked(store_server) as link:
+        receiver = asyncio.create_task(link.receive_commands(done, handle))
+        await until(lambda: len(received) == 2, "the commands sent before arrive")
+        rest += send("c")
+        await until(lambda: len(received) == 3, "the command sent meanwhile arrives")
+        store_server.kill()
+        await until(lambda: not link.up, "the link knows that the store is away")
+        store_server.start()
+        rest += send("d", "e")
+        await until(lambda: len(received) == 5, "the commands sent afterwards arrive")
+        receiver.cancel()
+        await asyncio.gather(receiver, return_exceptions=True)
+    assert received == list(zip("abcde", rest, strict=True))
+
+
+async def test_publishing_puts_back_what_an_emptied_store_has_lost(store_server: StoreServer) -> None:
+    async with linked(store_server) as link:
+        for _ in range(2):
+            await link.publish_state(store.NodeState(node=NODE, generation=3), SPEC)
+            assert await link.load_spec() == SPEC
+            with store_server.client() as client:
+                data: Any = client.get(keys.node(RUN, NODE))
+                assert store.NodeState.FromString(data).generation == 3
+                assert 0 < int(client.pttl(keys.node(RUN, NODE))) <= store_link.STATE_TTL_MS  # type: ignore[arg-type]
+                assert client.smembers(keys.RUNS) == {RUN.encode()}
+                assert client.smembers(keys.nodes(RUN)) == {NODE.encode()}
+            store_server.kill()
+            store_server.start()
+
+
+async def test_publishing_leaves_the_spec_of_another_instance_alone(store_server: StoreServer) -> None:
+    async with linked(store_server) as link:
+        other = store.RunSpec(run=RUN, instance="another")
+        with store_server.client() as client:
+            client.set(keys.spec(RUN), other.SerializeToString())
+        await link.publish_state(store.NodeState(node=NODE), SPEC)
+        assert await link.load_spec() == other
+
+
+async def test_a_node_that_withdraws_is_gone_at_once(store_server: StoreServer) -> None:
+    async with linked(store_server) as link:
+        await link.publish_state(store.NodeState(node=NODE), SPEC)
+        await link.withdraw()
+        with store_server.client() as client:
+            assert client.get(keys.node(RUN, NODE)) is None
+
+
+async def test_while_the_store_is_away_nothing_raises_and_failures_are_counted(store_server: StoreServer) -> None:
+    store_server.kill()
+    async with linked(store_server) as link:
+        assert await link.load_spec() is None
+        await link.publish_state(store.NodeState(node=NODE), SPEC)
+        assert not await link.publish_rendezvous(1, "127.0.0.1:29500")
+        assert await link.find_rendezvous(1, patience_s=0.01) is None
+        await link.withdraw()
+        assert (link.up, link.operations_total, link.failures_total) == (False, 5, 5)
+
+
+async def test_the_nodes_of_a_generation_find_where_it_meets(store_server: StoreServer) -> None:
+    async with linked(store_server) as host, linked(store_server) as guest:
+        assert await guest.find_rendezvous(2, patience_s=0.01) is None
+        searching = asyncio.create_task(guest.find_rendezvous(2, patience_s=30))
+        assert await host.publish_rendezvous(1, "127.0.0.1:1111")
+        assert await host.publish_rendezvous(2, "127.0.0.1:2222")
+        assert await searching == "127.0.0.1:2222"

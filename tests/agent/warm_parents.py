@@ -1,0 +1,91 @@
+"""A real warm parent, and the agent's end of its socket as plain blocking calls."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.proto.coroutines import PATIENCE_S, wait_until
+
+from holdfast_agent.warm_parent import MESSAGE_BYTES
+from holdfast_proto.v1 import warm_parent_pb2 as pb
+
+
+class Agent:
+    """One connection to a warm parent."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.settimeout(PATIENCE_S)
+        self._connection.connect(str(path))
+        self.ready = self.receive().ready
+
+    def close(self) -> None:
+        """Die, as far as the warm parent can tell."""
+        self._connection.close()
+
+    def receive(self) -> pb.ParentReply:
+        """Return the next message. Raises EOFError if the warm parent has hung up."""
+        data = self._connection.recv(MESSAGE_BYTES)
+        if not data:
+            raise EOFError
+        return pb.ParentReply.FromString(data)
+
+    def ask(self, request: pb.ParentRequest) -> None:
+        """Send a request."""
+        self._connection.send(request.SerializeToString())
+
+    def fork(self, command: list[str], log: Path, *, rank: int = 0, **environment: str) -> int:
+        """Return the pid of a new rank."""
+        order = pb.Fork(generation=1, rank=rank, command=command, environment=environment, log_path=str(log))
+        self.ask(pb.ParentRequest(fork=order))
+        forked = self.receive().forked
+        assert (forked.generation, forked.rank) == (1, rank)
+        return forked.pid
+
+    def end_of(self, pid: int, *, rank: int = 0) -> int:
+        """Return the wait status of a rank, the next that ends."""
+        exited = self.receive().exited
+        assert (exited.generation, exited.rank, exited.pid) == (1, rank, pid)
+        return exited.wait_status
+
+    def code_of(self, command: list[str], log: Path, **environment: str) -> int:
+        """Run a rank to its end; negative: the signal that ended it."""
+        return os.waitstatus_to_exitcode(self.end_of(self.fork(command, log, **environment)))
+
+
+class WarmParent:
+    """The process, in a folder of its own."""
+
+    def __init__(self, folder: Path, process: "subprocess.Popen[bytes]") -> None:
+        self.folder = folder
+        self.process = process
+        self.socket = folder / "parent.sock"
+        self.log = folder / "parent.log"
+
+    @contextlib.contextmanager
+    def agent(self) -> Iterator[Agent]:
+        """Connect."""
+        wait_until(self.socket.exists, "the warm parent listens")
+        agent = wait_until(self._connected, "the warm parent answers")
+        yield agent
+        agent.close()
+
+    def _connected(self) -> Agent | None:
+        with contextlib.suppress(ConnectionRefusedError):  # between bind and listen
+            return Agent(self.socket)
+        return None
+
+
+@contextlib.contextmanager
+def warm_parent(folder: Path, *modules: str) -> Iterator[WarmParent]:
+    """Start a warm parent that imports ``modules``; its working directory is ``folder``."""
+    command = [sys.executable, "-m", "holdfast_agent.warm_parent", str(folder / "parent.sock"), *modules]
+    with (folder / "parent.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+    yield WarmParent(folder, process)
+    process.kill()
+    process.wait()
