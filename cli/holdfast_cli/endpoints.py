@@ -25,12 +25,12 @@ def read_endpoint(path: Path) -> Endpoint | None:
         return None
 
 
-def write_targets(path: Path, address: str, endpoints: dict[str, Endpoint]) -> None:
+def write_targets(path: Path, run: str, address: str, endpoints: dict[str, Endpoint]) -> None:
     """Write the targets of ``endpoints`` (component -> endpoint) for Prometheus' file_sd_configs."""
     write_json(
         path,
         [
-            {"targets": [f"{address}:{endpoint.metrics_port}"], "labels": {"component": name}}
+            {"targets": [f"{address}:{endpoint.metrics_port}"], "labels": {"component": name, "run": run}}
             for name, endpoint in sorted(endpoints.items())
         ],
     )

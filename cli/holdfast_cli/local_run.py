@@ -173,6 +173,7 @@ class LocalRun:
             save_last_status(self.paths.directory, self._last_status)
         self._record = replace(self._record, outcome=self._outcome(), components={})
         self._record.save()
+        self.paths.targets.unlink(missing_ok=True)  # or Prometheus would take an ended run for a dead one
         _package_log.removeHandler(self._log_handler)
         self._log_handler.close()
         self._lock.release()
@@ -259,7 +260,7 @@ class LocalRun:
         if components != self._record.components:
             self._record = replace(self._record, components=components)
             self._record.save()
-            write_targets(self.paths.targets, "127.0.0.1", endpoints)
+            write_targets(self.paths.targets, self.options.run, "127.0.0.1", endpoints)
 
     def _new_record(self) -> RunRecord:
         own = identify(os.getpid())

@@ -190,11 +190,13 @@ async def test_a_rank_that_asks_for_slots_gets_three_and_finds_them_again(folder
         assert node.link.emitted == []
 
 
-async def test_slots_that_fit_nowhere_are_refused_with_the_setting_to_change(folder: Path) -> None:
+async def test_slots_that_fit_nowhere_are_refused_with_what_to_change(folder: Path) -> None:
     async with served(folder) as node, welcomed(node, 0) as rank:
         await rank.say(slot_request=pb.SlotRequest(bytes_per_slot=1 << 50))
         grant = (await rank.hear()).slot_grant
         assert list(grant.paths) == []
+        assert "snapshots need" in grant.reason
+        assert grant.reason.endswith("free space there")
         assert "\n" not in grant.reason
         assert node.link.kinds() == ["snapshot_memory_refused"]
         refused = node.link.emitted[0].snapshot_memory_refused

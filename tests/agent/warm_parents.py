@@ -54,7 +54,7 @@ class Agent:
 
     def code_of(self, command: list[str], log: Path, **environment: str) -> int:
         """Run a rank to its end; negative: the signal that ended it."""
-        return os.waitstatus_to_exitcode(self.end_of(self.fork(command, log, **environment)))
+        return os.waitstatus_to_exitcode(self.end_of(self.fork(command, log, rank=0, **environment)))
 
 
 class WarmParent:

@@ -41,7 +41,8 @@ sequence = 32
 [train]
 steps = {STEPS}
 global_batch = 4
-validate_every = 0
+validate_every = 10
+validation_batches = 1
 
 [optimizer]
 warmup_steps = 4
@@ -72,7 +73,7 @@ class Runs:
     @contextlib.contextmanager
     def run(self, name: str, **changes: object) -> Iterator[LocalRun]:
         """Bring a run up; afterwards, nothing of it may be left."""
-        with LocalRun(self.options(name, **changes)) as local:
+        with LocalRun(self.options(name, **changes)) as local:  # type: ignore[arg-type]
             runtime = local.paths.runtime
             yield local
         assert not self.processes()

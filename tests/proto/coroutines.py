@@ -26,7 +26,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-async def until(condition: Callable[[], Value], what: str) -> Value:
+async def until(condition: Callable[[], Value | None], what: str) -> Value:
     """Return what ``condition`` returns as soon as that is true."""
     deadline = time.monotonic() + PATIENCE_S
     while not (value := condition()):
@@ -35,7 +35,7 @@ async def until(condition: Callable[[], Value], what: str) -> Value:
     return value
 
 
-def wait_until(condition: Callable[[], Value], what: str) -> Value:
+def wait_until(condition: Callable[[], Value | None], what: str) -> Value:
     """Do the same where no loop runs."""
     deadline = time.monotonic() + PATIENCE_S
     while not (value := condition()):

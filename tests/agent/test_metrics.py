@@ -1,0 +1,93 @@
+from pathlib import Path
+
+from dashboards.catalogue import CATALOGUE, differences
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import CollectorRegistry
+from tests.agent.nodes import RecordedNode, begin, make_node
+
+from holdfast_agent.metrics import AgentCollector
+from holdfast_agent.supervisor import Supervisor
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, GroupProgress, Progress
+
+
+def scrape(node: RecordedNode) -> str:
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(AgentCollector(node, Supervisor(node)))
+    return generate_latest(registry).decode()
+
+
+def samples(text: str, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    """The samples of a series, by the values of ``labels``."""
+    families = text_string_to_metric_families(text)
+    found = [sample for family in families for sample in family.samples if sample.name == name]
+    assert found, f"{name} is not exported"
+    return {tuple(sample.labels[label] for label in labels): sample.value for sample in found}
+
+
+async def busy_node(folder: Path) -> RecordedNode:
+    """A node whose first rank has reported a step and whose second was killed."""
+    node = make_node(folder)
+    begin(node, 1, {0: 1, 1: 1})
+    node.ranks[0].welcome(session.Hello(device="cuda:1"))
+    group = GroupProgress(group="5", description="mesh_tp", enqueued=8, completed=7)
+    step = session.StepRecord(step=5, duration_s=0.3, ended_unix_s=9.0, phase_s={PHASE_DATA: 0.1, PHASE_OPTIMIZER: 0.2})
+    report = session.Report(
+        progress=Progress(step=6, groups=[group, GroupProgress(group="0", enqueued=3, completed=3)]),
+        steps=[step],
+        snapshots=[session.SnapshotTaken(step=5, stall_s=0.02)],
+        memory=session.MemoryStatus(allocated_bytes=100, reserved_bytes=200, alloc_retries=1, ooms=2),
+        dropped_total=4,
+        snapshots_skipped_total=1,
+        reporter_cpu_s=0.5,
+    )
+    await node.receive(node.ranks[0], session.RankMessage(report=report))
+    node.ranks[1].finish(store.RankExit(signal=9), None)
+    return node
+
+
+async def test_what_is_exported_is_what_the_catalogue_says(folder: Path) -> None:
+    assert differences("agent", scrape(await busy_node(folder))) == []
+
+
+async def test_an_agent_without_ranks_exports_all_its_families(folder: Path) -> None:
+    assert differences("agent", scrape(make_node(folder))) == []
+
+
+async def test_ranks_show_what_they_have_reported(folder: Path) -> None:
+    text = scrape(await busy_node(folder))
+    assert samples(text, "holdfast_rank_up", "rank") == {("0",): 1, ("1",): 0}
+    assert samples(text, "holdfast_rank_step", "rank") == {("0",): 6, ("1",): -1}
+    assert samples(text, "holdfast_rank_info", "rank", "node", "gpu")[("0", "node0", "1")] == 1
+    assert samples(text, "holdfast_rank_collective_seq", "group", "point") == {
+        ("mesh_tp", "enqueued"): 8,
+        ("mesh_tp", "completed"): 7,
+        ("0", "enqueued"): 3,
+        ("0", "completed"): 3,
+    }
+    phases = samples(text, "holdfast_rank_phase_seconds_total", "rank", "phase")
+    assert (phases["0", "data"], phases["0", "optimizer"]) == (0.1, 0.2)
+    assert samples(text, "holdfast_rank_data_wait_seconds_total", "rank")[("0",)] == 0.1
+    assert samples(text, "holdfast_rank_ooms_total", "rank")[("0",)] == 2
+    assert samples(text, "holdfast_events_dropped_total", "component")[("hooks",)] == 4
+    assert samples(text, "holdfast_step_duration_seconds_count") == {(): 1}
+    assert samples(text, "holdfast_snapshot_stall_seconds_sum") == {(): 0.02}
+    assert samples(text, "holdfast_snapshots_skipped_total") == {(): 1}
+
+
+async def test_nothing_stays_of_a_generation_that_is_over(folder: Path) -> None:
+    node = await busy_node(folder)
+    begin(node, 2, {4: 1})
+    text = scrape(node)
+    assert samples(text, "holdfast_rank_up", "rank") == {("4",): 1}
+    assert samples(text, "holdfast_reports_total") == {(): 1}
+
+
+async def test_a_label_with_a_fixed_set_shows_each_value_from_the_start(folder: Path) -> None:
+    text = scrape(await busy_node(folder))
+    for metric in CATALOGUE["agent"]:
+        for label, values in metric.values.items():
+            shown = {value for (value,) in samples(text, metric.series_names()[0], label)}
+            assert shown == set(values), metric.name

@@ -1,0 +1,210 @@
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.agent.nodes import RecordedNode, make_node
+from tests.proto.coroutines import until, wait_until
+from tests.proto.store_server import StoreServer
+
+from holdfast_agent import parent_client, processes, record
+from holdfast_agent import supervisor as supervisor_module
+from holdfast_agent.supervisor import Supervisor
+from holdfast_proto import keys
+from holdfast_proto.rank_context import RankContext
+from holdfast_proto.v1 import store_pb2 as store
+
+RANK = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+from holdfast_proto.black_box import BlackBoxWriter
+from holdfast_proto.rank_context import RankContext
+
+context = RankContext.from_environment()
+box = BlackBoxWriter(
+    Path(context.black_box), run=context.run, generation=context.generation, rank=int(os.environ["RANK"]), world_size=4
+)
+box.moment(12, 3, 99)
+if sys.argv[1:] == ["fails"]:
+    box.last_words("ValueError: bad sample")
+    print(json.dumps(dict(os.environ)))
+    sys.exit(3)
+helper = subprocess.Popen(["sleep", "600"])
+print(helper.pid, flush=True)
+time.sleep(600)
+"""
+
+ORDER = store.StartGeneration(
+    first_rank=2, ranks=2, world_size=4, rendezvous_node="node-a", source=store.SOURCE_SEED, step=-1
+)
+"""The second of two nodes: the other one hosts the rendezvous."""
+
+
+@pytest.fixture(autouse=True)
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warm parents that import next to nothing, and time for their word on a loaded machine."""
+    monkeypatch.setattr(parent_client, "modules_to_preload", lambda command: ["string"])
+    monkeypatch.setattr(supervisor_module, "REAP_PATIENCE_S", 30.0)
+
+
+@pytest.fixture
+def store_with_rendezvous(store_server: StoreServer) -> StoreServer:
+    with store_server.client() as client:
+        for generation in (1, 2):
+            client.set(keys.rendezvous("run", generation), f"10.0.0.7:2950{generation}")
+    return store_server
+
+
+@contextlib.asynccontextmanager
+async def supervised(
+    folder: Path, server: StoreServer, *arguments: str
+) -> AsyncIterator[tuple[Supervisor, RecordedNode]]:
+    """A supervisor that adopts what the one before has left, its node, and a warm parent, which it leaves behind."""
+    script = folder / "train.py"
+    script.write_text(RANK)
+    node = make_node(folder, store_url=server.url, command=("python", str(script), *arguments))
+    supervisor = Supervisor(node)
+    saved = record.load(node.options.record)
+    if saved is not None:
+        supervisor.adopt(saved)
+    task = asyncio.create_task(supervisor.parent.run(list(node.spec.command)))
+    await until(lambda: supervisor.parent.is_ready, "the warm parent is ready")
+    yield supervisor, node
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def leave(supervisor: Supervisor) -> None:
+    pid = supervisor.parent.pid
+    await supervisor.stop()
+    await supervisor.parent.leave()
+    await until(lambda: processes.process_state(pid) in ("", "Z"), "the warm parent is gone")
+
+
+def helper_of(node: RecordedNode, rank: int) -> int:
+    """The pid of a process that the rank has started, once it has."""
+    log = node.options.rank_log(node.generation, rank)
+    return int(wait_until(lambda: log.read_text().strip() if log.exists() else "", "the rank has started its helper"))
+
+
+async def test_ranks_start_with_torchelastics_environment_and_their_end_is_told_with_their_black_box(
+    folder: Path, store_with_rendezvous: StoreServer
+) -> None:
+    async with supervised(folder, store_with_rendezvous, "fails") as (supervisor, node):
+        await supervisor.start(1, ORDER)
+        assert list(node.ranks) == [2, 3]
+        await until(lambda: node.stopped, "both ranks have ended")
+        events = [event.rank_exited for event in node.link.emitted]
+        assert sorted(event.rank for event in events) == [2, 3]
+        assert [event.exit.order for event in events] == [1, 2]
+        for event in events:
+            assert (event.exit.code, event.exit.HasField("signal")) == (3, False)
+            assert (event.exit.step, event.exit.phase) == (12, 3)
+            assert event.exit.last_words == "ValueError: bad sample"
+        environment = json.loads(node.options.rank_log(1, 3).read_text())
+        expected = {
+            "RANK": "3",
+            "LOCAL_RANK": "1",
+            "WORLD_SIZE": "4",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "10.0.0.7",
+            "MASTER_PORT": "29501",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RESTART_COUNT": "1",
+        }
+        assert {name: environment[name] for name in expected} == expected
+        context = RankContext.from_environment(environment)
+        assert context is not None
+        assert (context.run, context.generation, context.restore_slot) == ("run", 1, "")
+        assert context.agent == f"unix:{node.options.session_socket}"
+        assert node.changed.is_set()
+        await leave(supervisor)
+
+
+async def test_stop_kills_every_rank_and_what_it_has_started(folder: Path, store_with_rendezvous: StoreServer) -> None:
+    async with supervised(folder, store_with_rendezvous) as (supervisor, node):
+        await supervisor.start(1, ORDER)
+        helpers = [helper_of(node, rank) for rank in (2, 3)]
+        assert not node.stopped
+        await supervisor.stop()
+        assert node.stopped
+        exits = [rank.exit for rank in node.ranks.values()]
+        assert [ended.signal for ended in exits if ended] == [signal.SIGKILL] * 2
+        await until(lambda: {processes.process_state(pid) for pid in helpers} <= {"", "Z"}, "the helpers are gone")
+        await leave(supervisor)
+
+
+async def test_a_start_ends_the_generation_before(folder: Path, store_with_rendezvous: StoreServer) -> None:
+    async with supervised(folder, store_with_rendezvous) as (supervisor, node):
+        await supervisor.start(1, ORDER)
+        before = [rank.pid for rank in node.ranks.values()]
+        await supervisor.start(2, ORDER)
+        assert node.generation == 2
+        assert {processes.process_state(pid) for pid in before} <= {"", "Z"}
+        assert all(rank.is_alive and rank.generation == 2 for rank in node.ranks.values())
+        await leave(supervisor)
+
+
+async def test_a_generation_that_cannot_start_is_told_and_leaves_no_rank(
+    folder: Path, store_server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "RENDEZVOUS_PATIENCE_S", 0.05)
+    async with supervised(folder, store_server) as (supervisor, node):
+        await supervisor.start(1, ORDER)
+        state = node.state(ready=True)
+        assert (state.failed_generation, state.stopped) == (1, True)
+        assert state.failure == "node node-a has not said where generation 1 meets"
+        memory = store.StartGeneration(ranks=2, world_size=2, source=store.SOURCE_MEMORY, step=9)
+        await supervisor.start(2, memory)
+        state = node.state(ready=True)
+        assert (state.failed_generation, state.stopped) == (2, True)
+        assert state.failure == "ranks [0, 1] have no snapshot of step 9 in memory"
+        await leave(supervisor)
+
+
+def test_the_next_agent_adopts_the_ranks_and_learns_how_those_ended_that_it_missed(
+    folder: Path, store_with_rendezvous: StoreServer
+) -> None:
+    async def first_agent() -> list[int]:
+        async with supervised(folder, store_with_rendezvous) as (supervisor, node):
+            await supervisor.start(1, ORDER)
+            for rank in (2, 3):
+                helper_of(node, rank)
+            supervisor.done("7-0")
+            return [rank.pid for rank in node.ranks.values()]
+
+    async def second_agent() -> None:
+        async with supervised(folder, store_with_rendezvous) as (supervisor, node):
+            assert supervisor.parent.starts_total == 0
+            assert (supervisor.last_command, node.generation, list(node.ranks)) == ("7-0", 1, [2, 3])
+            await until(lambda: not node.ranks[2].is_alive, "the exit that nobody saw is known")
+            assert node.ranks[3].is_alive
+            (event,) = node.link.emitted
+            ended = event.rank_exited.exit
+            assert (event.rank_exited.rank, ended.signal, ended.step) == (2, signal.SIGKILL, 12)
+            os.kill(node.ranks[3].pid, signal.SIGTERM)
+            await until(lambda: node.stopped, "the exit of an adopted rank is seen")
+            assert node.ranks[3].exit is not None
+            assert node.ranks[3].exit.signal == signal.SIGTERM
+            await leave(supervisor)
+
+    pids = asyncio.run(first_agent())
+    gc.collect()  # closes the first agent's end of the warm parent's socket, as its death would
+    processes.kill_session(pids[0])
+    wait_until(lambda: processes.process_state(pids[0]) in ("", "Z"), "one rank is gone")
+    asyncio.run(second_agent())
+
+
+async def test_a_sweep_kills_the_ranks_of_an_earlier_instance(folder: Path, store_with_rendezvous: StoreServer) -> None:
+    async with supervised(folder, store_with_rendezvous) as (supervisor, node):
+        await supervisor.start(1, ORDER)
+        saved = record.load(node.options.record)
+        assert saved is not None
+        Supervisor(make_node(folder)).sweep(saved)
+        await until(lambda: node.stopped, "the ranks are gone")
+        await leave(supervisor)

@@ -1,0 +1,86 @@
+import json
+from typing import Any
+
+import pytest
+
+from holdfast_hooks import progress
+from holdfast_hooks.flight_recorder import RecorderUnavailableError
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.point_to_point import PointToPointRecord
+from holdfast_hooks.progress import Group, ProgressPoll
+from holdfast_hooks.seq_shift import SeqShift
+
+
+class Recorder:
+    """A Flight Recorder with one group, that counts the full dumps asked of it."""
+
+    def __init__(self, entries: list[dict[str, Any]]) -> None:
+        self.entries = entries
+        self.full_dumps = 0
+        self.status = {"0": {"last_enqueued_collective": "5", "last_completed_collective": "4"}}
+
+    def dump(self, collectives: bool, only_active: bool) -> bytes:
+        self.full_dumps += collectives
+        return json.dumps({"pg_status": self.status, "entries": self.entries if collectives else []}).encode()
+
+
+def poll_of(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> ProgressPoll:
+    def describe(self: ProgressPoll, newest: dict[str, Any], group: Any, status: dict[str, str]) -> Group:
+        return Group(newest["process_group"][0], (0, 1), "", None, 0)
+
+    monkeypatch.setattr(progress, "find_dump", lambda: recorder.dump)
+    monkeypatch.setattr(progress, "_groups_by_name", lambda: {"tp": object()})
+    monkeypatch.setattr(ProgressPoll, "_describe", describe)
+    return ProgressPoll(None, PointToPointRecord(None, OnceLog()), OnceLog())
+
+
+ENTRY = {"pg_id": 0, "process_group": ["tp", ""], "collective_seq_id": 5, "is_p2p": False}
+
+
+def test_group_is_looked_up_once_and_only_its_status_read_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder([ENTRY])
+    poll = poll_of(recorder, monkeypatch)
+    for _ in range(20):
+        (group,) = poll.poll()
+    assert (group.group, list(group.members), group.enqueued, group.completed) == ("tp", [0, 1], 5, 4)
+    assert recorder.full_dumps == 1
+
+
+def test_group_that_has_left_the_ring_is_looked_up_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder([])
+    poll = poll_of(recorder, monkeypatch)
+    assert not any([poll.poll() for _ in range(100)])
+    assert recorder.full_dumps == 7
+    assert poll.failures_total == 0
+
+
+@pytest.mark.parametrize(
+    "error", [RecorderUnavailableError("torch 9 has no recorder"), RuntimeError("gone"), KeyError("pg_status")]
+)
+def test_recorder_that_fails_is_counted_each_time_and_logged_once(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise error
+
+    poll = poll_of(Recorder([]), monkeypatch)
+    monkeypatch.setattr(progress, "find_dump", fail)
+    assert [poll.poll(), poll.poll(), poll.poll()] == [[], [], []]
+    assert poll.failures_total == 3
+    assert len(caplog.records) == 1
+
+
+def test_point_to_point_calls_are_told_from_collectives() -> None:
+    shift = SeqShift()
+    assert shift.before(9) == 0
+    for seq in (2, 3, 7):
+        shift.use(seq)
+    assert [shift.before(seq) for seq in (1, 2, 3, 4, 7, 8)] == [0, 0, 1, 2, 2, 3]
+
+
+def test_forgotten_point_to_point_calls_still_count() -> None:
+    shift = SeqShift()
+    for seq in range(1, 5001):
+        shift.use(seq)
+    assert shift.before(5001) == 5000
+    assert shift.before(4901) == 4900
