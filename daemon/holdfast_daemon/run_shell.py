@@ -73,7 +73,7 @@ class RunShell:
         self._record_unsaved = False
         self._sent = 0
         self.state: CoreState | None = None
-        """The core's state; None before this daemon first led."""
+        """The core's state, or as much of the leader's as the store holds; None while nothing is known."""
         self.leads = False
         self.store_up = False
         self.counters = ShellCounters()
@@ -85,6 +85,7 @@ class RunShell:
                 if await self._lead():
                     await self._turn()
                 else:
+                    await self._follow()
                     await asyncio.sleep(self._options.lease_s / 4)
                 self.store_up = True
             except LeadershipLostError:
@@ -136,6 +137,13 @@ class RunShell:
         if self.leads and self._store.fence != before:
             await self._assume()
         return self.leads
+
+    async def _follow(self) -> None:
+        """See what the leader sees, so that operators may ask any daemon."""
+        spec = await self._store.spec()
+        if spec is not None:
+            state = coordinator.begin(spec, await self._store.record(), await self._store.incidents())
+            self.state = dataclasses.replace(state, nodes=await self._store.nodes())
 
     async def _assume(self) -> None:
         """Become leader: from our own state if nobody led since, else from the store's."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.proto.coroutines import until
+from tests.proto.coroutines import end, until
 
 from holdfast_agent import parent_client, processes
 from holdfast_agent.parent_client import WarmParentClient
@@ -45,8 +45,7 @@ async def running(client: Client) -> AsyncIterator[None]:
         await until(lambda: client.is_ready or task.done(), "a warm parent is ready")
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end(task)
 
 
 async def gone(pid: int) -> None:
@@ -160,5 +159,4 @@ async def test_a_warm_parent_that_still_imports_leaves_as_well(folder: Path, mon
         await asyncio.wait_for(gone(pid), 5)
     finally:
         processes.kill_session(pid)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end(task)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.proto.coroutines import until
+from tests.proto.coroutines import end, until
 from tests.proto.store_server import StoreServer
 
 from holdfast_agent import store_link
@@ -25,8 +25,7 @@ async def linked(server: StoreServer) -> AsyncIterator[StoreLink]:
     link = StoreLink(client, RUN, NODE)
     sender = asyncio.create_task(link.send_events())
     yield link
-    sender.cancel()
-    await asyncio.gather(sender, return_exceptions=True)
+    await end(sender)
     await client.aclose()
 
 
@@ -119,9 +118,24 @@ async def test_commands_are_received_in_order_also_after_the_store_came_back_emp
         store_server.start()
         rest += send("d", "e")
         await until(lambda: len(received) == 5, "the commands sent afterwards arrive")
-        receiver.cancel()
-        await asyncio.gather(receiver, return_exceptions=True)
+        await end(receiver)
     assert received == list(zip("abcde", rest, strict=True))
+
+
+async def test_a_receiver_that_is_cancelled_ends_whatever_it_is_doing(store_server: StoreServer) -> None:
+    async def handle(command: store.NodeCommand, stream_id: str) -> None:
+        raise AssertionError
+
+    for moment in range(20):
+        async with linked(store_server) as link:
+            receiver = asyncio.create_task(link.receive_commands("0", handle))
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            receiver.cancel()
+            await asyncio.wait([receiver], timeout=1.5)
+            has_ended = receiver.done()
+            await end(receiver)
+            assert has_ended, f"cancelled after {moment} turns of the loop, it went on"
 
 
 async def test_publishing_puts_back_what_an_emptied_store_has_lost(store_server: StoreServer) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.nodes import RecordedNode, make_node
-from tests.proto.coroutines import until, wait_until
+from tests.proto.coroutines import end, until, wait_until
 from tests.proto.store_server import StoreServer
 
 from holdfast_agent import parent_client, processes, record
@@ -75,8 +75,7 @@ async def supervised(
     task = asyncio.create_task(supervisor.parent.run(list(node.spec.command)))
     await until(lambda: supervisor.parent.is_ready, "the warm parent is ready")
     yield supervisor, node
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await end(task)
 
 
 async def leave(supervisor: Supervisor) -> None:

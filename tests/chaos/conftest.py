@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_agent.checkpoint_differences import differences
+from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.local_run import LocalRun
 from holdfast_cli.local_run_options import LocalRunOptions
 from holdfast_proto.v1.control_pb2 import RunStatus
@@ -59,26 +60,42 @@ class Runs:
     """In the environment of every process of these runs."""
 
     def options(self, name: str, *, steps: int = STEPS, **changes: object) -> LocalRunOptions:
-        command = ("python", "-m", "holdfast_trainer", "--config", str(self.config), "--train.steps", str(steps))
+        command = ("python", "-m", "paced", "--config", str(self.config), "--train.steps", str(steps))
         settings: dict[str, object] = {
             "ranks": RANKS,
             "checkpoint_every": CHECKPOINT_EVERY,
             "snapshot_every": 1,
             "preset": PRESET_FAST,
-            "environment": {"HOLDFAST_TEST_MARK": self.mark},
+            "environment": {
+                "HOLDFAST_TEST_MARK": self.mark,
+                "PACED_HURRY": str(self.hurry_file(name)),
+                "PYTHONPATH": str(Path(__file__).parent),
+            },
             **changes,
         }
         return LocalRunOptions(run=name, command=command, directory=self.folder, **settings)  # type: ignore[arg-type]
 
     @contextlib.contextmanager
-    def run(self, name: str, **changes: object) -> Iterator[LocalRun]:
+    def run(self, name: str, *, hurry: bool = False, **changes: object) -> Iterator[LocalRun]:
         """Bring a run up; afterwards, nothing of it may be left."""
+        if hurry:
+            self.hurry(name)
+        else:
+            self.hurry_file(name).unlink(missing_ok=True)
         with LocalRun(self.options(name, **changes)) as local:  # type: ignore[arg-type]
             runtime = local.paths.runtime
             yield local
         assert not self.processes()
         assert not runtime.exists()
         assert not [path for path in Path("/dev/shm").iterdir() if f"-{name}@" in path.name]
+
+    def hurry_file(self, name: str) -> Path:
+        """While it is not there, every step of a run takes a little longer."""
+        return self.folder / f"{name}.hurry"
+
+    def hurry(self, name: str) -> None:
+        """Nothing more will be done to a run."""
+        self.hurry_file(name).touch()
 
     def processes(self) -> list[str]:
         """Command lines of the processes of these runs that live."""
@@ -105,17 +122,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 @pytest.fixture(scope="session")
 def undisturbed(runs: Runs) -> Path:
     """The final checkpoint of a run that nothing happens to."""
-    with runs.run("undisturbed") as local:
+    with runs.run("undisturbed", hurry=True) as local:
         status = local.wait(timeout_s=PATIENCE_S)
         assert status.phase == RUN_PHASE_FINISHED, status.outcome
         assert not status.incidents
     return runs.final_checkpoint("undisturbed")
 
 
-def until(local: LocalRun, condition: Callable[[RunStatus], bool]) -> RunStatus:
+def until(local: LocalRun | ControlClient, condition: Callable[[RunStatus], bool]) -> RunStatus:
     """Wait until the run's status fulfils a condition, also across times without a daemon."""
-    from holdfast_cli.control import ControlError
-
     deadline = time.monotonic() + PATIENCE_S
     status = None
     while time.monotonic() < deadline:
@@ -133,6 +148,7 @@ def until_step(local: LocalRun, step: int) -> RunStatus:
 
 def finish(local: LocalRun, undisturbed: Path, runs: Runs, name: str) -> RunStatus:
     """Wait for the end; the weights must be those of the undisturbed run."""
+    runs.hurry(name)
     status = local.wait(timeout_s=PATIENCE_S)
     assert status.phase == RUN_PHASE_FINISHED, status.outcome
     assert differences(undisturbed, runs.final_checkpoint(name)) == []

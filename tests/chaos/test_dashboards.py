@@ -7,11 +7,11 @@ from pathlib import Path
 
 from dashboards.catalogue import differences
 from dashboards.queries import panel_queries
-from holdfast_cli.local_run import LocalRun
 from prometheus_client.parser import text_string_to_metric_families
-
 from tests.chaos.conftest import Runs, until, until_step
 from tests.dashboards.prometheus_server import Target, needs_prometheus, prometheus_server
+
+from holdfast_cli.local_run import LocalRun
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "dashboards" / "grafana" / "holdfast-run.json"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.chaos.conftest import Runs, finish, until, until_step
 
-from holdfast_cli.control import ControlClient, ControlError
+from holdfast_cli.control import ControlClient
 from holdfast_cli.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RECOVERED,
@@ -98,24 +98,15 @@ def test_a_standby_takes_over(runs: Runs, undisturbed: Path, tmp_path: Path) -> 
         standby = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
         try:
             client = ControlClient(control, "standby", timeout_s=2.0)
-
-            def standby_leads() -> bool:
-                try:
-                    return bool(client.status().leader)
-                except ControlError:
-                    return False
-
-            assert not standby_leads()
+            following = until(client, lambda status: len(status.ranks) == 4)
+            assert not following.leader
             local.suspend_restart("daemon")
             pid = local.pid_of("daemon")
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
-            while not standby_leads():
-                pass
-            pids = {rank.rank: rank.pid for rank in client.status().ranks}
-            os.kill(pids[2], signal.SIGKILL)
-            while client.status().restarts == 0:
-                pass
+            status = until(client, lambda status: status.leader and len(status.ranks) == 4)
+            os.kill(status.ranks[2].pid, signal.SIGKILL)
+            until(client, lambda status: status.restarts == 1)
             assert list(client.incidents()[0].verdict.culprits) == [2]
         finally:
             standby.terminate()

@@ -35,6 +35,14 @@ async def until(condition: Callable[[], Value | None], what: str) -> Value:
     return value
 
 
+async def end(*tasks: "asyncio.Task[None]") -> None:
+    """Cancel tasks until they have ended: before Python 3.12 wait_for, and redis with it, may swallow a cancellation."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=0.05)
+
+
 def wait_until(condition: Callable[[], Value | None], what: str) -> Value:
     """Do the same where no loop runs."""
     deadline = time.monotonic() + PATIENCE_S

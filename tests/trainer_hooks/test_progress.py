@@ -9,6 +9,7 @@ from holdfast_hooks.once import OnceLog
 from holdfast_hooks.point_to_point import PointToPointRecord
 from holdfast_hooks.progress import Group, ProgressPoll
 from holdfast_hooks.seq_shift import SeqShift
+from holdfast_hooks.settling import Settling
 
 
 class Recorder:
@@ -26,7 +27,7 @@ class Recorder:
 
 def poll_of(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> ProgressPoll:
     def describe(self: ProgressPoll, newest: dict[str, Any], group: Any, status: dict[str, str]) -> Group:
-        return Group(newest["process_group"][0], (0, 1), "", None, 0)
+        return Group(newest["process_group"][0], (0, 1), "", None, 0, Settling())
 
     monkeypatch.setattr(progress, "find_dump", lambda: recorder.dump)
     monkeypatch.setattr(progress, "_groups_by_name", lambda: {"tp": object()})
@@ -34,22 +35,48 @@ def poll_of(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> ProgressPoll
     return ProgressPoll(None, PointToPointRecord(None, OnceLog()), OnceLog())
 
 
-ENTRY = {"pg_id": 0, "process_group": ["tp", ""], "collective_seq_id": 5, "is_p2p": False}
+ENTRY = {"pg_id": 0, "process_group": ["tp", ""], "collective_seq_id": 5, "is_p2p": False, "retired": False}
 
 
 def test_group_is_looked_up_once_and_only_its_status_read_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder([ENTRY])
     poll = poll_of(recorder, monkeypatch)
+    recorder.status["0"]["last_completed_collective"] = "5"
     for _ in range(20):
         (group,) = poll.poll()
-    assert (group.group, list(group.members), group.enqueued, group.completed) == ("tp", [0, 1], 5, 4)
+    assert (group.group, list(group.members), group.enqueued, group.completed) == ("tp", [0, 1], 5, 5)
     assert recorder.full_dumps == 1
+
+
+def entry(seq: int, *, retired: bool) -> dict[str, Any]:
+    return ENTRY | {"collective_seq_id": seq, "retired": retired}
+
+
+def test_completion_that_the_status_missed_is_found_among_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder([entry(seq, retired=True) for seq in range(1, 6)])
+    poll = poll_of(recorder, monkeypatch)
+    completed = [poll.poll()[0].completed for _ in range(20)]
+    assert completed == [4, 4] + [5] * 18
+    assert recorder.full_dumps == 2
+
+
+def test_call_that_really_hangs_stays_unfinished_and_is_checked_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorder = Recorder([entry(seq, retired=seq < 5) for seq in range(1, 6)])
+    poll = poll_of(recorder, monkeypatch)
+    assert {poll.poll()[0].completed for _ in range(100)} == {4}
+    assert recorder.full_dumps == 1 + 6
+    recorder.entries = [entry(seq, retired=True) for seq in range(1, 6)]
+    recorder.status["0"] = {"last_enqueued_collective": "6", "last_completed_collective": "5"}
+    assert poll.poll()[0].completed == 5
 
 
 def test_group_that_has_left_the_ring_is_looked_up_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder([])
     poll = poll_of(recorder, monkeypatch)
-    assert not any([poll.poll() for _ in range(100)])
+    for _ in range(100):
+        assert poll.poll() == []
     assert recorder.full_dumps == 7
     assert poll.failures_total == 0
 

@@ -8,6 +8,7 @@ from typing import Any
 from holdfast_hooks.flight_recorder import Dump, RecorderUnavailableError, find_dump
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.point_to_point import PointToPointRecord
+from holdfast_hooks.settling import Settling
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.v1.common_pb2 import GroupProgress
 
@@ -24,6 +25,8 @@ class Group:
     """In the black box; None if its table is full."""
     unseen: int
     """Seqs that went to point-to-point calls before those were recorded."""
+    settling: Settling | None
+    """For gloo, whose status may stay behind."""
 
 
 class ProgressPoll:
@@ -60,16 +63,27 @@ class ProgressPoll:
             self._resolve(dump)
             unresolved = status.keys() - self._groups.keys()
             self._next_resolve = 2 * self._polls if unresolved else 0
-        return [self._progress(self._groups[key], status[key]) for key in status if key in self._groups]
+        seqs = {key: self._seqs(self._groups[key], status[key]) for key in status if key in self._groups}
+        self._settle(dump, seqs)
+        return [self._progress(self._groups[key], *pair) for key, pair in seqs.items()]
+
+    def _settle(self, dump: Dump, seqs: dict[str, tuple[int, int]]) -> None:
+        """Check against the entries where a status has shown the same unfinished call for long."""
+        settling = {key: one for key in seqs if (one := self._groups[key].settling) is not None}
+        # A list, as every group must see every poll.
+        doubtful = [key for key, one in settling.items() if one.observe(*seqs[key])]
+        if doubtful:
+            entries = _collectives(json.loads(dump(True, False)))
+            for key in doubtful:
+                settling[key].correct(entries.get(key, ()))
 
     def _resolve(self, dump: Dump) -> None:
         alive = _groups_by_name()
         recorded = json.loads(dump(True, False))
-        newest = {str(e["pg_id"]): e for e in recorded.get("entries", ()) if not e["is_p2p"]}
-        for key, entry in newest.items():
-            name = entry["process_group"][0]
+        for key, entries in _collectives(recorded).items():
+            name = entries[-1]["process_group"][0]
             if key not in self._groups and name in alive:
-                self._groups[key] = self._describe(entry, alive[name], recorded["pg_status"][key])
+                self._groups[key] = self._describe(entries[-1], alive[name], recorded["pg_status"][key])
 
     def _describe(self, newest: dict[str, Any], group: Any, status: dict[str, str]) -> Group:
         """Describe a group from its newest entry in the full dump, and its status in that dump."""
@@ -78,11 +92,19 @@ class ProgressPoll:
         index = self._black_box.add_group(name) if self._black_box else None
         enqueued = int(status["last_enqueued_collective"])
         unseen = enqueued - self._point_to_point.calls_before(name, enqueued) - newest["collective_seq_id"]
-        return Group(name, members, group.group_desc or "", index, max(0, unseen))
+        settling = Settling() if newest["profiling_name"].startswith("gloo:") else None
+        return Group(name, members, group.group_desc or "", index, max(0, unseen), settling)
 
-    def _progress(self, group: Group, status: dict[str, str]) -> GroupProgress:
-        enqueued = self._collective_seq(group, int(status["last_enqueued_collective"]))
-        completed = self._collective_seq(group, int(status["last_completed_collective"]))
+    def _seqs(self, group: Group, status: dict[str, str]) -> tuple[int, int]:
+        """Return the newest enqueued and completed seq that the status names."""
+        return (
+            self._collective_seq(group, int(status["last_enqueued_collective"])),
+            self._collective_seq(group, int(status["last_completed_collective"])),
+        )
+
+    def _progress(self, group: Group, enqueued: int, completed: int) -> GroupProgress:
+        if group.settling is not None:
+            completed = group.settling.completed
         if self._black_box is not None and group.box_index is not None:
             self._black_box.group(group.box_index, enqueued, completed)
         return GroupProgress(
@@ -96,6 +118,15 @@ class ProgressPoll:
     def _collective_seq(self, group: Group, seq: int) -> int:
         """Return a seq as if the group had counted collectives alone; 0 before the first."""
         return max(0, seq - group.unseen - self._point_to_point.calls_before(group.name, seq))
+
+
+def _collectives(recorded: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the collectives of a full dump by group id, oldest first."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for entry in recorded.get("entries", ()):
+        if not entry["is_p2p"]:
+            found.setdefault(str(entry["pg_id"]), []).append(entry)
+    return found
 
 
 def _groups_by_name() -> dict[str, Any]:

@@ -1,0 +1,5 @@
+"""The reference trainer, slowed down until a test says hurry: there is time to do harm, on any machine.
+
+The environment variable PACED_HURRY names a file: while it is not there, every step takes a little longer.
+What is computed is the same.
+"""

@@ -1,0 +1,3 @@
+"""What the trainer's ranks need."""
+
+import holdfast_trainer.preload  # noqa: F401

@@ -1,0 +1,110 @@
+"""An agent of two ranks without processes: publishes its state, obeys the leader, trains when told to."""
+
+import asyncio
+import time
+
+from tests.proto.coroutines import end
+
+from holdfast_agent.store_link import StoreLink
+from holdfast_proto.redis_client import connect
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD, PHASE_INIT, Progress
+
+RUN, NODE = "run", "node0"
+SPEC = store.RunSpec(
+    run=RUN,
+    nodes=1,
+    ranks_per_node=2,
+    mode=store.MODE_ACT,
+    preset=store.PRESET_PATIENT,
+    checkpoint_every=50,
+    restarts_without_progress=2,
+    instance="i",
+)
+
+
+class FakeAgent:
+    """Talks to the store as a real agent does. Use with ``async with``."""
+
+    def __init__(self, store_url: str) -> None:
+        self._client = connect(store_url)
+        self.link = StoreLink(self._client, RUN, NODE)
+        self.state = store.NodeState(run=RUN, node=NODE, instance=SPEC.instance, ready=True, stopped=True, capacity=2)
+        self.commands: list[store.NodeCommand] = []
+        self.outcome = ""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "FakeAgent":
+        jobs = (self._publish(), self.link.send_events(), self.link.receive_commands("0", self._obey))
+        self._tasks = [asyncio.create_task(job) for job in jobs]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.die()
+        await self._client.aclose()
+
+    async def die(self) -> None:
+        """Stop in the middle of whatever it does."""
+        await end(*self._tasks)
+
+    def kinds(self) -> list[str | None]:
+        """What it was ordered, oldest first."""
+        return [command.WhichOneof("kind") for command in self.commands]
+
+    async def _publish(self) -> None:
+        while not self.outcome:
+            self.state.reported_unix_s = time.time()
+            await self.link.publish_state(self.state, SPEC)
+            await asyncio.sleep(0.02)
+        await self.link.withdraw()
+
+    async def _obey(self, command: store.NodeCommand, _: str) -> None:
+        self.commands.append(command)
+        self.state.fence = max(self.state.fence, command.fence)
+        match command.WhichOneof("kind"):
+            case "start":
+                self._start(command.generation, command.start)
+            case "stop":
+                for rank in self.state.ranks:
+                    self.end(rank.rank, signal=9)
+                self.state.stopped = True
+            case "gather_evidence":
+                captured = store.EvidenceCaptured(incident=command.gather_evidence.incident, files=["a"])
+                self.link.emit(store.Event(generation=command.generation, evidence_captured=captured))
+            case "finish":
+                self.outcome = command.finish.outcome
+
+    def _start(self, generation: int, order: store.StartGeneration) -> None:
+        self.state.generation, self.state.stopped = generation, False
+        del self.state.ranks[:]
+        for number in range(order.first_rank, order.first_rank + order.ranks):
+            progress = Progress(step=order.step + 1, phase=PHASE_INIT)
+            self.state.ranks.add(rank=number, pid=100 + number, life=store.LIFE_RUNNING, progress=progress)
+
+    def finish_step(self) -> None:
+        """All ranks complete the step they are in and take a snapshot of it."""
+        done = self.state.ranks[0].progress.step
+        for rank in self.state.ranks:
+            rank.snapshots[:] = [done]
+            rank.steps_done += 1
+            rank.first_step_ended_unix_s = rank.first_step_ended_unix_s or time.time()
+            rank.progress.CopyFrom(Progress(step=done + 1, phase=PHASE_FORWARD_BACKWARD))
+        summary = store.StepSummary(
+            step=done, generation=self.state.generation, loss_sum=3.0, loss_count=2, tokens=10, duration_s=0.1
+        )
+        self.link.emit(store.Event(generation=self.state.generation, step_summary=summary))
+
+    def end(self, number: int, *, code: int | None = None, signal: int | None = None) -> None:
+        """End one rank, if it lives."""
+        rank = self.state.ranks[number]
+        if rank.life != store.LIFE_EXITED:
+            rank.life = store.LIFE_EXITED
+            step, phase = rank.progress.step, rank.progress.phase
+            rank.exit.CopyFrom(
+                store.RankExit(code=code, signal=signal, step=step, phase=phase, exited_unix_s=time.time())
+            )
+
+    def refuse_checkpoint(self, step: int) -> None:
+        """Tell of a checkpoint that failed: an incident that needs no recovery."""
+        failed = store.CheckpointFailed(step=step, reason="no space left")
+        self.link.emit(store.Event(generation=self.state.generation, checkpoint_failed=failed))

@@ -1,0 +1,93 @@
+"""Shells of real daemons, without the rest of the daemon."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tests.daemon.fake_agent import RUN, SPEC, FakeAgent
+from tests.proto.coroutines import end, until
+from tests.proto.store_server import StoreServer
+
+from holdfast_daemon.clock import Clock
+from holdfast_daemon.options import DaemonOptions
+from holdfast_daemon.run_shell import RunShell
+from holdfast_proto import keys
+from holdfast_proto.redis_client import connect
+from holdfast_proto.v1 import store_pb2 as store
+
+
+def options(folder: Path, url: str, name: str = "daemon-a", lease_s: float = 0.5) -> DaemonOptions:
+    """Return settings of a daemon that keeps its files in ``folder``."""
+    return DaemonOptions(name=name, store_url=url, directory=folder, control=folder / f"{name}.sock", lease_s=lease_s)
+
+
+class Daemon:
+    """One shell and the task that runs it."""
+
+    def __init__(self, shell: RunShell) -> None:
+        self.shell = shell
+        self.task = asyncio.create_task(shell.run())
+
+    async def die(self) -> None:
+        """Stop in the middle of whatever it does, lease and all."""
+        await end(self.task)
+
+    async def until_phase(self, phase: "store.RunPhase") -> None:
+        """Wait until the run is in a phase."""
+        await until(
+            lambda: self.task.done() or (self.shell.state is not None and self.shell.state.record.phase == phase),
+            f"the run is {store.RunPhase.Name(phase)}",
+        )
+        if self.task.done():
+            self.task.result()
+
+    @property
+    def record(self) -> store.CoordinatorState:
+        """What the leader knows."""
+        assert self.shell.state is not None
+        return self.shell.state.record
+
+
+@contextlib.asynccontextmanager
+async def daemon(
+    folder: Path, server: StoreServer, name: str = "daemon-a", lease_s: float = 0.5
+) -> AsyncIterator[Daemon]:
+    """Run a shell, whatever becomes of it."""
+    client = connect(server.url)
+    shell = RunShell(client, RUN, options(folder, server.url, name, lease_s), Clock(), lambda duration_s: None)
+    it = Daemon(shell)
+    yield it
+    await it.die()
+    await client.aclose()
+
+
+async def train(daemon: Daemon, agent: FakeAgent, steps: int = 1) -> None:
+    """Have the run finish some steps, as many as the daemon then knows of."""
+    await until(lambda: agent.state.ranks, "the ranks have started")
+    for _ in range(steps):
+        agent.finish_step()
+    newest = agent.state.ranks[0].progress.step - 1
+    await until(lambda: daemon.task.done() or daemon.record.newest_step >= newest, f"step {newest} is known")
+
+
+def publish_spec(server: StoreServer) -> None:
+    """Do what `holdfast run` does."""
+    with server.client() as client:
+        client.set(keys.spec(RUN), SPEC.SerializeToString())
+        client.sadd(keys.RUNS, RUN)
+
+
+def stored_record(server: StoreServer) -> store.CoordinatorState | None:
+    """The leader's record in the store."""
+    with server.client() as client:
+        data = client.get(keys.state(RUN))
+    return store.CoordinatorState.FromString(data) if isinstance(data, bytes) else None
+
+
+def stored_incidents(server: StoreServer) -> list[store.Incident]:
+    """The incidents in the store, by id."""
+    with server.client() as client:
+        entries = client.hgetall(keys.incidents(RUN))
+    assert isinstance(entries, dict)
+    return sorted(map(store.Incident.FromString, entries.values()), key=lambda incident: incident.id)

@@ -1,0 +1,50 @@
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from holdfast_daemon.incident_log import IncidentLog
+from holdfast_proto.v1 import store_pb2 as store
+
+INCIDENT = store.Incident(
+    id="0001-hung-collective",
+    run="run",
+    generation=3,
+    verdict=store.Verdict(kind=store.VERDICT_KIND_HUNG_COLLECTIVE, culprits=[2], message="rank 2 …\nsecond line"),
+    detected_unix_s=1_700_000_000.25,
+    state=store.INCIDENT_STATE_OPEN,
+)
+
+
+def test_every_version_is_one_line_with_the_names_of_the_contract(tmp_path: Path) -> None:
+    log = IncidentLog(tmp_path, "run")
+    log.append(INCIDENT)
+    recovered = store.Incident()
+    recovered.CopyFrom(INCIDENT)
+    recovered.state = store.INCIDENT_STATE_RECOVERED
+    IncidentLog(tmp_path, "run").append(recovered)  # of the next daemon
+    first, second = map(json.loads, (tmp_path / "incidents-run.jsonl").read_text().splitlines())
+    assert (first["id"], first["state"]) == ("0001-hung-collective", "INCIDENT_STATE_OPEN")
+    assert first["verdict"]["kind"] == "VERDICT_KIND_HUNG_COLLECTIVE"
+    assert (first["verdict"]["culprits"], first["verdict"]["message"]) == ([2], "rank 2 …\nsecond line")
+    assert first["detected_unix_s"] == 1_700_000_000.25
+    assert (second["id"], second["state"]) == ("0001-hung-collective", "INCIDENT_STATE_RECOVERED")
+
+
+def test_runs_have_files_of_their_own(tmp_path: Path) -> None:
+    for run in ("a", "b"):
+        IncidentLog(tmp_path, run).append(INCIDENT)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["incidents-a.jsonl", "incidents-b.jsonl"]
+
+
+def test_a_file_that_cannot_be_written_stops_nothing_and_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = IncidentLog(tmp_path / "none", "run")
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            log.append(INCIDENT)
+    assert log.failures_total == 3
+    (told,) = caplog.messages
+    assert "incidents-run.jsonl" in told

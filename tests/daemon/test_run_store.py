@@ -1,0 +1,236 @@
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.proto.coroutines import until
+from tests.proto.store_server import StoreServer
+
+from holdfast_daemon.run_store import ENDED_RUN_TTL_S, LeadershipLostError, RunStore
+from holdfast_proto import keys
+from holdfast_proto.redis_client import StoreError, connect
+from holdfast_proto.v1 import store_pb2 as store
+
+RUN = "run"
+LONG_S = 600.0
+SHORT_S = 0.05
+
+
+@contextlib.asynccontextmanager
+async def daemons(server: StoreServer, *names: str) -> AsyncIterator[list[RunStore]]:
+    """The stores of some daemons, each with a connection of its own."""
+    clients = [connect(server.url) for _ in names]
+    yield [RunStore(client, RUN, name) for client, name in zip(clients, names, strict=True)]
+    for client in clients:
+        await client.aclose()
+
+
+async def wins(daemon: RunStore, lease_s: float = LONG_S) -> None:
+    """Wait until the lease of another daemon has lapsed."""
+    while not await daemon.acquire(lease_s, 0):
+        await asyncio.sleep(0.01)
+
+
+async def test_of_two_daemons_one_leads(store_server: StoreServer) -> None:
+    async with daemons(store_server, "a", "b") as (a, b):
+        answers = await asyncio.gather(a.acquire(LONG_S, 0), b.acquire(LONG_S, 0))
+        assert sorted(answers) == [False, True]
+        assert sorted([a.fence > 0, b.fence > 0]) == [False, True]
+
+
+async def test_renewal_keeps_the_fence_and_prolongs_the_lease(store_server: StoreServer) -> None:
+    async with daemons(store_server, "a") as (a,):
+        assert await a.acquire(5.0, 0)
+        fence = a.fence
+        assert await a.acquire(LONG_S, 0)
+        assert a.fence == fence
+        with store_server.client() as client:
+            remaining_ms: Any = client.pttl(keys.leader(RUN))
+        assert remaining_ms > 5_000
+
+
+async def test_names_with_blanks_and_digits_keep_their_fence(store_server: StoreServer) -> None:
+    async with daemons(store_server, "host 1 77", "host 1") as (a, b):
+        assert await a.acquire(LONG_S, 0)
+        fence = a.fence
+        assert await a.acquire(LONG_S, 0)
+        assert a.fence == fence
+        assert not await b.acquire(LONG_S, 0)
+
+
+async def test_takeover_after_the_lease_has_lapsed_has_a_larger_fence(store_server: StoreServer) -> None:
+    async with daemons(store_server, "a", "b") as (a, b):
+        assert await a.acquire(SHORT_S, 0)
+        await wins(b)
+        assert b.fence > a.fence
+        assert not await a.acquire(LONG_S, 0)
+        assert a.fence == 0
+
+
+async def test_one_who_comes_back_after_its_lease_has_lapsed_has_a_larger_fence(store_server: StoreServer) -> None:
+    async with daemons(store_server, "a") as (a,):
+        assert await a.acquire(SHORT_S, 0)
+        before = a.fence
+        with store_server.client() as client:
+            await until(lambda: not client.exists(keys.leader(RUN)), "the lease has lapsed")
+        assert await a.acquire(LONG_S, 0)
+        assert a.fence > before
+
+
+async def test_a_server_that_came_back_empty_still_hands_out_a_larger_fence(store_server: StoreServer) -> None:
+    async with daemons(store_server, "a", "b") as (a, b):
+        assert await a.acquire(LONG_S, 0)
+        store_server.kill()
+        with pytest.raises(StoreError):
+            await b.acquire(LONG_S, 0)
+        store_server.start()
+        assert await b.acquire(LONG_S, 0)
+        assert b.fence > a.fence
+
+
+async def test_a_fence_is_never_below_what_the_nodes_have_obeyed(store_server: StoreServer) -> None:
+    async with daemons(store_server, "a") as (a,):
+        assert await a.acquire(LONG_S, 0)
+        obeyed = a.fence + 10**9
+        assert await a.acquire(LONG_S, obeyed)
+        assert a.fence >= obeyed
+        fence = a.fence
+        assert await a.acquire(LONG_S, obeyed)
+        assert a.fence == fence
+
+
+async def test_release_lets_a_standby_in_at_once(store_server: StoreServer) -> None:
+    async with daemons(store_server, "a", "b") as (a, b):
+        assert await a.acquire(LONG_S, 0)
+        first = a.fence
+        assert not await b.acquire(LONG_S, 0)
+        await a.release()
+        assert a.fence == 0
+        assert await b.acquire(LONG_S, 0)
+        assert b.fence > first
+
+
+async def test_a_standby_releases_nothing(store_server: StoreServer) -> None:
+    async with daemons(store_server, "a", "b") as (a, b):
+        assert await a.acquire(LONG_S, 0)
+        await b.release()
+        assert not await b.acquire(LONG_S, 0)
+
+
+Write = Callable[[RunStore], Awaitable[None]]
+WRITES: dict[str, Write] = {
+    "record": lambda daemon: daemon.save_record(store.CoordinatorState(run=RUN)),
+    "incident": lambda daemon: daemon.save_incident(store.Incident(id="0001")),
+    "command": lambda daemon: daemon.send("node0", store.NodeCommand(id="1")),
+}
+
+
+def written(server: StoreServer) -> list[str]:
+    """Which of the keys that leaders write are there."""
+    with server.client() as client:
+        made = [keys.state(RUN), keys.incidents(RUN), keys.commands(RUN, "node0")]
+        return [key for key in made if client.exists(key)]
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+async def test_a_leader_that_was_replaced_writes_nothing_more(store_server: StoreServer, write: Write) -> None:
+    async with daemons(store_server, "a", "b") as (a, b):
+        assert await a.acquire(SHORT_S, 0)
+        await wins(b)
+        with pytest.raises(LeadershipLostError):
+            await write(a)
+        assert a.fence == 0
+        assert written(store_server) == []
+        await write(b)
+        assert len(written(store_server)) == 1
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+async def test_a_leader_whose_lease_has_lapsed_writes_nothing_more(store_server: StoreServer, write: Write) -> None:
+    async with daemons(store_server, "a") as (a,):
+        assert await a.acquire(SHORT_S, 0)
+        with store_server.client() as client:
+            await until(lambda: not client.exists(keys.leader(RUN)), "the lease has lapsed")
+        with pytest.raises(LeadershipLostError):
+            await write(a)
+        assert written(store_server) == []
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+async def test_one_who_never_led_writes_nothing(store_server: StoreServer, write: Write) -> None:
+    async with daemons(store_server, "a") as (a,):
+        with pytest.raises(LeadershipLostError):
+            await write(a)
+        assert written(store_server) == []
+
+
+async def test_what_the_leader_saves_its_successor_reads(store_server: StoreServer) -> None:
+    record = store.CoordinatorState(run=RUN, generation=4, nodes=["node0"])
+    old, new = (store.Incident(id=name, generation=4) for name in ("0001-dead-rank", "0002-dead-rank"))
+    async with daemons(store_server, "a", "b") as (a, b):
+        assert await a.acquire(LONG_S, 0)
+        assert (await b.record(), await b.incidents(), await b.spec()) == (None, {}, None)
+        await a.save_record(record)
+        for incident in (new, old):
+            await a.save_incident(incident)
+        old.state = store.INCIDENT_STATE_RECOVERED
+        await a.save_incident(old)
+        assert await b.record() == record
+        assert list((await b.incidents()).items()) == [(old.id, old), (new.id, new)]
+
+
+async def test_commands_wait_for_their_node_in_order(store_server: StoreServer) -> None:
+    async with daemons(store_server, "a") as (a,):
+        assert await a.acquire(LONG_S, 0)
+        for name in ("1", "2", "3"):
+            await a.send("node0", store.NodeCommand(id=name, fence=a.fence))
+        with store_server.client() as client:
+            entries: Any = client.xrange(keys.commands(RUN, "node0"))
+            assert client.exists(keys.commands(RUN, "node1")) == 0
+        commands = [store.NodeCommand.FromString(fields[b"command"]) for _, fields in entries]
+        assert [(command.id, command.fence) for command in commands] == [(n, a.fence) for n in ("1", "2", "3")]
+
+
+async def test_events_are_read_in_order_and_none_twice(store_server: StoreServer) -> None:
+    async with daemons(store_server, "a") as (a,):
+        with store_server.client() as client:
+            for number in range(3):
+                event = store.Event(node="node0", generation=number)
+                client.xadd(keys.events(RUN), {"event": event.SerializeToString()})
+            last_id, events = await a.events("0", 10)
+            assert [event.generation for event in events] == [0, 1, 2]
+            assert await a.events(last_id, 10) == (last_id, [])
+            client.xadd(keys.events(RUN), {"event": store.Event(generation=3).SerializeToString()})
+        newer_id, events = await a.events(last_id, 10)
+        assert newer_id > last_id
+        assert [event.generation for event in events] == [3]
+
+
+async def test_only_nodes_whose_lease_is_alive_are_there(store_server: StoreServer) -> None:
+    async with daemons(store_server, "a") as (a,):
+        assert await a.nodes() == {}
+        with store_server.client() as client:
+            client.sadd(keys.nodes(RUN), "node1", "node0", "node2")
+            for name in ("node0", "node2"):
+                client.set(keys.node(RUN, name), store.NodeState(node=name).SerializeToString(), px=60_000)
+            assert [(name, state.node) for name, state in (await a.nodes()).items()] == [
+                ("node0", "node0"),
+                ("node2", "node2"),
+            ]
+            client.delete(keys.node(RUN, "node0"))
+        assert list(await a.nodes()) == ["node2"]
+
+
+async def test_an_ended_run_is_off_the_list_and_its_keys_expire(store_server: StoreServer) -> None:
+    async with daemons(store_server, "a") as (a,):
+        with store_server.client() as client:
+            client.sadd(keys.RUNS, RUN, "another")
+            client.set(keys.spec(RUN), store.RunSpec(run=RUN).SerializeToString())
+            assert await a.acquire(LONG_S, 0)
+            await a.save_record(store.CoordinatorState(run=RUN))
+            await a.retire()
+            assert client.smembers(keys.RUNS) == {b"another"}
+            for key in (keys.spec(RUN), keys.state(RUN), keys.fence(RUN)):
+                remaining_s: Any = client.ttl(key)
+                assert 0 < remaining_s <= ENDED_RUN_TTL_S
