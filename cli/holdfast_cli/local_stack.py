@@ -21,6 +21,8 @@ from holdfast_cli.sweep import MARKER
 from holdfast_proto.v1.store_pb2 import RunSpec
 
 START_PATIENCE_S = 60.0
+FOREIGN_PATIENCE_S = 5.0
+"""For a Redis that somebody else runs: it is there, or it is not."""
 _LOOK_S = 0.02
 
 
@@ -129,10 +131,17 @@ class LocalStack:
             lambda: answers(self.store_url, self._options.redis_password_file),
             "our Redis does not come up" if ours else f"no Redis answers at {self.store_url}: check --redis",
             "redis" if ours else None,
+            START_PATIENCE_S if ours else FOREIGN_PATIENCE_S,
         )
 
-    def _wait_until(self, condition: Callable[[], bool], complaint: str, component: str | None) -> None:
-        deadline = time.monotonic() + START_PATIENCE_S
+    def _wait_until(
+        self,
+        condition: Callable[[], bool],
+        complaint: str,
+        component: str | None,
+        patience_s: float = START_PATIENCE_S,
+    ) -> None:
+        deadline = time.monotonic() + patience_s
         while not condition():
             self._check()
             self.raise_if_fatal()

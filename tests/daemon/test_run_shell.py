@@ -127,8 +127,17 @@ async def test_a_leader_that_stands_down_lets_the_standby_in_at_once(store_serve
         async with daemon(folder, store_server, "b", lease_s=0.5) as second:
             await until(lambda: second.shell.store_up, "the standby has asked for the lease")
             await first.shell.stand_down()
-            await until(lambda: first.shell.leads or second.shell.leads, "one of them leads")
-            assert second.shell.leads
+            await first.die()
+            await until(lambda: second.shell.leads, "the second leads")
+
+
+async def test_a_leader_that_stood_down_does_not_take_the_lease_again(store_server: StoreServer, folder: Path) -> None:
+    publish_spec(store_server)
+    async with daemon(folder, store_server) as it:
+        await until(lambda: it.shell.leads, "it leads")
+        await it.shell.stand_down()
+        await asyncio.wait([it.task], timeout=0.5)  # some turns, if it took any
+        assert not it.shell.leads
 
 
 async def test_a_leader_whose_lease_was_taken_stands_by_and_returns_with_what_its_successor_left(

@@ -36,7 +36,7 @@ async def until(condition: Callable[[], Value | None], what: str) -> Value:
 
 
 async def end(*tasks: "asyncio.Task[None]") -> None:
-    """Cancel tasks until they have ended: before Python 3.12 wait_for, and redis with it, may swallow a cancellation."""
+    """Cancel tasks until they have ended: before Python 3.12 wait_for, and so redis, may swallow a cancellation."""
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()

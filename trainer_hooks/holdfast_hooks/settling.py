@@ -21,7 +21,8 @@ class Settling:
         self._status = (0, 0)
         self._unchanged_polls = 0
         self._next_check = _SETTLED_AFTER_POLLS
-        self._retired = 0
+        self.completed = 0
+        """Newest seq known to be completed; never falls."""
 
     def observe(self, enqueued: int, completed: int) -> bool:
         """Take a poll's status; return whether a full dump should tell if something is really unfinished.
@@ -32,6 +33,7 @@ class Settling:
             self._status = (enqueued, completed)
             self._unchanged_polls = 0
             self._next_check = _SETTLED_AFTER_POLLS
+        self.completed = max(self.completed, completed)
         self._unchanged_polls += 1
         if self.completed >= enqueued or self._unchanged_polls < self._next_check:
             return False
@@ -45,9 +47,4 @@ class Settling:
             if not entry["retired"]:
                 break
             newest = entry["collective_seq_id"]
-        self._retired = max(self._retired, newest)
-
-    @property
-    def completed(self) -> int:
-        """Newest seq known to be completed."""
-        return max(self._status[1], self._retired)
+        self.completed = max(self.completed, newest)

@@ -29,7 +29,7 @@ def dead_rank(turn: Turn) -> store.Verdict | None:
     first = exits[culprits[0]]
     if death.is_configuration_error(first):
         last_line = first.last_words.strip().rpartition("\n")[2]
-        message = last_line or f"rank {culprits[0]} refused its configuration: see its log"
+        message = last_line.removeprefix("holdfast: ") or f"rank {culprits[0]} refused its configuration: see its log"
         return store.Verdict(
             kind=store.VERDICT_KIND_BAD_CONFIGURATION, culprits=culprits, message=message, confidence_ratio=1.0
         )

@@ -1,0 +1,197 @@
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tests.daemon.fake_agent import NODE, RUN, SPEC, FakeAgent
+from tests.daemon.shells import daemon, options, publish_spec, train
+from tests.proto.coroutines import until
+from tests.proto.store_server import StoreServer
+
+from holdfast_daemon import control
+from holdfast_daemon.clock import Clock
+from holdfast_daemon.control import ControlService
+from holdfast_daemon.core import coordinator
+from holdfast_daemon.run_shell import RunShell
+from holdfast_daemon.run_store import RunStore
+from holdfast_proto import keys
+from holdfast_proto.redis_client import connect
+from holdfast_proto.v1 import control_pb2 as pb
+from holdfast_proto.v1 import control_pb2_grpc
+from holdfast_proto.v1 import store_pb2 as store
+
+
+def idle_shell(folder: Path, run: str = RUN) -> RunShell:
+    """A shell that is never run."""
+    url = f"unix://{folder}/no-store.sock"
+    return RunShell(connect(url), run, options(folder, url), Clock(), lambda duration_s: None)
+
+
+@contextlib.asynccontextmanager
+async def operating(folder: Path, *shells: RunShell) -> AsyncIterator[Any]:
+    """An operator's stub of the service for these shells."""
+    socket = folder / "control.sock"
+    server = await control.serve(ControlService({shell.run_name: shell for shell in shells}, Clock()), socket)
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        yield control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
+    await server.stop(grace=None)
+
+
+@contextlib.contextmanager
+def refused(code: grpc.StatusCode, reason: str) -> Any:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        yield
+    assert (caught.value.code(), caught.value.details()) == (code, reason)
+
+
+async def test_the_socket_is_private(folder: Path) -> None:
+    async with operating(folder):
+        assert (folder / "control.sock").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_socket_that_cannot_be_had_names_the_setting(folder: Path) -> None:
+    with pytest.raises(OSError, match="--control"):
+        await control.serve(ControlService({}, Clock()), folder / ("x" * 120))
+
+
+async def test_an_unknown_run_is_answered_with_those_that_are_known(folder: Path) -> None:
+    unknown = "no run 'c': this daemon knows a, b: use --run"
+    async with operating(folder, idle_shell(folder, "b"), idle_shell(folder, "a")) as stub:
+        with refused(grpc.StatusCode.NOT_FOUND, unknown):
+            await stub.GetStatus(pb.GetStatusRequest(run="c"))
+        with refused(grpc.StatusCode.NOT_FOUND, unknown):
+            await stub.ListIncidents(pb.ListIncidentsRequest(run="c"))
+        with refused(grpc.StatusCode.NOT_FOUND, unknown):
+            await stub.TakeCheckpoint(pb.TakeCheckpointRequest(run="c"))
+        with refused(grpc.StatusCode.NOT_FOUND, unknown):
+            await stub.StopRun(pb.StopRunRequest(run="c"))
+
+
+async def test_without_a_name_the_only_run_is_meant(folder: Path) -> None:
+    async with operating(folder, idle_shell(folder)) as stub:
+        assert (await stub.GetStatus(pb.GetStatusRequest())).run == RUN
+
+
+async def test_without_a_name_among_several_or_none_the_operator_is_asked_for_one(folder: Path) -> None:
+    async with operating(folder, idle_shell(folder, "b"), idle_shell(folder, "a")) as stub:
+        with refused(grpc.StatusCode.NOT_FOUND, "name a run: this daemon knows a, b: use --run"):
+            await stub.GetStatus(pb.GetStatusRequest())
+    async with operating(folder) as stub:
+        with refused(grpc.StatusCode.NOT_FOUND, "name a run: this daemon knows none: use --run"):
+            await stub.GetStatus(pb.GetStatusRequest())
+
+
+async def test_a_daemon_that_knows_nothing_yet_says_so(folder: Path) -> None:
+    async with operating(folder, idle_shell(folder)) as stub:
+        status = await stub.GetStatus(pb.GetStatusRequest())
+        assert (status.run, status.newest_step, status.leader, status.store_up) == (RUN, -1, False, False)
+        assert list((await stub.ListIncidents(pb.ListIncidentsRequest())).incidents) == []
+
+
+async def test_a_standby_answers_questions_and_refuses_orders(folder: Path) -> None:
+    shell = idle_shell(folder)
+    shell.store_up = True
+    shell.state = coordinator.begin(SPEC)
+    reason = "run run: another daemon leads it: try again"
+    async with operating(folder, shell) as stub:
+        status = await stub.GetStatus(pb.GetStatusRequest())
+        assert (status.leader, status.phase) == (False, store.RUN_PHASE_WAITING)
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, reason):
+            await stub.TakeCheckpoint(pb.TakeCheckpointRequest())
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, reason):
+            await stub.StopRun(pb.StopRunRequest())
+
+
+async def test_incidents_come_oldest_first(folder: Path) -> None:
+    shell = idle_shell(folder)
+    incidents = [store.Incident(id=name) for name in ("0010-hung", "0002-dead-rank", "0001-dead-rank")]
+    shell.state = coordinator.begin(SPEC, None, {incident.id: incident for incident in incidents})
+    async with operating(folder, shell) as stub:
+        answer = await stub.ListIncidents(pb.ListIncidentsRequest())
+        assert [incident.id for incident in answer.incidents] == ["0001-dead-rank", "0002-dead-rank", "0010-hung"]
+        assert (await stub.GetStatus(pb.GetStatusRequest())).newest_incident.id == "0010-hung"
+
+
+async def test_an_operator_sees_the_run_takes_a_checkpoint_and_stops_it(
+    store_server: StoreServer, folder: Path
+) -> None:
+    publish_spec(store_server)
+    async with (
+        daemon(folder, store_server) as it,
+        operating(folder, it.shell) as stub,
+        FakeAgent(store_server.url) as agent,
+    ):
+        await until(lambda: agent.state.ranks, "the ranks have started")
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, "the run is starting, not running: try again when it is"):
+            await stub.TakeCheckpoint(pb.TakeCheckpointRequest())
+        await train(it, agent, steps=3)
+        await it.until_phase(store.RUN_PHASE_RUNNING)
+        status = await stub.GetStatus(pb.GetStatusRequest())
+        assert (status.leader, status.store_up, status.generation, status.newest_step) == (True, True, 1, 2)
+        assert (status.loss, status.tokens_per_s) == (1.5, 100.0)
+        assert [(rank.rank, rank.node, rank.pid) for rank in status.ranks] == [(0, NODE, 100), (1, NODE, 101)]
+        ordered = await stub.TakeCheckpoint(pb.TakeCheckpointRequest())
+        assert ordered.step > 3
+        await until(lambda: "take_checkpoint" in agent.kinds(), "the agent is told")
+        assert agent.commands[-1].take_checkpoint.step == ordered.step
+        await stub.StopRun(pb.StopRunRequest())
+        await until(lambda: agent.outcome, "the agent is told of the end")
+        status = await stub.GetStatus(pb.GetStatusRequest())
+        assert (status.phase, status.outcome) == (store.RUN_PHASE_FAILED, "stopped by an operator")
+
+
+async def test_while_the_store_is_away_the_newest_that_is_known_is_shown(
+    store_server: StoreServer, folder: Path
+) -> None:
+    publish_spec(store_server)
+    async with (
+        daemon(folder, store_server) as it,
+        operating(folder, it.shell) as stub,
+        FakeAgent(store_server.url) as agent,
+    ):
+        await train(it, agent, steps=3)
+        await it.until_phase(store.RUN_PHASE_RUNNING)
+        store_server.kill()
+        await until(lambda: not it.shell.store_up, "the daemon knows that the store is away")
+        status = await stub.GetStatus(pb.GetStatusRequest())
+        assert (status.store_up, status.phase, status.newest_step) == (False, store.RUN_PHASE_RUNNING, 2)
+        assert len(status.ranks) == 2
+
+
+async def test_while_the_store_is_away_a_checkpoint_is_refused(store_server: StoreServer, folder: Path) -> None:
+    publish_spec(store_server)
+    async with (
+        daemon(folder, store_server) as it,
+        operating(folder, it.shell) as stub,
+        FakeAgent(store_server.url) as agent,
+    ):
+        await train(it, agent, steps=3)
+        await it.until_phase(store.RUN_PHASE_RUNNING)
+        store_server.kill()
+        await until(lambda: not it.shell.store_up, "the daemon knows that the store is away")
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, "run run: the store is away: try again"):
+            await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=3)
+
+
+async def test_an_operator_who_waits_for_a_checkpoint_is_told_when_another_daemon_takes_over(
+    store_server: StoreServer, folder: Path
+) -> None:
+    publish_spec(store_server)
+    async with (
+        daemon(folder, store_server, lease_s=600.0) as it,
+        operating(folder, it.shell) as stub,
+        FakeAgent(store_server.url) as agent,
+    ):
+        await train(it, agent, steps=3)
+        await it.until_phase(store.RUN_PHASE_RUNNING)
+        client = connect(store_server.url)
+        with store_server.client() as operator:
+            operator.delete(keys.leader(RUN))
+        assert await RunStore(client, RUN, "usurper").acquire(600.0, 0)
+        await client.aclose()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=3)
+        assert not it.shell.leads
+        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION

@@ -1,0 +1,140 @@
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from dashboards.catalogue import CATALOGUE, differences
+from dashboards.daemon_metrics import RUN_METRICS, SELF_METRICS
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import CollectorRegistry
+from tests.daemon.core.world import World
+from tests.daemon.shells import options
+
+from holdfast_daemon.clock import Clock
+from holdfast_daemon.metrics import DaemonCollector, TurnMetrics
+from holdfast_daemon.run_shell import RunShell
+from holdfast_proto.redis_client import connect
+
+
+def shell_of(folder: Path, world: World, *, leads: bool) -> RunShell:
+    """A shell that holds a world's state."""
+    url = f"unix://{folder}/no-store.sock"
+    shell = RunShell(connect(url), world.spec.run, options(folder, url), Clock(), lambda duration_s: None)
+    shell.state, shell.leads, shell.store_up = world.state, leads, True
+    return shell
+
+
+def scrape(shells: Mapping[str, RunShell]) -> str:
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(DaemonCollector(shells))
+    turns = TurnMetrics(registry)
+    for duration_s in (0.0004, 0.02, 7.0):
+        turns.observe(duration_s)
+    return generate_latest(registry).decode()
+
+
+def samples(text: str, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    """The samples of a series, by the values of ``labels``."""
+    found = [s for family in text_string_to_metric_families(text) for s in family.samples if s.name == name]
+    return {tuple(sample.labels[label] for label in labels): sample.value for sample in found}
+
+
+@pytest.fixture
+def world() -> World:
+    """A run that has lost rank 3 to SIGKILL, restarted and trained on."""
+    world = World()
+    world.until("starting")
+    world.turn()
+    world.train(5)
+    world.end(3, signal=9)
+    world.until("starting")
+    world.turn()
+    world.train(2)
+    return world
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["leader", "standby"])
+async def test_what_is_exported_is_what_the_catalogue_says(folder: Path, world: World, leads: bool) -> None:
+    assert differences("daemon", scrape({"r": shell_of(folder, world, leads=leads)})) == []
+
+
+async def test_a_daemon_without_runs_exports_all_its_families(folder: Path) -> None:
+    assert differences("daemon", scrape({})) == []
+
+
+async def test_a_label_with_a_fixed_set_shows_each_value_from_the_start(folder: Path) -> None:
+    world = World()
+    world.turn()
+    text = scrape({"r": shell_of(folder, world, leads=True)})
+    for metric in CATALOGUE["daemon"]:
+        for label, values in metric.values.items():
+            if metric.name not in ("holdfast_run_info", "holdfast_recovery_duration_seconds"):
+                shown = {value for (value,) in samples(text, metric.series_names()[0], label)}
+                assert shown == set(values), metric.name
+
+
+async def test_series_of_a_run_come_from_its_leader_alone(folder: Path, world: World) -> None:
+    text = scrape({"r": shell_of(folder, world, leads=False)})
+    exported = {name for metric in RUN_METRICS for name in metric.series_names() if samples(text, name)}
+    assert exported == set()
+    assert all(samples(text, name) for metric in SELF_METRICS for name in metric.series_names())
+    assert samples(text, "holdfast_coordinator_leader", "run") == {("r",): 0}
+
+
+async def test_a_restart_shows_in_the_leaders_numbers(folder: Path, world: World) -> None:
+    text = scrape({"r": shell_of(folder, world, leads=True)})
+    assert samples(text, "holdfast_coordinator_leader", "run") == {("r",): 1}
+    assert samples(text, "holdfast_run_generation") == {(): 2}
+    assert samples(text, "holdfast_run_world_size") == {(): 4}
+    assert samples(text, "holdfast_run_restarts_total", "reason")[("dead_rank",)] == 1
+    assert samples(text, "holdfast_incidents_total", "kind")[("dead_rank",)] == 1
+    assert set(samples(text, "holdfast_incident_open", "kind").values()) == {0}
+    assert samples(text, "holdfast_run_state", "state")[("running",)] == 1
+    assert sum(samples(text, "holdfast_run_state", "state").values()) == 1
+    assert samples(text, "holdfast_ranks", "state") == {
+        ("starting",): 0,
+        ("running",): 4,
+        ("exited",): 0,
+        ("stalled",): 0,
+    }
+    assert samples(text, "holdfast_detection_latency_seconds_count") == {(): 1}
+    assert samples(text, "holdfast_recovery_duration_seconds_count", "stage") == {("total",): 1}
+    assert samples(text, "holdfast_lost_seconds_total", "cause")[("dead_rank",)] > 0
+    assert samples(text, "holdfast_loss") == {(): 2.0}
+
+
+async def test_an_open_incident_shows_until_the_run_trains_again(folder: Path) -> None:
+    world = World()
+    world.until("starting")
+    world.turn()
+    world.train(5)
+    world.obeys = False
+    world.end(3, signal=9)
+    world.turn()
+    text = scrape({"r": shell_of(folder, world, leads=True)})
+    open_kinds = [kind for (kind,), value in samples(text, "holdfast_incident_open", "kind").items() if value]
+    assert open_kinds == ["dead_rank"]
+    assert samples(text, "holdfast_ranks", "state")[("exited",)] == 1
+
+
+async def test_histograms_of_latencies_are_cumulative(folder: Path, world: World) -> None:
+    text = scrape({"r": shell_of(folder, world, leads=True)})
+    for name, labels in (("detection_latency_seconds", ("run",)), ("recovery_duration_seconds", ("run", "stage"))):
+        buckets = list(samples(text, f"holdfast_{name}_bucket", *labels, "le").values())
+        assert buckets == sorted(buckets)
+        assert buckets[-1] == 1
+
+
+async def test_turns_are_timed_and_slow_ones_counted(folder: Path) -> None:
+    text = scrape({})
+    assert samples(text, "holdfast_coordinator_tick_duration_seconds_count") == {(): 3}
+    assert samples(text, "holdfast_coordinator_slow_ticks_total") == {(): 1}
+
+
+async def test_a_store_that_is_away_shows(folder: Path, world: World) -> None:
+    shell = shell_of(folder, world, leads=True)
+    shell.counters.operations, shell.counters.failures, shell.store_up = 10, 3, False
+    text = scrape({"r": shell})
+    assert samples(text, "holdfast_store_up") == {(): 0}
+    assert samples(text, "holdfast_store_operations_total") == {(): 10}
+    assert samples(text, "holdfast_store_failures_total") == {(): 3}
