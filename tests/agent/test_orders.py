@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.agent.nodes import RecordedNode, begin, make_node
-from tests.proto.coroutines import until
+from tests.proto.coroutines import end, until
 
 from holdfast_agent import record
 from holdfast_agent.orders import Orders
@@ -130,9 +130,10 @@ async def answering(desk: Desk, accept: dict[int, bool]) -> AsyncIterator[list[i
         outbox: asyncio.Queue[session.AgentMessage | None] = asyncio.Queue()
         desk.node.ranks[number].outbox = outbox
         tasks.append(asyncio.create_task(answer(number, outbox)))
-    yield asked
-    for task in tasks:
-        task.cancel()
+    try:
+        yield asked
+    finally:
+        await end(*tasks)
 
 
 async def test_a_checkpoint_is_asked_of_every_rank(folder: Path) -> None:

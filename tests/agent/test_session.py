@@ -48,8 +48,10 @@ async def served(folder: Path) -> AsyncIterator[RecordedNode]:
     node = make_node(folder)
     begin(node, GENERATION, {0: 1, 1: 1})
     server = await session.serve(node, node.options.session_socket)
-    yield node
-    await server.stop(grace=None)
+    try:
+        yield node
+    finally:
+        await server.stop(grace=None)
 
 
 @contextlib.asynccontextmanager

@@ -24,9 +24,11 @@ async def linked(server: StoreServer) -> AsyncIterator[StoreLink]:
     client = connect(server.url)
     link = StoreLink(client, RUN, NODE)
     sender = asyncio.create_task(link.send_events())
-    yield link
-    await end(sender)
-    await client.aclose()
+    try:
+        yield link
+    finally:
+        await end(sender)
+        await client.aclose()
 
 
 def emit(link: StoreLink, *steps: int) -> None:

@@ -73,9 +73,11 @@ async def supervised(
     if saved is not None:
         supervisor.adopt(saved)
     task = asyncio.create_task(supervisor.parent.run(list(node.spec.command)))
-    await until(lambda: supervisor.parent.is_ready, "the warm parent is ready")
-    yield supervisor, node
-    await end(task)
+    try:
+        await until(lambda: supervisor.parent.is_ready, "the warm parent is ready")
+        yield supervisor, node
+    finally:
+        await end(task)
 
 
 async def leave(supervisor: Supervisor) -> None:

@@ -71,8 +71,10 @@ class WarmParent:
         """Connect."""
         wait_until(self.socket.exists, "the warm parent listens")
         agent = wait_until(self._connected, "the warm parent answers")
-        yield agent
-        agent.close()
+        try:
+            yield agent
+        finally:
+            agent.close()
 
     def _connected(self) -> Agent | None:
         with contextlib.suppress(ConnectionRefusedError):  # between bind and listen
@@ -86,6 +88,8 @@ def warm_parent(folder: Path, *modules: str) -> Iterator[WarmParent]:
     command = [sys.executable, "-m", "holdfast_agent.warm_parent", str(folder / "parent.sock"), *modules]
     with (folder / "parent.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
-    yield WarmParent(folder, process)
-    process.kill()
-    process.wait()
+    try:
+        yield WarmParent(folder, process)
+    finally:
+        process.kill()
+        process.wait()

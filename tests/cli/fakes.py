@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
@@ -46,32 +47,32 @@ def daemon(options: dict[str, str]) -> None:
     directory = Path(options["--directory"])
 
     class Control(control_pb2_grpc.ControlServicer):
-        def GetStatus(self, request, context):  # noqa: N802
+        def GetStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
             if request.run not in ("", directory.name):
                 context.abort(grpc.StatusCode.NOT_FOUND, f"there is no run {request.run}")
             status = read_status(directory)
             status.ranks.extend(ranks_of(directory))
             return status
 
-        def ListIncidents(self, request, context):  # noqa: N802
+        def ListIncidents(self, request: Any, context: Any) -> Any:  # noqa: N802
             status = read_status(directory)
             newest = [status.newest_incident] if status.HasField("newest_incident") else []
             return control_pb2.ListIncidentsResponse(incidents=newest)
 
-        def TakeCheckpoint(self, request, context):  # noqa: N802
+        def TakeCheckpoint(self, request: Any, context: Any) -> Any:  # noqa: N802
             status = read_status(directory)
             status.newest_checkpoint = status.newest_step + 1
             write_status(directory, status)
             return control_pb2.TakeCheckpointResponse(step=status.newest_checkpoint)
 
-        def StopRun(self, request, context):  # noqa: N802
+        def StopRun(self, request: Any, context: Any) -> Any:  # noqa: N802
             status = read_status(directory)
             status.phase, status.outcome = RUN_PHASE_FAILED, RUN_ENDED_BY_OPERATOR
             write_status(directory, status)
             return control_pb2.StopRunResponse()
 
     server = grpc.server(ThreadPoolExecutor(2))
-    control_pb2_grpc.add_ControlServicer_to_server(Control(), server)
+    control_pb2_grpc.add_ControlServicer_to_server(Control(), server)  # type: ignore[no-untyped-call]
     server.add_insecure_port(f"unix:{options['--control']}")
     server.start()
     write_endpoint(Path(options["--control"] + ".json"))

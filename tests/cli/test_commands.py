@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -13,7 +14,7 @@ from holdfast_cli.local_run_options import LocalRunOptions
 from holdfast_cli.main import app
 
 sys.path.insert(0, str(Path(__file__).parent))
-from fakes import write_status
+from tests.cli.fakes import write_status
 
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
@@ -125,7 +126,7 @@ def run_arguments(options: LocalRunOptions) -> list[str]:
     ]  # fmt: skip
 
 
-def prepare_status(options: LocalRunOptions, **fields: object) -> None:
+def prepare_status(options: LocalRunOptions, **fields: Any) -> None:
     directory = options.directory / "testing"
     directory.mkdir(parents=True)
     write_status(directory, RunStatus(run="testing", generation=1, newest_step=9, loss=1.5, **fields))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import WaitFor
 
 from holdfast_cli.component import LONGEST_BACKOFF_S, ComponentSpec, describe_exit, next_backoff_s
 from holdfast_cli.errors import ConfigurationError
@@ -18,8 +19,11 @@ def supervisor() -> Iterator[Supervisor]:
     supervisor.close(5.0)
 
 
+Spec = Callable[..., ComponentSpec]
+
+
 @pytest.fixture
-def spec(tmp_path: Path) -> Callable[..., ComponentSpec]:
+def spec(tmp_path: Path) -> Spec:
     def build(code: str, is_final: Callable[[int], bool] = lambda _: False) -> ComponentSpec:
         return ComponentSpec(
             name="dummy",
@@ -40,7 +44,7 @@ def test_backoff_doubles_up_to_its_limit_and_starts_anew_after_a_steady_life() -
     assert next_backoff_s(LONGEST_BACKOFF_S, uptime_s=10.0) == 0.2
 
 
-def test_a_component_that_dies_is_started_again_and_counted(supervisor: Supervisor, spec, wait_for) -> None:
+def test_a_component_that_dies_is_started_again(supervisor: Supervisor, spec: Spec, wait_for: WaitFor) -> None:
     component = supervisor.add(spec("import time; time.sleep(600)"))
     first = wait_for(lambda: component.pid, "start")
     component.kill()
@@ -50,7 +54,7 @@ def test_a_component_that_dies_is_started_again_and_counted(supervisor: Supervis
     assert supervisor.notes() == ["dummy: started again 1 times"]
 
 
-def test_a_suspended_component_stays_down_until_resumed(supervisor: Supervisor, spec, wait_for) -> None:
+def test_a_suspended_component_stays_down_until_resumed(supervisor: Supervisor, spec: Spec, wait_for: WaitFor) -> None:
     component = supervisor.add(spec("import time; time.sleep(600)"))
     wait_for(lambda: component.pid, "start")
     component.suspended = True
@@ -65,7 +69,7 @@ def test_a_suspended_component_stays_down_until_resumed(supervisor: Supervisor, 
 
 
 def test_a_component_that_calls_its_configuration_wrong_is_not_started_again(
-    supervisor: Supervisor, spec, wait_for
+    supervisor: Supervisor, spec: Spec, wait_for: WaitFor
 ) -> None:
     component = supervisor.add(spec("import sys; print('holdfast: --node is taken', file=sys.stderr); sys.exit(78)"))
     wait_for(lambda: component.fatal, "the exit is noticed")
@@ -74,7 +78,9 @@ def test_a_component_that_calls_its_configuration_wrong_is_not_started_again(
     assert component.restarts == 0
 
 
-def test_a_component_whose_work_is_done_is_not_started_again(supervisor: Supervisor, spec, wait_for) -> None:
+def test_a_component_whose_work_is_done_is_not_started_again(
+    supervisor: Supervisor, spec: Spec, wait_for: WaitFor
+) -> None:
     component = supervisor.add(spec("raise SystemExit(3)", is_final=lambda code: code == 3))
     wait_for(lambda: component.done, "the exit is noticed")
     assert component.restarts == 0
@@ -82,7 +88,7 @@ def test_a_component_whose_work_is_done_is_not_started_again(supervisor: Supervi
 
 
 def test_a_component_gets_a_session_of_its_own_and_its_environment(
-    supervisor: Supervisor, spec, wait_for, tmp_path: Path
+    supervisor: Supervisor, spec: Spec, wait_for: WaitFor, tmp_path: Path
 ) -> None:
     code = (
         "import os; print(os.getsid(0) == os.getpid(), os.environ['DUMMY'], flush=True); import time; time.sleep(600)"
@@ -91,7 +97,7 @@ def test_a_component_gets_a_session_of_its_own_and_its_environment(
     assert wait_for(component.newest_line, "output") == "True value"
 
 
-def test_a_component_that_ignores_sigterm_is_killed_at_the_end(spec, wait_for) -> None:
+def test_a_component_that_ignores_sigterm_is_killed_at_the_end(spec: Spec, wait_for: WaitFor) -> None:
     supervisor = Supervisor()
     code = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import WaitFor
 
 from holdfast_cli.faults import FaultInjector, Hang, Kill
 from holdfast_cli.processes import process_state
@@ -20,7 +21,7 @@ from holdfast_proto.v1.store_pb2 import (
 )
 
 sys.path.insert(0, str(Path(__file__).parent))
-from statuses import healthy
+from tests.cli.statuses import healthy
 
 RANK = """
 import sys, time
@@ -76,7 +77,7 @@ def test_hang_stops_a_rank_whose_black_box_says_that_it_is_in_a_step(rank: Rank)
     assert process_state(pid) == "T"
 
 
-def test_hang_lets_a_rank_go_on_if_the_status_was_older_than_its_black_box(rank: Rank, wait_for) -> None:
+def test_hang_lets_a_rank_go_on_if_the_status_was_older_than_its_black_box(rank: Rank, wait_for: WaitFor) -> None:
     pid = rank.start(PHASE_DATA)
     assert Hang(0, 5).strike(RankView(pid=pid, phase=PHASE_FORWARD_BACKWARD)) is None
     wait_for(lambda: process_state(pid) != "T", "it goes on")

@@ -5,9 +5,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.cli.conftest import WaitFor
 
 from holdfast_cli.ending import end_run
 from holdfast_cli.errors import CommandError, ConfigurationError, InterruptionError
@@ -37,7 +40,7 @@ def everything_of(run: LocalRun) -> list[int]:
     return [pid for pid in (*components, *run.rank_pids().values(), helper) if pid is not None]
 
 
-def finish(run_directory: Path, **fields: object) -> None:
+def finish(run_directory: Path, **fields: Any) -> None:
     status = RunStatus(run=run_directory.name, phase=RUN_PHASE_FINISHED, generation=1, newest_step=9, **fields)
     partial = run_directory / "status.pb.partial"
     partial.write_bytes(status.SerializeToString())
@@ -61,7 +64,8 @@ def test_a_run_comes_up_and_leaves_nothing_but_its_directory(options: Options, t
 def test_the_spec_is_published_before_the_components_start(options: Options) -> None:
     with LocalRun(options(ranks=4, checkpoint_every=20)) as run:
         client = connect(run.store_url)
-        spec = RunSpec.FromString(client.get(keys.spec("testing")))
+        data: Any = client.get(keys.spec("testing"))
+        spec = RunSpec.FromString(data)
         assert client.smembers(keys.RUNS) == {b"testing"}
         client.close()
     assert (spec.run, spec.nodes, spec.ranks_per_node, list(spec.command)) == ("testing", 1, 4, ["python", "train.py"])
@@ -99,18 +103,22 @@ def test_waiting_ends_with_the_run_and_returns_its_last_status(options: Options)
     assert record.outcome == "finished"
 
 
-def test_a_killed_daemon_and_agent_come_back_and_the_run_can_be_waited_for(options: Options, wait_for) -> None:
+def _is_another(run: LocalRun, name: str, before: int) -> bool:
+    return run.pid_of(name) not in (None, before)
+
+
+def test_a_killed_daemon_and_agent_come_back_and_the_run_can_be_waited_for(options: Options, wait_for: WaitFor) -> None:
     with LocalRun(options()) as run:
         for name in ("daemon", "agent"):
             before = run.pid_of(name)
             assert before is not None
             os.kill(before, signal.SIGKILL)
-            wait_for(lambda name=name, before=before: run.pid_of(name) not in (None, before), f"{name} restarted")
+            wait_for(partial(_is_another, run, name, before), f"{name} restarted")
         finish(run.paths.directory)
         assert run.wait(timeout_s=20).phase == RUN_PHASE_FINISHED
 
 
-def test_a_suspended_component_stays_away_until_resumed(options: Options, wait_for) -> None:
+def test_a_suspended_component_stays_away_until_resumed(options: Options, wait_for: WaitFor) -> None:
     with LocalRun(options()) as run:
         run.suspend_restart("daemon")
         os.kill(run.pid_of("daemon") or 0, signal.SIGKILL)
@@ -127,7 +135,7 @@ def test_killed_redis_comes_back_with_its_data_unless_emptied(options: Options, 
         before = run.pid_of("redis")
         client = connect(run.store_url)
         client.set("kept", "value")
-        client.execute_command("WAITAOF", 1, 0, 5000)
+        client.execute_command("WAITAOF", 1, 0, 5000)  # type: ignore[no-untyped-call]
         client.close()
         run.restart_redis(empty=empty)
         assert answers(run.store_url)
@@ -201,7 +209,7 @@ with LocalRun(options) as run:
 
 
 def test_a_killed_supervisor_takes_its_components_along_and_the_rest_can_be_cleared_up(
-    options: Options, tmp_path: Path, wait_for
+    options: Options, tmp_path: Path, wait_for: WaitFor
 ) -> None:
     settings = options()
     fakes = str(Path(__file__).with_name("fakes.py"))

@@ -1,10 +1,11 @@
+import importlib.util
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import WaitFor
 
-from holdfast_cli import redis_server
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.redis_server import answers, find_server, server_command
 from holdfast_cli.store import check_url, connect
@@ -36,7 +37,7 @@ def test_without_a_server_on_the_path_the_embedded_one_is_taken(
 
 def test_without_any_server_the_error_names_the_three_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(redis_server.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError) as caught:
         find_server()
     message = str(caught.value)
@@ -74,7 +75,7 @@ def server_url(short_directory: Path) -> Iterator[str]:
     process.wait(10)
 
 
-def test_our_server_answers_on_a_private_socket_and_on_no_port(server_url: str, wait_for) -> None:
+def test_our_server_answers_on_a_private_socket_and_on_no_port(server_url: str, wait_for: WaitFor) -> None:
     wait_for(lambda: answers(server_url), "PING")
     socket = Path(server_url.removeprefix("unix://"))
     assert socket.stat().st_mode & 0o777 == 0o600

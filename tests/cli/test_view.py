@@ -1,21 +1,22 @@
 import io
 import sys
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from holdfast_cli.conditions import Condition, condition
-from holdfast_cli.display import HEARTBEAT_S, LineDisplay, LiveDisplay, display_for
-from holdfast_cli.plain import changes
+from holdfast_cli.display import LineDisplay, LiveDisplay, display_for
+from holdfast_cli.plain import HEARTBEAT_S, changes
 from holdfast_cli.view import Surroundings, render
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RUN_PHASE_FAILED, RUN_PHASE_STARTING, RankExit
 
 sys.path.insert(0, str(Path(__file__).parent))
-from statuses import healthy, killed, stopped, with_incident
+from tests.cli.statuses import healthy, killed, stopped, with_incident
 
 
-def draw(status: RunStatus, **surroundings: object) -> str:
+def draw(status: RunStatus, **surroundings: Any) -> str:
     console = Console(file=io.StringIO(), width=100, record=True)
     console.print(render(status, Surroundings(**surroundings)))
     return console.export_text()

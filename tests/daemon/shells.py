@@ -57,9 +57,11 @@ async def daemon(
     client = connect(server.url)
     shell = RunShell(client, RUN, options(folder, server.url, name, lease_s), Clock(), lambda duration_s: None)
     it = Daemon(shell)
-    yield it
-    await it.die()
-    await client.aclose()
+    try:
+        yield it
+    finally:
+        await it.die()
+        await client.aclose()
 
 
 async def train(daemon: Daemon, agent: FakeAgent, steps: int = 1) -> None:

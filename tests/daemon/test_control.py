@@ -34,9 +34,11 @@ async def operating(folder: Path, *shells: RunShell) -> AsyncIterator[Any]:
     """An operator's stub of the service for these shells."""
     socket = folder / "control.sock"
     server = await control.serve(ControlService({shell.run_name: shell for shell in shells}, Clock()), socket)
-    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-        yield control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
-    await server.stop(grace=None)
+    try:
+        async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+            yield control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
+    finally:
+        await server.stop(grace=None)
 
 
 @contextlib.contextmanager

@@ -199,6 +199,26 @@ async def test_an_operators_checkpoint_is_set_for_a_step_that_nobody_has_reached
         assert all(isinstance(answer, CheckpointOrdered) and answer.step > 2 for answer in answers)
 
 
+async def test_an_operators_checkpoint_is_refused_while_no_rank_is_known(
+    store_server: StoreServer, folder: Path
+) -> None:
+    publish_spec(store_server)
+    async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
+        await train(it, agent)
+        await it.until_phase(store.RUN_PHASE_RUNNING)
+        await agent.die()
+        with store_server.client() as operator:
+            operator.delete(keys.node(RUN, NODE))  # its lease has lapsed, or the store has just come back empty
+        await until(lambda: it.shell.state and not it.shell.state.nodes, "the node is gone")
+        order = asyncio.ensure_future(it.shell.order_checkpoint())
+        await asyncio.wait([order, it.task], return_when=asyncio.FIRST_COMPLETED, timeout=10)
+        if it.task.done():
+            order.cancel()
+            it.task.result()
+        assert order.result().step == -1
+        assert order.result().reason
+
+
 async def test_a_run_that_is_listed_before_its_spec_is_there_waits_for_it(
     store_server: StoreServer, folder: Path
 ) -> None:

@@ -21,9 +21,11 @@ SHORT_S = 0.05
 async def daemons(server: StoreServer, *names: str) -> AsyncIterator[list[RunStore]]:
     """The stores of some daemons, each with a connection of its own."""
     clients = [connect(server.url) for _ in names]
-    yield [RunStore(client, RUN, name) for client, name in zip(clients, names, strict=True)]
-    for client in clients:
-        await client.aclose()
+    try:
+        yield [RunStore(client, RUN, name) for client, name in zip(clients, names, strict=True)]
+    finally:
+        for client in clients:
+            await client.aclose()
 
 
 async def wins(daemon: RunStore, lease_s: float = LONG_S) -> None:

@@ -4,6 +4,7 @@ A conftest imports the hook ``pytest_pyfunc_call``.
 """
 
 import asyncio
+import atexit
 import inspect
 import time
 from collections.abc import Callable
@@ -16,13 +17,17 @@ PATIENCE_S = 30.0
 
 Value = TypeVar("Value")
 
+_runner = asyncio.Runner()
+"""One loop for all tests: grpc.aio loses events when a process has had an earlier one."""
+atexit.register(_runner.close)
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    asyncio.run(pyfuncitem.obj(**arguments))
+    _runner.run(pyfuncitem.obj(**arguments))
     return True
 
 

@@ -1,6 +1,7 @@
 """A world for the core: nodes that obey its orders, without processes, clocks or networks."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import Action, CheckpointOrdered, Observation, Request, SaveIncident, Send
@@ -153,13 +154,13 @@ class World:
                 group = self.rank(number).progress.groups[0]
                 self._seq(self.rank(number), enqueued=group.completed + 1, completed=group.completed)
 
-    def end(self, number: int, **how: object) -> None:
+    def end(self, number: int, **how: Any) -> None:
         """End one rank."""
         rank = self.rank(number)
         rank.life = store.LIFE_EXITED
         ended = store.RankExit(
             step=rank.progress.step, phase=rank.progress.phase, exited_unix_s=self.now, order=self._order(), **how
-        )  # type: ignore[arg-type]
+        )
         rank.exit.CopyFrom(ended)
         self.events.append(store.Event(node="node0", rank_exited=store.RankExited(rank=number, exit=ended)))
 
