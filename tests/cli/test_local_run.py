@@ -82,8 +82,8 @@ def test_the_record_names_the_components_and_prometheus_finds_them(options: Opti
         assert record.components["redis"] == {"pid": run.pid_of("redis")}
         targets = json.loads((run.paths.directory / "targets.json").read_text())
     assert targets == [
-        {"targets": ["127.0.0.1:12345"], "labels": {"component": "agent"}},
-        {"targets": ["127.0.0.1:12345"], "labels": {"component": "daemon"}},
+        {"targets": ["127.0.0.1:12345"], "labels": {"component": "agent", "run": "testing"}},
+        {"targets": ["127.0.0.1:12345"], "labels": {"component": "daemon", "run": "testing"}},
     ]
 
 
