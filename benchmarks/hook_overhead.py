@@ -198,8 +198,8 @@ def show(own: Percentiles, peers: dict[str, Percentiles]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--rounds", type=int, default=8, help="rounds, of which the quietest counts")
-    parser.add_argument("--steps", type=int, default=2000, help="steps per round")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds, of which the quietest counts")
+    parser.add_argument("--steps", type=int, default=1500, help="steps per round")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:

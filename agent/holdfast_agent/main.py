@@ -116,8 +116,7 @@ async def _run(options: AgentOptions, node: Node, supervisor: Supervisor) -> int
     log.info("ending: %s", outcome)
     await _end(node, supervisor, outcome)
     for job_or_end in (*tasks, *ends):
-        job_or_end.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        await redis_client.end(job_or_end)
     await server.stop(grace=None)
     options.session_socket.unlink(missing_ok=True)
     options.endpoint_file.unlink(missing_ok=True)

@@ -11,6 +11,8 @@ from holdfast_agent.rank import Rank
 from holdfast_agent.supervisor import Supervisor
 from holdfast_proto.v1.common_pb2 import Phase
 
+PHASES = [phase for phase in Phase.values() if phase != Phase.PHASE_UNSPECIFIED]
+
 
 def _gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]) -> Metric:
     family = GaugeMetricFamily(name, text, labels=labels)
@@ -79,7 +81,7 @@ class AgentCollector(Collector):
             "holdfast_rank_phase_seconds",
             "Time the training thread has spent in each phase.",
             ["run", "rank", "phase"],
-            (([*self._label(r), _phase(p)], s) for r in ranks for p, s in sorted(r.phase_s.items())),
+            (([*self._label(r), _phase(p)], r.phase_s.get(p, 0.0)) for r in ranks for p in PHASES),
         )
         counters: list[tuple[str, str, list[float]]] = [
             (

@@ -82,6 +82,8 @@ class Orders:
         reasons += [ack.result().detail for ack in done if not ack.result().accepted]
         if late:
             reasons.append(f"{len(late)} ranks have not answered within {ACK_PATIENCE_S:.0f} s")
+        if not ranks:
+            reasons.append("no rank is alive")
         if reasons:
             failed = store.CheckpointFailed(step=step, reason=f"ordered checkpoint: {reasons[0]}")
             node.link.emit(store.Event(generation=node.generation, checkpoint_failed=failed))

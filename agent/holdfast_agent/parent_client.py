@@ -31,7 +31,7 @@ class WarmParentClient:
         self._ready: asyncio.Future[pb.Ready] | None = None
         self._forks: dict[tuple[int, int], asyncio.Future[int]] = {}
         self._stores: dict[int, asyncio.Future[pb.StoreReady]] = {}
-        self._own_child: int | None = None
+        self._own_children: set[int] = set()
         self._leaving = False
         self.pid = 0
         """Of the warm parent; 0 while there is none."""
@@ -79,7 +79,7 @@ class WarmParentClient:
         try:
             await self._send(request)
             return await asyncio.wait_for(future, REPLY_TIMEOUT_S)
-        except (OSError, asyncio.CancelledError, TimeoutError) as error:
+        except (OSError, TimeoutError) as error:
             raise AgentError(f"the warm parent was lost while it was asked for a process: {error!r}") from error
 
     async def _send(self, request: pb.ParentRequest) -> None:
@@ -106,7 +106,7 @@ class WarmParentClient:
         arguments = [sys.executable, "-m", "holdfast_agent.warm_parent", str(self._socket_path)]
         log = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            self._own_child = os.posix_spawn(
+            child = os.posix_spawn(
                 sys.executable,
                 [*arguments, *modules_to_preload(command)],
                 os.environ,
@@ -115,16 +115,22 @@ class WarmParentClient:
             )
         finally:
             os.close(log)
+        self._own_children.add(child)
         self.starts_total += 1
 
     async def _wait_for_socket(self) -> None:
         while not self._socket_path.exists():
-            if self._own_child is not None and reap(self._own_child) is not None:
-                self._own_child = None
+            if self._reap():
                 await asyncio.sleep(1.0)  # it died at once: its log tells why; do not spin
                 return
             await asyncio.sleep(0.02)
         await asyncio.sleep(0.02)  # between bind and listen a connection is refused
+
+    def _reap(self) -> bool:
+        """Whether one of the warm parents that we have started has ended since the last look."""
+        ended = {child for child in self._own_children if reap(child) is not None}
+        self._own_children -= ended
+        return bool(ended)
 
     async def _listen(self) -> None:
         assert self._connection is not None
@@ -155,8 +161,7 @@ class WarmParentClient:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        if self._own_child is not None:
-            reap(self._own_child)
+        self._reap()
         waiting: list[asyncio.Future[Any]] = [*self._forks.values(), *self._stores.values()]
         for future in waiting:
             if not future.done():

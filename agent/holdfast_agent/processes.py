@@ -50,10 +50,16 @@ def is_alive(pid: int, ticks: int) -> bool:
 
 
 def kill_session(pid: int) -> None:
-    """SIGKILL a process that leads its session, and its process group (data-loader workers)."""
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
+    """SIGKILL a process that leads its session, and its process group."""
+    kill_group(pid)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL what a process that led its session has started (data-loader workers); it may be gone itself."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def reap(pid: int) -> int | None:

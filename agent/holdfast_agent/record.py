@@ -4,6 +4,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from google.protobuf.message import DecodeError
+
 from holdfast_agent.processes import AgentError
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
@@ -12,7 +14,7 @@ def load(path: Path) -> AgentRecord | None:
     """Return the record of the last agent of this node, or None if there is none that can be read."""
     try:
         return AgentRecord.FromString(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, DecodeError):
         return None
 
 

@@ -32,7 +32,10 @@ class RankSessions(session_pb2_grpc.RankAgentServicer):
         context: "grpc.aio.ServicerContext[session.RankMessage, session.AgentMessage]",
     ) -> AsyncIterator[session.AgentMessage]:
         """Serve one rank until it or its generation ends."""
-        hello = (await anext(aiter(requests))).hello
+        first = await anext(aiter(requests), None)
+        if first is None:
+            return
+        hello = first.hello
         rank = self._node.admit(hello)
         if rank is None:
             await context.abort(

@@ -19,8 +19,8 @@ class StepSummaries:
     def add(self, rank: int, record: session.StepRecord) -> list[store.StepSummary]:
         """Add one rank's record; return the summaries that this completes, oldest first.
 
-        A step that a rank never reports (its record was dropped) is closed when the step after the
-        next one is complete.
+        A rank reports its steps in order: when all have reported one, what is missing of those before it was
+        dropped and will not come.
         """
         summary, reported = self._open.setdefault(
             record.step, (store.StepSummary(step=record.step, generation=self._generation), set())
@@ -29,7 +29,7 @@ class StepSummaries:
         _fold(summary, rank, record)
         if len(reported) < self._ranks:
             return []
-        closed = sorted(step for step in self._open if step == record.step or step < record.step - 1)
+        closed = sorted(step for step in self._open if step <= record.step)
         return [self._open.pop(step)[0] for step in closed]
 
 

@@ -198,6 +198,7 @@ class Supervisor:
         with contextlib.suppress(OSError, ValueError):
             box = black_box.read(self._options.black_box(rank.generation, rank.rank))
         rank.finish(ended, box)
+        processes.kill_group(rank.pid)  # what it had started must not outlive it
         if ended.code and not ended.last_words:  # it failed before the hooks could keep its last words
             ended.last_words = _tail(self._options.rank_log(rank.generation, rank.rank))
         self._node.writer.schedule_pinned(rank.rank, self._node.start_order.world_size)

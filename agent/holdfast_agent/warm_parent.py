@@ -8,6 +8,7 @@ safely. It outlives its agent; the next one connects to the same socket.
 """
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import importlib.util
@@ -17,6 +18,7 @@ import selectors
 import shutil
 import signal
 import socket
+import struct
 import sys
 import time
 from pathlib import Path
@@ -28,6 +30,7 @@ ORPHAN_PATIENCE_S = 60.0
 """Without an agent and without children the warm parent ends itself after so long."""
 
 MESSAGE_BYTES = 1 << 18
+PR_SET_PTRACER = 0x59616D61
 STORE_RANK = 0xFFFFFFFF
 """Stands for the process that serves the rendezvous store in messages about children."""
 
@@ -146,6 +149,7 @@ class WarmParent:
     def _fork(self, order: pb.Fork) -> pb.Fork | None:
         pid = os.fork()
         if pid == 0:
+            self._allow_stacks()
             self._forget()
             return order
         self._children[pid] = pb.Forked(generation=order.generation, rank=order.rank, pid=pid)
@@ -162,6 +166,13 @@ class WarmParent:
         if self._agent is not None:
             self._agent.close()
         os.setsid()
+
+    def _allow_stacks(self) -> None:
+        """In a rank: let the agent's tools read its stacks, where the kernel's Yama asks for leave."""
+        if self._agent is not None:
+            credentials = self._agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            agent_pid = struct.unpack("3i", credentials)[0]
+            ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(agent_pid), 0, 0, 0)
 
     def _host_store(self, order: pb.HostStore) -> None:
         reader, writer = os.pipe2(os.O_CLOEXEC)

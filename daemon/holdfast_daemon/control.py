@@ -32,8 +32,8 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     async def _leading(self, run: str, context: "grpc.aio.ServicerContext") -> RunShell:
         shell = await self._shell(run, context)
-        if not shell.leads:
-            reason = "the store is away" if not shell.store_up else "another daemon leads it"
+        if not (shell.leads and shell.store_up):
+            reason = "another daemon leads it" if shell.store_up else "the store is away"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"run {shell.run_name}: {reason}: try again")
         return shell
 

@@ -68,6 +68,8 @@ class RunShell:
         self._checkpoint_waiters: list[asyncio.Future[CheckpointOrdered]] = []
         self._renewed_at = 0.0
         self._last_fence = 0
+        """Of the leadership that this daemon has assumed last."""
+        self._dismissed = False
         self._alone_since: float | None = None
         self._outbox: collections.deque[Action] = collections.deque()
         self._record_unsaved = False
@@ -80,8 +82,11 @@ class RunShell:
 
     async def run(self) -> None:
         """Lead, or stand by, until the run has ended and all its nodes have left."""
-        while not self._is_over():
+        while not self._dismissed:
             try:
+                if self._is_over():
+                    await self._store.retire()
+                    return
                 if await self._lead():
                     await self._turn()
                 else:
@@ -91,6 +96,7 @@ class RunShell:
             except LeadershipLostError:
                 self.leads = False
                 self._outbox.clear()
+                self._answer(CheckpointOrdered(-1, "another daemon leads now: try again"))
                 log.warning("run %s: another daemon leads", self.run_name)
             except (StoreError, OSError) as error:
                 self.counters.failures += 1
@@ -99,10 +105,10 @@ class RunShell:
                 self.store_up = False
                 self._renewed_at = 0.0
                 await asyncio.sleep(RETRY_S)
-        await self._store.retire()
 
     async def stand_down(self) -> None:
-        """Let a standby take over at once."""
+        """Let a standby take over at once, and lead no more."""
+        self._dismissed = True
         if self.leads:
             self.leads = False
             await self._store.release()
@@ -129,13 +135,13 @@ class RunShell:
         """Hold the lease, renewed at a third of its length; load the state when it is newly won."""
         if self.leads and time.monotonic() - self._renewed_at < self._options.lease_s / 3:
             return True
-        before = self._store.fence
         self.counters.operations += 1
         lowest = max((node.fence for node in self.state.nodes.values()), default=0) if self.state else 0
-        self.leads = await self._store.acquire(self._options.lease_s, lowest)
+        self.leads = False
+        if not await self._store.acquire(self._options.lease_s, lowest):
+            return False
         self._renewed_at = time.monotonic()
-        if self.leads and self._store.fence != before:
-            await self._assume()
+        self.leads = self._store.fence == self._last_fence or await self._assume()
         return self.leads
 
     async def _follow(self) -> None:
@@ -145,22 +151,20 @@ class RunShell:
             state = coordinator.begin(spec, await self._store.record(), await self._store.incidents())
             self.state = dataclasses.replace(state, nodes=await self._store.nodes())
 
-    async def _assume(self) -> None:
-        """Become leader: from our own state if nobody led since, else from the store's."""
-        spec = await self._store.spec()
-        if spec is None and self.state is None:
-            self.leads = False
-            return
-        record = await self._store.record()
+    async def _assume(self) -> bool:
+        """Become leader: from our own state if nobody led since, else from the store's. False: there is no spec yet."""
+        spec, record = await self._store.spec(), await self._store.record()
         if self.state is None or (record is not None and record.fence != self._last_fence):
-            assert spec is not None
+            if spec is None:
+                return False
             self.state = coordinator.begin(spec, record, await self._store.incidents())
         log.info("run %s: leading with fence %d", self.run_name, self._store.fence)
-        self._last_fence = self._store.fence
         await self._save(self.state.record)
         self._record_unsaved = False
         for incident in self.state.incidents.values():
             await self._store.save_incident(incident)
+        self._last_fence = self._store.fence  # last: if the store goes away before, all of this is done again
+        return True
 
     async def _save(self, record: store.CoordinatorState) -> None:
         stamped = store.CoordinatorState()
@@ -212,7 +216,11 @@ class RunShell:
                 self._log.append(incident)
                 await self._store.save_incident(incident)
             case CheckpointOrdered():
-                for waiter in self._checkpoint_waiters:
-                    if not waiter.done():
-                        waiter.set_result(action)
-                self._checkpoint_waiters.clear()
+                self._answer(action)
+
+    def _answer(self, ordered: CheckpointOrdered) -> None:
+        """Tell the operators who wait what became of their checkpoint."""
+        for waiter in self._checkpoint_waiters:
+            if not waiter.done():
+                waiter.set_result(ordered)
+        self._checkpoint_waiters.clear()

@@ -3,8 +3,10 @@
 Needs the package ``redis``; the hooks never import this module.
 """
 
+import asyncio
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import redis.asyncio
 from redis.exceptions import RedisError
@@ -21,7 +23,7 @@ def check_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("redis", "rediss", "unix"):
         raise ValueError(f"--redis {parts.scheme}://...: use redis://host:port, rediss://host:port or unix:///path")
-    if parts.password:
+    if parts.password is not None or "password" in parse_qs(parts.query, keep_blank_values=True):
         raise ValueError(
             "--redis: a password in the URL can be read by every user of the machine: put it into a file and name that"
             " with --redis-password-file"
@@ -43,3 +45,14 @@ def connect(url: str, password_file: Path | None = None) -> redis.asyncio.Redis:
         retry=None,
     )
     return client
+
+
+async def end(task: "asyncio.Future[Any]") -> None:
+    """Cancel a task that uses the store, and see it end.
+
+    Once is not always enough: before Python 3.12 ``asyncio.wait_for``, which the client uses for its timeouts,
+    may swallow a cancellation that comes together with the answer.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=0.1)

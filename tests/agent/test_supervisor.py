@@ -140,6 +140,22 @@ async def test_stop_kills_every_rank_and_what_it_has_started(folder: Path, store
         await leave(supervisor)
 
 
+async def test_stop_kills_what_a_rank_that_is_dead_by_then_has_started(
+    folder: Path, store_with_rendezvous: StoreServer
+) -> None:
+    async with supervised(folder, store_with_rendezvous) as (supervisor, node):
+        await supervisor.start(1, ORDER)
+        helpers = [helper_of(node, rank) for rank in (2, 3)]
+        os.kill(node.ranks[2].pid, signal.SIGKILL)
+        await until(lambda: not node.ranks[2].is_alive, "its end is known")
+        await leave(supervisor)
+        try:
+            async with asyncio.timeout(3):
+                await until(lambda: {processes.process_state(pid) for pid in helpers} <= {"", "Z"}, "no helper is left")
+        finally:
+            processes.kill_session(helpers[0])
+
+
 async def test_a_start_ends_the_generation_before(folder: Path, store_with_rendezvous: StoreServer) -> None:
     async with supervised(folder, store_with_rendezvous) as (supervisor, node):
         await supervisor.start(1, ORDER)
@@ -188,10 +204,10 @@ def test_the_next_agent_adopts_the_ranks_and_learns_how_those_ended_that_it_miss
             (event,) = node.link.emitted
             ended = event.rank_exited.exit
             assert (event.rank_exited.rank, ended.signal, ended.step) == (2, signal.SIGKILL, 12)
-            os.kill(node.ranks[3].pid, signal.SIGTERM)
+            processes.kill_session(node.ranks[3].pid)
             await until(lambda: node.stopped, "the exit of an adopted rank is seen")
             assert node.ranks[3].exit is not None
-            assert node.ranks[3].exit.signal == signal.SIGTERM
+            assert node.ranks[3].exit.signal == signal.SIGKILL
             await leave(supervisor)
 
     pids = asyncio.run(first_agent())

@@ -61,6 +61,9 @@ def _order_checkpoint(turn: Turn) -> None:
         phase = store.RunPhase.Name(turn.record.phase).removeprefix("RUN_PHASE_").lower()
         turn.actions.append(CheckpointOrdered(-1, f"the run is {phase}, not running: try again when it is"))
         return
+    if not turn.ranks:
+        turn.actions.append(CheckpointOrdered(-1, "no node of the run is heard of: try again when one is"))
+        return
     newest = max(rank.progress.step for rank in turn.ranks.values())
     step_s = max(turn.state.telemetry.step_s, 1e-3)
     target = newest + 1 + math.ceil(CHECKPOINT_LEAD_S / step_s)
