@@ -81,7 +81,7 @@ class CheckpointWriter:
         loop = asyncio.get_running_loop()
         slot = self._memory.slot_holding(rank, step)
         try:
-            if slot is not None:
+            if slot is not None and self._is_pinned(slot):  # a report that comes twice finds it written
                 await loop.run_in_executor(self._pool, self._write_shard, slot, step, world_size)
                 await loop.run_in_executor(self._pool, self._commit, step, world_size)
         except CheckpointError as error:
@@ -92,6 +92,10 @@ class CheckpointWriter:
         finally:
             self._memory.release(rank, step)
             del self._pending[rank, step]
+
+    def _is_pinned(self, slot: Path) -> bool:
+        header = self._memory.header(slot)
+        return header is not None and header.persist
 
     def _write_shard(self, slot: Path, step: int, world_size: int) -> None:
         write_shard(slot, self._directory.step_directory(step), run=self._run, world_size=world_size)

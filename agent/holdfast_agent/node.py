@@ -94,10 +94,11 @@ class Node:
     def _report(self, rank: Rank, report: session.Report) -> None:
         self.reports_total += 1
         first_steps = rank.steps_done == 0 and report.steps
+        steps = rank.new_steps(report)
         rank.apply(report)
         if first_steps:
             self.changed.set()  # a recovery may have ended with this step
-        for step in report.steps:
+        for step in steps:
             self.step_durations.observe(step.duration_s)
             for summary in self._summaries.add(rank.rank, step):
                 self.link.emit(store.Event(generation=self.generation, step_summary=summary))

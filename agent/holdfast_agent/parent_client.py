@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast_agent.processes import AgentError, reap
+from holdfast_agent.processes import AgentError, kill_session, reap
 from holdfast_agent.warm_parent import MESSAGE_BYTES, modules_to_preload
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
@@ -74,6 +74,9 @@ class WarmParentClient:
         self._leaving = True
         if self._connection is not None:
             await self._send(pb.ParentRequest(leave=pb.Leave()))
+            return
+        for child in self._own_children:  # started a moment ago, and not reached yet: it has no ranks
+            kill_session(child)
 
     async def _ask(self, request: pb.ParentRequest, future: "asyncio.Future[Reply]") -> Reply:
         try:

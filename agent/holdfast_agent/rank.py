@@ -29,6 +29,8 @@ class Rank:
     device: str = ""
     first_step_ended_unix_s: float = 0.0
     steps_done: int = 0
+    newest_step: int = -1
+    """Of the steps reported as finished."""
     outbox: "asyncio.Queue[session.AgentMessage | None] | None" = None
     """To the rank's session, None in it ends the session; no outbox while there is none."""
     # For /metrics.
@@ -65,7 +67,7 @@ class Rank:
             self.progress = report.progress
             self.stalled_s = 0.0
             self.last_progress_unix_s = time.time()
-        for step in report.steps:
+        for step in self.new_steps(report):
             self._finish_step(step)
         if report.HasField("memory"):
             self.memory = report.memory
@@ -73,8 +75,13 @@ class Rank:
         self.snapshots_skipped = report.snapshots_skipped_total
         self.reporter_cpu_s = report.reporter_cpu_s
 
+    def new_steps(self, report: session.Report) -> list[session.StepRecord]:
+        """Return the steps that an earlier report has not told: after a reconnection one may come twice."""
+        return [step for step in report.steps if step.step > self.newest_step]
+
     def _finish_step(self, step: session.StepRecord) -> None:
         self.steps_done += 1
+        self.newest_step = step.step
         self.last_step_s = step.duration_s
         if not self.first_step_ended_unix_s:
             self.first_step_ended_unix_s = step.ended_unix_s

@@ -129,18 +129,18 @@ class SnapshotMemory:
                     slot.set_persist(False)
 
     def keep_only(self, step: int) -> None:
-        """Forget every snapshot that is not of ``step``, and unpin all slots; -1 forgets all.
+        """Forget every snapshot but those of ``step``, and of older steps that are pinned; -1 forgets all.
 
-        Call it while no rank is alive, before the next generation starts.
+        What is pinned belongs to a checkpoint under way: it is still good, unless the run goes back before it. Call
+        this while no rank is alive, before the next generation starts.
         """
         with self._lock:
             for rank, files in self._files.items():
-                kept = [path for path, header in self._complete(rank) if header.step == step]
+                complete = dict(self._complete(rank))
                 for file in files:
-                    with Slot(file.path) as slot:
-                        if file.path in kept:
-                            slot.set_persist(False)
-                        else:
+                    header = complete.get(file.path)
+                    if header is None or not (header.step == step or (header.persist and header.step < step)):
+                        with Slot(file.path) as slot:
                             slot.invalidate()
                 self._drop_retired(rank)
 

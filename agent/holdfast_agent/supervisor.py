@@ -270,6 +270,8 @@ class Supervisor:
                 node.ranks[rank.rank] = rank
             else:
                 self._watch(rank)
+        for rank in node.ranks.values():
+            node.writer.schedule_pinned(rank.rank, saved.start.world_size)
         alive = sum(rank.is_alive for rank in node.ranks.values())
         log.info("adopted generation %d: %d ranks, %d alive", saved.generation, len(node.ranks), alive)
 

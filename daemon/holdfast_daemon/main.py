@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from typing import Any
 
 from prometheus_client import start_http_server
 from prometheus_client.registry import CollectorRegistry
@@ -49,8 +50,9 @@ async def _serve(options: DaemonOptions) -> None:
         asyncio.get_running_loop().add_signal_handler(number, terminated.set)
     discovery = asyncio.create_task(runs.discover())
     ended = asyncio.create_task(terminated.wait())
-    done, _ = await asyncio.wait([discovery, ended], return_when=asyncio.FIRST_COMPLETED)
-    for task in (discovery, ended):
+    tasks: list[asyncio.Task[Any]] = [discovery, ended]
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
         await redis_client.end(task)
     await runs.close()
     await server.stop(grace=0.5)

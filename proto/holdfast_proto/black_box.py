@@ -17,7 +17,9 @@ than its neighbour, never a torn number.
 import mmap
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 MAGIC = b"HFBBOX\x00\x01"
@@ -104,12 +106,10 @@ class BlackBoxWriter:
         self._groups = 0
         self._channels = 0
         self._calls = 0
-        self._moment = _MOMENT.pack_into
+        self.moment: Callable[[int, int, int], None] = partial(_MOMENT.pack_into, self._buffer, _MOMENT_OFFSET)
+        """Record the step and phase that the training thread is in: (step, phase, Unix time in ns). A bare store,
+        because it is called several times a step."""
         self.moment(-1, 1, 0)
-
-    def moment(self, step: int, phase: int, unix_ns: int) -> None:
-        """Record the step and phase that the training thread is in."""
-        self._moment(self._buffer, _MOMENT_OFFSET, step, phase, unix_ns)
 
     def last_words(self, text: str) -> None:
         """Keep the end of ``text``: what the rank has to say before it ends."""

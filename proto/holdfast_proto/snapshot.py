@@ -12,7 +12,6 @@ become a checkpoint, the agent clears it when it has read the slot.
 """
 
 import contextlib
-import dataclasses
 import json
 import mmap
 import os
@@ -63,7 +62,7 @@ class TensorEntry:
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> "TensorEntry":
-        """Build from :func:`dataclasses.asdict` after a trip through JSON."""
+        """Build from the fields of an entry after a trip through JSON."""
         tuples = {key: tuple(entry[key]) for key in ("shape", "global_shape", "global_offset")}
         return cls(**{**entry, **tuples})
 
@@ -96,7 +95,7 @@ class Meta:
     def encode(self) -> bytes:
         """Return the UTF-8 JSON of this meta."""
         return json.dumps(
-            {"tree": self.tree, "tensors": [dataclasses.asdict(entry) for entry in self.tensors]},
+            {"tree": self.tree, "tensors": [vars(entry) for entry in self.tensors]},
             separators=(",", ":"),
         ).encode()
 

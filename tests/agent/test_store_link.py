@@ -10,7 +10,7 @@ from tests.proto.store_server import StoreServer
 
 from holdfast_agent import store_link
 from holdfast_agent.store_link import StoreLink
-from holdfast_proto import keys
+from holdfast_proto import keys, redis_client
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -133,11 +133,8 @@ async def test_a_receiver_that_is_cancelled_ends_whatever_it_is_doing(store_serv
             receiver = asyncio.create_task(link.receive_commands("0", handle))
             for _ in range(moment):
                 await asyncio.sleep(0)
-            receiver.cancel()
-            await asyncio.wait([receiver], timeout=1.5)
-            has_ended = receiver.done()
-            await end(receiver)
-            assert has_ended, f"cancelled after {moment} turns of the loop, it went on"
+            await asyncio.wait_for(redis_client.end(receiver), 5)
+            assert receiver.cancelled()
 
 
 async def test_publishing_puts_back_what_an_emptied_store_has_lost(store_server: StoreServer) -> None:

@@ -45,14 +45,14 @@ def test_a_number_that_is_not_finite_is_told_with_its_rank(quantity: str, number
     assert list(summary.nonfinite) == [store.NonFinite(rank=1, quantity=quantity)]
 
 
-def test_a_step_that_a_rank_never_reports_is_closed_with_the_step_after_the_next() -> None:
+def test_a_step_that_a_rank_never_reports_is_closed_before_the_next_one() -> None:
     summaries = StepSummaries(generation=1, ranks=2)
     closed: list[int] = []
     for step in range(4):
         for rank in range(2):
             if (rank, step) != (1, 1):
                 closed += [summary.step for summary in summaries.add(rank, StepRecord(step=step))]
-    assert closed == [0, 2, 1, 3]
+    assert closed == [0, 1, 2, 3]
 
 
 def test_steps_may_be_open_side_by_side() -> None:

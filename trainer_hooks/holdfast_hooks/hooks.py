@@ -83,6 +83,8 @@ class Hooks:
         self._black_box = _open_black_box(self._context, identity, self._once)
         if self._black_box is not None:
             self._timeline = Timeline(self._black_box.moment)
+        # Straight to the timeline: called several times a step, it shall not cost a second frame.
+        self.enter = self._timeline.enter  # type: ignore[method-assign]
         self._sidecar = Sidecar(
             context=self._context,
             identity=identity,
@@ -145,8 +147,10 @@ class Hooks:
             self._note("learning_rate", learning_rate)
         if validation_loss is not None:
             self._note("validation_loss", validation_loss)
-        if tokens is not None:
-            self._count_tokens(tokens)
+        if type(tokens) is int and tokens >= 0:
+            values["tokens"] = values.get("tokens", 0) + tokens  # type: ignore[operator]
+        elif tokens is not None:
+            self._once.warn("tokens is not reported", "give a whole number as an int")
 
     def close(self) -> None:
         """Send what is left (two seconds at most) and undo every patch."""
@@ -185,13 +189,6 @@ class Hooks:
             self._timeline.values[name] = to_scalar(value)
         except (TypeError, ValueError, RuntimeError) as error:
             self._once.warn(f"{name} is not reported", error)
-
-    def _count_tokens(self, tokens: int) -> None:
-        if not isinstance(tokens, int) or tokens < 0:
-            self._once.warn("tokens is not reported", "give a whole number as an int")
-            return
-        values = self._timeline.values
-        values["tokens"] = values.get("tokens", 0) + tokens  # type: ignore[operator]
 
     def _keep_words(self, words: str) -> None:
         if self._black_box is not None:

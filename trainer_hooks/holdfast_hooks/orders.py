@@ -13,14 +13,15 @@ class StepOrders:
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._due: dict[int, bool] = {}
+        self.due: dict[int, bool] = {}
+        """By step; empty almost always."""
 
     def place(self, step: int) -> bool:
         """Ask for the end of ``step``; False if that has passed (reporter thread)."""
-        self._due[step] = True
+        self.due[step] = True
         too_late = self._timeline.boundary >= step
-        return not (too_late and self._due.pop(step, False))
+        return not (too_late and self.due.pop(step, False))
 
     def take(self, step: int) -> bool:
         """Whether something is due at the end of ``step``, once (training thread)."""
-        return bool(self._due) and self._due.pop(step, False)
+        return self.due.pop(step, False)

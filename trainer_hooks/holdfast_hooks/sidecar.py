@@ -98,8 +98,9 @@ class Sidecar:
         """Close ``step``, the newest of a loop that ends before ``until``; return whether to stop here."""
         # The order of these two lines is what StepOrders relies on.
         self._timeline.boundary = step
-        stop = self._stop_orders.take(step)
-        ordered = self._snapshot_orders.take(step)
+        # Hardly ever is anything due: looking is cheaper than asking.
+        stop = bool(self._stop_orders.due) and self._stop_orders.take(step)
+        ordered = bool(self._snapshot_orders.due) and self._snapshot_orders.take(step)
         if self._snapshots is not None:
             taken = self._snapshots.at_boundary(step, ordered=ordered, last=stop or step + 1 == until)
             self._sources.snapshots_skipped_total = self._snapshots.skipped_total

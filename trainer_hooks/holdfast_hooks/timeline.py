@@ -22,6 +22,18 @@ class Timeline:
         moment: told (step, phase, Unix time in ns) whenever one of them changes.
     """
 
+    __slots__ = (
+        "_began_ns",
+        "_moment",
+        "_phase_ns",
+        "_since_ns",
+        "_unix_offset_ns",
+        "boundary",
+        "phase",
+        "step",
+        "values",
+    )
+
     def __init__(self, moment: Callable[[int, int, int], None]) -> None:
         self.step = -1
         self.phase: int = Phase.INIT

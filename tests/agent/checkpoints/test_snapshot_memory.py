@@ -222,20 +222,20 @@ def test_pinned_slot_is_found_first_and_handed_back(memory: SnapshotMemory, snap
     assert memory.complete_steps(0) == [7]
 
 
-def test_only_the_step_to_restore_is_kept(memory: SnapshotMemory, snapshots: "Snapshots") -> None:
+def test_only_the_step_to_restore_is_kept_and_what_is_pinned_before_it(
+    memory: SnapshotMemory, snapshots: "Snapshots"
+) -> None:
     old = memory.grant(0, 64 * KIB, ranks_on_node=2).paths
     snapshots.fill(old[0], 0, 9)
     paths = memory.grant(0, 128 * KIB, ranks_on_node=2).paths
-    for path, step in zip(paths, (7, 8), strict=False):
+    for path, step in zip(paths, (7, 8, 6), strict=True):
         snapshots.fill(path, 0, step, persist=True)
-    with Slot(paths[2]) as slot:
-        slot.begin(generation=1, step=7, rank=0)
     memory.keep_only(7)
     headers = [memory.header(path) for path in paths]
     assert [header and (header.state, header.persist) for header in headers] == [
-        (SlotState.COMPLETE, False),
+        (SlotState.COMPLETE, True),
         (SlotState.EMPTY, False),
-        (SlotState.EMPTY, False),
+        (SlotState.COMPLETE, True),
     ]
     assert not old[0].exists()
     memory.keep_only(-1)
