@@ -11,7 +11,7 @@ from holdfast_cli.commands.options import Json
 def demo(
     *,
     seed: Annotated[int, typer.Option(help="Seed of both runs.", min=0)] = 0,
-    steps: Annotated[int, typer.Option(help="Optimizer steps of each run.")] = 120,
+    steps: Annotated[int, typer.Option(help="Optimizer steps of each run.")] = 90,
     keep: Annotated[Path | None, typer.Option(help="Keep both runs, logs and checkpoints, in this folder.")] = None,
     json: Json = False,
 ) -> None:
