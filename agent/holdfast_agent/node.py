@@ -60,6 +60,7 @@ class Node:
         self.generation = generation
         self.start_order = order
         self.ranks = {}
+        self.acks = {}
         self._summaries = StepSummaries(generation, order.ranks)
 
     def admit(self, hello: session.Hello) -> Rank | None:

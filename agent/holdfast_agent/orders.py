@@ -59,7 +59,7 @@ class Orders:
                 await self._supervisor.stop()
                 node.changed.set()
             case "gather_evidence":
-                captured = await evidence.gather(node, command.gather_evidence)
+                captured = await self._gather(command.gather_evidence)
                 node.link.emit(store.Event(generation=command.generation, evidence_captured=captured))
             case "take_checkpoint":
                 task = asyncio.create_task(self._take_checkpoint(command.take_checkpoint.step))
@@ -68,6 +68,13 @@ class Orders:
             case "finish":
                 if not self.finished.done():
                     self.finished.set_result(command.finish.outcome)
+
+    async def _gather(self, order: store.GatherEvidence) -> store.EvidenceCaptured:
+        try:
+            return await evidence.gather(self._node, order)
+        except OSError as error:
+            log.error("evidence of %s cannot be kept: %s", order.incident, error)
+            return store.EvidenceCaptured(incident=order.incident)
 
     async def _take_checkpoint(self, step: int) -> None:
         """Ask every rank for a persistent snapshot at the end of ``step``; all must take it, or none counts."""

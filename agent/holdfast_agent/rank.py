@@ -29,6 +29,8 @@ class Rank:
     device: str = ""
     first_step_ended_unix_s: float = 0.0
     steps_done: int = 0
+    adopted_from_step: int | None = None
+    """The first step of its generation, if an earlier agent started it: what it did since then is not known here."""
     newest_step: int = -1
     """Of the steps reported as finished."""
     outbox: "asyncio.Queue[session.AgentMessage | None] | None" = None
@@ -63,6 +65,9 @@ class Rank:
     def apply(self, report: session.Report) -> None:
         """Fold in a report; any change of progress ends a stall."""
         self.silent_s = 0.0
+        if self.adopted_from_step is not None:
+            self.steps_done = max(0, report.progress.step - self.adopted_from_step)
+            self.adopted_from_step = None
         if report.progress != self.progress:
             self.progress = report.progress
             self.stalled_s = 0.0

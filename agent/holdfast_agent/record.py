@@ -1,6 +1,7 @@
 """The agent's memory on disk: enough to find its ranks again after it was killed."""
 
 import fcntl
+import logging
 import os
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from google.protobuf.message import DecodeError
 
 from holdfast_agent.processes import AgentError
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
+
+log = logging.getLogger(__name__)
 
 
 def load(path: Path) -> AgentRecord | None:
@@ -19,10 +22,16 @@ def load(path: Path) -> AgentRecord | None:
 
 
 def save(path: Path, record: AgentRecord) -> None:
-    """Replace the record atomically. Not flushed: it matters only while this machine is up."""
+    """Replace the record atomically. Not flushed: it matters only while this machine is up.
+
+    On a full disk the old one stays, and training goes on: an agent that died now would leave its ranks alone.
+    """
     temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(record.SerializeToString())
-    temporary.rename(path)
+    try:
+        temporary.write_bytes(record.SerializeToString())
+        temporary.rename(path)
+    except OSError as error:
+        log.error("cannot keep the record of this node's ranks in --directory: %s: free space there", error)
 
 
 def lock(path: Path) -> int:

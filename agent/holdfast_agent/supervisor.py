@@ -263,8 +263,11 @@ class Supervisor:
         self._last_command = saved.last_command
         self._rendezvous_pid = saved.rendezvous_pid
         node.begin_generation(saved.generation, saved.start)
+        first_step = 0 if saved.start.source == store.SOURCE_SEED else saved.start.step + 1
         for entry in saved.ranks:
-            rank = Rank(entry.rank, saved.generation, entry.rank - saved.start.first_rank, entry.pid, entry.start_ticks)
+            local_rank = entry.rank - saved.start.first_rank
+            rank = Rank(entry.rank, saved.generation, local_rank, entry.pid, entry.start_ticks)
+            rank.adopted_from_step = first_step
             if entry.HasField("exit"):
                 rank.exit, rank.life = entry.exit, store.LIFE_EXITED
                 node.ranks[rank.rank] = rank

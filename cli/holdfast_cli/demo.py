@@ -108,10 +108,15 @@ class Demo:
             return _Ended(status, tuple(local.incidents()), final)
 
     def _local_options(self, directory: Path, name: str) -> LocalRunOptions:
-        flags = ["--config", str(CONFIGURATION), "--train.steps", str(self._options.steps)]
+        flags = {
+            "--config": CONFIGURATION,
+            "--train.steps": self._options.steps,
+            "--train.seed": self._options.seed,
+            "--data.cache_directory": directory / "corpus",  # goes with everything else
+        }
         return LocalRunOptions(
             run=name,
-            command=("python", "-m", "holdfast_trainer", *flags, "--train.seed", str(self._options.seed)),
+            command=("python", "-m", "holdfast_trainer", *(str(word) for flag in flags.items() for word in flag)),
             ranks=RANKS,
             directory=directory,
             snapshot_every=1,

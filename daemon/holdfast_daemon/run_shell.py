@@ -85,7 +85,8 @@ class RunShell:
         while not self._dismissed:
             try:
                 if self._is_over():
-                    await self._store.retire()
+                    assert self.state is not None
+                    await self._store.retire(self.state.record.nodes)
                     return
                 if await self._lead():
                     await self._turn()

@@ -1,5 +1,6 @@
 """One run in Redis, as a daemon reads it and, while it leads, writes it."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import redis.asyncio
@@ -137,8 +138,11 @@ class RunStore:
         data = command.SerializeToString()
         await self._write("XADD", stream, "MAXLEN", "~", COMMANDS_KEPT, "*", "command", data)
 
-    async def retire(self) -> None:
+    async def retire(self, nodes: Iterable[str]) -> None:
         """Take an ended run off the list; what it leaves expires in a day."""
         await self._client.srem(keys.RUNS, self._run)
-        for make in (keys.spec, keys.state, keys.events, keys.incidents, keys.nodes, keys.fence):
-            await self._client.expire(make(self._run), ENDED_RUN_TTL_S)
+        left = [
+            make(self._run) for make in (keys.spec, keys.state, keys.events, keys.incidents, keys.nodes, keys.fence)
+        ]
+        for key in (*left, *(keys.commands(self._run, node) for node in nodes)):
+            await self._client.expire(key, ENDED_RUN_TTL_S)

@@ -146,10 +146,10 @@ def until_step(local: LocalRun, step: int) -> RunStatus:
     return until(local, lambda status: status.newest_step >= step)
 
 
-def finish(local: LocalRun, undisturbed: Path, runs: Runs, name: str) -> RunStatus:
+def finish(local: LocalRun, undisturbed: Path, runs: Runs, name: str, *, step: int = STEPS - 1) -> RunStatus:
     """Wait for the end; the weights must be those of the undisturbed run."""
     runs.hurry(name)
     status = local.wait(timeout_s=PATIENCE_S)
     assert status.phase == RUN_PHASE_FINISHED, status.outcome
-    assert differences(undisturbed, runs.final_checkpoint(name)) == []
+    assert differences(undisturbed, runs.final_checkpoint(name, step)) == []
     return status

@@ -231,8 +231,9 @@ async def test_an_ended_run_is_off_the_list_and_its_keys_expire(store_server: St
             client.set(keys.spec(RUN), store.RunSpec(run=RUN).SerializeToString())
             assert await a.acquire(LONG_S, 0)
             await a.save_record(store.CoordinatorState(run=RUN))
-            await a.retire()
+            client.xadd(keys.commands(RUN, "node"), {"command": b""})
+            await a.retire(["node"])
             assert client.smembers(keys.RUNS) == {b"another"}
-            for key in (keys.spec(RUN), keys.state(RUN), keys.fence(RUN)):
+            for key in (keys.spec(RUN), keys.state(RUN), keys.fence(RUN), keys.commands(RUN, "node")):
                 remaining_s: Any = client.ttl(key)
                 assert 0 < remaining_s <= ENDED_RUN_TTL_S

@@ -1,0 +1,69 @@
+"""Fault after fault, of every kind, at random moments: the run must end as if nothing had happened."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.chaos.conftest import RANKS, Runs, finish, until, until_step
+
+from holdfast_cli.local_run import LocalRun
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING
+
+SEED = 20
+FAULTS = 24
+LONG = 1500
+"""Steps: more than are trained before the last fault."""
+
+
+def kill_rank(local: LocalRun, dice: random.Random) -> None:
+    os.kill(local.rank_pids()[dice.randrange(RANKS)], signal.SIGKILL)
+
+
+def stop_rank(local: LocalRun, dice: random.Random) -> None:
+    os.kill(local.rank_pids()[dice.randrange(RANKS)], signal.SIGSTOP)
+
+
+def kill_warm_parent(local: LocalRun, dice: random.Random) -> None:
+    pid = local.warm_parent_pid()
+    if pid:
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_component(local: LocalRun, dice: random.Random) -> None:
+    pid = local.pid_of(dice.choice(["agent", "daemon"]))
+    if pid:
+        os.kill(pid, signal.SIGKILL)
+
+
+def restart_redis(local: LocalRun, dice: random.Random) -> None:
+    local.restart_redis(empty=dice.random() < 0.5)
+
+
+HARMS: list[Callable[[LocalRun, random.Random], None]] = [
+    kill_rank,
+    stop_rank,
+    kill_warm_parent,
+    kill_component,
+    restart_redis,
+]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_run_outlives_many_faults_of_every_kind(runs: Runs) -> None:
+    dice = random.Random(SEED)
+    with runs.run("calm", steps=LONG, hurry=True) as local:
+        local.wait(timeout_s=900)
+    with runs.run("rough", steps=LONG) as local:
+        until_step(local, 5)
+        for _ in range(FAULTS):
+            newest = until(local, lambda status: status.phase == RUN_PHASE_RUNNING and len(status.ranks) == RANKS)
+            dice.choice(HARMS)(local, dice)
+            time.sleep(dice.expovariate(1.0))  # the next may come before this one is over
+            until(local, lambda status, step=newest.newest_step: status.newest_step > step)  # type: ignore[misc]
+        finish(local, Path(runs.final_checkpoint("calm", LONG - 1)), runs, "rough", step=LONG - 1)
+        assert local.status().restarts > 0 or local.incidents()
