@@ -2,15 +2,14 @@
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
 
-from holdfast_agent.processes import AgentError
 from holdfast_agent.rank import Rank
+from holdfast_proto.sockets import claimed
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import session_pb2_grpc
 
@@ -71,16 +70,10 @@ class RankSessions(session_pb2_grpc.RankAgentServicer):
 
 
 async def serve(node: "Node", socket_path: Path) -> grpc.aio.Server:
-    """Serve ranks on a unix socket, mode 0600. Raises AgentError if the socket cannot be had."""
+    """Serve ranks on a unix socket, mode 0600. Raises OSError if the socket cannot be had."""
     server = grpc.aio.server()
     session_pb2_grpc.add_RankAgentServicer_to_server(RankSessions(node), server)  # type: ignore[no-untyped-call]
-    socket_path.unlink(missing_ok=True)
-    previous = os.umask(0o177)  # the socket must never be open to others, not even for a moment
-    try:
-        server.add_insecure_port(f"unix:{socket_path}")
+    with claimed(socket_path, "--runtime-directory") as target:
+        server.add_insecure_port(target)
         await server.start()
-    except RuntimeError as error:
-        raise AgentError(f"cannot serve ranks on {socket_path}: {error}: choose another --runtime-directory") from error
-    finally:
-        os.umask(previous)
     return server

@@ -1,6 +1,5 @@
 """The operators' service."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import grpc
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.run_shell import RunShell
 from holdfast_daemon.status import status_of
+from holdfast_proto.sockets import claimed
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import control_pb2_grpc
 
@@ -79,13 +79,7 @@ async def serve(service: ControlService, path: Path) -> grpc.aio.Server:
     """Serve operators on a unix socket, mode 0600. Raises OSError if the socket cannot be had."""
     server = grpc.aio.server()
     control_pb2_grpc.add_ControlServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-    path.unlink(missing_ok=True)
-    previous = os.umask(0o177)  # the socket must never be open to others, not even for a moment
-    try:
-        server.add_insecure_port(f"unix:{path}")
+    with claimed(path, "--control") as target:
+        server.add_insecure_port(target)
         await server.start()
-    except RuntimeError as error:
-        raise OSError(f"cannot serve operators on {path}: {error}: choose another --control") from error
-    finally:
-        os.umask(previous)
     return server

@@ -91,7 +91,8 @@ def _is_late(turn: Turn, rank: store.RankState) -> bool:
 def _root_verdict(ranks: Mapping[int, store.RankState], roots: list[int], finding: Finding) -> store.Verdict:
     root = ranks[roots[0]]
     where = f"in {phase_name(root.progress.phase)} of step {root.progress.step}"
-    waiting = sorted({edge.waiter for edge in finding.edges if edge.awaited == root.rank})
+    waits = {edge.waiter: edge.group for edge in finding.edges if edge.awaited == root.rank}
+    waiting = sorted(waiter for waiter, group in waits.items() if group == finding.group)
     if root.life == store.LIFE_EXITED:
         how = "ended while others still wait for it"
     elif root.process_state in ("T", "t"):
@@ -103,7 +104,9 @@ def _root_verdict(ranks: Mapping[int, store.RankState], roots: list[int], findin
     message = f"rank {root.rank} {how}"
     if waiting:
         call = f"{finding.op} {finding.seq} of group {_group_name(ranks, finding.group)}"
-        message += f"; {'rank' if len(waiting) == 1 else 'ranks'} {_list(waiting)} wait for it in {call}"
+        who = f"rank {waiting[0]} waits" if len(waiting) == 1 else f"ranks {_list(waiting)} wait"
+        elsewhere = f", {len(waits) - len(waiting)} elsewhere" if len(waits) > len(waiting) else ""
+        message += f"; {who} for it in {call}{elsewhere}"
     kind = store.VERDICT_KIND_HUNG_COLLECTIVE
     if root.life != store.LIFE_EXITED and root.process_state not in ("T", "t") and root.progress.phase == PHASE_DATA:
         kind = store.VERDICT_KIND_DATA_STALL

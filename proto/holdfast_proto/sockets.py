@@ -1,0 +1,33 @@
+"""Unix sockets that a service takes for itself alone."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def claimed(path: Path, setting: str) -> Iterator[str]:
+    """Yield the gRPC target of a socket to be created at ``path`` within the block, with mode 0600.
+
+    What a dead service has left there is removed. Raises OSError, naming ``setting``, if a living one serves there.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except FileNotFoundError:
+            pass
+        except ConnectionRefusedError:
+            path.unlink()
+        except OSError as error:
+            raise OSError(f"{path} cannot be used as a socket ({error}): choose another {setting}") from error
+        else:
+            raise OSError(f"{path} is in use by another process: choose another {setting}")
+    previous = os.umask(0o177)  # the socket must never be open to others, not even for a moment
+    try:
+        yield f"unix:{path}"
+    except RuntimeError as error:  # what gRPC raises when it cannot bind
+        raise OSError(f"cannot serve on {path} ({error}): choose another {setting}") from error
+    finally:
+        os.umask(previous)
