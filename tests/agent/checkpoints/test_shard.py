@@ -2,7 +2,9 @@ import multiprocessing
 import os
 import random
 import resource
+import shutil
 import subprocess
+import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from tests.agent.checkpoints.conftest import Snapshots
 
 MIB = 1 << 20
+
+NOBODY = 65534
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -233,11 +237,38 @@ def test_read_only_file_system_is_one_line_with_the_fix(snapshots: "Snapshots", 
         write_shard(snapshots.slot(0, 1), small_tmpfs / "step", run="run", world_size=1)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_directory_without_permission_is_one_line_with_the_fix(snapshots: "Snapshots", tmp_path: Path) -> None:
-    (tmp_path / "closed").mkdir(mode=0o500)
-    with pytest.raises(CheckpointError, match=r"Permission denied: make it writable .* --checkpoints"):
-        write_shard(snapshots.slot(0, 1), tmp_path / "closed" / "step", run="run", world_size=1)
+def test_directory_without_permission_is_one_line_with_the_fix(snapshots: "Snapshots") -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "closed").mkdir(mode=0o500)
+        slot = Path(shutil.copy(snapshots.slot(0, 1), folder))
+        if os.geteuid() == 0:
+            os.chown(slot, NOBODY, NOBODY)
+        message = error_of_writing(slot, folder / "closed" / "step")
+    assert "Permission denied: make it writable" in message
+    assert "--checkpoints" in message
+
+
+def error_of_writing(slot: Path, directory: Path) -> str:
+    """Write as an ordinary user, for root may write everywhere; return the error."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def write() -> None:
+        if os.geteuid() == 0:
+            os.seteuid(NOBODY)
+        try:
+            write_shard(slot, directory, run="run", world_size=1)
+        except CheckpointError as error:
+            sender.send_bytes(str(error).encode())
+
+    process = context.Process(target=write)
+    process.start()
+    assert receiver.poll(20)
+    message = receiver.recv_bytes().decode()
+    process.join()
+    return message
 
 
 def test_path_below_a_file_is_one_line_with_the_fix(snapshots: "Snapshots", tmp_path: Path) -> None:
