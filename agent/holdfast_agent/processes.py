@@ -22,7 +22,7 @@ def become_subreaper() -> None:
 def stat_fields(pid: int) -> list[str] | None:
     """Return the fields of /proc/PID/stat from the third (state) on, or None if there is no such process."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a program may be called anything
     except OSError:
         return None
     return text.rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""What /proc tells about a process, and ending one for certain."""
+"""Naming processes for good, finding those of a run, and ending them for certain."""
 
 import os
 import signal
@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from holdfast_agent.processes import is_alive, start_ticks
 
 
 @dataclass(frozen=True)
@@ -20,20 +22,13 @@ class ProcessIdentity:
 
     def is_alive(self) -> bool:
         """Whether it still runs (a zombie does not)."""
-        fields = _stat_fields(self.pid)
-        return fields is not None and int(fields[19]) == self.start_ticks and fields[0] not in "ZX"
+        return is_alive(self.pid, self.start_ticks)
 
 
 def identify(pid: int) -> ProcessIdentity | None:
     """Return the identity of the process that has ``pid`` now, or None if there is none."""
-    fields = _stat_fields(pid)
-    return None if fields is None else ProcessIdentity(pid, int(fields[19]))
-
-
-def process_state(pid: int) -> str:
-    """Return the letter of /proc/PID/stat (R S D T t Z), or "" if there is no such process."""
-    fields = _stat_fields(pid)
-    return "" if fields is None else fields[0]
+    ticks = start_ticks(pid)
+    return ProcessIdentity(pid, ticks) if ticks else None
 
 
 def marked_processes(variable: str, value: str) -> Iterator[ProcessIdentity]:
@@ -74,11 +69,3 @@ def end_process(process: subprocess.Popen[bytes], patience_s: float) -> int:
         except subprocess.TimeoutExpired:
             process.kill()
     return process.wait()
-
-
-def _stat_fields(pid: int) -> list[str] | None:
-    """Fields 3 and on of /proc/PID/stat: those after the command's name, which may hold anything."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None

@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import logging
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -73,7 +74,6 @@ class RunShell:
         self._alone_since: float | None = None
         self._outbox: collections.deque[Action] = collections.deque()
         self._record_unsaved = False
-        self._sent = 0
         self.state: CoreState | None = None
         """The core's state, or as much of the leader's as the store holds; None while nothing is known."""
         self.leads = False
@@ -208,9 +208,9 @@ class RunShell:
         self.counters.operations += 1
         match action:
             case Send(node=node, command=command):
-                if not command.id:
-                    self._sent += 1
-                    command.id = f"{self._store.fence}-{self._sent}"
+                # Given once: an order whose writing was cut off is written again under the same id. Not counted: the
+                # next daemon of this name may hold the same lease, and would count from the start.
+                command.id = command.id or uuid.uuid4().hex
                 command.fence = self._store.fence
                 await self._store.send(node, command)
             case SaveIncident(incident=incident):

@@ -1,5 +1,6 @@
 """Fault after fault, of every kind, at random moments: the run must end as if nothing had happened."""
 
+import contextlib
 import os
 import random
 import signal
@@ -62,7 +63,8 @@ def test_a_run_outlives_many_faults_of_every_kind(runs: Runs) -> None:
         until_step(local, 5)
         for _ in range(FAULTS):
             newest = until(local, lambda status: status.phase == RUN_PHASE_RUNNING and len(status.ranks) == RANKS)
-            dice.choice(HARMS)(local, dice)
+            with contextlib.suppress(ProcessLookupError):  # it was just ended by the fault before
+                dice.choice(HARMS)(local, dice)
             time.sleep(dice.expovariate(1.0))  # the next may come before this one is over
             until(local, lambda status, step=newest.newest_step: status.newest_step > step)  # type: ignore[misc]
         finish(local, Path(runs.final_checkpoint("calm", LONG - 1)), runs, "rough", step=LONG - 1)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import WaitFor
 
+from holdfast_agent.processes import process_state
 from holdfast_cli.faults import FaultInjector, Hang, Kill
-from holdfast_cli.processes import process_state
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_FORWARD_BACKWARD
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (

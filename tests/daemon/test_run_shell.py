@@ -260,3 +260,20 @@ async def test_a_store_that_is_away_when_a_run_retires_does_not_end_the_daemon(
         await until(lambda: it.task.done() or it.shell.counters.failures > failures + 1, "it has tried to retire")
         store_server.start()
         await asyncio.wait_for(it.task, 30)
+
+
+async def test_a_daemon_that_is_back_within_its_lease_gives_orders_that_are_not_taken_for_old_ones(
+    store_server: StoreServer, folder: Path
+) -> None:
+    publish_spec(store_server)
+    async with FakeAgent(store_server.url) as agent:
+        async with daemon(folder, store_server, lease_s=60.0) as first:
+            await train(first, agent)
+            await first.until_phase(store.RUN_PHASE_RUNNING)
+        async with daemon(folder, store_server, lease_s=60.0) as second:
+            await until(lambda: second.shell.leads, "the same name holds the same lease")
+            second.shell.order_stop()
+            await until(lambda: agent.outcome, "the agent is told")
+        start, finish = agent.commands
+    assert start.fence == finish.fence
+    assert start.id != finish.id

@@ -522,7 +522,7 @@ class Incident(_message.Message):
     def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., generation: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., last_progress_unix_s: _Optional[float] = ..., detected_unix_s: _Optional[float] = ..., recovered_unix_s: _Optional[float] = ..., reached_step: _Optional[int] = ..., resumed_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., state: _Optional[_Union[IncidentState, str]] = ..., actions: _Optional[_Iterable[_Union[IncidentAction, _Mapping]]] = ..., evidence: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CoordinatorState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "command_count", "last_event_id", "incident_count", "step_at_restart", "fence")
+    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -536,7 +536,6 @@ class CoordinatorState(_message.Message):
     UNREADABLE_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     PHASE_SINCE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
-    COMMAND_COUNT_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_ID_FIELD_NUMBER: _ClassVar[int]
     INCIDENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     STEP_AT_RESTART_FIELD_NUMBER: _ClassVar[int]
@@ -554,9 +553,8 @@ class CoordinatorState(_message.Message):
     unreadable_checkpoints: _containers.RepeatedScalarFieldContainer[int]
     outcome: str
     phase_since_unix_s: float
-    command_count: int
     last_event_id: str
     incident_count: int
     step_at_restart: int
     fence: int
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., command_count: _Optional[int] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ...) -> None: ...
