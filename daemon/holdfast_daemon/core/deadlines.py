@@ -50,6 +50,8 @@ class Deadlines:
     _longest_first_step_s: float = 0.0
     _steps_seen: int = 0
     """In this generation."""
+    _has_started_before: bool = False
+    """Whether an earlier generation has shown how long its first steps take: no guess is needed then."""
 
     @classmethod
     def for_preset(cls, preset: "store_pb2.Preset") -> "Deadlines":
@@ -58,7 +60,8 @@ class Deadlines:
 
     def new_generation(self) -> "Deadlines":
         """Return the same deadlines, about to see the first steps of a generation."""
-        return replace(self, _steps_seen=0)
+        has_started = self._has_started_before or self._steps_seen >= _FIRST_STEPS
+        return replace(self, _steps_seen=0, _has_started_before=has_started)
 
     def observe(self, step_duration_s: float, phase_s: Mapping[int, float]) -> "Deadlines":
         """Learn from a finished step. ``phase_s``: Phase number -> seconds of it, for the phases that are known."""
@@ -79,7 +82,8 @@ class Deadlines:
         if phase in _OCCASIONAL:
             return self._occasional_deadline_s(phase)
         if steps_done < _FIRST_STEPS or not self._steps.newest_s:
-            return self._longest(_FIRST_STEPS_S, _FIRST_STEPS_FLOORS, self._longest_first_step_s)
+            least_s = 0.0 if self._has_started_before else _FIRST_STEPS_S
+            return self._longest(least_s, _FIRST_STEPS_FLOORS, self._longest_first_step_s)
         return self._longest(0.0, 1.0, self._steps.p99_s)
 
     def _occasional_deadline_s(self, phase: int) -> float:

@@ -85,6 +85,12 @@ def test_third_step_of_a_run_is_judged_like_the_first_ones_for_want_of_timings()
     assert trained().deadline_s(PHASE_FORWARD_BACKWARD, 2) == 20.0
 
 
+def test_first_steps_of_a_later_generation_are_judged_by_those_of_an_earlier_one() -> None:
+    restarted = trained(0.2).new_generation()
+    assert restarted.deadline_s(PHASE_FORWARD_BACKWARD, 1) == 5.0
+    assert Deadlines.for_preset(PRESET_FAST).new_generation().deadline_s(PHASE_FORWARD_BACKWARD, 1) == 20.0
+
+
 def test_new_generation_keeps_what_was_learned_and_leaves_its_first_steps_out() -> None:
     deadlines = after(trained(*[1.0] * 5).new_generation(), 40.0, 40.0, 1.0)
     assert deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 2) == 3.0
