@@ -43,7 +43,7 @@ AGENT_METRICS = (
     gauge(
         "checkpoint_bytes",
         "run form",
-        "Size of this node's part of the newest checkpoint, before and after compression.",
+        "Size of the newest checkpoint that this agent committed, before and after compression.",
         form=("raw", "stored"),
     ),
     counter("checkpoint_attempts_total", "run", "Checkpoints that this node began to write."),
@@ -60,6 +60,7 @@ AGENT_METRICS = (
         component=("hooks", "agent"),
     ),
     counter("reports_total", "run", "Reports received from this node's ranks."),
+    counter("hook_recorder_failures_total", "run", "Polls of collective progress that failed in the hooks."),
     counter("hook_reporter_cpu_seconds_total", "run rank", "CPU time of the hooks' reporter thread."),
     gauge("store_up", "run", "1 while Redis answers, else 0."),
     counter("store_operations_total", "run", "Redis calls."),

@@ -20,7 +20,7 @@ RUN_METRICS = (
         "run_info",
         "run mode preset",
         "How the run is watched; always 1.",
-        mode=("observe", "notify", "act"),
+        mode=("observe", "act"),
         preset=("fast", "default", "patient"),
     ),
     gauge("run_state", "run state", "1 for the state that the run is in, 0 for the others.", state=RUN_STATES),
@@ -72,6 +72,8 @@ RUN_METRICS = (
 )
 
 SELF_METRICS = (
+    counter("commands_refused_total", "run", "Orders that agents refused: from an older leader or generation."),
+    counter("incident_log_failures_total", "run", "Versions of incidents that could not be appended to the log."),
     gauge("coordinator_leader", "run", "1 if this daemon leads the run, 0 if it stands by."),
     histogram("coordinator_tick_duration_seconds", "", "Duration of one turn of a run's core."),
     counter("coordinator_slow_ticks_total", "", "Turns that took longer than the time between them."),

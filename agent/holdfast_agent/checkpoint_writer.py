@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,7 @@ class CheckpointWriter:
         self._pool = ThreadPoolExecutor(WRITERS, "checkpoint", initializer=lower_priority)
         self._pending: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._failed_steps: set[int] = set()
+        self._commit_lock = threading.Lock()
         self._began: dict[int, float] = {}
         self.committed: list[int] = []
         self.newest_generation = 0
@@ -101,6 +103,10 @@ class CheckpointWriter:
         write_shard(slot, self._directory.step_directory(step), run=self._run, world_size=world_size)
 
     def _commit(self, step: int, world_size: int) -> None:
+        with self._commit_lock:  # two threads may find the set complete at once: it is told once
+            self._commit_once(step, world_size)
+
+    def _commit_once(self, step: int, world_size: int) -> None:
         manifest = self._directory.commit_if_complete(step, world_size=world_size, run=self._run)
         if manifest is None or step in self.committed:
             return

@@ -150,6 +150,10 @@ class AgentCollector(Collector):
             ["run", "component"],
             [([*run, "hooks"], sum(r.dropped for r in ranks)), ([*run, "agent"], link.events_dropped_total)],
         )
+        failures = sum(r.recorder_failures for r in ranks)
+        yield _counter(
+            "holdfast_hook_recorder_failures", "Polls of collective progress that failed.", ["run"], [(run, failures)]
+        )
         yield _counter("holdfast_reports", "Reports received from ranks.", ["run"], [(run, self._node.reports_total)])
         yield _gauge("holdfast_store_up", "1 while Redis answers.", ["run"], [(run, float(link.up))])
         yield _counter("holdfast_store_operations", "Redis operations tried.", ["run"], [(run, link.operations_total)])

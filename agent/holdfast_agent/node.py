@@ -154,7 +154,6 @@ class Node:
             fence=self.fence,
             stopped=self.stopped,
             ranks=[rank.state(self.memory.complete_steps(rank.rank)) for rank in self.ranks.values()],
-            capacity=self.spec.ranks_per_node,
             checkpoints=self.writer.committed,
             checkpoint_generation=self.writer.newest_generation,
             reported_unix_s=time.time(),

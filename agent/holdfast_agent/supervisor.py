@@ -248,7 +248,6 @@ class Supervisor:
             fence=node.fence,
             last_command=self._last_command,
             ranks=ranks,
-            warm_parent_socket=str(self._options.parent_socket),
             warm_parent_pid=self.parent.pid,
             rendezvous_pid=self._rendezvous_pid,
             spec=node.spec,

@@ -49,6 +49,7 @@ class DaemonCollector(Collector):
         yield from _number_families(led)
         yield from _incident_families(led)
         yield from _checkpoint_families(led)
+        yield from _lost_families(led, shells)
         yield from _self_families(shells)
 
 
@@ -207,6 +208,21 @@ def _incident_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
         "From the last progress to the next completed step.",
         ["run", "stage"],
         (((run, "total"), s.totals.recoveries_s) for run, s in led.items()),
+    )
+
+
+def _lost_families(led: Mapping[str, CoreState], shells: Mapping[str, RunShell]) -> Iterator[Metric]:
+    yield _counter(
+        "commands_refused",
+        "Orders that agents refused.",
+        ["run"],
+        (((r,), float(s.totals.refused_commands)) for r, s in led.items()),
+    )
+    yield _counter(
+        "incident_log_failures",
+        "Versions of incidents that could not be appended to the log.",
+        ["run"],
+        (((run,), float(shell.log_failures)) for run, shell in shells.items()),
     )
 
 

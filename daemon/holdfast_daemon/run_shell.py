@@ -80,6 +80,11 @@ class RunShell:
         self.store_up = False
         self.counters = ShellCounters()
 
+    @property
+    def log_failures(self) -> int:
+        """Versions of incidents that the log could not take."""
+        return self._log.failures_total
+
     async def run(self) -> None:
         """Lead, or stand by, until the run has ended and all its nodes have left."""
         while not self._dismissed:

@@ -29,7 +29,7 @@ class FakeAgent:
     def __init__(self, store_url: str) -> None:
         self._client = connect(store_url)
         self.link = StoreLink(self._client, RUN, NODE)
-        self.state = store.NodeState(run=RUN, node=NODE, instance=SPEC.instance, ready=True, stopped=True, capacity=2)
+        self.state = store.NodeState(run=RUN, node=NODE, instance=SPEC.instance, ready=True, stopped=True)
         self.commands: list[store.NodeCommand] = []
         self.outcome = ""
         self._tasks: list[asyncio.Task[None]] = []

@@ -34,7 +34,6 @@ class ModeName(StrEnum):
     """How far the daemon may go by itself."""
 
     OBSERVE = "observe"
-    NOTIFY = "notify"
     ACT = "act"
 
 
@@ -45,7 +44,6 @@ _PRESETS = {
 }
 _MODES = {
     ModeName.OBSERVE: store_pb2.MODE_OBSERVE,
-    ModeName.NOTIFY: store_pb2.MODE_NOTIFY,
     ModeName.ACT: store_pb2.MODE_ACT,
 }
 
@@ -71,7 +69,7 @@ def run(
         PresetName, typer.Option(help="Shortest silence that is judged: fast 1 s, default 5 s, patient 60 s.")
     ] = PresetName.DEFAULT,
     mode: Annotated[
-        ModeName, typer.Option(help="observe: verdicts only; notify: and alerts; act: and checkpoints and restarts.")
+        ModeName, typer.Option(help="observe: verdicts, evidence and metrics; act: and restarts.")
     ] = ModeName.ACT,
     redis: Redis = None,
     redis_password_file: RedisPasswordFile = None,

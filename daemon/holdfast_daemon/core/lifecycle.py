@@ -68,7 +68,6 @@ def begin_generation(turn: Turn) -> None:
     turn.update(
         first_exit_unix_s=0.0,
         noted=frozenset(),
-        suspected=False,
         counted_steps={},
         pending_steps={},
         loss_watch=turn.state.loss_watch.reset(),

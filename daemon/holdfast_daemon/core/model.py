@@ -123,8 +123,6 @@ class CoreState:
     """When the commands of the present phase were last sent."""
     noted: frozenset[str] = frozenset()
     """What has been told in this generation and is not to be told again."""
-    suspicions_resolved: int = 0
-    suspected: bool = False
     counted_steps: Mapping[str, int] = field(default_factory=dict)
     """Per node, the newest step whose summary was counted."""
     pending_steps: Mapping[int, store.StepSummary] = field(default_factory=dict)

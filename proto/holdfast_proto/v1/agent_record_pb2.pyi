@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentRecord(_message.Message):
-    __slots__ = ("run", "node", "instance", "generation", "fence", "last_command", "ranks", "warm_parent_socket", "warm_parent_pid", "spec", "start", "rendezvous_pid")
+    __slots__ = ("run", "node", "instance", "generation", "fence", "last_command", "ranks", "warm_parent_pid", "spec", "start", "rendezvous_pid")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -16,7 +16,6 @@ class AgentRecord(_message.Message):
     FENCE_FIELD_NUMBER: _ClassVar[int]
     LAST_COMMAND_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
-    WARM_PARENT_SOCKET_FIELD_NUMBER: _ClassVar[int]
     WARM_PARENT_PID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -28,23 +27,20 @@ class AgentRecord(_message.Message):
     fence: int
     last_command: str
     ranks: _containers.RepeatedCompositeFieldContainer[RankRecord]
-    warm_parent_socket: str
     warm_parent_pid: int
     spec: _store_pb2.RunSpec
     start: _store_pb2.StartGeneration
     rendezvous_pid: int
-    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., instance: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., last_command: _Optional[str] = ..., ranks: _Optional[_Iterable[_Union[RankRecord, _Mapping]]] = ..., warm_parent_socket: _Optional[str] = ..., warm_parent_pid: _Optional[int] = ..., spec: _Optional[_Union[_store_pb2.RunSpec, _Mapping]] = ..., start: _Optional[_Union[_store_pb2.StartGeneration, _Mapping]] = ..., rendezvous_pid: _Optional[int] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., instance: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., last_command: _Optional[str] = ..., ranks: _Optional[_Iterable[_Union[RankRecord, _Mapping]]] = ..., warm_parent_pid: _Optional[int] = ..., spec: _Optional[_Union[_store_pb2.RunSpec, _Mapping]] = ..., start: _Optional[_Union[_store_pb2.StartGeneration, _Mapping]] = ..., rendezvous_pid: _Optional[int] = ...) -> None: ...
 
 class RankRecord(_message.Message):
-    __slots__ = ("rank", "pid", "start_ticks", "slots", "exit")
+    __slots__ = ("rank", "pid", "start_ticks", "exit")
     RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     START_TICKS_FIELD_NUMBER: _ClassVar[int]
-    SLOTS_FIELD_NUMBER: _ClassVar[int]
     EXIT_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     start_ticks: int
-    slots: _containers.RepeatedScalarFieldContainer[str]
     exit: _store_pb2.RankExit
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., start_ticks: _Optional[int] = ..., slots: _Optional[_Iterable[str]] = ..., exit: _Optional[_Union[_store_pb2.RankExit, _Mapping]] = ...) -> None: ...
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., start_ticks: _Optional[int] = ..., exit: _Optional[_Union[_store_pb2.RankExit, _Mapping]] = ...) -> None: ...

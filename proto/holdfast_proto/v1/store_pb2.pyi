@@ -12,7 +12,6 @@ class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     MODE_UNSPECIFIED: _ClassVar[Mode]
     MODE_OBSERVE: _ClassVar[Mode]
-    MODE_NOTIFY: _ClassVar[Mode]
     MODE_ACT: _ClassVar[Mode]
 
 class Preset(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -70,7 +69,6 @@ class RunPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RUN_PHASE_FAILED: _ClassVar[RunPhase]
 MODE_UNSPECIFIED: Mode
 MODE_OBSERVE: Mode
-MODE_NOTIFY: Mode
 MODE_ACT: Mode
 PRESET_UNSPECIFIED: Preset
 PRESET_FAST: Preset
@@ -195,20 +193,18 @@ class RankState(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ...) -> None: ...
 
 class NodeState(_message.Message):
-    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "capacity", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "fatal", "incarnation", "failed_generation", "failure", "checkpoint_generation")
+    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
-    CAPACITY_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     REPORTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     AGENT_PID_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
-    FATAL_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FAILED_GENERATION_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
@@ -219,18 +215,16 @@ class NodeState(_message.Message):
     fence: int
     stopped: bool
     ranks: _containers.RepeatedCompositeFieldContainer[RankState]
-    capacity: int
     checkpoints: _containers.RepeatedScalarFieldContainer[int]
     reported_unix_s: float
     agent_pid: int
     ready: bool
     instance: str
-    fatal: str
     incarnation: int
     failed_generation: int
     failure: str
     checkpoint_generation: int
-    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., capacity: _Optional[int] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., fatal: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ...) -> None: ...
 
 class StepSummary(_message.Message):
     __slots__ = ("step", "generation", "loss_sum", "loss_count", "validation_loss", "grad_norm", "learning_rate", "tokens", "duration_s", "ended_unix_s", "nonfinite", "phase_s")
