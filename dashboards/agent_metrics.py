@@ -60,6 +60,7 @@ AGENT_METRICS = (
         component=("hooks", "agent"),
     ),
     counter("reports_total", "run", "Reports received from this node's ranks."),
+    counter("hook_recorder_attempts_total", "run", "Polls of collective progress in the hooks."),
     counter("hook_recorder_failures_total", "run", "Polls of collective progress that failed in the hooks."),
     counter("hook_reporter_cpu_seconds_total", "run rank", "CPU time of the hooks' reporter thread."),
     gauge("store_up", "run", "1 while Redis answers, else 0."),

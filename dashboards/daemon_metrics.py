@@ -69,11 +69,12 @@ RUN_METRICS = (
         "run",
         "Expected time between checkpoints at the newest step's pace; 0 when none are scheduled.",
     ),
+    counter("commands_refused_total", "run", "Orders that agents refused: from an older leader or generation."),
+    counter("incident_log_attempts_total", "run", "Versions of incidents to be appended to the daemon's log."),
+    counter("incident_log_failures_total", "run", "Versions of incidents that could not be appended to the log."),
 )
 
 SELF_METRICS = (
-    counter("commands_refused_total", "run", "Orders that agents refused: from an older leader or generation."),
-    counter("incident_log_failures_total", "run", "Versions of incidents that could not be appended to the log."),
     gauge("coordinator_leader", "run", "1 if this daemon leads the run, 0 if it stands by."),
     histogram("coordinator_tick_duration_seconds", "", "Duration of one turn of a run's core."),
     counter("coordinator_slow_ticks_total", "", "Turns that took longer than the time between them."),

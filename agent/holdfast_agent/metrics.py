@@ -150,7 +150,8 @@ class AgentCollector(Collector):
             ["run", "component"],
             [([*run, "hooks"], sum(r.dropped for r in ranks)), ([*run, "agent"], link.events_dropped_total)],
         )
-        failures = sum(r.recorder_failures for r in ranks)
+        attempts, failures = sum(r.recorder_attempts for r in ranks), sum(r.recorder_failures for r in ranks)
+        yield _counter("holdfast_hook_recorder_attempts", "Polls of collective progress.", ["run"], [(run, attempts)])
         yield _counter(
             "holdfast_hook_recorder_failures", "Polls of collective progress that failed.", ["run"], [(run, failures)]
         )

@@ -44,6 +44,7 @@ class Rank:
     snapshots_skipped: int = 0
     reporter_cpu_s: float = 0.0
     recorder_failures: int = 0
+    recorder_attempts: int = 0
 
     @property
     def is_alive(self) -> bool:
@@ -81,6 +82,7 @@ class Rank:
         self.snapshots_skipped = report.snapshots_skipped_total
         self.reporter_cpu_s = report.reporter_cpu_s
         self.recorder_failures = report.recorder_failures_total
+        self.recorder_attempts = report.recorder_attempts_total
 
     def new_steps(self, report: session.Report) -> list[session.StepRecord]:
         """Return the steps that an earlier report has not told: after a reconnection one may come twice."""

@@ -16,10 +16,12 @@ class IncidentLog:
 
     def __init__(self, directory: Path, run: str) -> None:
         self._path = directory / f"incidents-{run}.jsonl"
+        self.attempts_total = 0
         self.failures_total = 0
 
     def append(self, incident: store.Incident) -> None:
         """Append a version; a full disk is counted and logged once, and stops nothing."""
+        self.attempts_total += 1
         line = json.dumps(MessageToDict(incident, preserving_proto_field_name=True))
         try:
             with self._path.open("a") as file:

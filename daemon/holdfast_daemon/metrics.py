@@ -218,11 +218,18 @@ def _lost_families(led: Mapping[str, CoreState], shells: Mapping[str, RunShell])
         ["run"],
         (((r,), float(s.totals.refused_commands)) for r, s in led.items()),
     )
+    logs = {run: shell.log for run, shell in shells.items() if run in led}
+    yield _counter(
+        "incident_log_attempts",
+        "Versions of incidents to be appended to the log.",
+        ["run"],
+        (((run,), float(log.attempts_total)) for run, log in logs.items()),
+    )
     yield _counter(
         "incident_log_failures",
         "Versions of incidents that could not be appended to the log.",
         ["run"],
-        (((run,), float(shell.log_failures)) for run, shell in shells.items()),
+        (((run,), float(log.failures_total)) for run, log in logs.items()),
     )
 
 

@@ -64,7 +64,7 @@ class RunShell:
         self._clock = clock
         self._observe_turn = observe_turn
         self._store = RunStore(client, run, options.name)
-        self._log = IncidentLog(options.directory, run)
+        self.log = IncidentLog(options.directory, run)
         self._requests: list[Request] = []
         self._checkpoint_waiters: list[asyncio.Future[CheckpointOrdered]] = []
         self._renewed_at = 0.0
@@ -79,11 +79,6 @@ class RunShell:
         self.leads = False
         self.store_up = False
         self.counters = ShellCounters()
-
-    @property
-    def log_failures(self) -> int:
-        """Versions of incidents that the log could not take."""
-        return self._log.failures_total
 
     async def run(self) -> None:
         """Lead, or stand by, until the run has ended and all its nodes have left."""
@@ -219,7 +214,7 @@ class RunShell:
                 command.fence = self._store.fence
                 await self._store.send(node, command)
             case SaveIncident(incident=incident):
-                self._log.append(incident)
+                self.log.append(incident)
                 await self._store.save_incident(incident)
             case CheckpointOrdered():
                 self._answer(action)

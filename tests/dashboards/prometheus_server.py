@@ -4,9 +4,11 @@ with prometheus_server(tmp_path, [Target("127.0.0.1:9464", component="agent", ru
     assert prometheus.queries_without_data(panel_queries(dashboard, rate_interval="10s")) == []
 """
 
+import http
 import json
 import shutil
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
@@ -63,10 +65,18 @@ class Prometheus:
         missing = list(queries)
         deadline = time.monotonic() + deadline_s
         while True:
-            missing = [(title, expression) for title, expression in missing if not self.query(expression)]
+            missing = [(title, expression) for title, expression in missing if not self._has_data(expression)]
             if not missing or time.monotonic() > deadline:
                 return missing
             time.sleep(0.2)
+
+    def _has_data(self, expression: str) -> bool:
+        try:
+            return bool(self.query(expression))
+        except urllib.error.HTTPError as error:
+            if error.code != http.HTTPStatus.SERVICE_UNAVAILABLE:  # it listens before it is ready
+                raise
+            return False
 
 
 @contextmanager

@@ -69,6 +69,7 @@ class Collector:
             modules=sources.modules.after(self._completed_steps),
             last_words=sources.last_words,
             recorder_failures_total=sources.progress.failures_total,
+            recorder_attempts_total=sources.progress.attempts_total,
         )
 
     def _progress(self) -> Progress:

@@ -43,12 +43,12 @@ class ProgressPoll:
         self._point_to_point = point_to_point
         self._once = once
         self._groups: dict[str, Group] = {}
-        self._polls = 0
+        self.attempts_total = 0
         self._next_resolve = 0
 
     def poll(self) -> list[GroupProgress]:
         """Return every known group's progress; empty before the first group, or if the recorder fails."""
-        self._polls += 1
+        self.attempts_total += 1
         try:
             dump = find_dump()
             return [] if dump is None else self._read(dump)
@@ -59,10 +59,10 @@ class ProgressPoll:
 
     def _read(self, dump: Dump) -> list[GroupProgress]:
         status = json.loads(dump(False, False))["pg_status"]
-        if status.keys() - self._groups.keys() and self._polls >= self._next_resolve:
+        if status.keys() - self._groups.keys() and self.attempts_total >= self._next_resolve:
             self._resolve(dump)
             unresolved = status.keys() - self._groups.keys()
-            self._next_resolve = 2 * self._polls if unresolved else 0
+            self._next_resolve = 2 * self.attempts_total if unresolved else 0
         seqs = {key: self._seqs(self._groups[key], status[key]) for key in status if key in self._groups}
         self._settle(dump, seqs)
         return [self._progress(self._groups[key], *pair) for key, pair in seqs.items()]

@@ -112,7 +112,7 @@ class MemoryStatus(_message.Message):
     def __init__(self, allocated_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., alloc_retries: _Optional[int] = ..., ooms: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("progress", "steps", "snapshots", "memory", "dropped_total", "snapshots_skipped_total", "reporter_cpu_s", "modules", "last_words", "recorder_failures_total")
+    __slots__ = ("progress", "steps", "snapshots", "memory", "dropped_total", "snapshots_skipped_total", "reporter_cpu_s", "modules", "last_words", "recorder_failures_total", "recorder_attempts_total")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +123,7 @@ class Report(_message.Message):
     MODULES_FIELD_NUMBER: _ClassVar[int]
     LAST_WORDS_FIELD_NUMBER: _ClassVar[int]
     RECORDER_FAILURES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    RECORDER_ATTEMPTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     progress: _common_pb2.Progress
     steps: _containers.RepeatedCompositeFieldContainer[StepRecord]
     snapshots: _containers.RepeatedCompositeFieldContainer[SnapshotTaken]
@@ -133,7 +134,8 @@ class Report(_message.Message):
     modules: _containers.RepeatedScalarFieldContainer[str]
     last_words: str
     recorder_failures_total: int
-    def __init__(self, progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[StepRecord, _Mapping]]] = ..., snapshots: _Optional[_Iterable[_Union[SnapshotTaken, _Mapping]]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., dropped_total: _Optional[int] = ..., snapshots_skipped_total: _Optional[int] = ..., reporter_cpu_s: _Optional[float] = ..., modules: _Optional[_Iterable[str]] = ..., last_words: _Optional[str] = ..., recorder_failures_total: _Optional[int] = ...) -> None: ...
+    recorder_attempts_total: int
+    def __init__(self, progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[StepRecord, _Mapping]]] = ..., snapshots: _Optional[_Iterable[_Union[SnapshotTaken, _Mapping]]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., dropped_total: _Optional[int] = ..., snapshots_skipped_total: _Optional[int] = ..., reporter_cpu_s: _Optional[float] = ..., modules: _Optional[_Iterable[str]] = ..., last_words: _Optional[str] = ..., recorder_failures_total: _Optional[int] = ..., recorder_attempts_total: _Optional[int] = ...) -> None: ...
 
 class SlotRequest(_message.Message):
     __slots__ = ("bytes_per_slot",)
