@@ -85,7 +85,7 @@ async def test_a_store_that_comes_back_empty_gets_the_record_and_the_incidents_a
         agent.refuse_checkpoint(2)
         store_server.start()
         await until(lambda: len(stored_incidents(store_server)) == 2, "both incidents are there")
-        assert it.shell.store_up
+        await until(lambda: it.shell.store_up, "the daemon knows that the store is back")
         assert it.shell.leads
         after = stored_record(store_server)
         assert after is not None
