@@ -24,8 +24,9 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from holdfast_hooks import ConfigurationError
+from holdfast_trainer import config_checks
 
-VOCABULARY = 256
+BYTE_VOCABULARY = 256
 """One token per byte value."""
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -49,39 +50,123 @@ class ModelConfig(Section):
     kv_heads: PositiveInt = 2
     """Key and value heads; each serves model.heads / model.kv_heads query heads."""
     hidden: PositiveInt = 192
-    """Width inside the feed-forward part."""
+    """Width inside the feed-forward part; of one expert, if there are experts."""
+    vocabulary: PositiveInt = BYTE_VOCABULARY
+    """Rows of the embedding and of the head: at least the tokenizer's tokens (256 for bytes)."""
     tied: bool = False
     """Use the embedding's weight for the head too."""
     rope_theta: PositiveFloat = 10_000.0
     """Base of the rotary frequencies."""
     norm_epsilon: PositiveFloat = 1e-5
     """Added to the mean square in every RMSNorm."""
+    experts: NonNegativeInt = 0
+    """Feed-forward parts of each block, of which a router picks a few for each token; 0: one that serves all tokens."""
+    experts_per_token: PositiveInt = 2
+    """How many experts the router picks for a token."""
+    capacity_factor: NonNegativeFloat = 0.0
+    """Tokens of one sequence that an expert takes, as a multiple of its even share; more are dropped. 0: no limit."""
+    balance_coefficient: NonNegativeFloat = 0.01
+    """Weight of the load-balance loss in what is minimised."""
 
 
 class ParallelConfig(Section):
-    """The layout: dp x tp x pp is the number of ranks."""
+    """The layout: dp x cp x tp x pp is the number of ranks."""
 
     dp: PositiveInt = 1
-    """Data-parallel ranks, over which parameters, gradients and optimizer state are sharded (ZeRO stage 3)."""
+    """Data-parallel ranks."""
+    dp_shard: NonNegativeInt = 0
+    """Over how many of the dp ranks (times cp) state is sharded; the others hold replicas of it (HSDP). 0: over all."""
+    zero: Annotated[int, Field(ge=0, le=3)] = 3
+    """ZeRO stage: what is sharded. 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters."""
     tp: PositiveInt = 1
     """Tensor-parallel ranks."""
     pp: PositiveInt = 1
-    """Pipeline stages."""
+    """Pipeline-parallel ranks."""
+    cp: PositiveInt = 1
+    """Context-parallel ranks, which share one sequence."""
+    ep: PositiveInt = 1
+    """Expert-parallel ranks, borrowed from dp_shard x cp: each holds model.experts / parallel.ep of the experts."""
     microbatches: PositiveInt = 1
-    """Parts in which each data-parallel rank works off its share of the global batch."""
+    """Parts in which each data-parallel rank works off its share of the global batch (gradient accumulation)."""
+    schedule: Literal["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"] = "1f1b"
+    """Order of the microbatches' forward and backward passes over the pipeline."""
     sequence_parallel: bool = True
     """Between the tensor-parallel parts, shard activations along the sequence over the tp ranks."""
+    loss_parallel: bool = True
+    """Compute the loss on logits that stay sharded over tp along the vocabulary."""
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks of this layout."""
+        return self.dp * self.cp * self.tp * self.pp
+
+    @property
+    def shards(self) -> int:
+        """Number of data-parallel ranks that share one copy of the state."""
+        if self.zero == 0:
+            return 1
+        return self.dp_shard or self.dp
+
+    @property
+    def replicas(self) -> int:
+        """Number of such copies."""
+        return self.dp // self.shards
+
+    @property
+    def stages_per_rank(self) -> int:
+        """Pipeline stages that each rank holds."""
+        return 2 if self.pp > 1 and self.schedule in ("interleaved-1f1b", "zero-bubble") else 1
+
+
+class PrecisionConfig(Section):
+    """Data types. Master weights, optimizer state and reductions are fp32, whatever the model computes in."""
+
+    compute: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Parameters and activations in forward and backward passes; fp16 scales the loss dynamically."""
+    fp8: bool = False
+    """Matrix products of the blocks in fp8, on GPUs that have it (compute capability 8.9 and up)."""
+    loss_scale: PositiveFloat = 65536.0
+    """First loss scale of fp16."""
+    loss_scale_interval: PositiveInt = 2000
+    """Steps without overflow after which the loss scale doubles."""
+
+
+class MemoryConfig(Section):
+    """What is traded for memory."""
+
+    checkpointing: Literal["none", "selective", "full"] = "none"
+    """Activations that are computed again in the backward pass: of a block all (`full`), or all but those of its matrix
+    products and attention (`selective`)."""
+    offload: Literal["none", "optimizer", "parameters"] = "none"
+    """Kept in host memory: optimizer state and master weights (`optimizer`), or all sharded state (`parameters`)."""
+    compile: bool = False
+    """Compile each block with torch.compile."""
 
 
 class DataConfig(Section):
     """The text to train on."""
 
     source: str = "stdlib"
-    """`stdlib` (the source files of Python's own standard library), or the path of a text file or a folder of them."""
+    """`stdlib` (the source files of Python's own standard library), the path of a text file or a folder of them, or a
+    file of token ids (`*.bin`, `*.npy`)."""
+    validation: str = ""
+    """Path of the text or token file to validate on; empty: a share of data.source."""
+    validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """Part of data.source that is kept for validation, if data.validation names nothing."""
+    tokenizer: str = "bytes"
+    """`bytes`, or the path of a Hugging Face tokenizer.json."""
+    token_dtype: Literal["uint16", "uint32"] = "uint16"
+    """Of a raw token file (`*.bin`)."""
     cache_directory: Path = Path("~/.cache/holdfast")
     """Where the corpus is kept once built; `~` is the home folder."""
     sequence: PositiveInt = 128
-    """Length of one sample in tokens, which are bytes."""
+    """Length of one sample in tokens."""
+    prefetch: NonNegativeInt = 2
+    """Batches that a thread prepares ahead; 0: none."""
+    overlap_ngram: NonNegativeInt = 13
+    """Length in tokens of the n-grams that are looked up in both training and validation text; 0: not checked."""
+    overlap_limit: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of the validation text's n-grams that may occur in the training text."""
 
 
 class TrainConfig(Section):
@@ -102,8 +187,10 @@ class TrainConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW, its learning rate schedule, and gradient clipping."""
+    """The optimizer, its learning rate schedule, and gradient clipping."""
 
+    name: Literal["adamw", "sgd"] = "adamw"
+    """Which optimizer."""
     learning_rate: PositiveFloat = 3e-3
     """The highest learning rate, reached at the end of the warm-up."""
     warmup_steps: NonNegativeInt = 20
@@ -111,11 +198,13 @@ class OptimizerConfig(Section):
     floor: Fraction = 0.1
     """Where the cosine decay ends at the last step, as a fraction of optimizer.learning_rate."""
     beta1: Fraction = 0.9
-    """Decay of the mean of the gradient."""
+    """AdamW: decay of the mean of the gradient."""
     beta2: Fraction = 0.95
-    """Decay of the mean of the squared gradient."""
+    """AdamW: decay of the mean of the squared gradient."""
     epsilon: PositiveFloat = 1e-8
-    """Added to the denominator of the update."""
+    """AdamW: added to the denominator of the update."""
+    momentum: Fraction = 0.9
+    """SGD: decay of the running sum of gradients."""
     weight_decay: NonNegativeFloat = 0.1
     """Decay of matrices; vectors are not decayed."""
     clip_norm: PositiveFloat = 1.0
@@ -127,12 +216,14 @@ class DistributedConfig(Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`cpu` with gloo, `cuda` with NCCL; `auto` takes CUDA if there is any."""
+    backend: Literal["auto", "gloo"] = "auto"
+    """`gloo` also on GPUs, which lets several ranks share one GPU; `auto` takes NCCL there."""
     timeout_s: PositiveFloat = 600.0
     """How long a collective may take before the process group gives up."""
 
 
 class TrainerConfig(BaseSettings):
-    """Train a byte-level language model. --config FILE reads a TOML file; the flags below override it."""
+    """Train a language model. --config FILE reads a TOML file; the flags below override it."""
 
     model_config = SettingsConfigDict(
         extra="forbid",
@@ -144,6 +235,8 @@ class TrainerConfig(BaseSettings):
 
     model: ModelConfig = ModelConfig()
     parallel: ParallelConfig = ParallelConfig()
+    precision: PrecisionConfig = PrecisionConfig()
+    memory: MemoryConfig = MemoryConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -163,7 +256,7 @@ class TrainerConfig(BaseSettings):
 
     @model_validator(mode="after")
     def _cross_check(self) -> "TrainerConfig":
-        problems = [*_model_problems(self.model), *_layout_problems(self)]
+        problems = config_checks.problems(self)
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -184,12 +277,10 @@ def load(arguments: Sequence[str], *, world_size: int) -> TrainerConfig:
         raise ConfigurationError("\n".join(_explain(error))) from None
     except SettingsError as error:
         raise ConfigurationError(str(error)) from None
-    parallel = config.parallel
-    ranks = parallel.dp * parallel.tp * parallel.pp
-    if ranks != world_size:
+    if config.parallel.ranks != world_size:
         raise ConfigurationError(
-            f"parallel.dp x parallel.tp x parallel.pp is {ranks}, but {world_size} ranks were started: "
-            "change [parallel] or --ranks"
+            f"parallel.dp x parallel.cp x parallel.tp x parallel.pp is {config.parallel.ranks}, but {world_size} ranks "
+            "were started: change [parallel] or --ranks"
         )
     return config
 
@@ -215,53 +306,3 @@ def _explain(error: ValidationError) -> list[str]:
         else:
             lines.append(f"{key}: {problem['msg']}, not {problem['input']!r}")
     return lines
-
-
-def _divides(divisor_key: str, divisor: int, key: str, value: int) -> list[str]:
-    if value % divisor == 0:
-        return []
-    return [f"{key} is {value}, which {divisor_key} = {divisor} does not divide: change {key} or {divisor_key}"]
-
-
-def _model_problems(model: ModelConfig) -> list[str]:
-    problems = [
-        *_divides("model.heads", model.heads, "model.dim", model.dim),
-        *_divides("model.kv_heads", model.kv_heads, "model.heads", model.heads),
-    ]
-    if not problems and model.dim // model.heads % 2:
-        width = model.dim // model.heads
-        problems.append(
-            f"model.dim / model.heads is {width}, but rotary heads have an even width: change model.dim or model.heads"
-        )
-    return problems
-
-
-def _layout_problems(config: TrainerConfig) -> list[str]:
-    model, parallel, batch = config.model, config.parallel, config.train.global_batch
-    problems = [
-        *_divides("parallel.tp", parallel.tp, "model.heads", model.heads),
-        *_divides("parallel.tp", parallel.tp, "model.kv_heads", model.kv_heads),
-        *_divides("parallel.tp", parallel.tp, "model.hidden", model.hidden),
-    ]
-    if VOCABULARY % parallel.tp:
-        problems.append(f"parallel.tp is {parallel.tp}, which does not divide {VOCABULARY} tokens: change parallel.tp")
-    if parallel.sequence_parallel and config.data.sequence % parallel.tp:
-        problems.append(
-            f"data.sequence is {config.data.sequence}, which parallel.tp = {parallel.tp} does not divide: "
-            "change data.sequence or set parallel.sequence_parallel = false"
-        )
-    if model.layers < parallel.pp:
-        problems.append(f"model.layers is {model.layers}, too few for parallel.pp = {parallel.pp}: change either")
-    if parallel.microbatches < parallel.pp:
-        problems.append(
-            f"parallel.microbatches is {parallel.microbatches}, but {parallel.pp} pipeline stages need as many: "
-            "raise parallel.microbatches"
-        )
-    if batch % (parallel.dp * parallel.microbatches):
-        problems.append(
-            f"train.global_batch is {batch}, not a multiple of parallel.dp x parallel.microbatches = "
-            f"{parallel.dp * parallel.microbatches}: change train.global_batch"
-        )
-    if model.tied and parallel.pp > 1:
-        problems.append("model.tied needs embedding and head on one stage: set model.tied = false or parallel.pp = 1")
-    return problems

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional
 
-from holdfast_trainer.config import VOCABULARY, ModelConfig
+from holdfast_trainer.config import ModelConfig
 
 _INITIAL_STD = 0.02
 
@@ -85,10 +85,10 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.sequence = sequence
-        self.embedding = nn.Embedding(VOCABULARY, config.dim) if first else None
+        self.embedding = nn.Embedding(config.vocabulary, config.dim) if first else None
         self.layers = nn.ModuleDict({str(layer): Block(config) for layer in layers})
         self.norm = nn.RMSNorm(config.dim, eps=config.norm_epsilon) if last else None
-        self.head = nn.Linear(config.dim, VOCABULARY, bias=False) if last else None
+        self.head = nn.Linear(config.dim, config.vocabulary, bias=False) if last else None
         self.rotation: Tensor
         self.register_buffer("rotation", rotary_table(config, sequence), persistent=False)
         self.tie()

@@ -14,7 +14,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.nn import functional
 
 from holdfast_trainer.batches import Batch
-from holdfast_trainer.config import VOCABULARY, TrainerConfig
+from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.mesh import Mesh
 from holdfast_trainer.model import Transformer
 
@@ -126,7 +126,7 @@ def _stage(config: TrainerConfig, mesh: Mesh, model: Transformer, device: torch.
     stream_length = config.data.sequence // (mesh.size("tp") if sharded else 1)
     tokens = torch.empty(samples, config.data.sequence, dtype=torch.int64, device="meta")
     stream = torch.empty(samples, stream_length, config.model.dim, device="meta", requires_grad=True)
-    logits = torch.empty(samples, config.data.sequence, VOCABULARY, device="meta", requires_grad=True)
+    logits = torch.empty(samples, config.data.sequence, config.model.vocabulary, device="meta", requires_grad=True)
     return PipelineStage(
         model,
         mesh.index("pp"),

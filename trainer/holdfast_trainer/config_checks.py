@@ -1,0 +1,138 @@
+"""What a configuration must satisfy beyond the type of each value: rules between its settings.
+
+Every problem is one line that names the settings and the fix. Nothing here needs torch or another rank.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast_trainer.config import TrainerConfig
+
+
+def problems(config: "TrainerConfig") -> list[str]:
+    """Return one line per rule that ``config`` breaks."""
+    return [
+        line
+        for rule in (
+            _model,
+            _experts,
+            _data_parallel,
+            _tensor_parallel,
+            _context_parallel,
+            _pipeline,
+            _batch,
+            _precision,
+        )
+        for line in rule(config)
+    ]
+
+
+def _divides(divisor_key: str, divisor: int, key: str, value: int) -> Iterator[str]:
+    if value % divisor:
+        yield f"{key} is {value}, which {divisor_key} = {divisor} does not divide: change {key} or {divisor_key}"
+
+
+def _model(config: "TrainerConfig") -> Iterator[str]:
+    model = config.model
+    found = [
+        *_divides("model.heads", model.heads, "model.dim", model.dim),
+        *_divides("model.kv_heads", model.kv_heads, "model.heads", model.heads),
+    ]
+    yield from found
+    width = model.dim // model.heads
+    if not found and width % 2:
+        yield (
+            f"model.dim / model.heads is {width}, but rotary heads have an even width: change model.dim or model.heads"
+        )
+    if config.data.tokenizer == "bytes" and model.vocabulary < 256 and not _is_token_file(config):
+        yield f"model.vocabulary is {model.vocabulary}, too small for 256 byte values: raise it to 256"
+
+
+def _is_token_file(config: "TrainerConfig") -> bool:
+    return config.data.source.endswith((".bin", ".npy"))
+
+
+def _experts(config: "TrainerConfig") -> Iterator[str]:
+    model, parallel = config.model, config.parallel
+    if model.experts and model.experts_per_token > model.experts:
+        yield (
+            f"model.experts_per_token is {model.experts_per_token}, but there are {model.experts} experts: "
+            "lower model.experts_per_token"
+        )
+    if parallel.ep > 1 and not model.experts:
+        yield f"parallel.ep is {parallel.ep}, but the model has no experts: set model.experts or parallel.ep = 1"
+        return
+    yield from _divides("parallel.ep", parallel.ep, "model.experts", model.experts)
+    yield from _divides("parallel.ep", parallel.ep, "parallel.dp_shard x parallel.cp", _shard_ranks(config))
+
+
+def _shard_ranks(config: "TrainerConfig") -> int:
+    return config.parallel.shards * config.parallel.cp
+
+
+def _data_parallel(config: "TrainerConfig") -> Iterator[str]:
+    parallel = config.parallel
+    if parallel.zero == 0 and parallel.dp_shard > 1:
+        yield f"parallel.zero is 0, which shards nothing, but parallel.dp_shard is {parallel.dp_shard}: change either"
+    elif parallel.dp_shard:
+        yield from _divides("parallel.dp_shard", parallel.dp_shard, "parallel.dp", parallel.dp)
+
+
+def _tensor_parallel(config: "TrainerConfig") -> Iterator[str]:
+    model, parallel = config.model, config.parallel
+    for key in ("heads", "kv_heads", "hidden", "vocabulary"):
+        yield from _divides("parallel.tp", parallel.tp, f"model.{key}", getattr(model, key))
+    local_sequence = config.data.sequence // parallel.cp
+    if parallel.sequence_parallel and local_sequence % parallel.tp:
+        yield (
+            f"data.sequence / parallel.cp is {local_sequence}, which parallel.tp = {parallel.tp} does not divide: "
+            "change data.sequence or set parallel.sequence_parallel = false"
+        )
+
+
+def _context_parallel(config: "TrainerConfig") -> Iterator[str]:
+    cp = config.parallel.cp
+    if cp > 1:
+        yield from _divides("2 x parallel.cp", 2 * cp, "data.sequence", config.data.sequence)
+
+
+def _pipeline(config: "TrainerConfig") -> Iterator[str]:
+    model, parallel = config.model, config.parallel
+    stages = parallel.pp * parallel.stages_per_rank
+    if model.layers < stages:
+        yield (
+            f"model.layers is {model.layers}, too few for {stages} pipeline stages (parallel.pp = {parallel.pp}, "
+            f"{parallel.stages_per_rank} each under {parallel.schedule}): change model.layers or parallel.pp"
+        )
+    if parallel.microbatches < parallel.pp:
+        yield (
+            f"parallel.microbatches is {parallel.microbatches}, but {parallel.pp} pipeline ranks need as many: "
+            "raise parallel.microbatches"
+        )
+    if parallel.schedule == "interleaved-1f1b" and parallel.pp > 1:
+        yield from _divides("parallel.pp", parallel.pp, "parallel.microbatches", parallel.microbatches)
+    if model.tied and parallel.pp > 1:
+        yield "model.tied needs embedding and head on one stage: set model.tied = false or parallel.pp = 1"
+
+
+def _batch(config: "TrainerConfig") -> Iterator[str]:
+    parallel, batch = config.parallel, config.train.global_batch
+    if batch % (parallel.dp * parallel.microbatches):
+        yield (
+            f"train.global_batch is {batch}, not a multiple of parallel.dp x parallel.microbatches = "
+            f"{parallel.dp * parallel.microbatches}: change train.global_batch"
+        )
+
+
+def _precision(config: "TrainerConfig") -> Iterator[str]:
+    if config.precision.fp8 and config.precision.compute != "bf16":
+        yield (
+            f"precision.fp8 rounds bf16 activations, but precision.compute is {config.precision.compute}: "
+            'set precision.compute = "bf16"'
+        )
+    if config.precision.fp8 and config.distributed.device == "cpu":
+        yield 'precision.fp8 needs a GPU, but distributed.device is "cpu": change either'
+
+
+_RULES = (_model, _experts, _data_parallel, _tensor_parallel, _context_parallel, _pipeline, _batch, _precision)
