@@ -18,6 +18,11 @@ AGENT_METRICS = (
         "Unix time of the newest change of the rank's step, phase or collective numbers.",
     ),
     gauge("rank_step_duration_seconds", "run rank", "Duration of the rank's newest finished step."),
+    gauge(
+        "rank_pipeline_bubble_ratio",
+        "run rank",
+        "Share of the rank's newest finished step in which its pipeline stage sat idle, where reported.",
+    ),
     counter("rank_phase_seconds_total", "run rank phase", "Time the rank spent in each phase.", phase=PHASES),
     counter("rank_data_wait_seconds_total", "run rank", "Time the rank waited for its data loader."),
     gauge("rank_memory_allocated_bytes", "run rank", "Device memory held by tensors; on CPU the resident set."),

@@ -12,8 +12,10 @@ INCIDENT_KINDS = (
     "checkpoint_failed",
     "bad_configuration",
     "data_stall",
+    "duplicate_samples",
+    "overflow_loop",
 )
-QUANTITIES = ("loss", "validation_loss", "grad_norm")
+QUANTITIES = ("loss", "validation_loss", "grad_norm", "update_norm", "balance_loss")
 
 RUN_METRICS = (
     gauge(
@@ -34,10 +36,24 @@ RUN_METRICS = (
     gauge("loss_zscore", "run", "Distance of the newest loss from the recent median, in robust standard deviations."),
     gauge("grad_norm", "run", "Global gradient norm of the newest step."),
     gauge("learning_rate", "run", "Learning rate of the newest step."),
+    gauge("update_norm", "run", "Global norm of the parameters' change in the newest step."),
+    gauge("loss_scale", "run", "Factor on the loss of the newest step, where the precision needs one."),
+    gauge("balance_loss", "run", "Load-balance loss of the experts' router in the newest step, mean over ranks."),
+    gauge(
+        "mfu_ratio",
+        "run",
+        "Model FLOPs utilisation of the newest step, mean over ranks: the model's FLOP/s over the devices' peak in the "
+        "dtype used, as the trainer reports it.",
+    ),
+    gauge(
+        "pipeline_bubble_ratio",
+        "run",
+        "Share of the newest step in which pipeline stages sat idle, mean over ranks.",
+    ),
     counter(
         "nonfinite_total",
         "run quantity",
-        "Reports of NaN or infinity.",
+        "Reports of NaN or infinity. Norms of skipped steps are left out.",
         quantity=QUANTITIES,
     ),
     counter(
@@ -46,7 +62,19 @@ RUN_METRICS = (
         "Odd losses: blip, one step; spike, most of several steps; missing, none reported.",
         kind=("blip", "spike", "missing"),
     ),
+    counter(
+        "skipped_steps_total",
+        "run reason",
+        "Steps that the optimizer skipped: overflow, gradients were not finite.",
+        reason=("overflow",),
+    ),
     counter("tokens_total", "run", "Tokens trained on, sum over ranks."),
+    counter("dropped_tokens_total", "run", "Tokens that experts dropped for lack of capacity, sum over ranks."),
+    counter(
+        "duplicate_steps_total",
+        "run",
+        "Steps in which data-parallel ranks shared samples, or that used samples of an earlier step.",
+    ),
     counter("incidents_total", "run kind", "Incidents.", kind=INCIDENT_KINDS),
     gauge("incident_open", "run kind", "1 while an incident of this kind is open, else 0.", kind=INCIDENT_KINDS),
     histogram("detection_latency_seconds", "run", "Time from the last progress to the verdict."),

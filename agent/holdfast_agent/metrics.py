@@ -77,6 +77,12 @@ class AgentCollector(Collector):
         for name, text, numbers in plain:
             rows = zip(map(self._label, ranks), numbers, strict=True)
             yield _gauge(f"holdfast_{name}", text, per_rank, rows)
+        yield _gauge(
+            "holdfast_rank_pipeline_bubble_ratio",
+            "Share of the rank's last step in which its pipeline stage sat idle.",
+            per_rank,
+            ((self._label(r), r.pipeline_bubble) for r in ranks if r.pipeline_bubble is not None),
+        )
         yield _counter(
             "holdfast_rank_phase_seconds",
             "Time the training thread has spent in each phase.",

@@ -101,7 +101,7 @@ class Node:
             self.changed.set()  # a recovery may have ended with this step
         for step in steps:
             self.step_durations.observe(step.duration_s)
-            for summary in self._summaries.add(rank.rank, step):
+            for summary in self._summaries.add(rank.rank, step, dp=rank.coordinates.get("dp", 0)):
                 self.link.emit(store.Event(generation=self.generation, step_summary=summary))
         for snapshot in report.snapshots:
             self.snapshots_total += 1

@@ -38,6 +38,7 @@ class Rank:
     # For /metrics.
     last_progress_unix_s: float = field(default_factory=time.time)
     last_step_s: float = 0.0
+    pipeline_bubble: float | None = None
     phase_s: dict[int, float] = field(default_factory=dict)
     memory: session.MemoryStatus = field(default_factory=session.MemoryStatus)
     dropped: int = 0
@@ -92,6 +93,8 @@ class Rank:
         self.steps_done += 1
         self.newest_step = step.step
         self.last_step_s = step.duration_s
+        if step.HasField("pipeline_bubble"):
+            self.pipeline_bubble = step.pipeline_bubble
         if not self.first_step_ended_unix_s:
             self.first_step_ended_unix_s = step.ended_unix_s
         for phase, seconds in step.phase_s.items():

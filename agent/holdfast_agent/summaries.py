@@ -5,7 +5,13 @@ import math
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
-QUANTITIES = ("loss", "validation_loss", "grad_norm")
+COMMON = ("validation_loss", "grad_norm", "learning_rate", "update_norm", "loss_scale")
+"""Numbers that are the same on every rank that reports them."""
+
+MEANS = ("mfu", "pipeline_bubble", "balance_loss")
+
+WATCHED = ("loss", "validation_loss", "grad_norm", "update_norm", "balance_loss")
+"""Numbers that must be finite."""
 
 
 class StepSummaries:
@@ -16,35 +22,55 @@ class StepSummaries:
         self._ranks = ranks
         self._open: dict[int, tuple[store.StepSummary, set[int]]] = {}
 
-    def add(self, rank: int, record: session.StepRecord) -> list[store.StepSummary]:
-        """Add one rank's record; return the summaries that this completes, oldest first.
+    def add(self, rank: int, record: session.StepRecord, *, dp: int = 0) -> list[store.StepSummary]:
+        """Add a rank's record; return the summaries that this completes, oldest first.
 
         A rank reports its steps in order: when all have reported one, what is missing of those before it was
         dropped and will not come.
+
+        Args:
+            dp: the rank's data-parallel index; ranks that name none share all samples.
         """
         summary, reported = self._open.setdefault(
             record.step, (store.StepSummary(step=record.step, generation=self._generation), set())
         )
         reported.add(rank)
-        _fold(summary, rank, record)
+        _fold(summary, record)
+        _tell_nonfinite(summary, rank, record)
+        _tell_samples(summary, rank, dp, record.samples)
         if len(reported) < self._ranks:
             return []
         closed = sorted(step for step in self._open if step <= record.step)
         return [self._open.pop(step)[0] for step in closed]
 
 
-def _fold(summary: store.StepSummary, rank: int, record: session.StepRecord) -> None:
+def _fold(summary: store.StepSummary, record: session.StepRecord) -> None:
     if record.HasField("loss"):
         summary.loss_sum += record.loss
         summary.loss_count += 1
-    for quantity in ("validation_loss", "grad_norm", "learning_rate"):
+    for quantity in COMMON:
         if record.HasField(quantity):
             setattr(summary, quantity, getattr(record, quantity))
-    for quantity in QUANTITIES:
-        if record.HasField(quantity) and not math.isfinite(getattr(record, quantity)):
-            summary.nonfinite.add(rank=rank, quantity=quantity)
+    for quantity in MEANS:
+        if record.HasField(quantity):
+            mean = getattr(summary, quantity)
+            mean.sum += getattr(record, quantity)
+            mean.count += 1
     for phase, seconds in record.phase_s.items():
         summary.phase_s[phase] = max(summary.phase_s[phase], seconds)
     summary.tokens += record.tokens
+    summary.dropped_tokens += record.dropped_tokens
+    summary.overflow |= record.overflow
     summary.duration_s = max(summary.duration_s, record.duration_s)
     summary.ended_unix_s = max(summary.ended_unix_s, record.ended_unix_s)
+
+
+def _tell_nonfinite(summary: store.StepSummary, rank: int, record: session.StepRecord) -> None:
+    for quantity in WATCHED:
+        if record.HasField(quantity) and not math.isfinite(getattr(record, quantity)):
+            summary.nonfinite.add(rank=rank, quantity=quantity)
+
+
+def _tell_samples(summary: store.StepSummary, rank: int, dp: int, fingerprint: bytes) -> None:
+    if fingerprint and (dp, fingerprint) not in {(use.dp, use.fingerprint) for use in summary.samples}:
+        summary.samples.add(dp=dp, rank=rank, fingerprint=fingerprint)

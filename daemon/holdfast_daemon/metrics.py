@@ -14,6 +14,7 @@ from holdfast_proto.v1 import store_pb2 as store
 
 LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 TURN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+QUANTITIES = ("loss", "validation_loss", "grad_norm", "update_norm", "balance_loss")
 STALLED_S = 1.0
 """A rank without progress for so long is shown as stalled, whatever its deadline."""
 
@@ -127,15 +128,20 @@ def _rank_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
 
 
 def _number_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
-    texts = {
-        "loss": "Training loss of the newest step, mean over the ranks that report one.",
-        "validation_loss": "Newest validation loss.",
-        "loss_zscore": "Robust z of the newest loss against the median of the last 128 steps.",
-        "grad_norm": "Global gradient norm of the newest step.",
-        "learning_rate": "Learning rate of the newest step.",
-    }
-    for name, text in texts.items():
-        numbers = ((run, getattr(s.telemetry, name)) for run, s in led.items())
+    texts = [
+        ("loss", "loss", "Training loss of the newest step, mean over the ranks that report one."),
+        ("validation_loss", "validation_loss", "Newest validation loss."),
+        ("loss_zscore", "loss_zscore", "Robust z of the newest loss against the median of the last 128 steps."),
+        ("grad_norm", "grad_norm", "Global gradient norm of the newest step."),
+        ("learning_rate", "learning_rate", "Learning rate of the newest step."),
+        ("update_norm", "update_norm", "Global norm of the parameters' change in the newest step."),
+        ("loss_scale", "loss_scale", "Loss scale of the newest step."),
+        ("balance_loss", "balance_loss", "Load-balance loss of the newest step, mean over ranks."),
+        ("mfu_ratio", "mfu", "Model FLOPs utilisation of the newest step, mean over ranks."),
+        ("pipeline_bubble_ratio", "pipeline_bubble", "Share of the newest step that stages sat idle, mean over ranks."),
+    ]
+    for name, field, text in texts:
+        numbers = ((run, getattr(s.telemetry, field)) for run, s in led.items())
         yield _gauge(name, text, ["run"], (((run,), float(number)) for run, number in numbers if number is not None))
     yield _counter(
         "nonfinite",
@@ -144,7 +150,7 @@ def _number_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
         (
             ((run, quantity), float(s.totals.nonfinite.get(quantity, 0)))
             for run, s in led.items()
-            for quantity in ("loss", "validation_loss", "grad_norm")
+            for quantity in QUANTITIES
         ),
     )
     yield _counter(
@@ -157,7 +163,23 @@ def _number_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
             for kind in ("blip", "spike", "missing")
         ),
     )
-    yield _counter("tokens", "Tokens trained on.", ["run"], (((r,), float(s.totals.tokens)) for r, s in led.items()))
+    yield _counter(
+        "skipped_steps",
+        "Steps that the optimizer skipped.",
+        ["run", "reason"],
+        (((run, "overflow"), float(s.totals.skipped_steps)) for run, s in led.items()),
+    )
+    single: list[tuple[str, str, dict[str, int]]] = [
+        ("tokens", "Tokens trained on.", {r: s.totals.tokens for r, s in led.items()}),
+        ("dropped_tokens", "Tokens dropped by expert capacity.", {r: s.totals.dropped_tokens for r, s in led.items()}),
+        (
+            "duplicate_steps",
+            "Steps that trained on samples used before, or twice.",
+            {r: s.totals.duplicate_steps for r, s in led.items()},
+        ),
+    ]
+    for name, text, rows in single:
+        yield _counter(name, text, ["run"], (((run,), float(number)) for run, number in rows.items()))
     yield _counter(
         "productive_seconds",
         "Time spent in steps that were new to the run.",

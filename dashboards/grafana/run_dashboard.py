@@ -1,6 +1,6 @@
 """The dashboard of one run."""
 
-from dashboards.grafana import checkpoints, health, progress, ranks, sidecar
+from dashboards.grafana import checkpoints, health, progress, ranks, sidecar, training
 from dashboards.grafana.model import Annotation, Dashboard
 
 RUN_DASHBOARD = Dashboard(
@@ -8,7 +8,7 @@ RUN_DASHBOARD = Dashboard(
     uid="holdfast-run",
     description="One training run: whether it is healthy, how fast it is, which rank is odd, what is saved.",
     run_query="label_values(holdfast_run_info, run)",
-    rows=(health.ROW, progress.ROW, ranks.ROW, checkpoints.ROW, sidecar.ROW),
+    rows=(health.ROW, progress.ROW, training.ROW, ranks.ROW, checkpoints.ROW, sidecar.ROW),
     annotations=(
         Annotation(
             name="Alerts",

@@ -33,7 +33,8 @@ async def busy_node(folder: Path) -> RecordedNode:
     begin(node, 1, {0: 1, 1: 1})
     node.ranks[0].welcome(session.Hello(device="cuda:1"))
     group = GroupProgress(group="5", description="mesh_tp", enqueued=8, completed=7)
-    step = session.StepRecord(step=5, duration_s=0.3, ended_unix_s=9.0, phase_s={PHASE_DATA: 0.1, PHASE_OPTIMIZER: 0.2})
+    phase_s: dict[int, float] = {PHASE_DATA: 0.1, PHASE_OPTIMIZER: 0.2}
+    step = session.StepRecord(step=5, duration_s=0.3, ended_unix_s=9.0, phase_s=phase_s, pipeline_bubble=0.25)
     report = session.Report(
         progress=Progress(step=6, groups=[group, GroupProgress(group="0", enqueued=3, completed=3)]),
         steps=[step],
@@ -67,6 +68,7 @@ async def test_ranks_show_what_they_have_reported(folder: Path) -> None:
         ("0", "enqueued"): 3,
         ("0", "completed"): 3,
     }
+    assert samples(text, "holdfast_rank_pipeline_bubble_ratio", "rank") == {("0",): 0.25}
     phases = samples(text, "holdfast_rank_phase_seconds_total", "rank", "phase")
     assert (phases["0", "data"], phases["0", "optimizer"]) == (0.1, 0.2)
     assert samples(text, "holdfast_rank_data_wait_seconds_total", "rank")[("0",)] == 0.1

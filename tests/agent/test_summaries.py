@@ -27,6 +27,29 @@ def test_a_step_is_summed_up_once_all_ranks_have_reported_it() -> None:
     assert not summary.HasField("validation_loss")
 
 
+def test_what_a_rank_has_a_share_in_is_summed_averaged_or_taken_as_it_is() -> None:
+    summaries = StepSummaries(generation=1, ranks=3)
+    summaries.add(0, StepRecord(step=0, mfu=0.5, pipeline_bubble=0.25, dropped_tokens=3, overflow=True))
+    summaries.add(1, StepRecord(step=0, mfu=0.25, balance_loss=1.5, dropped_tokens=4, update_norm=0.125))
+    (summary,) = summaries.add(2, StepRecord(step=0, loss_scale=1024.0))
+    assert summary.mfu == store.Mean(sum=0.75, count=2)
+    assert summary.pipeline_bubble == store.Mean(sum=0.25, count=1)
+    assert summary.balance_loss == store.Mean(sum=1.5, count=1)
+    assert (summary.dropped_tokens, summary.overflow) == (7, True)
+    assert (summary.update_norm, summary.loss_scale) == (0.125, 1024.0)
+
+
+def test_samples_are_told_once_per_data_parallel_index() -> None:
+    summaries = StepSummaries(generation=1, ranks=5)
+    ranks = [(0, b"first000"), (0, b"first000"), (1, b"second00"), (2, b"first000"), (3, b"")]
+    told = [summaries.add(rank, StepRecord(step=0, samples=print_), dp=dp) for rank, (dp, print_) in enumerate(ranks)]
+    assert list(told[-1][0].samples) == [
+        store.SamplesUsed(dp=0, rank=0, fingerprint=b"first000"),
+        store.SamplesUsed(dp=1, rank=2, fingerprint=b"second00"),
+        store.SamplesUsed(dp=2, rank=3, fingerprint=b"first000"),
+    ]
+
+
 def test_a_rank_without_a_loss_does_not_count_as_zero() -> None:
     summaries = StepSummaries(generation=1, ranks=2)
     summaries.add(0, StepRecord(step=0, loss=3.0))
@@ -34,7 +57,7 @@ def test_a_rank_without_a_loss_does_not_count_as_zero() -> None:
     assert (summary.loss_sum, summary.loss_count) == (3.0, 1)
 
 
-@pytest.mark.parametrize("quantity", ["loss", "validation_loss", "grad_norm"])
+@pytest.mark.parametrize("quantity", ["loss", "validation_loss", "grad_norm", "update_norm", "balance_loss"])
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_is_told_with_its_rank(quantity: str, number: float) -> None:
     summaries = StepSummaries(generation=1, ranks=2)

@@ -13,6 +13,9 @@ from tests.dashboards.prometheus_server import Target, needs_prometheus, prometh
 
 from holdfast_cli.local_run import LocalRun
 
+NOT_REPORTED = {"Model FLOPs utilisation", "Pipeline bubble", "Update norm", "Loss scale", "Balance loss"}
+"""Panels of numbers that the run's trainer does not report."""
+
 DASHBOARD = Path(__file__).resolve().parents[2] / "dashboards" / "grafana" / "holdfast-run.json"
 
 
@@ -39,7 +42,12 @@ def test_every_panel_has_data_of_a_run_that_lost_a_rank(runs: Runs, tmp_path: Pa
             assert prometheus.queries_without_data([("scraped", 'up{component="daemon"} == 1')]) == []
             os.kill(local.rank_pids()[3], signal.SIGKILL)
             until(local, lambda status: status.restarts == 1 and status.newest_step > 40)
-            queries = panel_queries(json.loads(DASHBOARD.read_text()), run="dashboards", rate_interval="10s")
+            dashboard = json.loads(DASHBOARD.read_text())
+            queries = [
+                query
+                for query in panel_queries(dashboard, run="dashboards", rate_interval="10s")
+                if query[0] not in NOT_REPORTED
+            ]
             # A loss's z-score and validation appear when there is enough of them: see the run's configuration.
             assert prometheus.queries_without_data(queries, deadline_s=60.0) == []
             fired = [("dead rank", 'ALERTS{alertname="HoldfastRankDead",run="dashboards"}')]

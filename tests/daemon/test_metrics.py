@@ -14,6 +14,7 @@ from holdfast_daemon.clock import Clock
 from holdfast_daemon.metrics import DaemonCollector, TurnMetrics
 from holdfast_daemon.run_shell import RunShell
 from holdfast_proto.redis_client import connect
+from holdfast_proto.v1 import store_pb2 as store
 
 
 def shell_of(folder: Path, world: World, *, leads: bool) -> RunShell:
@@ -101,6 +102,33 @@ async def test_a_restart_shows_in_the_leaders_numbers(folder: Path, world: World
     assert samples(text, "holdfast_recovery_duration_seconds_count", "stage") == {("total",): 1}
     assert samples(text, "holdfast_lost_seconds_total", "cause")[("dead_rank",)] > 0
     assert samples(text, "holdfast_loss") == {(): 2.0}
+
+
+async def test_the_trainers_numbers_show_as_soon_as_they_are_reported(folder: Path, world: World) -> None:
+    shells = {"r": shell_of(folder, world, leads=True)}
+    gauges = ("update_norm", "loss_scale", "balance_loss", "mfu_ratio", "pipeline_bubble_ratio")
+    assert [samples(scrape(shells), f"holdfast_{name}") for name in gauges] == [{}] * 5
+    summary = store.StepSummary(
+        step=world.rank(0).progress.step,
+        generation=world.state.record.generation,
+        update_norm=0.125,
+        loss_scale=1024.0,
+        balance_loss=store.Mean(sum=3.0, count=2),
+        mfu=store.Mean(sum=1.0, count=2),
+        pipeline_bubble=store.Mean(sum=0.25, count=1),
+        dropped_tokens=7,
+        overflow=True,
+        samples=[store.SamplesUsed(dp=dp, rank=dp, fingerprint=b"the same") for dp in (0, 1)],
+    )
+    world.events.append(store.Event(node="node0", step_summary=summary))
+    world.turn()
+    text = scrape({"r": shell_of(folder, world, leads=True)})
+    shown = [samples(text, f"holdfast_{name}")[()] for name in gauges]
+    assert shown == [0.125, 1024.0, 1.5, 0.5, 0.25]
+    assert samples(text, "holdfast_dropped_tokens_total") == {(): 7}
+    assert samples(text, "holdfast_skipped_steps_total", "reason") == {("overflow",): 1}
+    assert samples(text, "holdfast_duplicate_steps_total") == {(): 1}
+    assert samples(text, "holdfast_incidents_total", "kind")[("duplicate_samples",)] == 1
 
 
 async def test_an_open_incident_shows_until_the_run_trains_again(folder: Path) -> None:

@@ -15,6 +15,8 @@ ALERTS = {
     "HoldfastRunHung",
     "HoldfastLossSpike",
     "HoldfastNonFiniteLoss",
+    "HoldfastOverflowLoop",
+    "HoldfastDuplicateSamples",
     "HoldfastCheckpointOverdue",
     "HoldfastAgentDown",
     "HoldfastDaemonDown",

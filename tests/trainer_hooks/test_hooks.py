@@ -110,12 +110,14 @@ def test_odd_numbers_are_left_out_with_one_line_and_never_raise(
     with holdfast_hooks.attach() as hooks:
         for _ in hooks.steps(until=2):
             hooks.report(loss=torch.ones(2), grad_norm="big", tokens=-1)  # type: ignore[arg-type]
-            hooks.report(learning_rate=1)
+            hooks.report(learning_rate=1, mfu="most", samples=b"short")  # type: ignore[arg-type]
             assert hooks._timeline.values == {"learning_rate": 1.0}
     assert [record.message for record in caplog.records] == [
         "loss is not reported: a tensor of shape (2,) is not one number",
         "grad_norm is not reported: could not convert string to float: 'big'",
         "tokens is not reported: give a whole number as an int",
+        "mfu is not reported: could not convert string to float: 'most'",
+        "samples is not reported: give a fingerprint of 8 or 16 bytes",
     ]
 
 

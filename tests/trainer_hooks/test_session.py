@@ -7,6 +7,7 @@ import torch
 
 import holdfast_hooks
 from holdfast_hooks import Phase, sidecar
+from holdfast_hooks.scalars import DeferredScalar
 from holdfast_proto import black_box
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot
@@ -48,6 +49,75 @@ def test_every_step_is_reported_once_and_in_order(agent: Any, launch: Launch) ->
     assert final.dropped_total == 0
     assert final.memory.allocated_bytes > 1 << 20
     assert final.reporter_cpu_s > 0
+
+
+def test_every_number_arrives_in_its_own_type_and_what_was_not_reported_is_absent(agent: Any, launch: Launch) -> None:
+    launch()
+    with holdfast_hooks.attach() as hooks:
+        for step in hooks.steps(until=2):
+            if step == 0:
+                hooks.report(update_norm=0.125, loss_scale=torch.tensor(1024.0), overflow=True, mfu=0.5)
+                hooks.report(pipeline_bubble=0.25, balance_loss=torch.tensor(1.5), dropped_tokens=torch.tensor(7))
+                hooks.report(dropped_tokens=9, samples=b"0123456789abcdef")
+    reported, silent = agent.steps
+    assert (reported.update_norm, reported.loss_scale, reported.mfu) == (0.125, 1024.0, 0.5)
+    assert (reported.pipeline_bubble, reported.balance_loss) == (0.25, 1.5)
+    assert (reported.overflow, reported.dropped_tokens, reported.samples) == (True, 9, b"0123456789abcdef")
+    assert {field.name for field, _ in silent.ListFields()} == {"step", "ended_unix_s", "duration_s", "phase_s"}
+
+
+def test_a_step_is_one_entry_of_the_backlog_however_much_is_reported(
+    agent: Any, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch()
+    with holdfast_hooks.attach() as hooks:
+        assert hooks._sidecar is not None
+        appended: list[Any] = []
+        monkeypatch.setattr(hooks._sidecar._steps, "append", appended.append)
+        for _ in hooks.steps(until=3):
+            for _ in range(4):
+                hooks.report(loss=1.0, update_norm=0.1, mfu=0.4, dropped_tokens=1, samples=b"samples0")
+    assert [sample[0] for sample in appended] == [0, 1, 2]
+
+
+class Flag:
+    """Stand in for the event that tells when a GPU's number has been copied."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+    def query(self) -> bool:
+        return self.is_set
+
+
+def test_numbers_that_a_gpu_still_owes_hold_their_step_back_and_nobody_waits(agent: Any, launch: Launch) -> None:
+    launch()
+    arrived: Any = Flag()
+    with holdfast_hooks.attach() as hooks:
+        steps = run_steps(hooks, 3)
+        for _ in range(3):
+            if next(steps) == 1:
+                hooks._timeline.values["overflow"] = DeferredScalar(torch.tensor(True), arrived)
+                hooks._timeline.values["dropped_tokens"] = DeferredScalar(torch.tensor(7), arrived)
+        reports = len(agent.of("report"))
+        agent.wait_until(lambda: len(agent.of("report")) > reports + 2)
+        assert [record.step for record in agent.steps] == [0]
+        arrived.is_set = True
+        agent.wait_until(lambda: len(agent.steps) == 2)
+        assert (agent.steps[1].overflow, agent.steps[1].dropped_tokens) == (True, 7)
+
+
+@pytest.mark.parametrize("count", [-1, float("nan"), float("inf")])
+def test_a_count_that_is_none_is_left_out_and_its_step_reported(
+    agent: Any, launch: Launch, caplog: pytest.LogCaptureFixture, count: Any
+) -> None:
+    launch()
+    with holdfast_hooks.attach() as hooks:
+        for _ in hooks.steps(until=2):
+            hooks.report(loss=2.0, dropped_tokens=count)
+    assert [(record.loss, record.HasField("dropped_tokens")) for record in agent.steps] == [(2.0, False)] * 2
+    (line,) = [record.message for record in caplog.records if "dropped_tokens" in record.message]
+    assert line.startswith("dropped_tokens is not reported: ")
 
 
 def test_report_tells_where_the_training_thread_is_while_it_stays_there(agent: Any, launch: Launch) -> None:

@@ -1,7 +1,9 @@
 """Putting a Report together from what the training thread left behind. Reporter thread only."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast_hooks.backlog import Backlog
 from holdfast_hooks.device import Device
@@ -15,6 +17,9 @@ from holdfast_proto.v1.common_pb2 import ChannelProgress, GroupProgress, Progres
 from holdfast_proto.v1.session_pb2 import MemoryStatus, Report, SnapshotTaken, StepRecord
 
 STEPS_PER_REPORT = 512
+
+_TYPES: dict[str, Callable[[Any], int]] = {"overflow": bool, "dropped_tokens": int}
+"""Of the fields that are no float: what a loop reports comes as one, because it may come from a GPU."""
 
 
 @dataclass(kw_only=True)
@@ -87,13 +92,37 @@ class Collector:
             sample, self._held = self._held or self._sources.steps.pop(), None
             if sample is None:
                 break
-            record = _record(sample, final=final)
+            record = self._record(sample, final=final)
             if record is None:
                 self._held = sample
                 break
             records.append(record)
         self._completed_steps += len(records)
         return records
+
+    def _record(self, sample: StepSample, *, final: bool) -> StepRecord | None:
+        """Return the record of a step, or None if one of its numbers has not arrived yet."""
+        step, ended_unix_ns, duration_ns, phase_ns, values = sample
+        record = StepRecord(
+            step=step,
+            ended_unix_s=ended_unix_ns / 1e9,
+            duration_s=duration_ns / 1e9,
+            phase_s={phase: spent_ns / 1e9 for phase, spent_ns in enumerate(phase_ns) if spent_ns},
+        )
+        for name, value in values.items():
+            number = value.read() if isinstance(value, DeferredScalar) else value
+            if number is not None:
+                self._put(record, name, number)
+            elif not final:
+                return None
+        return record
+
+    def _put(self, record: StepRecord, name: str, value: float | bytes) -> None:
+        try:
+            convert = _TYPES.get(name)
+            setattr(record, name, convert(value) if convert else value)
+        except (ValueError, OverflowError) as error:  # a count that is negative or no number
+            self._once.warn(f"{name} is not reported", error)
 
     def _take_snapshots(self) -> list[SnapshotTaken]:
         taken = []
@@ -107,21 +136,3 @@ class Collector:
         except (OSError, RuntimeError, ValueError) as error:
             self._once.warn("memory in use is not available", error)
             return None
-
-
-def _record(sample: StepSample, *, final: bool) -> StepRecord | None:
-    """Return the record of a step, or None if one of its numbers has not arrived yet."""
-    step, ended_unix_ns, duration_ns, phase_ns, values = sample
-    record = StepRecord(
-        step=step,
-        ended_unix_s=ended_unix_ns / 1e9,
-        duration_s=duration_ns / 1e9,
-        phase_s={phase: spent_ns / 1e9 for phase, spent_ns in enumerate(phase_ns) if spent_ns},
-    )
-    for name, value in values.items():
-        number = value.read() if isinstance(value, DeferredScalar) else value
-        if number is not None:
-            setattr(record, name, number)
-        elif not final:
-            return None
-    return record

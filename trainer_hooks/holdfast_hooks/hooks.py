@@ -12,10 +12,10 @@ from holdfast_hooks.identity import Identity
 from holdfast_hooks.last_words import LastWords
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
-from holdfast_hooks.restore import restore
 from holdfast_hooks.scalars import to_scalar
 from holdfast_hooks.sidecar import Sidecar
 from holdfast_hooks.snapshots import reject_unsuitable
+from holdfast_hooks.starting_point import start_from
 from holdfast_hooks.state import Stateful
 from holdfast_hooks.timeline import Timeline
 from holdfast_proto.black_box import BlackBoxWriter
@@ -24,6 +24,7 @@ from holdfast_proto.rank_context import RankContext
 if TYPE_CHECKING:
     import torch
 
+_FINGERPRINT_BYTES = (8, 16)
 _FLUSH_S = 2.0
 _LAST_WORDS_S = 0.5
 
@@ -39,7 +40,8 @@ def attach(
     Args:
         state: what a restart must bring back, by name: model, optimizer, scheduler, data position. The
             random states of Python, numpy and torch are always part of it.
-        coordinates: mesh axis -> this rank's index, e.g. ``{"pp": 0, "dp": 1, "tp": 0}``.
+        coordinates: mesh axis -> this rank's index, e.g. ``{"pp": 0, "dp": 1, "tp": 0}``. ``dp`` is the index
+            of the rank's share of the data: ranks that differ in it train on different samples.
         device: where this rank computes, as torch names it.
 
     In a process that no agent has started everything works, but nothing is sent, saved or restored.
@@ -128,10 +130,36 @@ class Hooks:
         grad_norm: "float | torch.Tensor | None" = None,
         learning_rate: float | None = None,
         tokens: int | None = None,
+        update_norm: "float | torch.Tensor | None" = None,
+        loss_scale: "float | torch.Tensor | None" = None,
+        overflow: "bool | torch.Tensor | None" = None,
+        mfu: "float | torch.Tensor | None" = None,
+        pipeline_bubble: "float | torch.Tensor | None" = None,
+        balance_loss: "float | torch.Tensor | None" = None,
+        dropped_tokens: "int | torch.Tensor | None" = None,
+        samples: bytes | None = None,
     ) -> None:
         """Report numbers of the current step. Tensors on a GPU are read later, without waiting for them here.
 
-        Of several calls in a step the last value counts; ``tokens``, this rank's share, add up.
+        Of several calls in a step the last value counts; ``tokens`` alone add up.
+
+        Args:
+            loss: training loss. The run's is the mean over the ranks that report one.
+            validation_loss: loss on held-out data.
+            grad_norm: global norm of the gradient, before it is clipped.
+            learning_rate: of the step.
+            tokens: this rank's share of the tokens trained on: the run's are the sum over ranks.
+            update_norm: global norm of the parameters' change.
+            loss_scale: the factor on the loss, where the precision (fp16) needs one.
+            overflow: whether the step was skipped because gradients were not finite.
+            mfu: model FLOPs utilisation, 0 to 1: the model's FLOP/s over the device's peak in the dtype used.
+            pipeline_bubble: share of the step, 0 to 1, in which this rank's pipeline stage sat idle.
+            balance_loss: load-balance loss of a mixture of experts' router.
+            dropped_tokens: this rank's share of the tokens that expert capacity dropped: the run's are the sum.
+            samples: fingerprint, 8 or 16 bytes, of the samples that this rank used in the step. Two data-parallel
+                ranks that report the same one trained on the same samples, and so did two steps; both are
+                told as incidents. Ranks that share samples by design, those of one ``dp``, report the same. Put
+                the epoch in if samples come back in the same batches.
         """
         # Plain floats, the usual case, are stored right here: a call costs more than all the rest.
         values = self._timeline.values
@@ -147,6 +175,21 @@ class Hooks:
             self._note("learning_rate", learning_rate)
         if validation_loss is not None:
             self._note("validation_loss", validation_loss)
+        # One line for all that most steps do not report: `is` never asks a tensor for its value.
+        if not (
+            update_norm is loss_scale is overflow is mfu is pipeline_bubble is balance_loss is dropped_tokens is None
+        ):
+            self._note_all(
+                update_norm=update_norm,
+                loss_scale=loss_scale,
+                overflow=overflow,
+                mfu=mfu,
+                pipeline_bubble=pipeline_bubble,
+                balance_loss=balance_loss,
+                dropped_tokens=dropped_tokens,
+            )
+        if samples is not None:
+            self._note_samples(samples)
         if type(tokens) is int and tokens >= 0:
             values["tokens"] = values.get("tokens", 0) + tokens  # type: ignore[operator]
         elif tokens is not None:
@@ -180,15 +223,29 @@ class Hooks:
             return
         self._prepared = True
         self._sidecar.before_first_step()
-        if self._context.restore_slot:
-            slot = Path(self._context.restore_slot)
-            self._next_step = restore(slot, self._state, rank=self._sidecar.rank) + 1
+        restored = start_from(
+            self._context, self._state, rank=self._sidecar.rank, coordinates=self._coordinates
+        )
+        self._next_step = restored + 1
 
     def _note(self, name: str, value: "float | torch.Tensor") -> None:
         try:
             self._timeline.values[name] = to_scalar(value)
         except (TypeError, ValueError, RuntimeError) as error:
             self._once.warn(f"{name} is not reported", error)
+
+    def _note_all(self, **values: "float | torch.Tensor | None") -> None:
+        for name, value in values.items():
+            if type(value) is float:
+                self._timeline.values[name] = value
+            elif value is not None:
+                self._note(name, value)
+
+    def _note_samples(self, fingerprint: bytes) -> None:
+        if type(fingerprint) is bytes and len(fingerprint) in _FINGERPRINT_BYTES:
+            self._timeline.values["samples"] = fingerprint
+        else:
+            self._once.warn("samples is not reported", "give a fingerprint of 8 or 16 bytes")
 
     def _keep_words(self, words: str) -> None:
         if self._black_box is not None:

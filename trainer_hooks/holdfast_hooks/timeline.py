@@ -6,7 +6,7 @@ from time import monotonic_ns, time_ns
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.scalars import DeferredScalar
 
-Values = dict[str, float | DeferredScalar]
+Values = dict[str, float | bytes | DeferredScalar]
 """What was reported for one step, by the field names of StepRecord."""
 
 

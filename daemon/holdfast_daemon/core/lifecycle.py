@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from holdfast_daemon.core import incidents, judge, restore
 from holdfast_daemon.core.model import kind_name
+from holdfast_daemon.core.overflow import OverflowWatch
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -71,6 +72,8 @@ def begin_generation(turn: Turn) -> None:
         counted_steps={},
         pending_steps={},
         loss_watch=turn.state.loss_watch.reset(),
+        overflow_watch=OverflowWatch(),
+        duplicate_watch=turn.state.duplicate_watch.back_to(point.step),
         deadlines=turn.state.deadlines.new_generation(),
     )
     where = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.SOURCE_CHECKPOINT: "a checkpoint"}

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from holdfast_daemon.core.deadlines import Deadlines
+from holdfast_daemon.core.duplicates import DuplicateWatch
 from holdfast_daemon.core.loss import LossWatch
+from holdfast_daemon.core.overflow import OverflowWatch
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -65,7 +67,10 @@ class Totals:
     """Counters of the run since this leader began to watch it. Feed /metrics, decide nothing."""
 
     tokens: int = 0
+    dropped_tokens: int = 0
     steps: int = 0
+    skipped_steps: int = 0
+    duplicate_steps: int = 0
     productive_s: float = 0.0
     lost_s: Mapping[str, float] = field(default_factory=dict)
     lost_steps: int = 0
@@ -97,6 +102,11 @@ class Telemetry:
     validation_loss: float | None = None
     grad_norm: float | None = None
     learning_rate: float | None = None
+    update_norm: float | None = None
+    loss_scale: float | None = None
+    mfu: float | None = None
+    pipeline_bubble: float | None = None
+    balance_loss: float | None = None
     loss_zscore: float = 0.0
     step_s: float = 0.0
     tokens_per_s: float | None = None
@@ -112,6 +122,8 @@ class CoreState:
     nodes: Mapping[str, store.NodeState] = field(default_factory=dict)
     deadlines: Deadlines
     loss_watch: LossWatch = field(default_factory=LossWatch)
+    overflow_watch: OverflowWatch = field(default_factory=OverflowWatch)
+    duplicate_watch: DuplicateWatch = field(default_factory=DuplicateWatch)
     telemetry: Telemetry = field(default_factory=Telemetry)
     totals: Totals = field(default_factory=Totals)
     incidents: Mapping[str, store.Incident] = field(default_factory=dict)

@@ -57,7 +57,7 @@ class Hello(_message.Message):
     def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class StepRecord(_message.Message):
-    __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s")
+    __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples")
     class PhaseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,14 @@ class StepRecord(_message.Message):
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PHASE_S_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_NORM_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
+    OVERFLOW_FIELD_NUMBER: _ClassVar[int]
+    MFU_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_BUBBLE_FIELD_NUMBER: _ClassVar[int]
+    BALANCE_LOSS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
     step: int
     ended_unix_s: float
     duration_s: float
@@ -83,7 +91,15 @@ class StepRecord(_message.Message):
     learning_rate: float
     tokens: int
     phase_s: _containers.ScalarMap[int, float]
-    def __init__(self, step: _Optional[int] = ..., ended_unix_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., phase_s: _Optional[_Mapping[int, float]] = ...) -> None: ...
+    update_norm: float
+    loss_scale: float
+    overflow: bool
+    mfu: float
+    pipeline_bubble: float
+    balance_loss: float
+    dropped_tokens: int
+    samples: bytes
+    def __init__(self, step: _Optional[int] = ..., ended_unix_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[float] = ..., pipeline_bubble: _Optional[float] = ..., balance_loss: _Optional[float] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[bytes] = ...) -> None: ...
 
 class SnapshotTaken(_message.Message):
     __slots__ = ("step", "slot", "persist", "stall_s", "bytes")

@@ -48,6 +48,8 @@ class VerdictKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VERDICT_KIND_CHECKPOINT_FAILED: _ClassVar[VerdictKind]
     VERDICT_KIND_BAD_CONFIGURATION: _ClassVar[VerdictKind]
     VERDICT_KIND_DATA_STALL: _ClassVar[VerdictKind]
+    VERDICT_KIND_DUPLICATE_SAMPLES: _ClassVar[VerdictKind]
+    VERDICT_KIND_OVERFLOW_LOOP: _ClassVar[VerdictKind]
 
 class IncidentState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -93,6 +95,8 @@ VERDICT_KIND_LOSS_SPIKE: VerdictKind
 VERDICT_KIND_CHECKPOINT_FAILED: VerdictKind
 VERDICT_KIND_BAD_CONFIGURATION: VerdictKind
 VERDICT_KIND_DATA_STALL: VerdictKind
+VERDICT_KIND_DUPLICATE_SAMPLES: VerdictKind
+VERDICT_KIND_OVERFLOW_LOOP: VerdictKind
 INCIDENT_STATE_UNSPECIFIED: IncidentState
 INCIDENT_STATE_OPEN: IncidentState
 INCIDENT_STATE_RECOVERED: IncidentState
@@ -226,8 +230,26 @@ class NodeState(_message.Message):
     checkpoint_generation: int
     def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ...) -> None: ...
 
+class Mean(_message.Message):
+    __slots__ = ("sum", "count")
+    SUM_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    sum: float
+    count: int
+    def __init__(self, sum: _Optional[float] = ..., count: _Optional[int] = ...) -> None: ...
+
+class SamplesUsed(_message.Message):
+    __slots__ = ("dp", "rank", "fingerprint")
+    DP_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    dp: int
+    rank: int
+    fingerprint: bytes
+    def __init__(self, dp: _Optional[int] = ..., rank: _Optional[int] = ..., fingerprint: _Optional[bytes] = ...) -> None: ...
+
 class StepSummary(_message.Message):
-    __slots__ = ("step", "generation", "loss_sum", "loss_count", "validation_loss", "grad_norm", "learning_rate", "tokens", "duration_s", "ended_unix_s", "nonfinite", "phase_s")
+    __slots__ = ("step", "generation", "loss_sum", "loss_count", "validation_loss", "grad_norm", "learning_rate", "tokens", "duration_s", "ended_unix_s", "nonfinite", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples")
     class PhaseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +269,14 @@ class StepSummary(_message.Message):
     ENDED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     NONFINITE_FIELD_NUMBER: _ClassVar[int]
     PHASE_S_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_NORM_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
+    OVERFLOW_FIELD_NUMBER: _ClassVar[int]
+    MFU_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_BUBBLE_FIELD_NUMBER: _ClassVar[int]
+    BALANCE_LOSS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
     step: int
     generation: int
     loss_sum: float
@@ -259,7 +289,15 @@ class StepSummary(_message.Message):
     ended_unix_s: float
     nonfinite: _containers.RepeatedCompositeFieldContainer[NonFinite]
     phase_s: _containers.ScalarMap[int, float]
-    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[int] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., ended_unix_s: _Optional[float] = ..., nonfinite: _Optional[_Iterable[_Union[NonFinite, _Mapping]]] = ..., phase_s: _Optional[_Mapping[int, float]] = ...) -> None: ...
+    update_norm: float
+    loss_scale: float
+    overflow: bool
+    mfu: Mean
+    pipeline_bubble: Mean
+    balance_loss: Mean
+    dropped_tokens: int
+    samples: _containers.RepeatedCompositeFieldContainer[SamplesUsed]
+    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[int] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., ended_unix_s: _Optional[float] = ..., nonfinite: _Optional[_Iterable[_Union[NonFinite, _Mapping]]] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[_Union[Mean, _Mapping]] = ..., pipeline_bubble: _Optional[_Union[Mean, _Mapping]] = ..., balance_loss: _Optional[_Union[Mean, _Mapping]] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[SamplesUsed, _Mapping]]] = ...) -> None: ...
 
 class NonFinite(_message.Message):
     __slots__ = ("rank", "quantity")

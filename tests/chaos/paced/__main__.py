@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from holdfast_trainer.__main__ import main
-from holdfast_trainer.batches import Batch, Batches
+from holdfast_trainer.data.batches import Batch, Batches
 
 PACE_S = 0.15
 

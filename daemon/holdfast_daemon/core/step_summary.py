@@ -1,0 +1,27 @@
+"""Merges what the nodes say about one step."""
+
+from holdfast_proto.v1 import store_pb2 as store
+
+_ADDED = ("loss_sum", "loss_count", "tokens", "dropped_tokens")
+_LARGEST = ("duration_s", "ended_unix_s")
+
+MEANS = ("mfu", "pipeline_bubble", "balance_loss")
+"""Fields of type Mean."""
+
+
+def merge(one: store.StepSummary, other: store.StepSummary) -> store.StepSummary:
+    """Return the summary of two nodes' ranks. What all ranks report alike is taken from ``other``."""
+    merged = store.StepSummary()
+    merged.CopyFrom(one)
+    merged.MergeFrom(other)
+    for name in _ADDED:
+        setattr(merged, name, getattr(one, name) + getattr(other, name))
+    for name in _LARGEST:
+        setattr(merged, name, max(getattr(one, name), getattr(other, name)))
+    for name in MEANS:
+        mean, more = getattr(one, name), getattr(other, name)
+        if mean.count and more.count:
+            getattr(merged, name).CopyFrom(store.Mean(sum=mean.sum + more.sum, count=mean.count + more.count))
+    for phase, spent_s in one.phase_s.items():
+        merged.phase_s[phase] = max(spent_s, merged.phase_s[phase])
+    return merged
