@@ -11,22 +11,22 @@ everybody who finds the same shards writes the same manifest.
 import contextlib
 import logging
 import re
-import time
 from collections.abc import Sequence, Set
 from pathlib import Path
 
-from holdfast_agent.checkpoint_errors import CheckpointUnreadable, read_errors, write_errors
-from holdfast_agent.durable import NewFile, flush_directory, make_directory, remove_leftovers, write_file
-from holdfast_agent.manifest import (
+from holdfast_agent.leftovers import remove_leftovers
+from holdfast_proto.checkpoint.durable import NewFile, flush_directory, make_directory, write_file
+from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors, write_errors
+from holdfast_proto.checkpoint.manifest import (
     MANIFEST,
     Manifest,
-    content_digest,
+    describe,
     load_committed_index,
     load_manifest,
     manifest_shards,
 )
-from holdfast_agent.shard_index import ShardIndex, index_path, load_index, shard_path
-from holdfast_agent.shard_reader import verify_shard
+from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, load_index, shard_path
+from holdfast_proto.checkpoint.shard_reader import verify_shard
 
 _STEP = re.compile(r"step-(\d{8,})")
 _logger = logging.getLogger(__name__)
@@ -104,23 +104,8 @@ class CheckpointDirectory:
         return manifest
 
     def _describe(self, indexes: Sequence[ShardIndex]) -> Manifest:
-        first = indexes[0]
-        digest = content_digest(indexes)
-        earlier = {step: manifest for step, manifest in self._manifests().items() if step < first.step}
-        previous = earlier[max(earlier)] if earlier else None
-        has_tensors = any(index.tensors for index in indexes)
-        return Manifest(
-            run=first.run,
-            step=first.step,
-            world_size=first.world_size,
-            generation=first.generation,
-            committed_unix_s=time.time(),
-            raw_bytes=sum(index.raw_bytes for index in indexes),
-            stored_bytes=sum(index.shard_bytes for index in indexes),
-            content_digest=digest,
-            stale=has_tensors and previous is not None and previous.content_digest == digest,
-            shards=manifest_shards(indexes),
-        )
+        earlier = {step: manifest for step, manifest in self._manifests().items() if step < indexes[0].step}
+        return describe(indexes, previous_content_digest=earlier[max(earlier)].content_digest if earlier else "")
 
     def _prune(self, newest: Manifest) -> None:
         """Remove what the commit of ``newest`` makes superfluous; what resists is tried again next time."""

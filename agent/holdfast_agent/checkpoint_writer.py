@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.checkpoint_errors import CheckpointError, CheckpointUnreadable
 from holdfast_agent.histogram import STALL_BUCKETS_S, STEP_BUCKETS_S, Histogram
 from holdfast_agent.priority import lower_priority
-from holdfast_agent.restore import restore
+from holdfast_agent.restore import StartingPoint, restore, verify_share
 from holdfast_agent.shard import write_shard
 from holdfast_agent.snapshot_memory import SnapshotMemory
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.snapshot import SlotState
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -136,30 +136,32 @@ class CheckpointWriter:
         log.error("checkpoint of step %d failed: %s", step, reason)
         self._emit(store.Event(checkpoint_failed=store.CheckpointFailed(step=step, reason=reason)))
 
-    async def unpack(self, step: int, ranks: Sequence[int], world_size: int, generation: int) -> dict[int, Path]:
-        """Verify a committed checkpoint and put it into slots; return the slot of each rank.
+    def committed_directory(self, step: int) -> Path | None:
+        """Return the directory of the checkpoint of ``step``, if one is known to be committed."""
+        return self._directory.step_directory(step) if step in self.committed else None
 
-        Raises CheckpointUnreadable naming the file and the tensor, or the difference in layout.
+    async def starting_point(self, step: int, ranks: Sequence[int], world_size: int, generation: int) -> StartingPoint:
+        """Verify a committed checkpoint and, if a world of this size wrote it, put it into slots.
+
+        Raises CheckpointUnreadable naming the file and the tensor, or the other run.
         """
         loop = asyncio.get_running_loop()
         directory = self._directory.step_directory(step)
         manifest = await loop.run_in_executor(self._pool, self._directory.load_manifest, step)
-        if manifest.world_size != world_size:
-            raise CheckpointUnreadable(
-                f"{directory}: written by {manifest.world_size} ranks, this run has {world_size}:"
-                " use the same --ranks, or another --checkpoints directory"
-            )
         if manifest.run != self._run:
             raise CheckpointUnreadable(
                 f"{directory}: written by run {manifest.run}, this is run {self._run}:"
                 " use its --run name to go on with it, or another --checkpoints directory"
             )
+        if manifest.world_size != world_size:
+            await loop.run_in_executor(self._pool, verify_share, directory, manifest, ranks, world_size)
+            return StartingPoint(checkpoint=directory)
 
         def unpack_one(rank: int) -> Path:
             return restore(directory, rank, self._memory, generation=generation, ranks_on_node=len(ranks))
 
         slots = [loop.run_in_executor(self._pool, unpack_one, rank) for rank in ranks]
-        return dict(zip(ranks, await asyncio.gather(*slots), strict=True))
+        return StartingPoint(dict(zip(ranks, await asyncio.gather(*slots), strict=True)), directory)
 
     async def refresh(self) -> None:
         """Look, for ever, for checkpoints that other nodes have committed."""

@@ -16,7 +16,6 @@ from prometheus_client.registry import CollectorRegistry
 
 from holdfast_agent import processes, record, session
 from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.checkpoint_errors import CheckpointError
 from holdfast_agent.checkpoint_writer import CheckpointWriter
 from holdfast_agent.metrics import AgentCollector
 from holdfast_agent.node import Node
@@ -28,6 +27,7 @@ from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_agent.store_link import StoreLink
 from holdfast_agent.supervisor import Supervisor
 from holdfast_proto import redis_client
+from holdfast_proto.checkpoint.errors import CheckpointError
 from holdfast_proto.rank_context import EXIT_CONFIGURATION
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord

@@ -1,16 +1,29 @@
-"""Brings a rank's part of a checkpoint back into snapshot memory, from where the rank restores."""
+"""Brings a checkpoint to the ranks of this node: into snapshot memory, or by its name if their world is another."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast_agent.manifest import load_committed_index, load_manifest
 from holdfast_agent.shard import read_shard
-from holdfast_agent.shard_index import slot_bytes_needed
 from holdfast_agent.snapshot_memory import SnapshotMemory
+from holdfast_proto.checkpoint.manifest import Manifest, load_committed_index, load_manifest
+from holdfast_proto.checkpoint.shard_index import shard_path, slot_bytes_needed
+from holdfast_proto.checkpoint.shard_reader import verify_shard
 from holdfast_proto.snapshot import SnapshotError
 
 
+@dataclass(frozen=True)
+class StartingPoint:
+    """What the ranks of a generation start from; with neither, the seed."""
+
+    slots: Mapping[int, Path] = field(default_factory=dict)
+    """Rank -> the slot with its state."""
+    checkpoint: Path | None = None
+    """The checkpoint that ranks load themselves from where ``slots`` do not fit their layout."""
+
+
 def restore(directory: Path, rank: int, memory: SnapshotMemory, *, generation: int, ranks_on_node: int) -> Path:
-    """Verify the shard of ``rank`` in a checkpoint's directory, unpack it into a slot, and return that slot.
+    """Verify the state of ``rank`` in a checkpoint's directory, unpack it into a slot, and return that slot.
 
     No rank is alive meanwhile. Raises CheckpointUnreadable, or SnapshotError if no slot could be had.
     """
@@ -20,3 +33,15 @@ def restore(directory: Path, rank: int, memory: SnapshotMemory, *, generation: i
         raise SnapshotError(f"rank {rank} has no slot to restore into: {grant.reason}")
     read_shard(directory, rank, grant.paths[0], generation=generation)
     return grant.paths[0]
+
+
+def verify_share(directory: Path, manifest: Manifest, ranks: Sequence[int], world_size: int) -> None:
+    """Read the shards that fall to ``ranks`` of a world of another size than the one that wrote the checkpoint.
+
+    Every shard falls to one rank of the world, so that the nodes together verify them all before ranks load
+    what they need. Raises CheckpointUnreadable.
+    """
+    for saved_rank in range(manifest.world_size):
+        if saved_rank % world_size in ranks:
+            index = load_committed_index(directory, manifest, saved_rank)
+            verify_shard(shard_path(directory, saved_rank), index)

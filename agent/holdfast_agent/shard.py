@@ -1,22 +1,21 @@
 """Writes a rank's snapshot to durable storage as a shard, and brings it back into a slot."""
 
+import contextlib
 from pathlib import Path
 
-import zstandard
-
-from holdfast_agent.checkpoint_errors import CheckpointError, CheckpointUnreadable, write_errors
-from holdfast_agent.durable import NewFile, flush_directory, make_directory, write_file
-from holdfast_agent.manifest import MANIFEST, load_committed_index, load_manifest
-from holdfast_agent.sealed_json import new_digest
-from holdfast_agent.shard_index import CODEC, ShardIndex, StoredTensor, index_path, shard_path
-from holdfast_agent.shard_reader import CHUNK_BYTES, ShardReader, verify_shard
+from holdfast_proto.checkpoint.durable import NewFile, flush_directory, make_directory, write_file
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable, write_errors
+from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
+from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor, index_path, shard_path
+from holdfast_proto.checkpoint.shard_reader import ShardReader
+from holdfast_proto.checkpoint.shard_writer import ShardWriter, read_back
 from holdfast_proto.snapshot import Header, Meta, Slot, SlotState, SnapshotError, TensorEntry
-
-_LEVEL = 1
 
 
 def write_shard(slot_path: Path, directory: Path, *, run: str, world_size: int) -> ShardIndex:
     """Write the snapshot in a slot into a checkpoint's ``directory`` and return its index.
+
+    Tensors that another rank stores (``TensorEntry.writer``) are left to it.
 
     The slot must stay untouched meanwhile (its persist flag set; clearing it is the caller's). What was
     written is read back from the disk and compared before it gets its name. If the directory holds a
@@ -28,7 +27,8 @@ def write_shard(slot_path: Path, directory: Path, *, run: str, world_size: int) 
         header, meta = _contents(slot)
         make_directory(directory)
         with NewFile(shard_path(directory, header.rank)) as shard:
-            tensors, digest = _compress(slot, meta.tensors, shard)
+            writer = ShardWriter(shard)
+            tensors = tuple(_store(slot, entry, writer) for entry in meta.tensors)
             shard.flush()
             index = ShardIndex(
                 run=run,
@@ -38,12 +38,13 @@ def write_shard(slot_path: Path, directory: Path, *, run: str, world_size: int) 
                 generation=header.generation,
                 slot_bytes=slot.nbytes,
                 data_bytes=header.data_bytes,
+                coordinates=meta.coordinates,
                 tree=meta.tree,
                 tensors=tensors,
-                shard_bytes=sum(tensor.stored_bytes for tensor in tensors),
-                shard_digest=digest,
+                shard_bytes=writer.stored_bytes,
+                shard_digest=writer.digest,
             )
-            _read_back(shard.path, index)
+            read_back(shard, index)
             if slot.header != header:
                 raise CheckpointError(f"snapshot slot {slot.path} changed while its checkpoint was written")
             _retire(directory, index)
@@ -53,17 +54,18 @@ def write_shard(slot_path: Path, directory: Path, *, run: str, world_size: int) 
 
 
 def read_shard(directory: Path, rank: int, slot_path: Path, *, generation: int) -> ShardIndex:
-    """Unpack the shard of ``rank`` from a committed checkpoint into a slot and return its index.
+    """Unpack the state of ``rank`` from a committed checkpoint into a slot and return its index.
 
     The slot has at least ``slot_bytes_needed(index)`` bytes and becomes a complete snapshot of
     ``generation``; if anything is wrong, an empty one. Raises CheckpointUnreadable, or SnapshotError
     if the slot is too small.
     """
-    index = load_committed_index(directory, load_manifest(directory), rank)
+    manifest = load_manifest(directory)
+    index = load_committed_index(directory, manifest, rank)
     with Slot(slot_path) as slot:
         slot.begin(generation=generation, step=index.step, rank=rank)
         try:
-            _unpack(shard_path(directory, rank), index, slot)
+            _unpack(directory, manifest, index, slot)
         except BaseException:
             slot.invalidate()
             raise
@@ -91,44 +93,11 @@ def _is_inside(entry: TensorEntry, slot_bytes: int) -> bool:
     return 0 <= entry.offset <= entry.offset + entry.nbytes <= slot_bytes
 
 
-def _compress(slot: Slot, entries: tuple[TensorEntry, ...], shard: NewFile) -> tuple[tuple[StoredTensor, ...], str]:
-    compressor = zstandard.ZstdCompressor(level=_LEVEL)
-    file_digest = new_digest()
-    tensors: list[StoredTensor] = []
-    offset = 0
-
-    def store(data: bytes) -> None:
-        nonlocal offset
-        file_digest.update(data)
-        shard.write(data)
-        offset += len(data)
-
-    for entry in entries:
-        start = offset
-        digest = new_digest()
-        frame = compressor.compressobj(size=entry.nbytes)
-        with slot.tensor_bytes(entry) as raw:
-            for position in range(0, entry.nbytes, CHUNK_BYTES):
-                with raw[position : position + CHUNK_BYTES] as part:
-                    digest.update(part)
-                    store(frame.compress(part))
-        store(frame.flush())
-        tensors.append(
-            StoredTensor(
-                entry=entry, stored_offset=start, stored_bytes=offset - start, codec=CODEC, digest=digest.hexdigest()
-            )
-        )
-    return tuple(tensors), file_digest.hexdigest()
-
-
-def _read_back(path: Path, index: ShardIndex) -> None:
-    try:
-        verify_shard(path, index)
-    except CheckpointUnreadable as error:
-        raise CheckpointError(
-            f"the checkpoint did not read back as it was written ({error}): "
-            "check the disk or set --checkpoints to another one"
-        ) from error
+def _store(slot: Slot, entry: TensorEntry, writer: ShardWriter) -> StoredTensor:
+    if entry.writer not in (None, slot.header.rank):
+        return StoredTensor(entry=entry)
+    with slot.tensor_bytes(entry) as raw:
+        return writer.store(entry, raw)
 
 
 def _retire(directory: Path, index: ShardIndex) -> None:
@@ -155,14 +124,32 @@ def _check_owner(manifest_path: Path, run: str) -> None:
         )
 
 
-def _unpack(path: Path, index: ShardIndex, slot: Slot) -> None:
-    meta = Meta(index.tree, tuple(tensor.entry for tensor in index.tensors))
-    with ShardReader(path, index) as reader:
-        for tensor in index.tensors:
-            if not _is_inside(tensor.entry, slot.nbytes):
-                raise SnapshotError(f"{slot.path}: {slot.nbytes} bytes are too few for tensor {tensor.entry.name}")
-            with slot.tensor_bytes(tensor.entry) as into:
-                for _ in reader.chunks(tensor, into):
-                    pass
-        reader.finish()
+def _unpack(directory: Path, manifest: Manifest, index: ShardIndex, slot: Slot) -> None:
+    entries = [tensor.entry for tensor in index.tensors]
+    for entry in entries:
+        if not _is_inside(entry, slot.nbytes):
+            raise SnapshotError(f"{slot.path}: {slot.nbytes} bytes are too few for tensor {entry.name}")
+    with contextlib.ExitStack() as views, ShardReader(shard_path(directory, index.rank)) as reader:
+        places = [views.enter_context(slot.tensor_bytes(entry)) for entry in entries]
+        reader.read_all(index, dict(enumerate(places)))
+        elsewhere = [
+            (tensor.entry, place) for tensor, place in zip(index.tensors, places, strict=True) if not tensor.is_stored
+        ]
+        for writer in sorted({entry.writer for entry, _ in elsewhere if entry.writer is not None}):
+            _fetch(directory, load_committed_index(directory, manifest, writer), elsewhere)
+    meta = Meta(index.tree, tuple(entries), coordinates=index.coordinates)
     slot.commit(meta, data_bytes=index.data_bytes, persist=False)
+
+
+def _fetch(directory: Path, index: ShardIndex, wanted: list[tuple[TensorEntry, memoryview]]) -> None:
+    """Read those of the wanted tensors that the rank of ``index`` stores."""
+    path = shard_path(directory, index.rank)
+    stored = {(tensor.entry.name, tensor.entry.global_offset): tensor for tensor in index.tensors if tensor.is_stored}
+    with ShardReader(path) as reader:
+        for entry, place in wanted:
+            if entry.writer != index.rank:
+                continue
+            tensor = stored.get((entry.name, entry.global_offset))
+            if tensor is None or tensor.entry.nbytes != entry.nbytes:
+                raise CheckpointUnreadable(f"{path} lacks tensor {entry.name}, which it stores for others")
+            reader.read(tensor, place)

@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 
 from holdfast_agent import processes, record
-from holdfast_agent.checkpoint_errors import CheckpointUnreadable
 from holdfast_agent.node import Node
 from holdfast_agent.parent_client import WarmParentClient
 from holdfast_agent.processes import AgentError
 from holdfast_agent.rank import Rank
+from holdfast_agent.restore import StartingPoint
 from holdfast_proto import black_box
+from holdfast_proto.checkpoint.errors import CheckpointUnreadable
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import SnapshotError
 from holdfast_proto.v1 import store_pb2 as store
@@ -56,11 +57,11 @@ class Supervisor:
         node = self._node
         await self.stop()
         try:
-            slots = await self._restore(generation, order)
+            point = await self._starting_point(generation, order)
             self._prepare(generation, order)
             address = await self._rendezvous(generation, order)
             for local_rank in range(order.ranks):
-                await self._fork(local_rank, address, slots)
+                await self._fork(local_rank, address, point)
         except (AgentError, CheckpointUnreadable, SnapshotError, OSError) as error:
             log.error("generation %d cannot start: %s", generation, error)
             await self.stop()
@@ -71,21 +72,22 @@ class Supervisor:
         self.save()
         node.changed.set()
 
-    async def _restore(self, generation: int, order: store.StartGeneration) -> dict[int, Path]:
-        """Return the slot that each rank starts from; empty: from the seed."""
+    async def _starting_point(self, generation: int, order: store.StartGeneration) -> StartingPoint:
         memory = self._node.memory
         ranks = range(order.first_rank, order.first_rank + order.ranks)
         if order.source == store.SOURCE_SEED:
             memory.keep_only(-1)
-            return {}
+            return StartingPoint()
         memory.keep_only(order.step)
         if order.source == store.SOURCE_CHECKPOINT:
-            return await self._node.writer.unpack(order.step, ranks, order.world_size, generation)
+            return await self._node.writer.starting_point(order.step, ranks, order.world_size, generation)
         slots = {rank: memory.slot_holding(rank, order.step) for rank in ranks}
         missing = [rank for rank, slot in slots.items() if slot is None]
         if missing:
             raise AgentError(f"ranks {missing} have no snapshot of step {order.step} in memory")
-        return {rank: slot for rank, slot in slots.items() if slot is not None}
+        # Slots that were unpacked from a checkpoint may be of another layout than the ranks that were to load them.
+        checkpoint = self._node.writer.committed_directory(order.step)
+        return StartingPoint({rank: slot for rank, slot in slots.items() if slot is not None}, checkpoint)
 
     def _prepare(self, generation: int, order: store.StartGeneration) -> None:
         self._node.begin_generation(generation, order)
@@ -110,7 +112,7 @@ class Supervisor:
             raise AgentError(f"node {order.rendezvous_node} has not said where generation {generation} meets")
         return found
 
-    async def _fork(self, local_rank: int, address: str, slots: dict[int, Path]) -> None:
+    async def _fork(self, local_rank: int, address: str, point: StartingPoint) -> None:
         node, order = self._node, self._node.start_order
         rank = order.first_rank + local_rank
         host, _, port = address.rpartition(":")
@@ -121,7 +123,8 @@ class Supervisor:
             black_box=str(self._options.black_box(node.generation, rank)),
             snapshot_every=node.spec.snapshot_every,
             checkpoint_every=node.spec.checkpoint_every,
-            restore_slot=str(slots.get(rank, "")),
+            restore_slot=str(point.slots.get(rank, "")),
+            restore_checkpoint=str(point.checkpoint or ""),
         )
         environment = {
             "RANK": str(rank),

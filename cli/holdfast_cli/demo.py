@@ -127,7 +127,7 @@ class Demo:
 
 def _compare(a: Path, b: Path) -> list[str]:
     from holdfast_agent.checkpoint_differences import differences
-    from holdfast_agent.checkpoint_errors import CheckpointError
+    from holdfast_proto.checkpoint.errors import CheckpointError
 
     try:
         return list(differences(a, b))

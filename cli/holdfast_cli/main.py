@@ -5,7 +5,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from holdfast_cli.commands import demo, operate, run, services
+from holdfast_cli.commands import demo, operate, plan, run, services
 from holdfast_cli.errors import CommandError
 
 
@@ -36,6 +36,7 @@ app.command()(operate.status)
 app.command()(operate.incidents)
 app.command()(operate.checkpoint)
 app.command()(operate.stop)
+app.command(context_settings=plan.CONTEXT)(plan.plan)
 app.command()(services.agent)
 app.command()(services.daemon)
 

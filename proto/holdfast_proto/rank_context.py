@@ -30,7 +30,9 @@ class RankContext:
     checkpoint_every: int = 0
     """Steps between checkpoints, a multiple of snapshot_every; 0: on command and at the end only."""
     restore_slot: str = ""
-    """Slot that holds the state to start from; empty: start from the seed."""
+    """Slot that holds the state to start from; with neither this nor a checkpoint: start from the seed."""
+    restore_checkpoint: str = ""
+    """Directory of the checkpoint with that state, to load from where the slot is missing or of another layout."""
 
     def to_environment(self) -> dict[str, str]:
         """Return the environment variable that carries this context."""

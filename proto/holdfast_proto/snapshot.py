@@ -5,7 +5,7 @@ the agent reads them even if the rank is gone. ::
 
     0      header, 4096 bytes (see _HEADER)
     4096   tensors, each at a multiple of 64 bytes, row-major, native little-endian
-    ...    meta: UTF-8 JSON {"tree": ..., "tensors": [TensorEntry, ...]}
+    ...    meta: UTF-8 JSON {"tree": ..., "coordinates": ..., "tensors": [TensorEntry, ...]}
 
 The rank owns a slot unless ``persist`` is set; the rank sets it when it commits a snapshot that is to
 become a checkpoint, the agent clears it when it has read the slot.
@@ -16,7 +16,7 @@ import json
 import mmap
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,11 @@ class TensorEntry:
     global_shape: tuple[int, ...]
     global_offset: tuple[int, ...]
     """Where this part starts in the whole tensor; zeros if it is the whole."""
+    writer: int | None = None
+    """Of the ranks that hold this same part of a tensor that is spread over ranks, the one whose shard stores it.
+
+    None: the tensor is this rank's own, whatever others have under this name.
+    """
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> "TensorEntry":
@@ -91,11 +96,14 @@ class Meta:
 
     tree: Any
     tensors: tuple[TensorEntry, ...]
+    coordinates: dict[str, int] = field(default_factory=dict, kw_only=True)
+    """Mesh axis -> index of this rank."""
 
     def encode(self) -> bytes:
         """Return the UTF-8 JSON of this meta."""
+        tensors = [vars(entry) for entry in self.tensors]
         return json.dumps(
-            {"tree": self.tree, "tensors": [vars(entry) for entry in self.tensors]},
+            {"tree": self.tree, "coordinates": self.coordinates, "tensors": tensors},
             separators=(",", ":"),
         ).encode()
 
@@ -103,7 +111,8 @@ class Meta:
     def decode(cls, data: bytes) -> "Meta":
         """Invert :meth:`encode`."""
         decoded = json.loads(data)
-        return cls(decoded["tree"], tuple(TensorEntry.from_json(entry) for entry in decoded["tensors"]))
+        tensors = tuple(TensorEntry.from_json(entry) for entry in decoded["tensors"])
+        return cls(decoded["tree"], tensors, coordinates=decoded["coordinates"])
 
 
 def align(offset: int) -> int:

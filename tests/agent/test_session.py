@@ -105,7 +105,15 @@ async def test_who_is_not_one_of_the_generation_is_refused(folder: Path, greetin
 async def test_reports_become_the_nodes_state_and_a_summary_of_each_step(folder: Path) -> None:
     async with served(folder) as node, welcomed(node, 0) as first, welcomed(node, 1) as second:
         node.pass_time(4.0)
-        step = pb.StepRecord(step=5, loss=2.0, tokens=10, duration_s=0.5, ended_unix_s=9.0, phase_s={PHASE_DATA: 0.2})
+        step = pb.StepRecord(
+            step=5,
+            loss=2.0,
+            tokens=10,
+            duration_s=0.5,
+            ended_unix_s=9.0,
+            phase_s={PHASE_DATA: 0.2},
+            samples=b"samples0",
+        )
         await first.say(report=report(6, steps=[step]))
         await until(lambda: node.reports_total == 1, "the first report is in")
         assert node.changed.is_set()  # a recovery may end with it
@@ -115,6 +123,7 @@ async def test_reports_become_the_nodes_state_and_a_summary_of_each_step(folder:
         (event,) = node.link.emitted
         assert event.generation == GENERATION
         assert (event.step_summary.step, event.step_summary.loss_sum, event.step_summary.tokens) == (5, 4.0, 20)
+        assert [(use.dp, use.rank) for use in event.step_summary.samples] == [(0, 0), (1, 1)]
         for rank in node.state(ready=True).ranks:
             assert (rank.progress.step, rank.progress.phase) == (6, PHASE_FORWARD_BACKWARD)
             assert (rank.steps_done, rank.first_step_ended_unix_s) == (1, 9.0)

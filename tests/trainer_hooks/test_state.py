@@ -93,7 +93,7 @@ def test_tensors_of_every_kind_come_back_bit_by_bit(make_slots: Any) -> None:
     with Slot(path) as slot:
         slot.begin(generation=0, step=0, rank=0)
         SlotTensors(slot, layout.entries).copy(image.parts)
-        slot.commit(LaidOutMeta.of(image.tree, layout), data_bytes=layout.data_bytes, persist=False)
+        slot.commit(LaidOutMeta.of(image.tree, layout, {}), data_bytes=layout.data_bytes, persist=False)
     with Slot(path) as slot:
         for entry in slot.meta().tensors:
             expected = TENSORS[entry.name].detach().resolve_conj().contiguous()
@@ -116,6 +116,6 @@ def test_layout_is_kept_until_a_tensor_changes_its_form() -> None:
 def test_meta_is_encoded_as_the_contract_says() -> None:
     image = encode_state({"a": torch.zeros(2, 3), "b": ("ü", torch.ones(1))})
     layout = lay_out(image, None)
-    encoded = LaidOutMeta.of(image.tree, layout).encode()
-    assert encoded == Meta(image.tree, layout.entries).encode()
-    assert Meta.decode(encoded) == Meta(image.tree, layout.entries)
+    encoded = LaidOutMeta.of(image.tree, layout, {"dp": 1}).encode()
+    assert encoded == Meta(image.tree, layout.entries, coordinates={"dp": 1}).encode()
+    assert Meta.decode(encoded) == Meta(image.tree, layout.entries, coordinates={"dp": 1})

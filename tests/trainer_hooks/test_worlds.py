@@ -87,5 +87,7 @@ def test_sharded_training_is_restored_bit_by_bit(folder: Path) -> None:
         assert result["entries"]["model/2.weight"] == [[rows, 6], [3, 6], [2 * rank, 0]]
         assert result["refusal"] == (
             "cannot restore model/0.weight: the saved state has float32 (3, 4) of (6, 4), this run float32 (5, 4) "
-            "of (10, 4); use another run name, or another checkpoint directory"
+            "of (10, 4); model/0.bias: the saved state has float32 (3,) of (6,), this run float32 (5,) of (10,); "
+            f"model/2.weight: the saved state has float32 ({rows}, 6) of (3, 6), this run float32 ({rows}, 10) of "
+            "(3, 10); use another run name, or another checkpoint directory"
         )

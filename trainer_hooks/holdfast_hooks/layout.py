@@ -3,14 +3,17 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast_hooks.sharding import is_dtensor, writer_of
 from holdfast_hooks.state import Image, Part
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, align
 
 if TYPE_CHECKING:
+    from mmap import mmap
+
     import torch
 
 
@@ -36,10 +39,11 @@ class LaidOutMeta(Meta):
     encoded: bytes
 
     @classmethod
-    def of(cls, tree: Any, layout: Layout) -> "LaidOutMeta":
+    def of(cls, tree: Any, layout: Layout, coordinates: Mapping[str, int]) -> "LaidOutMeta":
         """Build the meta of one snapshot."""
-        text = json.dumps(tree, separators=(",", ":")).encode()
-        return cls(tree, layout.entries, layout, b'{"tree":%b,"tensors":%b}' % (text, layout.entries_json))
+        head = json.dumps({"tree": tree, "coordinates": dict(coordinates)}, separators=(",", ":")).encode()
+        encoded = b'%b,"tensors":%b}' % (head[:-1], layout.entries_json)
+        return cls(tree, layout.entries, layout, encoded, coordinates=dict(coordinates))
 
     def encode(self) -> bytes:
         """Return the UTF-8 JSON of this meta."""
@@ -77,6 +81,7 @@ def _entry(part: Part, offset: int) -> TensorEntry:
         nbytes=local.numel() * local.element_size(),
         global_shape=part.global_shape,
         global_offset=part.global_offset,
+        writer=writer_of(part.name, part.source) if is_dtensor(part.source) else None,
     )
 
 
@@ -95,9 +100,12 @@ class SlotTensors:
 
 def place(slot: Slot, entry: TensorEntry) -> "torch.Tensor | None":
     """Return an entry as a tensor that views the slot, or None if it has no elements."""
-    if entry.nbytes == 0:
-        return None
+    return as_tensor(slot.buffer, entry, entry.offset) if entry.nbytes else None
+
+
+def as_tensor(buffer: "bytearray | mmap", entry: TensorEntry, offset: int) -> "torch.Tensor":
+    """Return the bytes of an entry, which has elements, as a tensor that views ``buffer`` from ``offset`` on."""
     import torch
 
-    stored = torch.frombuffer(slot.buffer, dtype=torch.uint8, count=entry.nbytes, offset=entry.offset)
+    stored = torch.frombuffer(buffer, dtype=torch.uint8, count=entry.nbytes, offset=offset)
     return stored.view(getattr(torch, entry.dtype)).view(entry.shape)

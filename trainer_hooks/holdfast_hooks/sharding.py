@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import zlib
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
@@ -24,6 +25,24 @@ def local_part(value: "DTensor") -> "tuple[torch.Tensor, tuple[int, ...], tuple[
         local = value.to_local()
     global_shape = tuple(value.shape)
     return local, global_shape, _global_offset(global_shape, value.device_mesh, tuple(value.placements))
+
+
+def writer_of(name: str, value: "DTensor") -> int:
+    """Return the one of the ranks with the same part as this one that is to write it into a checkpoint.
+
+    Every rank finds the same answer alone, and the tensors of different names fall to different ranks. Raises
+    TypeError if the ranks' parts are summands: there is no whole that they are parts of.
+    """
+    if any(placement.is_partial() for placement in value.placements):
+        raise TypeError(f"{name}: a DTensor that is not reduced yet cannot be part of a snapshot; redistribute it")
+    coordinate = value.device_mesh.get_coordinate()
+    assert coordinate is not None
+    alike = tuple(
+        slice(None) if placement.is_replicate() else index
+        for index, placement in zip(coordinate, value.placements, strict=True)
+    )
+    ranks: list[int] = value.device_mesh.mesh[alike].flatten().tolist()
+    return ranks[zlib.crc32(name.encode()) % len(ranks)]
 
 
 def distribute_like(local: "torch.Tensor", like: "DTensor") -> "DTensor":

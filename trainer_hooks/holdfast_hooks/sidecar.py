@@ -50,7 +50,15 @@ class Sidecar:
         self._stop_orders = StepOrders(timeline)
         self._desk = SlotDesk(once)
         self._snapshots = (
-            Snapshots(state=state, context=context, rank=identity.rank, desk=self._desk, timeline=timeline, once=once)
+            Snapshots(
+                state=state,
+                context=context,
+                rank=identity.rank,
+                desk=self._desk,
+                timeline=timeline,
+                once=once,
+                coordinates=coordinates,
+            )
             if state
             else None
         )

@@ -37,11 +37,13 @@ class Snapshots:
         desk: SlotDesk,
         timeline: Timeline,
         once: OnceLog,
+        coordinates: Mapping[str, int] | None = None,
     ) -> None:
         self.skipped_total = 0
         self.refusal = ""
         """Why no snapshot can be taken for the rest of this run; empty if they can."""
         self._state = state
+        self._coordinates = coordinates or {}
         self._context = context
         self._rank = rank
         self._desk = desk
@@ -119,7 +121,7 @@ class Snapshots:
 
     def _prepare(self, image: Image) -> LaidOutMeta:
         self._layout = lay_out(image, self._layout)
-        return LaidOutMeta.of(image.tree, self._layout)
+        return LaidOutMeta.of(image.tree, self._layout, self._coordinates)
 
     def _fitting_grant(self, meta: LaidOutMeta) -> Grant | None:
         """Return the grant if the snapshot fits, else have the reporter ask for a larger one."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _PLAIN = frozenset((type(None), bool, int, str))
 _MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
 _MAPPING_TYPES: dict[str, type] = {kind: mapping for mapping, kind in _MAPPINGS.items()}
+MAPPING_KINDS = frozenset(_MAPPING_TYPES)
 _SCALARS: dict[str, Callable[[str], Any]] = {"float": float, "bytes": base64.b64decode}
 TENSOR_KINDS = ("tensor", "dtensor", "array")
 
@@ -66,8 +67,8 @@ def encode_state(state: Mapping[str, Any]) -> Image:
     return Image(tree, tuple(encoder.parts), tuple(encoder.empty))
 
 
-def decode_state(tree: Any, tensor: Callable[[str, int], Any]) -> Any:
-    """Put a state together again; ``tensor(kind, i)`` supplies the i-th tensor."""
+def decode_state(tree: Any, tensor: Callable[[str, Any], Any]) -> Any:
+    """Put a state together again; ``tensor(kind, i)`` supplies the tensor that the tree calls ``i``."""
     if isinstance(tree, list):
         return [decode_state(item, tensor) for item in tree]
     if not isinstance(tree, dict):

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.manifest import Manifest
 from holdfast_agent.shard import write_shard
+from holdfast_proto.checkpoint.manifest import Manifest
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, align, allocate
 
 RUN = "run"

@@ -13,10 +13,10 @@ import pytest
 
 from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.checkpoint_differences import differences
-from holdfast_agent.checkpoint_errors import CheckpointError, CheckpointUnreadable
-from holdfast_agent.manifest import MANIFEST, Manifest
 from holdfast_agent.shard import read_shard
-from holdfast_agent.shard_index import index_path, shard_path
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest
+from holdfast_proto.checkpoint.shard_index import index_path, shard_path
 from holdfast_proto.snapshot import Slot
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent import shard
 from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.checkpoint_errors import CheckpointError, CheckpointUnreadable
-from holdfast_agent.durable import NewFile
-from holdfast_agent.manifest import MANIFEST
 from holdfast_agent.priority import lower_priority
 from holdfast_agent.shard import read_shard, write_shard
-from holdfast_agent.shard_index import index_path, load_index, shard_path, slot_bytes_needed
+from holdfast_proto.checkpoint import shard_writer
+from holdfast_proto.checkpoint.durable import NewFile
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.manifest import MANIFEST
+from holdfast_proto.checkpoint.shard_index import index_path, load_index, shard_path, slot_bytes_needed
 from holdfast_proto.snapshot import Slot, SlotState, SnapshotError
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def test_slot_that_changes_meanwhile_is_not_written(
         with Slot(path) as slot:
             slot.begin(generation=1, step=6, rank=0)
 
-    monkeypatch.setattr(shard, "verify_shard", begin_again)
+    monkeypatch.setattr(shard_writer, "verify_shard", begin_again)
     with pytest.raises(CheckpointError, match="changed while its checkpoint was written"):
         write_shard(path, tmp_path / "step", run="run", world_size=1)
     assert list((tmp_path / "step").iterdir()) == []

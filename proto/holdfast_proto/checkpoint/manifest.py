@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_agent.checkpoint_errors import CheckpointUnreadable, read_errors
-from holdfast_agent.sealed_json import SealError, new_digest, seal, unseal
-from holdfast_agent.shard_index import FORMAT, ShardIndex, load_index
+from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors
+from holdfast_proto.checkpoint.sealed_json import SealError, new_digest, seal, unseal
+from holdfast_proto.checkpoint.shard_index import FORMAT, ShardIndex, load_index
 
 MANIFEST = "manifest.json"
 
@@ -80,6 +81,31 @@ def load_committed_index(directory: Path, manifest: Manifest, rank: int) -> Shar
     return index
 
 
+def load_committed_indexes(directory: Path) -> tuple[Manifest, list[ShardIndex]]:
+    """Read the manifest and the indexes of all ranks. Raises CheckpointUnreadable."""
+    manifest = load_manifest(directory)
+    return manifest, [load_committed_index(directory, manifest, rank) for rank in range(manifest.world_size)]
+
+
+def describe(indexes: Sequence[ShardIndex], *, previous_content_digest: str = "") -> Manifest:
+    """Return the manifest of a complete set of shards, committed now."""
+    first = indexes[0]
+    digest = content_digest(indexes)
+    has_tensors = any(index.tensors for index in indexes)
+    return Manifest(
+        run=first.run,
+        step=first.step,
+        world_size=first.world_size,
+        generation=first.generation,
+        committed_unix_s=time.time(),
+        raw_bytes=sum(index.raw_bytes for index in indexes),
+        stored_bytes=sum(index.shard_bytes for index in indexes),
+        content_digest=digest,
+        stale=has_tensors and previous_content_digest == digest,
+        shards=manifest_shards(indexes),
+    )
+
+
 def manifest_shards(indexes: Sequence[ShardIndex]) -> tuple[ManifestShard, ...]:
     """Return what a manifest says about each shard."""
     return tuple(
@@ -95,6 +121,8 @@ def content_digest(indexes: Sequence[ShardIndex]) -> str:
     digest = new_digest()
     for index in indexes:
         for tensor in index.tensors:
+            if not tensor.is_stored:
+                continue
             entry = tensor.entry
             line = [index.rank, entry.name, entry.dtype, entry.shape, entry.global_offset, tensor.digest]
             digest.update(json.dumps(line).encode() + b"\n")

@@ -5,26 +5,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast_agent.checkpoint_errors import CheckpointUnreadable, read_errors
-from holdfast_agent.sealed_json import SealError, digest_of, seal, unseal
+from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors
+from holdfast_proto.checkpoint.sealed_json import SealError, digest_of, seal, unseal
 from holdfast_proto.snapshot import TensorEntry
 
-FORMAT = 1
-CODEC = "zstd"
+FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTensor:
-    """One tensor of a shard."""
+    """One tensor of a rank's state, and where its shard holds it.
+
+    The fields but ``entry`` mean nothing unless it :attr:`is_stored`.
+    """
 
     entry: TensorEntry
     """Its ``offset`` is that in the slot."""
-    stored_offset: int
+    stored_offset: int = 0
     """From the start of the shard file, bytes."""
-    stored_bytes: int
-    codec: str
-    digest: str
+    stored_bytes: int = 0
+    codec: str = ""
+    """Name of a codec; empty: not in this shard but in that of rank ``entry.writer``, which holds the same tensor."""
+    descriptor: Any = None
+    """What the codec has to know, JSON."""
+    digest: str = ""
     """Of the raw bytes."""
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether this shard holds it."""
+        return bool(self.codec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,16 +51,19 @@ class ShardIndex:
     """Size of the slot that it came from."""
     data_bytes: int
     """Of the slot's tensor area."""
+    coordinates: dict[str, int]
+    """Mesh axis -> index of this rank."""
     tree: Any
     tensors: tuple[StoredTensor, ...]
+    """As ``tree`` numbers them. Those that are stored lie in the shard in this order."""
     shard_bytes: int
     shard_digest: str
     """Of the shard file as stored."""
 
     @property
     def raw_bytes(self) -> int:
-        """Size of all tensors before compression."""
-        return sum(tensor.entry.nbytes for tensor in self.tensors)
+        """Size of the tensors in the shard before compression."""
+        return sum(tensor.entry.nbytes for tensor in self.tensors if tensor.is_stored)
 
     @property
     def digest(self) -> str:

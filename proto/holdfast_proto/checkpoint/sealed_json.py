@@ -20,7 +20,7 @@ def new_digest() -> "hashlib.blake2b":
     return hashlib.blake2b(digest_size=DIGEST_BYTES)
 
 
-def digest_of(data: bytes) -> str:
+def digest_of(data: bytes | memoryview) -> str:
     """Return the digest of ``data``, hexadecimal."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
 

@@ -1,0 +1,84 @@
+"""A chunk of a tensor in the codec "byte-planes": it stands for itself.
+
+A chunk is cut into byte planes (``planes.py``), its own or those of its difference to an earlier state of the
+tensor (``differences.py``), and each plane is stored for itself (``plane_coder.py``)::
+
+    0   kind: 0 plain, 1 a difference (one byte)
+    1   width: bytes per element, which is the number of planes (one byte)
+    2   stored size of each plane, highest first (4 bytes each, little-endian)
+    ..  the planes
+    ..  raw bytes that do not fill an element
+"""
+
+import struct
+
+import numpy as np
+
+from holdfast_proto.checkpoint.codec_registry import PayloadError
+from holdfast_proto.checkpoint.differences import add, pays, subtract
+from holdfast_proto.checkpoint.plane_coder import PlaneEncoder, decode_plane
+from holdfast_proto.checkpoint.planes import Elements, Layout, join, rotate_left, rotate_right, split
+
+_PLAIN, _DIFFERENCE = 0, 1
+
+
+def encode_chunk(raw: memoryview, layout: Layout, encoder: PlaneEncoder, previous: memoryview | None = None) -> bytes:
+    """Return the stored form of ``raw``; ``previous`` has its size, and is used if that pays."""
+    elements = _elements(raw, layout)
+    kind = _PLAIN
+    coded = rotate_left(elements) if layout.is_float else elements.copy()
+    if previous is not None:
+        before = _elements(previous, layout)
+        if pays(coded, elements, before):
+            kind, coded = _DIFFERENCE, subtract(elements, before)
+    planes = [encoder.encode(plane) for plane in split(coded)]
+    sizes = [sum(len(piece) for piece in pieces) for pieces in planes]
+    header = _header_format(layout).pack(kind, layout.width, *sizes)
+    return b"".join([header, *(piece for pieces in planes for piece in pieces), raw[elements.nbytes :]])
+
+
+def decode_chunk(stored: memoryview, layout: Layout, into: memoryview, previous: memoryview | None = None) -> None:
+    """Undo :func:`encode_chunk`: fill ``into``. Raises PayloadError."""
+    elements = _elements(into, layout)
+    kind, sizes = _read_header(stored, layout)
+    tail_bytes = len(into) - elements.nbytes
+    position = _header_format(layout).size
+    if position + sum(sizes) + tail_bytes != len(stored):
+        raise PayloadError(f"has a chunk of {len(stored)} bytes, which is not what its header says")
+    planes = []
+    for size in sizes:
+        planes.append(decode_plane(stored[position : position + size], elements.size))
+        position += size
+    coded = join(planes)
+    if kind == _DIFFERENCE:
+        if previous is None:
+            raise PayloadError("is stored as the difference to an earlier state, which is not there")
+        elements[:] = add(coded, _elements(previous, layout))
+    else:
+        elements[:] = rotate_right(coded) if layout.is_float else coded
+    into[elements.nbytes :] = stored[position:]
+
+
+def is_difference(stored: bytes) -> bool:
+    """Whether a stored chunk needs the earlier state."""
+    return stored[0] == _DIFFERENCE
+
+
+def _elements(raw: memoryview, layout: Layout) -> Elements:
+    """View the whole elements of ``raw``."""
+    return np.frombuffer(raw, layout.bits, len(raw) // layout.width)
+
+
+def _header_format(layout: Layout) -> struct.Struct:
+    return struct.Struct(f"<BB{layout.width}I")
+
+
+def _read_header(stored: memoryview, layout: Layout) -> tuple[int, list[int]]:
+    """Return the kind of a chunk and the stored sizes of its planes."""
+    header = _header_format(layout)
+    if len(stored) < header.size:
+        raise PayloadError("has a chunk that ends too early")
+    kind, width, *sizes = header.unpack_from(stored)
+    if kind not in (_PLAIN, _DIFFERENCE) or width != layout.width:
+        raise PayloadError(f"has a chunk of kind {kind} and width {width}, which does not fit its dtype")
+    return kind, sizes

@@ -1,0 +1,106 @@
+"""The codec "byte-planes": lossless, and made for the states of a training run.
+
+A tensor is cut into chunks of CHUNK_BYTES raw bytes, the last of which may be shorter. They are stored one
+after the other, each in the format of ``chunk.py``. The descriptor is a :class:`ChunkTable`, so that some
+chunks can be read without the others. Memory: a few chunks, whatever the size of the tensor.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from holdfast_proto.checkpoint.chunk import decode_chunk, encode_chunk, is_difference
+from holdfast_proto.checkpoint.codec_registry import Payload, PayloadError
+from holdfast_proto.checkpoint.plane_coder import PlaneEncoder
+from holdfast_proto.checkpoint.planes import layout_of
+
+CHUNK_BYTES = 2 << 20
+"""A multiple of every width; small enough for a chunk and its planes to stay in a core's caches."""
+
+
+@dataclass(frozen=True)
+class ChunkTable:
+    """Where the chunks of a tensor lie. JSON by ``asdict`` and :meth:`from_json`."""
+
+    chunk_bytes: int
+    """Raw bytes of each chunk but the last."""
+    stored_bytes: tuple[int, ...]
+    """Of each chunk, in order."""
+    needs_previous: bool
+    """Whether a chunk is stored as its difference to the earlier state."""
+
+    @classmethod
+    def from_json(cls, descriptor: dict[str, Any]) -> "ChunkTable":
+        """Build from the fields after a trip through JSON."""
+        return cls(**{**descriptor, "stored_bytes": tuple(descriptor["stored_bytes"])})
+
+    def chunks(self, first: int, stop: int) -> "ChunkTable":
+        """Return the table of the chunks ``first`` to ``stop`` (exclusive) as if they were the whole tensor."""
+        return ChunkTable(self.chunk_bytes, self.stored_bytes[first:stop], self.needs_previous)
+
+    def stored_offset(self, chunk: int) -> int:
+        """Return where a chunk starts in the payload."""
+        return sum(self.stored_bytes[:chunk])
+
+
+def encode(
+    raw: memoryview, dtype: str, store: Callable[[bytes], None], previous: memoryview | None = None
+) -> dict[str, Any]:
+    """Hand the payload to ``store``, chunk by chunk, and return the descriptor: a ChunkTable as JSON.
+
+    ``dtype`` is spelt as in a TensorEntry; of one that is not known, any bytes are coded as they are.
+    ``previous`` holds the raw bytes of an earlier state of the same tensor. A chunk is stored as the
+    difference to it where that is likely to be smaller, and then :func:`decode` needs it too.
+    """
+    layout = layout_of(dtype)
+    encoder = PlaneEncoder()
+    stored_bytes: list[int] = []
+    needs_previous = False
+    for position in range(0, len(raw), CHUNK_BYTES):
+        chunk = slice(position, position + CHUNK_BYTES)
+        stored = encode_chunk(raw[chunk], layout, encoder, None if previous is None else previous[chunk])
+        store(stored)
+        stored_bytes.append(len(stored))
+        needs_previous |= is_difference(stored)
+    return asdict(ChunkTable(CHUNK_BYTES, tuple(stored_bytes), needs_previous))
+
+
+def decode(
+    payload: Payload,
+    dtype: str,
+    descriptor: dict[str, Any],
+    nbytes: int,
+    into: memoryview | None,
+    previous: memoryview | None = None,
+) -> Iterator[memoryview]:
+    """Yield the ``nbytes`` raw bytes in order, a chunk at a time.
+
+    They lie in ``into``, which has that size, or else in a buffer that the next chunk overwrites. To read some
+    chunks only, give their table (:meth:`ChunkTable.chunks`) and the payload, sizes and buffers of those alone.
+    Raises PayloadError if the payload is not what :func:`encode` has made, or if it needs ``previous``.
+    """
+    table = ChunkTable.from_json(descriptor)
+    layout = layout_of(dtype)
+    starts = range(0, nbytes, table.chunk_bytes)
+    if len(starts) != len(table.stored_bytes):
+        raise PayloadError(f"has {len(table.stored_bytes)} chunks, not {len(starts)}")
+    scratch = memoryview(bytearray(min(nbytes, table.chunk_bytes))) if into is None else None
+    for start, stored_bytes in zip(starts, table.stored_bytes, strict=True):
+        chunk = slice(start, min(start + table.chunk_bytes, nbytes))
+        part = into[chunk] if into is not None else scratch[: chunk.stop - start]
+        stored = _read(payload, stored_bytes)
+        decode_chunk(stored, layout, part, None if previous is None else previous[chunk])
+        yield part
+    if payload.read(1):
+        raise PayloadError("is longer than it should be")
+
+
+def _read(payload: Payload, size: int) -> memoryview:
+    """Read exactly ``size`` bytes, which may take several calls."""
+    parts: list[bytes] = []
+    while size:
+        parts.append(payload.read(size))
+        if not parts[-1]:
+            raise PayloadError("ends too early")
+        size -= len(parts[-1])
+    return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))

@@ -1,0 +1,49 @@
+"""The codecs in which a shard stores tensors, by the name that its index gives."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, cast
+
+DEFAULT = "zstd"
+"""What writers use."""
+
+_MODULES = {"zstd": "holdfast_proto.checkpoint.zstd_codec"}
+"""Imported on first use: a process that reads no checkpoint needs none of the packages they stand on."""
+
+
+class PayloadError(ValueError):
+    """A payload does not decode; the message completes "tensor x ..."."""
+
+
+class Payload(Protocol):
+    """The stored bytes of one tensor, to be read once from front to back."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes, ``size`` at most; none at the end."""
+
+
+class Codec(Protocol):
+    """One way to store a tensor's raw bytes. Modules of _MODULES are codecs."""
+
+    def encode(self, raw: memoryview, dtype: str, store: Callable[[bytes], None]) -> Any:
+        """Hand the payload to ``store``, piece by piece, and return its descriptor.
+
+        The descriptor is JSON that goes into the index and comes back to :meth:`decode`; None if there is
+        nothing to say. ``dtype`` is spelt as in a TensorEntry.
+        """
+
+    def decode(
+        self, payload: Payload, dtype: str, descriptor: Any, nbytes: int, into: memoryview | None
+    ) -> Iterator[memoryview]:
+        """Yield the ``nbytes`` raw bytes in order, in parts of any size.
+
+        The parts lie in ``into``, which has that size, or else in a buffer that the next part overwrites.
+        Reads the payload to its end. Raises PayloadError if it is not what encode has made.
+        """
+
+
+def codec_named(name: str) -> Codec:
+    """Return a codec. Raises PayloadError if this version has none of that name, ImportError if it lacks a package."""
+    if name not in _MODULES:
+        raise PayloadError(f"is stored with codec {name!r}, which this version does not know")
+    return cast(Codec, importlib.import_module(_MODULES[name]))

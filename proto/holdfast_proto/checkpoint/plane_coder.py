@@ -1,0 +1,89 @@
+"""Stores a byte plane in the shortest of three ways, of which only those worth it are tried::
+
+    raw       0, then the bytes
+    entropy   1, then a zstd frame
+    nibbles   2, the window's lowest value (one byte), the number of escaped values (4 bytes, little-endian),
+              the escaped values, then a zstd frame of the pairs (see ``nibbles.py``)
+
+With so small a hash table zstd hardly searches for repetitions and codes entropy alone: three times as fast as
+level 1, and smaller, since planes of numbers repeat nothing but runs, and short chance matches cost more than they
+save.
+"""
+
+import struct
+
+import numpy as np
+import zstandard
+
+from holdfast_proto.checkpoint.codec_registry import PayloadError
+from holdfast_proto.checkpoint.nibbles import Packed, pack, unpack, window
+from holdfast_proto.checkpoint.planes import Plane
+from holdfast_proto.checkpoint.sampling import Counts, count, entropy_bits, sample
+
+_RAW, _ENTROPY, _NIBBLES = 0, 1, 2
+_NIBBLES_HEADER = struct.Struct("<BBI")
+
+_NOISE_BITS = 7.85
+"""zstd stores a block as it is unless that saves a 64th: a byte of more entropy than this will not."""
+_ZEROS_IN_NOISE = 1 / 128
+"""Twice the share of zeros that noise has. More come from rows of zeros, which a sample can miss."""
+
+_ENTROPY_CODER = zstandard.ZstdCompressionParameters(
+    strategy=zstandard.STRATEGY_FAST, window_log=16, hash_log=6, min_match=7, target_length=0
+)
+
+
+class PlaneEncoder:
+    """Encodes planes, one at a time."""
+
+    def __init__(self) -> None:
+        self._zstd = zstandard.ZstdCompressor(compression_params=_ENTROPY_CODER)
+
+    def encode(self, plane: Plane) -> list[bytes | memoryview]:
+        """Return the stored plane in pieces; they may be views of ``plane``."""
+        counts = count(sample(plane))
+        if _is_noise(plane, counts):
+            return [bytes([_RAW]), plane.data]
+        lowest = window(counts)
+        packed = pack(plane, lowest) if lowest is not None and plane.size % 2 == 0 else None
+        if packed is not None:
+            header = _NIBBLES_HEADER.pack(_NIBBLES, packed.lowest, packed.escaped.size)
+            return [header, packed.escaped.data, self._zstd.compress(packed.pairs.data)]
+        frame = self._zstd.compress(plane.data)
+        return [bytes([_ENTROPY]), frame] if len(frame) < plane.size else [bytes([_RAW]), plane.data]
+
+
+def decode_plane(stored: memoryview, size: int) -> Plane:
+    """Return a plane of ``size`` bytes, maybe as a view of ``stored``. Raises PayloadError."""
+    kind = stored[0] if stored else None
+    if kind == _RAW and len(stored) == 1 + size:
+        return np.frombuffer(stored, np.uint8, offset=1)
+    if kind == _ENTROPY:
+        return _decompress(stored[1:], size)
+    if kind == _NIBBLES and len(stored) >= _NIBBLES_HEADER.size:
+        return _decode_nibbles(stored, size)
+    raise PayloadError(f"has a plane of kind {kind} and {len(stored)} bytes, which does not decode to {size}")
+
+
+def _is_noise(plane: Plane, counts: Counts) -> bool:
+    return entropy_bits(counts) > _NOISE_BITS and np.count_nonzero(plane == 0) <= _ZEROS_IN_NOISE * plane.size
+
+
+def _decode_nibbles(stored: memoryview, size: int) -> Plane:
+    _, lowest, escaped_count = _NIBBLES_HEADER.unpack_from(stored)
+    pairs_start = _NIBBLES_HEADER.size + escaped_count
+    escaped = np.frombuffer(stored[_NIBBLES_HEADER.size : pairs_start], np.uint8)
+    try:
+        return unpack(Packed(lowest, _decompress(stored[pairs_start:], size // 2), escaped))
+    except ValueError as error:
+        raise PayloadError(f"has a plane whose escaped values do not fit ({error})") from error
+
+
+def _decompress(frame: memoryview, size: int) -> Plane:
+    try:
+        # Asked first: a damaged frame may claim any size, and decompress() would reserve it.
+        if zstandard.frame_content_size(frame) != size:
+            raise PayloadError(f"has a plane that is not of {size} bytes")
+        return np.frombuffer(zstandard.ZstdDecompressor().decompress(frame), np.uint8)
+    except zstandard.ZstdError as error:
+        raise PayloadError(f"does not decompress ({error})") from error

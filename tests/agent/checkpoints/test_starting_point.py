@@ -1,0 +1,54 @@
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.agent.nodes import RUN, make_node
+
+from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_proto.checkpoint.errors import CheckpointUnreadable
+from holdfast_proto.checkpoint.shard_index import shard_path
+from holdfast_proto.snapshot import Slot
+
+if TYPE_CHECKING:
+    from tests.agent.checkpoints.conftest import Snapshots
+
+
+@pytest.fixture
+def committed(snapshots: "Snapshots", tmp_path: Path) -> CheckpointDirectory:
+    """The node's checkpoints: one of two ranks."""
+    checkpoints = CheckpointDirectory(tmp_path / "run" / "checkpoints", kept=2)
+    snapshots.commit(checkpoints, 40, world_size=2)
+    assert checkpoints.load_manifest(40).run == RUN
+    return checkpoints
+
+
+async def test_world_of_the_same_size_gets_slots_and_the_checkpoint(
+    committed: CheckpointDirectory, tmp_path: Path
+) -> None:
+    node = make_node(tmp_path)
+    point = await node.writer.starting_point(40, range(2), world_size=2, generation=3)
+    assert point.checkpoint == committed.step_directory(40)
+    assert sorted(point.slots) == [0, 1]
+    for rank, path in point.slots.items():
+        with Slot(path) as slot:
+            assert (slot.header.rank, slot.header.step, slot.header.generation) == (rank, 40, 3)
+
+
+async def test_world_of_another_size_gets_the_checkpoint_alone(committed: CheckpointDirectory, tmp_path: Path) -> None:
+    node = make_node(tmp_path)
+    point = await node.writer.starting_point(40, range(3), world_size=3, generation=3)
+    assert (point.slots, point.checkpoint) == ({}, committed.step_directory(40))
+    assert node.memory.complete_steps(0) == []
+
+
+def test_committed_checkpoint_is_found_by_its_step(committed: CheckpointDirectory, tmp_path: Path) -> None:
+    writer = make_node(tmp_path).writer
+    assert (writer.committed_directory(40), writer.committed_directory(41)) == (committed.step_directory(40), None)
+
+
+async def test_damaged_checkpoint_is_told_before_ranks_of_another_world_start(
+    committed: CheckpointDirectory, tmp_path: Path
+) -> None:
+    shard_path(committed.step_directory(40), 1).write_bytes(b"damaged")
+    with pytest.raises(CheckpointUnreadable, match=r"rank-00001\.shard"):
+        await make_node(tmp_path).writer.starting_point(40, range(3), world_size=3, generation=3)

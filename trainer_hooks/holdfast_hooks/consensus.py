@@ -1,0 +1,37 @@
+"""Yes-or-no questions to all ranks of the world at once."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast_hooks.identity import Identity
+from holdfast_hooks.state import Image
+
+if TYPE_CHECKING:
+    import torch
+
+
+def anywhere(answers: Sequence[bool], live: Image) -> list[bool] | None:
+    """Return for each answer whether any rank says yes; None if ranks cannot be asked.
+
+    Every rank must ask the same questions at the same time: this is one collective of the default process group,
+    on the device of ``live``, this rank's state. Without a process group a world of one answers for itself.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return list(answers) if Identity.from_environment().world_size == 1 else None
+    said = torch.tensor(answers, dtype=torch.int32, device=_device_of(live))
+    torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MAX)
+    return [bool(answer) for answer in said.tolist()]
+
+
+def everywhere(answer: bool, live: Image) -> bool:
+    """Return whether all ranks say yes; if they cannot be asked, what this one says."""
+    doubts = anywhere([not answer], live)
+    return answer if doubts is None else not doubts[0]
+
+
+def _device_of(live: Image) -> "torch.device | str":
+    """Return where the process group can reduce: where the state is, but for what optimizers keep on the host."""
+    devices = [part.local.device for part in live.parts]
+    return next((device for device in devices if device.type != "cpu"), "cpu")

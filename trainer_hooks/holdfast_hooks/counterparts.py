@@ -1,0 +1,52 @@
+"""Finds the live tensor that says on which device a saved one belongs and how it is spread over ranks."""
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from holdfast_hooks.named_optimizer import ByName
+from holdfast_hooks.state import Image, Part, Stateful
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Counterparts:
+    """The tensors of a live state by name, and the parameters that the state of its optimizers will belong to."""
+
+    def __init__(self, state: Mapping[str, Stateful], live: Image) -> None:
+        self._parts = {part.name: part for part in live.parts}
+        self._parameters = {name: parameters for name, value in state.items() if (parameters := _parameters(value))}
+
+    def part(self, name: str) -> Part | None:
+        """Return the live tensor of this name."""
+        return self._parts.get(name)
+
+    def sharded_like(self, name: str) -> "torch.Tensor | None":
+        """Return the live tensor of this name, or the parameter that an optimizer's state belongs to."""
+        if name in self._parts:
+            return self._parts[name].source
+        owner, _, place_in_owner = name.partition("/")
+        match place_in_owner.split("/"):
+            case ["state", key, *_]:
+                return self._parameters.get(owner, {}).get(key)
+        return None
+
+    def wants(self, container: str, key: str) -> bool:
+        """Whether what was saved as ``key`` of an empty container belongs to this rank.
+
+        Of an optimizer's state that is what belongs to its parameters; of anything else, everything.
+        """
+        owner, _, place_in_owner = container.partition("/")
+        return place_in_owner != "state" or owner not in self._parameters or key in self._parameters[owner]
+
+
+def _parameters(stateful: object) -> "dict[str, torch.Tensor]":
+    """Return an optimizer's parameters by the keys of its state; empty for anything else."""
+    if isinstance(stateful, ByName):
+        return stateful.parameters
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(stateful, torch.optim.Optimizer):
+        return {}
+    parameters = [parameter for group in stateful.param_groups for parameter in group["params"]]
+    return {str(index): parameter for index, parameter in enumerate(parameters)}

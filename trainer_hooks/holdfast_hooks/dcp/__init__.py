@@ -1,0 +1,18 @@
+"""Holdfast's checkpoints for torch.distributed.checkpoint: plain ``load`` and ``save`` with our reader and writer.
+
+::
+
+    import torch.distributed.checkpoint as dcp
+    from holdfast_hooks.dcp import CheckpointReader
+
+    state = {"model": model.state_dict()}
+    dcp.load(state, storage_reader=CheckpointReader("checkpoints/step-00000040"))
+    model.load_state_dict(state["model"])
+
+Works on one process without a process group too. Imports torch and, when used, zstandard.
+"""
+
+from holdfast_hooks.dcp.reader import CheckpointReader
+from holdfast_hooks.dcp.writer import CheckpointWriter
+
+__all__ = ["CheckpointReader", "CheckpointWriter"]

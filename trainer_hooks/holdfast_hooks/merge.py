@@ -1,0 +1,48 @@
+"""Making one tree for this rank out of those that the ranks of another layout saved."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast_hooks.tree import has_tensors, is_mapping, items_of, key_text, kind_of
+
+Wants = Callable[[str, str], bool]
+"""(name of an empty container, key): whether what was saved under the key belongs to this rank."""
+
+
+def merge(live: Any, saved: Sequence[Any], wants: Wants, name: str = "") -> Any:
+    """Return the tree to load; tensors are named in all trees.
+
+    ``saved`` is what the ranks have at this place, the preferred one first. Where this rank has tensors, the
+    result is as the live tree: what else was saved belongs to other ranks. Where it has an empty mapping, all
+    ranks' contents are joined, as far as this rank wants them. Anything else is as the preferred rank has it.
+    """
+    mappings = [tree for tree in saved if is_mapping(tree)]
+    if is_mapping(live) and mappings:
+        return _merge_mappings(live, mappings, wants, name)
+    lists = [tree for tree in saved if isinstance(tree, list) and isinstance(live, list) and len(tree) == len(live)]
+    if lists and has_tensors(live):
+        return [merge(node, [tree[i] for tree in lists], wants, f"{name}/{i}") for i, node in enumerate(live)]
+    return saved[0]
+
+
+def _merge_mappings(live: Any, saved: Sequence[Any], wants: Wants, name: str) -> Any:
+    here, there = _by_text(live), [_by_text(tree) for tree in saved]
+    if not here:
+        keys = [text for text in dict.fromkeys(text for tree in there for text in tree) if wants(name, text)]
+    elif has_tensors(live):
+        keys = list(here)
+    else:
+        keys = list({**there[0], **here})
+    pairs = []
+    for text in keys:
+        found = [tree[text] for tree in there if text in tree]
+        if found:
+            nodes = [node for _, node in found]
+            path = f"{name}/{text}" if name else text
+            pairs.append([found[0][0], merge(here[text][1], nodes, wants, path) if text in here else nodes[0]])
+    return {kind_of(live): pairs}
+
+
+def _by_text(mapping: Any) -> dict[str, tuple[Any, Any]]:
+    """Return encoded key and node by the key's text."""
+    return {key_text(key): (key, node) for key, node in items_of(mapping)}

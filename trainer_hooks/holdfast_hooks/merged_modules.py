@@ -1,0 +1,37 @@
+"""The parts of a model that one rank holds, as one state."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+def merged(modules: "Iterable[torch.nn.Module]") -> "MergedModules":
+    """Return a Stateful of several parts of one model, for a rank that holds several pipeline stages.
+
+    Names stay as they are, so they must be those in the whole model. Raises ValueError if two parts have the
+    same one.
+    """
+    return MergedModules(list(modules))
+
+
+class MergedModules:
+    """Made by :func:`merged`."""
+
+    def __init__(self, modules: "list[torch.nn.Module]") -> None:
+        self._modules = modules
+        counts = Counter(name for module in modules for name in module.state_dict())
+        name, count = max(counts.items(), key=lambda item: item[1], default=("", 0))
+        if count > 1:
+            raise ValueError(f"merged(): {count} modules have a {name}; give each stage the names of the whole model")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the live state of all parts; nothing is copied."""
+        return {name: value for module in self._modules for name, value in module.state_dict().items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Give every part its own. Raises RuntimeError if something is missing."""
+        for module in self._modules:
+            module.load_state_dict({name: state_dict[name] for name in module.state_dict()})

@@ -1,0 +1,83 @@
+"""An optimizer's state under the names of the parameters, which are the same in every layout."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
+"""What activation checkpointing and torch.compile put into names; the names in a model's state are without it."""
+
+
+def by_name(optimizer: "torch.optim.Optimizer", modules: "torch.nn.Module | Iterable[torch.nn.Module]") -> "ByName":
+    """Return a Stateful of ``optimizer`` for the ``state`` of :func:`attach`, so that it loads in any layout.
+
+    Args:
+        optimizer: any torch optimizer.
+        modules: the model, or those parts of it that this rank holds, whose parameters it optimizes.
+
+    ``{"state": {parameter name: {...}}, "groups": [{"params": [names], ...}]}`` is its state. Groups are known by
+    their order: every rank makes the same ones, even if it has no parameter for some. Raises ValueError if two
+    parts have a parameter of the same name, or none has one of the optimizer's.
+    """
+    import torch
+
+    return ByName(optimizer, [modules] if isinstance(modules, torch.nn.Module) else list(modules))
+
+
+class ByName:
+    """Made by :func:`by_name`."""
+
+    def __init__(self, optimizer: "torch.optim.Optimizer", modules: "list[torch.nn.Module]") -> None:
+        self._optimizer = optimizer
+        names = _names(modules)
+        optimized = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if not all(id(parameter) in names for parameter in optimized):
+            raise ValueError("by_name(): the optimizer has parameters that none of the modules has; pass all modules")
+        self._names = {parameter: names[id(parameter)] for parameter in optimized}
+
+    @property
+    def parameters(self) -> "dict[str, torch.Tensor]":
+        """The optimizer's parameters by name."""
+        return {name: parameter for parameter, name in self._names.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the live state; nothing is copied."""
+        names = self._names
+        return {
+            "state": {names[parameter]: values for parameter, values in self._optimizer.state.items()},
+            "groups": [
+                {**group, "params": [names[parameter] for parameter in group["params"]]}
+                for group in self._optimizer.param_groups
+            ],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the state of the parameters that this rank has, and the hyperparameters of each group.
+
+        Raises ValueError if the number of groups differs.
+        """
+        groups = self._optimizer.param_groups
+        if len(groups) != len(state_dict["groups"]):
+            raise ValueError(f"{len(state_dict['groups'])} parameter groups were saved, here are {len(groups)}")
+        number = {name: index for index, name in enumerate(self._names.values())}
+        counts = iter(range(len(number)))
+        packed = [
+            {**saved, "params": [next(counts) for _ in group["params"]]}
+            for group, saved in zip(groups, state_dict["groups"], strict=True)
+        ]
+        state = {number[name]: values for name, values in state_dict["state"].items() if name in number}
+        self._optimizer.load_state_dict({"state": state, "param_groups": packed})
+
+
+def _names(modules: "list[torch.nn.Module]") -> dict[int, str]:
+    names: dict[int, str] = {}
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            for wrapper in _WRAPPERS:
+                name = name.replace(wrapper, "")  # noqa: PLW2901 - stays the same thing
+            names.setdefault(id(parameter), name)
+    if len(set(names.values())) < len(names):
+        raise ValueError("by_name(): two parameters have the same name; give modules the names of the whole model")
+    return names

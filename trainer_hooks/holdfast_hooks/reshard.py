@@ -1,0 +1,113 @@
+"""Loading a checkpoint that a world of another layout wrote."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast_hooks import random_states
+from holdfast_hooks.consensus import anywhere
+from holdfast_hooks.counterparts import Counterparts
+from holdfast_hooks.fit import check_names, difference, refusal
+from holdfast_hooks.layout import dtype_name
+from holdfast_hooks.merge import merge
+from holdfast_hooks.restore import load
+from holdfast_hooks.saved_state import SavedState, SavedTensor
+from holdfast_hooks.sharding import distribute_like, is_dtensor
+from holdfast_hooks.state import Image, Part, Stateful, decode_state, encode_state
+from holdfast_hooks.tree import items_of, key_text, tensors_of, with_names
+
+if TYPE_CHECKING:
+    import torch
+
+
+def reshard(directory: Path, state: Mapping[str, Stateful], *, rank: int) -> int:
+    """Load the checkpoint in ``directory`` into ``state``, whatever layout wrote it; return its step.
+
+    All ranks of the world must call it. Tensors that are spread over ranks are put together from the parts that
+    overlap this rank's; anything else comes from rank ``rank`` modulo the number of writers, or from the lowest
+    that has it. Raises ConfigurationError if it is a checkpoint of another model (nothing is changed then), and
+    CheckpointUnreadable.
+    """
+    live_states = {name: stateful.state_dict() for name, stateful in state.items()}
+    live = encode_state({**live_states, random_states.KEY: {}})
+    saved = SavedState.open(directory, rank)
+    check_names({key_text(key) for tree in saved.trees for key, _ in items_of(tree)}, state)
+    counterparts = Counterparts(state, live)
+    live_tree = with_names(live.tree, [part.name for part in live.parts])
+    tree = merge(live_tree, saved.trees, counterparts.wants)
+    _check(live, saved, tree, counterparts)
+    targets = {name: _target(saved.tensors[name], counterparts) for name in tensors_of(tree)}
+    _fill(saved, targets)
+
+    def tensor(kind: str, name: str) -> Any:
+        return targets[name].numpy() if kind == "array" else targets[name]
+
+    load(state, decode_state(tree, tensor), live_states)
+    return saved.step
+
+
+def _check(live: Image, saved: SavedState, tree: Any, counterparts: Counterparts) -> None:
+    """Raise ConfigurationError listing the tensors that differ, those that no rank wants included."""
+    wanted = set(tensors_of(tree))
+    found = [
+        difference(part.name, "no such tensor", _describe(part))
+        for part in live.parts
+        if part.name not in saved.tensors
+    ]
+    found += [text for name in sorted(wanted) if (text := _mismatch(saved.tensors[name], counterparts))]
+    names = [name for name in sorted(saved.tensors) if not name.startswith(f"{random_states.KEY}/")]
+    held = anywhere([name in wanted for name in names], live)
+    if held is not None:
+        found += [
+            difference(name, saved.tensors[name], "no such tensor")
+            for name, is_held in zip(names, held, strict=True)
+            if not is_held
+        ]
+    if found:
+        raise refusal(found)
+    for name in wanted:
+        # Replicas step alike: other values can only belong to another parameter, one of another pipeline stage.
+        is_optimizer_state = counterparts.part(name) is None and counterparts.sharded_like(name) is not None
+        saved.tensors[name].check(must_agree=is_optimizer_state)
+
+
+def _mismatch(saved: SavedTensor, counterparts: Counterparts) -> str:
+    part, like = counterparts.part(saved.name), counterparts.sharded_like(saved.name)
+    if part is not None:
+        same = (saved.dtype, saved.global_shape) == (dtype_name(part.local), part.global_shape)
+        return "" if same else difference(saved.name, saved, _describe(part))
+    if saved.is_spread and (like is None or tuple(like.shape) != saved.global_shape):
+        return difference(saved.name, saved, "no tensor that is spread like it")
+    return ""
+
+
+def _describe(part: Part) -> str:
+    return f"{dtype_name(part.local)} {part.global_shape}"
+
+
+def _target(saved: SavedTensor, counterparts: Counterparts) -> "torch.Tensor":
+    """Return memory for what this rank holds of a tensor, spread as the live one or the optimizer's parameter is."""
+    import torch
+
+    dtype = getattr(torch, saved.dtype)
+    like = counterparts.sharded_like(saved.name)
+    if like is None or tuple(like.shape) != saved.global_shape:
+        return torch.empty(saved.global_shape, dtype=dtype)
+    with torch.no_grad():
+        if is_dtensor(like):
+            return distribute_like(torch.empty_like(like.to_local(), dtype=dtype), like)
+        return torch.empty_like(like, dtype=dtype, requires_grad=False)
+
+
+def _fill(saved: SavedState, targets: "Mapping[str, torch.Tensor]") -> None:
+    """Read into the targets what overlaps them. Every rank reads alone."""
+    if not targets:
+        return
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+
+    from holdfast_hooks.dcp.reader import SavedStateReader
+
+    reader = SavedStateReader(saved.directory, saved.tensors)
+    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    planner.set_up_planner(dict(targets), reader.read_metadata())
+    reader.read_data(planner.finish_plan(planner.create_local_plan()), planner)

@@ -1,0 +1,123 @@
+"""What a checkpoint holds, seen as one state and not as the shards of the ranks that wrote it."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.tree import with_names
+from holdfast_proto.checkpoint.manifest import load_committed_indexes
+from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor
+
+_FIX = (
+    "give what differs between ranks a name of its own: an optimizer's state with holdfast_hooks.by_name(), pipeline"
+    " stages the names that they have in the whole model"
+)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of a tensor, in the shard of ``rank``."""
+
+    rank: int
+    stored: StoredTensor
+
+
+@dataclass
+class SavedTensor:
+    """A whole tensor and the parts that it was saved in. Mutable while the indexes are gone through."""
+
+    name: str
+    dtype: str
+    global_shape: tuple[int, ...]
+    is_spread: bool
+    """Whether it was spread over ranks; if not, it is the one that the preferred rank has under this name."""
+    chunks: dict[tuple[int, ...], Chunk] = field(default_factory=dict)
+    """By their offset in the whole. Parts without elements are left out."""
+    conflict: str = ""
+    """Why it cannot be put together; empty: as far as is known it can."""
+    differs: bool = False
+    """Whether ranks that have it for themselves have different ones."""
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.global_shape}"
+
+    def check(self, *, must_agree: bool = False) -> None:
+        """Raise ConfigurationError unless the parts make up the whole.
+
+        ``must_agree``: it must not be another one on another rank either.
+        """
+        conflict = self.conflict or (
+            "ranks saved different tensors under this name" if must_agree and self.differs else ""
+        )
+        if conflict:
+            raise ConfigurationError(f"cannot load {self.name}: {conflict}; {_FIX}")
+        held = sum(math.prod(chunk.stored.entry.shape) for chunk in self.chunks.values())
+        if held != math.prod(self.global_shape):
+            raise ConfigurationError(
+                f"cannot load {self.name}: the checkpoint holds {held} of its {math.prod(self.global_shape)} elements;"
+                " save it in a layout that spreads it evenly"
+            )
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """A committed checkpoint as one rank of another world sees it."""
+
+    directory: Path
+    step: int
+    tensors: Mapping[str, SavedTensor]
+    trees: Sequence[Any]
+    """Of the ranks that wrote it, the preferred one first; tensors are named in them, not numbered."""
+
+    @classmethod
+    def open(cls, directory: Path, rank: int) -> "SavedState":
+        """Read what the checkpoint in ``directory`` holds, for ``rank`` of this world. Raises CheckpointUnreadable.
+
+        Of what every rank has for itself, rank modulo the number of writers is the preferred one; what that one
+        lacks comes from the lowest rank that has it.
+        """
+        manifest, indexes = load_committed_indexes(directory)
+        preferred = indexes[rank % manifest.world_size]
+        ordered = [preferred, *(index for index in indexes if index is not preferred)]
+        tensors: dict[str, SavedTensor] = {}
+        for index in ordered:
+            for stored in index.tensors:
+                if stored.is_stored:
+                    _add(tensors, Chunk(index.rank, stored))
+        return cls(directory, manifest.step, tensors, [_named_tree(index) for index in ordered])
+
+
+def _named_tree(index: ShardIndex) -> Any:
+    return with_names(index.tree, [stored.entry.name for stored in index.tensors])
+
+
+def _add(tensors: dict[str, SavedTensor], chunk: Chunk) -> None:
+    entry = chunk.stored.entry
+    is_spread = entry.writer is not None
+    known = tensors.get(entry.name)
+    if known is None:
+        known = tensors[entry.name] = SavedTensor(entry.name, entry.dtype, entry.global_shape, is_spread)
+    elif not (is_spread or known.is_spread):
+        (first,) = known.chunks.values() or (chunk,)
+        known.differs |= (first.stored.entry.shape, first.stored.digest) != (entry.shape, chunk.stored.digest)
+        return
+    elif (entry.dtype, entry.global_shape, is_spread) != (known.dtype, known.global_shape, known.is_spread):
+        known.conflict = f"rank {chunk.rank} saved another tensor under this name than ranks before it"
+        return
+    if not math.prod(entry.shape):
+        return
+    earlier = known.chunks.setdefault(entry.global_offset, chunk)
+    # Ranks that repeat a mesh, as data parallel replicas without a mesh axis of their own do, have equal parts.
+    if (earlier.stored.entry.shape, earlier.stored.digest) != (entry.shape, chunk.stored.digest):
+        known.conflict = f"ranks {earlier.rank} and {chunk.rank} saved different parts of it at {entry.global_offset}"
+
+
+def by_rank(chunks: Iterator[Chunk]) -> dict[int, list[Chunk]]:
+    """Return chunks by the shard that they are in, each shard's in the order of the file."""
+    found: dict[int, list[Chunk]] = {}
+    for chunk in sorted(chunks, key=lambda chunk: (chunk.rank, chunk.stored.stored_offset)):
+        found.setdefault(chunk.rank, []).append(chunk)
+    return found
