@@ -1,0 +1,114 @@
+"""Bytes that one rank keeps between forward and backward passes: what autograd saves of this model.
+
+Attention is taken to be a fused kernel (flash or memory-efficient), which saves its inputs, its output and one
+fp32 number per token and head, and never the scores.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.planning.pipeline_schedule import microbatches_in_flight
+from holdfast_trainer.planning.state_memory import compute_bytes
+from holdfast_trainer.stages import Stage
+
+_FP32_BYTES = 4
+
+
+@dataclass(frozen=True)
+class BlockActivations:
+    """Elements per token of one microbatch, in the data type of the computation, and bytes of what is fp32 always."""
+
+    elements: float
+    fp32_bytes: float = 0.0
+
+    def bytes_per_token(self, element_bytes: int) -> float:
+        """Return the sum in bytes."""
+        return self.elements * element_bytes + self.fp32_bytes
+
+
+def microbatch_tokens(config: TrainerConfig) -> int:
+    """Return the tokens of one microbatch on one rank."""
+    parallel = config.parallel
+    samples = config.train.global_batch // (parallel.dp * parallel.microbatches)
+    return samples * config.data.sequence // parallel.cp
+
+
+def rank_activations(config: TrainerConfig, stages: Sequence[Stage], pp_index: int) -> float:
+    """Return the bytes of the rank ``pp_index`` of the pipeline, which holds ``stages``, at its fullest moment."""
+    tokens = microbatch_tokens(config)
+    blocks = sum(len(stage.layers) for stage in stages)
+    in_flight = microbatches_in_flight(config.parallel, pp_index)
+    kept = in_flight * blocks * block_bytes_per_token(config)
+    if config.memory.checkpointing != "none":
+        kept += saved_by_block(config).bytes_per_token(compute_bytes(config))
+    if any(stage.is_last for stage in stages):
+        kept += head_bytes_per_token(config)
+    return kept * tokens
+
+
+def block_bytes_per_token(config: TrainerConfig) -> float:
+    """Return the bytes that one block keeps for a token of each microbatch in flight."""
+    kept = {"none": saved_by_block, "selective": _saved_selectively, "full": _saved_input}[config.memory.checkpointing]
+    return kept(config).bytes_per_token(compute_bytes(config))
+
+
+def saved_by_block(config: TrainerConfig) -> BlockActivations:
+    """Return what autograd saves of a block without checkpointing.
+
+    Of width h (residual stream), q, k (query, key and value heads) and f (feed-forward), in the order of the
+    computation: both norms' inputs and outputs (4 h), rotated queries and keys, values and the mixed values
+    (2 q + 2 k), gate, its SiLU, up and their product (4 f). fp32: the log-sum-exp of each head's scores, and one
+    number of each norm.
+
+    tp cuts heads and f. With sequence parallelism it cuts the norms' inputs too; their outputs are gathered
+    before the matrix products, which save them whole.
+    """
+    tp, stream = config.parallel.tp, _stream_width(config)
+    h, q, k = _widths(config)
+    attention = (2 * q + 2 * k * config.parallel.cp) / tp
+    fp32_bytes = _FP32_BYTES * (config.model.heads / tp + 2)
+    return BlockActivations(2 * stream + 2 * h + attention + _feed_forward(config, copies=4), fp32_bytes)
+
+
+def _saved_selectively(config: TrainerConfig) -> BlockActivations:
+    """The block's input, and the results of matrix products and attention.
+
+    The two products that leave the tensor-parallel part are saved before and after the sum over tp.
+    """
+    tp, stream = config.parallel.tp, _stream_width(config)
+    h, q, k = _widths(config)
+    sums = 2 * stream if tp > 1 else 0
+    products = 2 * h + sums + (2 * q + 2 * k) / tp + _feed_forward(config, copies=2)
+    return BlockActivations(stream + products, _FP32_BYTES * config.model.heads / tp)
+
+
+def _saved_input(config: TrainerConfig) -> BlockActivations:
+    return BlockActivations(_stream_width(config))
+
+
+def _feed_forward(config: TrainerConfig, *, copies: int) -> float:
+    """Elements per token; the router's experts each take a copy of the token and return one."""
+    model, tp = config.model, config.parallel.tp
+    if not model.experts:
+        return copies * model.hidden / tp
+    return model.experts_per_token * (2 * model.dim + copies * model.hidden / tp) + 2 * model.experts
+
+
+def head_bytes_per_token(config: TrainerConfig) -> float:
+    """Return the bytes of the last norm, the head and the loss: logits, their fp32 copy, probabilities, gradient."""
+    parallel = config.parallel
+    vocabulary = config.model.vocabulary / (parallel.tp if parallel.loss_parallel else 1)
+    element = compute_bytes(config)
+    return element * (_stream_width(config) + config.model.dim) + vocabulary * (element + 3 * _FP32_BYTES)
+
+
+def _stream_width(config: TrainerConfig) -> float:
+    parallel = config.parallel
+    return config.model.dim / (parallel.tp if parallel.sequence_parallel else 1)
+
+
+def _widths(config: TrainerConfig) -> tuple[int, int, int]:
+    model = config.model
+    head_dim = model.dim // model.heads
+    return model.dim, model.heads * head_dim, model.kv_heads * head_dim

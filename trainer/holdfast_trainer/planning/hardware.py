@@ -1,0 +1,63 @@
+"""GPUs and the links between them."""
+
+from dataclasses import dataclass
+
+from holdfast_trainer import flops
+from holdfast_trainer.config import PrecisionConfig
+
+_BITS = 8
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One kind of GPU, and the links that machines with it usually have. Rates count one direction."""
+
+    device_name: str
+    """As torch.cuda.get_device_name gives it."""
+    memory_bytes: float
+    memory_bytes_per_s: float
+    node_gbps: float
+    """To the other GPUs of a node, in Gbit/s: NVLink, or PCIe where there is none."""
+    network_gbps: float
+    """To other nodes, in Gbit/s for each GPU."""
+
+
+# Memory and NVLink (half of the figure for both directions) from NVIDIA's data sheets; networks as in DGX systems.
+GPUS = {
+    "b200": Gpu("B200", 180e9, 8.0e12, node_gbps=7200, network_gbps=400),
+    "h200": Gpu("H200", 141e9, 4.8e12, node_gbps=3600, network_gbps=400),
+    "h100": Gpu("H100 80GB HBM3", 80e9, 3.35e12, node_gbps=3600, network_gbps=400),
+    "a100": Gpu("A100-SXM4-80GB", 80e9, 2.0e12, node_gbps=2400, network_gbps=200),
+    "a100-40gb": Gpu("A100-SXM4-40GB", 40e9, 1.55e12, node_gbps=2400, network_gbps=200),
+    "v100": Gpu("Tesla V100-SXM2-32GB", 32e9, 0.9e12, node_gbps=1200, network_gbps=100),
+    "l40s": Gpu("L40S", 48e9, 0.864e12, node_gbps=256, network_gbps=100),
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """GPUs of one kind, ``gpus_per_node`` of them in each machine, ranks placed node by node."""
+
+    gpu: Gpu
+    gpus_per_node: int
+    node_gbps: float
+    network_gbps: float
+
+    def peak_flops_per_s(self, precision: PrecisionConfig) -> float:
+        """Return one GPU's peak in the type of the blocks' products. Raises ValueError if it has no units for it."""
+        peak = flops.peak_flops_per_s(self.gpu.device_name, precision)
+        if peak is None:
+            raise ValueError(
+                f"{self.gpu.device_name} does not compute in {'fp8' if precision.fp8 else precision.compute}"
+            )
+        return peak
+
+    def group_bytes_per_s(self, *, size: int, stride: int) -> float:
+        """Return at what rate each of ``size`` ranks, ``stride`` ranks apart, can pass data round their ring.
+
+        Across nodes, the members within one node share all of their network adapters, as NCCL's rings do.
+        """
+        if size * stride <= self.gpus_per_node:
+            return self.node_gbps * 1e9 / _BITS
+        members_in_node = max(1, self.gpus_per_node // stride)
+        return min(self.node_gbps, self.network_gbps * members_in_node) * 1e9 / _BITS

@@ -1,0 +1,122 @@
+"""The plan of one layout: memory, communication and time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast_trainer import flops
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.planning.activations import rank_activations
+from holdfast_trainer.planning.communication import Traffic, step_traffic
+from holdfast_trainer.planning.hardware import Cluster
+from holdfast_trainer.planning.parameters import rank_parameters
+from holdfast_trainer.planning.pipeline_schedule import bubble_share
+from holdfast_trainer.planning.state_memory import StateMemory, state_memory
+from holdfast_trainer.planning.step_time import StepTime, step_time
+from holdfast_trainer.stages import Stage, stage_layers, stage_ranks
+
+USABLE_MEMORY = 0.9
+"""Share of a GPU's memory for what is counted here: CUDA, NCCL and fragmentation have the rest."""
+
+Places = Sequence[Sequence[Stage]]
+"""The stages that the ranks at each place of the pipeline hold."""
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes on the device of each rank at one place of the pipeline."""
+
+    pp_index: int
+    state: StateMemory
+    activations: float
+
+    @property
+    def total(self) -> float:
+        """All parts, as if each were at its largest at the same moment."""
+        state = self.state
+        kept = state.parameters + state.gradients + state.optimizer
+        return kept + state.gathered + state.buffers + self.activations
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a layout needs and costs."""
+
+    config: TrainerConfig
+    memory: tuple[RankMemory, ...]
+    """One for each place of the pipeline: the ranks there need the same."""
+    bubble_share: float
+    slowest: int
+    """The place of the pipeline with the longest step, whose traffic and time follow."""
+    traffic: tuple[Traffic, ...]
+    time: StepTime
+    mfu: float
+    """Share of the GPUs' peak that the model's operations make up, from 0 to 1."""
+
+    @property
+    def largest(self) -> RankMemory:
+        """The place of the pipeline that needs the most memory."""
+        return largest(self.memory)
+
+
+def pipeline_places(config: TrainerConfig) -> Places:
+    """Return which stages each place of the pipeline holds."""
+    ranks, layers = stage_ranks(config.parallel), stage_layers(config)
+    stages = [Stage(index, len(ranks), held) for index, held in enumerate(layers)]
+    return [
+        [stage for stage, rank in zip(stages, ranks, strict=True) if rank == pp_index]
+        for pp_index in range(config.parallel.pp)
+    ]
+
+
+def memory_plan(config: TrainerConfig, places: Places) -> tuple[RankMemory, ...]:
+    """Return what the ranks at each place of the pipeline need."""
+    return tuple(
+        RankMemory(
+            pp_index,
+            state_memory(config, rank_parameters(config, stages)),
+            rank_activations(config, stages, pp_index),
+        )
+        for pp_index, stages in enumerate(places)
+    )
+
+
+def largest(memory: Sequence[RankMemory]) -> RankMemory:
+    """Return the one that needs the most."""
+    return max(memory, key=lambda rank: rank.total)
+
+
+def fits(memory: Sequence[RankMemory], cluster: Cluster) -> bool:
+    """Whether the largest rank fits in the memory of a GPU."""
+    return largest(memory).total <= USABLE_MEMORY * cluster.gpu.memory_bytes
+
+
+def make_plan(config: TrainerConfig, cluster: Cluster, places: Places) -> Plan:
+    """Return the plan of ``config``, whose pipeline has these ``places``, on ``cluster``.
+
+    Raises ValueError if the GPU has no units for the configuration's data type.
+    """
+    costs = [_place_cost(config, cluster, stages, pp_index) for pp_index, stages in enumerate(places)]
+    slowest = max(range(len(costs)), key=lambda index: costs[index][1].total_s)
+    traffic, time = costs[slowest]
+    tokens_per_s = config.train.global_batch * config.data.sequence / time.total_s
+    return Plan(
+        config=config,
+        memory=memory_plan(config, places),
+        bubble_share=bubble_share(config.parallel),
+        slowest=slowest,
+        traffic=traffic,
+        time=time,
+        mfu=flops.mfu(
+            tokens_per_s,
+            flops_per_token=flops.flops_per_token(config.model, sequence=config.data.sequence),
+            peak_flops_per_s=cluster.peak_flops_per_s(config.precision) * config.parallel.ranks,
+        ),
+    )
+
+
+def _place_cost(
+    config: TrainerConfig, cluster: Cluster, stages: Sequence[Stage], pp_index: int
+) -> tuple[tuple[Traffic, ...], StepTime]:
+    parameters = rank_parameters(config, stages)
+    traffic = step_traffic(config, cluster, parameters, stages, pp_index)
+    return traffic, step_time(config, cluster, stages, parameters, traffic)

@@ -1,0 +1,41 @@
+"""Well-known sizes of models, each with the batch that such a model is trained on."""
+
+from dataclasses import dataclass
+
+from holdfast_trainer.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model, the length of its samples in tokens, and samples per optimizer step."""
+
+    model: ModelConfig
+    sequence: int
+    global_batch: int
+
+
+# Shapes and batches of Llama 2 (Touvron et al., 2023), and of GPT-3 as Narayanan et al. ("Efficient Large-Scale
+# Language Model Training on GPU Clusters Using Megatron-LM", 2021) train it. GPT's two matrices of 4 x dim in a
+# feed-forward part become SwiGLU's three of 8/3 x dim: as many parameters.
+PRESETS = {
+    "7b": Preset(
+        ModelConfig(dim=4096, layers=32, heads=32, kv_heads=32, hidden=11008, vocabulary=32000),
+        sequence=4096,
+        global_batch=1024,
+    ),
+    "13b": Preset(
+        ModelConfig(dim=5120, layers=40, heads=40, kv_heads=40, hidden=13824, vocabulary=32000),
+        sequence=4096,
+        global_batch=1024,
+    ),
+    "70b": Preset(
+        ModelConfig(dim=8192, layers=80, heads=64, kv_heads=8, hidden=28672, vocabulary=32000),
+        sequence=4096,
+        global_batch=1024,
+    ),
+    "175b": Preset(
+        ModelConfig(dim=12288, layers=96, heads=96, kv_heads=96, hidden=32768, vocabulary=51200),
+        sequence=2048,
+        global_batch=1536,
+    ),
+}

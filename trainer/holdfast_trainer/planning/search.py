@@ -1,0 +1,112 @@
+"""Which layouts of a number of GPUs fit, best first."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from holdfast_trainer import config_checks
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.planning.hardware import Cluster
+from holdfast_trainer.planning.plan import Places, Plan, fits, largest, make_plan, memory_plan, pipeline_places
+
+_MICROBATCH_SAMPLES = (1, 2, 4, 8)
+_SHORTEST_LOCAL_SEQUENCE = 4096
+"""Tokens. Cutting shorter sequences over cp saves little and costs a gather in each block."""
+
+Settings = dict[str, object]
+"""Keys of one section, and values."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """What was found."""
+
+    best: tuple[Plan, ...]
+    """The fastest layouts that fit, best first."""
+    fitting: int
+    too_large: int
+    """Layouts that need more memory than a GPU has."""
+    smallest_bytes: float | None
+    """Memory of the largest rank in the layout that needs least; None if the trainer refuses all layouts."""
+    refused: Mapping[str, int]
+    """Layouts that the trainer itself refuses, by the setting that its first reason names."""
+
+
+def search(
+    config: TrainerConfig, cluster: Cluster, *, gpus: int, parallel: Settings, memory: Settings, best: int
+) -> Search:
+    """Return the ``best`` fastest layouts of ``config``'s model and batch on ``gpus`` GPUs.
+
+    Searched are those of :func:`candidates` that have the given settings of [parallel] and [memory]; the rest is
+    as in ``config``. Of layouts equally fast the earlier one is better.
+    """
+    refused: Counter[str] = Counter()
+    plans: list[Plan] = []
+    needs: list[float] = []
+    places: dict[tuple[int, str], Places] = {}
+    base = config.model_copy(update={"parallel": config.parallel.model_copy(update=parallel)})
+    for candidate in candidates(base, gpus, cluster.gpus_per_node, parallel, memory):
+        problems = config_checks.problems(candidate)
+        if problems:
+            refused[problems[0].split(maxsplit=1)[0]] += 1
+            continue
+        cut = (candidate.parallel.pp, candidate.parallel.schedule)
+        if cut not in places:
+            places[cut] = pipeline_places(candidate)
+        needed = memory_plan(candidate, places[cut])
+        needs.append(largest(needed).total)
+        if fits(needed, cluster):
+            plans.append(make_plan(candidate, cluster, places[cut]))
+    return Search(
+        best=tuple(sorted(plans, key=lambda plan: plan.time.total_s)[:best]),
+        fitting=len(plans),
+        too_large=len(needs) - len(plans),
+        smallest_bytes=min(needs, default=None),
+        refused=refused,
+    )
+
+
+def candidates(
+    config: TrainerConfig, gpus: int, gpus_per_node: int, parallel: Settings, memory: Settings
+) -> Iterator[TrainerConfig]:
+    """Yield the layouts to judge, not yet checked, that agree with the given settings."""
+    checkpointings = [kept for kept in ("none", "selective", "full") if _agrees({"checkpointing": kept}, memory)]
+    for settings in _layouts(config, gpus, gpus_per_node):
+        if _agrees(settings, parallel):
+            layout = config.parallel.model_copy(update=settings)
+            for kept in checkpointings:
+                trade = config.memory.model_copy(update={"checkpointing": kept})
+                yield config.model_copy(update={"parallel": layout, "memory": trade})
+
+
+def _agrees(settings: Settings, given: Settings) -> bool:
+    return all(given.get(key, value) == value for key, value in settings.items())
+
+
+def _layouts(config: TrainerConfig, gpus: int, gpus_per_node: int) -> Iterator[Settings]:
+    """Yield settings of [parallel]. tp stays within a node: every block waits for its links, four times and more."""
+    longest_cp = max(1, config.data.sequence // _SHORTEST_LOCAL_SEQUENCE)
+    for tp in _divisors(gpus, most=gpus_per_node):
+        for pp in _divisors(gpus // tp, most=config.model.layers):
+            for cp in _divisors(gpus // (tp * pp), most=longest_cp):
+                dp = gpus // (tp * pp * cp)
+                for choice in _choices(config, dp=dp, cp=cp, pp=pp):
+                    yield {"dp": dp, "tp": tp, "pp": pp, "cp": cp, **choice}
+
+
+def _choices(config: TrainerConfig, *, dp: int, cp: int, pp: int) -> Iterator[Settings]:
+    samples = config.train.global_batch // dp
+    # With one sample for several ranks no number of microbatches is right, which the trainer says.
+    counts = [samples // size for size in _MICROBATCH_SAMPLES if samples >= size and samples % size == 0] or [1]
+    schedules = ("1f1b", "interleaved-1f1b", "zero-bubble") if pp > 1 else ("1f1b",)
+    # Under a pipeline schedule stages 2 and 3 need as much memory as 1, and 3 gathers more.
+    stages = (0, 1) if pp > 1 else (0, 1, 2, 3)
+    for zero in stages if dp * cp > 1 else (0,):
+        for ep in _divisors(config.model.experts or 1, most=dp * cp):
+            for schedule in schedules:
+                for microbatches in counts:
+                    yield {"zero": zero, "ep": ep, "schedule": schedule, "microbatches": microbatches}
+
+
+def _divisors(number: int, *, most: int) -> list[int]:
+    return [divisor for divisor in range(1, min(number, most) + 1) if number % divisor == 0]

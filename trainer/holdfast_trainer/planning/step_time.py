@@ -1,0 +1,89 @@
+"""How long a step takes: computation, what communication is not hidden behind it, the bubble, the optimizer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.planning.activations import microbatch_tokens
+from holdfast_trainer.planning.communication import Traffic
+from holdfast_trainer.planning.hardware import Cluster
+from holdfast_trainer.planning.parameters import RankParameters
+from holdfast_trainer.planning.pipeline_schedule import bubble_share
+from holdfast_trainer.stages import Stage, block_cost, head_cost
+
+COMPUTE_EFFICIENCY = 0.6
+"""Share of the peak that a block reaches while it computes, norms and the like included."""
+
+RECOMPUTATION = {"none": 0.0, "selective": 0.1, "full": 1.0}
+"""Share of the forward pass that is computed twice: all, or norms, rotation and SiLU, which memory bounds."""
+
+_FLOPS_PER_MULTIPLY_ADD = 2
+_OPTIMIZER_BYTES = 28
+"""Read and written for each of Adam's parameters: master weight and moments both ways, the gradient one way."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one step on one rank. They add up to the step's duration."""
+
+    compute_s: float
+    communication_s: float
+    """What computation waits for: all of tp, cp, ep and pp, and of dp what nothing hides."""
+    bubble_s: float
+    optimizer_s: float
+
+    @property
+    def total_s(self) -> float:
+        """The whole step."""
+        return self.compute_s + self.communication_s + self.bubble_s + self.optimizer_s
+
+
+def step_time(
+    config: TrainerConfig,
+    cluster: Cluster,
+    stages: Sequence[Stage],
+    parameters: RankParameters,
+    traffic: Sequence[Traffic],
+) -> StepTime:
+    """Return the time of a step if every pipeline rank were as slow as this one.
+
+    Raises ValueError if the GPU has no units for the configuration's data type.
+    """
+    compute_s = _forward_flops(config, stages) * (3 + RECOMPUTATION[config.memory.checkpointing])
+    compute_s /= cluster.peak_flops_per_s(config.precision) * COMPUTE_EFFICIENCY
+    durations = {part.kind: part.duration_s for part in traffic}
+    inside_s = sum(durations.get(kind, 0.0) for kind in ("tp", "cp", "ep", "pp"))
+    idle = bubble_share(config.parallel)
+    return StepTime(
+        compute_s=compute_s,
+        communication_s=inside_s + _exposed_data_parallel_s(config, durations, compute_s),
+        bubble_s=(compute_s + inside_s) * idle / (1 - idle),
+        optimizer_s=_OPTIMIZER_BYTES * parameters.sharded_elements / cluster.gpu.memory_bytes_per_s,
+    )
+
+
+def _forward_flops(config: TrainerConfig, stages: Sequence[Stage]) -> float:
+    multiply_adds = sum(len(stage.layers) for stage in stages) * block_cost(config.model, config.data.sequence)
+    if any(stage.is_last for stage in stages):
+        multiply_adds += head_cost(config.model)
+    tokens = microbatch_tokens(config) * config.parallel.microbatches
+    return tokens * multiply_adds * _FLOPS_PER_MULTIPLY_ADD / config.parallel.tp
+
+
+def _exposed_data_parallel_s(config: TrainerConfig, durations: Mapping[str, float], compute_s: float) -> float:
+    """All-gathers hide behind the passes that they are for, reductions behind the backward passes that they follow.
+
+    A pipeline schedule reduces after its last backward pass: nothing hides that.
+    """
+    parallel = config.parallel
+    gather_s = durations.get("dp all-gather", 0.0)
+    scatter_s, reduce_s = durations.get("dp reduce-scatter", 0.0), durations.get("dp all-reduce", 0.0)
+    microbatch_s = compute_s / parallel.microbatches
+    last_backward_s = 0.0 if parallel.pp > 1 else microbatch_s * 2 / 3
+    hidden_gather_s = compute_s if parallel.zero == 3 else microbatch_s / 3
+    hidden_scatter_s = last_backward_s * (parallel.microbatches if parallel.zero >= 2 else 1)
+    return (
+        max(0.0, gather_s - hidden_gather_s)
+        + max(0.0, scatter_s - hidden_scatter_s)
+        + max(0.0, reduce_s - last_backward_s)
+    )
