@@ -1,11 +1,12 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from tests.trainer.layouts import Layout
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it does so again and again. "
 
@@ -15,11 +16,16 @@ class RunRanks(Protocol):
         """Run a case of forked_ranks.py in a new world; return what its ranks printed."""
 
 
+class CheckLayouts(Protocol):
+    def __call__(self, layouts: Sequence[Layout]) -> None:
+        """Compare layouts of equally many ranks with one plain process; name those that fail by their flags."""
+
+
 @pytest.fixture(scope="session")
 def warm_parent() -> Iterator[subprocess.Popen[str]]:
-    script = Path(__file__).with_name("forked_ranks.py")
-    command = [sys.executable, str(script)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "tests.trainer.forked_ranks"]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root) as process:
         yield process
         assert process.stdin is not None
         process.stdin.close()
@@ -30,16 +36,40 @@ def warm_parent() -> Iterator[subprocess.Popen[str]]:
 def run_ranks(warm_parent: subprocess.Popen[str], tmp_path: Path, text_folder: Path) -> RunRanks:
     def run(case: str, *, ranks: int = 1, **config: dict[str, Any]) -> str:
         data = {"source": str(text_folder), "cache_directory": str(tmp_path / "cache"), **config.pop("data", {})}
-        request = {"case": case, "ranks": ranks, "folder": str(tmp_path), "config": {**config, "data": data}}
-        assert warm_parent.stdin is not None
-        assert warm_parent.stdout is not None
-        warm_parent.stdin.write(json.dumps(request) + "\n")
-        warm_parent.stdin.flush()
-        reply = json.loads(warm_parent.stdout.readline())
+        request = {"case": case, "ranks": ranks, "folder": str(tmp_path), "configs": [{**config, "data": data}]}
+        reply = ask(warm_parent, request)
         assert reply["ok"], reply["output"]
         return str(reply["output"])
 
     return run
+
+
+@pytest.fixture
+def check_layouts(warm_parent: subprocess.Popen[str], tmp_path: Path) -> CheckLayouts:
+    def check(layouts: Sequence[Layout]) -> None:
+        failures: list[str] = []
+        waiting = list(layouts)
+        while waiting:
+            configs = [layout.config for layout in waiting]
+            request = {"case": "sweep", "ranks": waiting[0].ranks, "folder": str(tmp_path), "configs": configs}
+            reply = ask(warm_parent, request)
+            if reply["ok"]:
+                break
+            passed = reply["output"].splitlines().count("passed")
+            failures.append(f"{waiting[passed].flags}\n{reply['output']}")
+            waiting = waiting[passed + 1 :]
+        assert not failures, "\n".join(failures)
+
+    return check
+
+
+def ask(parent: subprocess.Popen[str], request: dict[str, Any]) -> dict[str, Any]:
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    parent.stdin.write(json.dumps(request) + "\n")
+    parent.stdin.flush()
+    reply: dict[str, Any] = json.loads(parent.stdout.readline())
+    return reply
 
 
 @pytest.fixture

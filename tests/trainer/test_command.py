@@ -64,7 +64,10 @@ def test_torchrun_starts_a_world_of_which_one_rank_prints(tmp_path: Path) -> Non
         (
             [],
             {"WORLD_SIZE": "8", "RANK": "0"},
-            ["parallel.dp x parallel.tp x parallel.pp is 1, but 8 ranks were started: change [parallel] or --ranks"],
+            [
+                "parallel.dp x parallel.cp x parallel.tp x parallel.pp is 1, but 8 ranks were started: "
+                "change [parallel] or --ranks"
+            ],
         ),
     ],
     ids=["flag", "file", "source", "ranks"],

@@ -8,6 +8,8 @@ from holdfast_trainer.config import TrainerConfig, load
 
 DEMO = Path(__file__).parents[2] / "trainer" / "holdfast_trainer" / "configs" / "demo.toml"
 
+INTERLEAVED = ["--parallel.pp", "2", "--parallel.schedule", "interleaved-1f1b"]
+ZERO_BUBBLE = ["--parallel.pp", "2", "--parallel.microbatches", "2", "--parallel.schedule", "zero-bubble"]
 WRONG = [
     (["--model.dims", "64"], "error parsing CLI: unrecognized arguments: --model.dims 64"),
     (
@@ -50,20 +52,21 @@ WRONG = [
             "--data.sequence",
             "9",
         ],
-        "parallel.tp is 3, which does not divide 256 tokens: change parallel.tp",
+        "model.vocabulary is 256, which parallel.tp = 3 does not divide: change model.vocabulary or parallel.tp",
     ),
     (
         ["--parallel.tp", "2", "--data.sequence", "127"],
-        "data.sequence is 127, which parallel.tp = 2 does not divide: "
+        "data.sequence / parallel.cp is 127, which parallel.tp = 2 does not divide: "
         "change data.sequence or set parallel.sequence_parallel = false",
     ),
     (
         ["--parallel.pp", "8", "--parallel.microbatches", "8"],
-        "model.layers is 4, too few for parallel.pp = 8: change either",
+        "model.layers is 4, too few for 8 pipeline stages (parallel.pp = 8, 1 each under 1f1b): "
+        "change model.layers or parallel.pp",
     ),
     (
         ["--parallel.pp", "2"],
-        "parallel.microbatches is 1, but 2 pipeline stages need as many: raise parallel.microbatches",
+        "parallel.microbatches is 1, but 2 pipeline ranks need as many: raise parallel.microbatches",
     ),
     (
         ["--parallel.dp", "2", "--parallel.microbatches", "3"],
@@ -74,8 +77,71 @@ WRONG = [
         "model.tied needs embedding and head on one stage: set model.tied = false or parallel.pp = 1",
     ),
     (
+        ["--model.vocabulary", "255"],
+        "model.vocabulary is 255, too small for 256 byte values: raise it to 256",
+    ),
+    (["--parallel.zero", "4"], "parallel.zero: Input should be less than or equal to 3, not '4'"),
+    (
+        ["--parallel.dp", "4", "--parallel.dp_shard", "3"],
+        "parallel.dp is 4, which parallel.dp_shard = 3 does not divide: change parallel.dp or parallel.dp_shard",
+    ),
+    (
+        ["--parallel.dp", "4", "--parallel.dp_shard", "2", "--parallel.zero", "0"],
+        "parallel.zero is 0, which shards nothing, but parallel.dp_shard is 2: change either",
+    ),
+    (
+        ["--model.experts", "2", "--model.experts_per_token", "3"],
+        "model.experts_per_token is 3, but there are 2 experts: lower model.experts_per_token",
+    ),
+    (
+        ["--parallel.ep", "2", "--parallel.dp", "2"],
+        "parallel.ep is 2, but the model has no experts: set model.experts or parallel.ep = 1",
+    ),
+    (
+        ["--parallel.ep", "2", "--parallel.dp", "2", "--model.experts", "3"],
+        "model.experts is 3, which parallel.ep = 2 does not divide: change model.experts or parallel.ep",
+    ),
+    (
+        ["--parallel.ep", "2", "--parallel.dp", "2", "--parallel.dp_shard", "1", "--model.experts", "4"],
+        "parallel.dp_shard x parallel.cp is 1, which parallel.ep = 2 does not divide: "
+        "change parallel.dp_shard x parallel.cp or parallel.ep",
+    ),
+    (
+        ["--parallel.cp", "2", "--data.sequence", "130"],
+        "data.sequence is 130, which 2 x parallel.cp = 4 does not divide: change data.sequence or 2 x parallel.cp",
+    ),
+    (
+        ["--parallel.pp", "4", "--parallel.microbatches", "4", "--parallel.schedule", "zero-bubble"],
+        "model.layers is 4, too few for 8 pipeline stages (parallel.pp = 4, 2 each under zero-bubble): "
+        "change model.layers or parallel.pp",
+    ),
+    (
+        [*INTERLEAVED, "--parallel.microbatches", "3", "--train.global_batch", "3"],
+        "parallel.microbatches is 3, which parallel.pp = 2 does not divide: "
+        "change parallel.microbatches or parallel.pp",
+    ),
+    (
+        [*ZERO_BUBBLE, "--memory.compile", "true"],
+        "memory.compile works off a backward pass at once, but parallel.schedule = zero-bubble splits it: "
+        "set memory.compile = false or change parallel.schedule",
+    ),
+    (
+        [*ZERO_BUBBLE, "--memory.checkpointing", "selective"],
+        "memory.checkpointing = selective works off a backward pass at once, but parallel.schedule = zero-bubble "
+        'splits it: set it to "full" or change parallel.schedule',
+    ),
+    (
+        ["--precision.fp8", "true", "--distributed.device", "cuda"],
+        'precision.fp8 rounds bf16 activations, but precision.compute is fp32: set precision.compute = "bf16"',
+    ),
+    (
+        ["--precision.fp8", "true", "--precision.compute", "bf16", "--distributed.device", "cpu"],
+        'precision.fp8 needs a GPU, but distributed.device is "cpu": change either',
+    ),
+    (
         ["--parallel.dp", "4"],
-        "parallel.dp x parallel.tp x parallel.pp is 4, but 8 ranks were started: change [parallel] or --ranks",
+        "parallel.dp x parallel.cp x parallel.tp x parallel.pp is 4, but 8 ranks were started: "
+        "change [parallel] or --ranks",
     ),
 ]
 
@@ -85,6 +151,11 @@ def test_wrong_flag_is_refused_in_one_line_that_names_it(flags: list[str], messa
     with pytest.raises(ConfigurationError) as refusal:
         load(flags, world_size=8)
     assert str(refusal.value) == message
+
+
+def test_nothing_sharded_lets_experts_borrow_from_all_data_parallel_ranks() -> None:
+    flags = ["--parallel.ep", "4", "--parallel.dp", "4", "--parallel.zero", "0", "--model.experts", "4"]
+    assert load(flags, world_size=4).parallel.ep == 4
 
 
 def test_unknown_keys_in_the_file_are_named_one_per_line(tmp_path: Path) -> None:

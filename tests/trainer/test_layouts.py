@@ -1,49 +1,29 @@
-from typing import Any
-
 import pytest
+from tests.trainer.conftest import CheckLayouts
+from tests.trainer.layouts import Layout, every_layout, sample
 
-from holdfast_trainer.parallelize import stage_layers
+SOAK_SIZE = 50
+SAMPLE = sample(every_layout())
+REST = [
+    [layout for layout in every_layout() if layout.ranks == ranks and layout not in SAMPLE] for ranks in (1, 2, 4, 8)
+]
 
-MODEL = {"dim": 32, "layers": 3, "heads": 4, "kv_heads": 2, "hidden": 48}
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_layouts_compute_what_one_plain_process_computes(check_layouts: CheckLayouts, ranks: int) -> None:
+    check_layouts([layout for layout in SAMPLE if layout.ranks == ranks])
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    ("parallel", "model"),
+    "layouts",
     [
-        ({}, {}),
-        ({"dp": 2}, {}),
-        ({"dp": 2}, {"tied": True}),
-        ({"tp": 2}, {}),
-        ({"tp": 2, "sequence_parallel": False}, {"tied": True}),
-        ({"pp": 2}, {}),
-        ({"dp": 2, "tp": 2, "sequence_parallel": False}, {}),
-        ({"dp": 2, "tp": 2, "pp": 2}, {}),
-    ],
-    ids=lambda options: "-".join(f"{key}{value}" for key, value in options.items()) or "default",
-)
-def test_layout_computes_what_one_plain_process_computes(
-    run_ranks: Any, parallel: dict[str, Any], model: dict[str, Any]
-) -> None:
-    ranks = parallel.get("dp", 1) * parallel.get("tp", 1) * parallel.get("pp", 1)
-    output = run_ranks(
-        "parity",
-        ranks=ranks,
-        model={**MODEL, **model},
-        parallel={"microbatches": 2, **parallel},
-        data={"sequence": 16},
-        train={"global_batch": 8, "validation_batches": 2},
-    )
-    assert output.splitlines().count("one reporter") == 1
-
-
-@pytest.mark.parametrize(
-    ("layers", "stages", "expected"),
-    [
-        (4, 1, [[0, 1, 2, 3]]),
-        (4, 2, [[0, 1], [2, 3]]),
-        (5, 3, [[0, 1], [2, 3], [4]]),
-        (3, 3, [[0], [1], [2]]),
+        pytest.param(group[start : start + SOAK_SIZE], id=f"{group[0].ranks} ranks from {start}")
+        for group in REST
+        for start in range(0, len(group), SOAK_SIZE)
     ],
 )
-def test_stages_share_the_layers_evenly(layers: int, stages: int, expected: list[list[int]]) -> None:
-    assert [list(stage_layers(layers, stages=stages, stage=stage)) for stage in range(stages)] == expected
+def test_all_other_layouts_do_too(check_layouts: CheckLayouts, layouts: list[Layout]) -> None:
+    check_layouts(layouts)

@@ -11,7 +11,7 @@ CONFIG = ModelConfig(dim=32, layers=3, heads=4, kv_heads=2, hidden=48)
 def build(
     config: ModelConfig = CONFIG, *, layers: range = range(3), first: bool = True, last: bool = True
 ) -> Transformer:
-    model = Transformer(config, sequence=16, layers=layers, first=first, last=last)
+    model = Transformer(config, positions=torch.arange(16), layers=layers, first=first, last=last)
     model.initialise(CPU, seed=1)
     return model
 
@@ -44,7 +44,7 @@ def test_stages_have_the_parameters_of_the_whole_model_under_the_same_names() ->
 
 
 def test_initial_weights_are_those_of_the_seed() -> None:
-    other = Transformer(CONFIG, sequence=16, layers=range(3), first=True, last=True)
+    other = Transformer(CONFIG, positions=torch.arange(16), layers=range(3), first=True, last=True)
     other.initialise(CPU, seed=2)
     first, second = build().state_dict(), build().state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -67,9 +67,21 @@ def test_tied_head_is_the_embedding() -> None:
 @pytest.mark.parametrize("shift", [1, 5])
 def test_rotated_heads_only_see_how_far_apart_they_are(shift: int) -> None:
     query, key = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
-    rotation = rotary_table(CONFIG, 16)
+    rotation = rotary_table(CONFIG, torch.arange(16))
     queries = rotate(query.expand(1, 1, 16, 8), rotation)[0, 0]
     keys = rotate(key.expand(1, 1, 16, 8), rotation)[0, 0]
     products = (queries[shift:] * keys[:-shift]).sum(dim=-1)
     torch.testing.assert_close(products, products[:1].expand_as(products))
     assert not torch.allclose(products[0], query @ key)
+
+
+def test_experts_of_a_stack_start_apart_and_as_a_feed_forward_part_does() -> None:
+    model = build(ModelConfig(dim=32, layers=3, heads=4, kv_heads=2, hidden=48, experts=4))
+    weights = dict(model.named_parameters())
+    dense = dict(build().named_parameters())
+    for name in ("gate", "up", "output"):
+        stack = weights[f"layers.1.feed_forward.experts.{name}"]
+        like = dense[f"layers.1.feed_forward.{name}.weight"]
+        assert stack.shape == (4, *like.shape)
+        assert not torch.equal(stack[0], stack[1])
+        torch.testing.assert_close(stack.std(), like.std(), rtol=0.1, atol=0)

@@ -24,23 +24,35 @@ def test_short_runs_have_a_learning_rate(steps: int, warmup_steps: int) -> None:
     assert all(0 < factor <= 1 for factor in factors)
 
 
-def test_only_matrices_are_decayed() -> None:
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_only_matrices_are_decayed(name: str) -> None:
     linear, norm = nn.Linear(2, 2), nn.RMSNorm(2)
     model = nn.Sequential(linear, norm)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    make_optimizer(model, OptimizerConfig(learning_rate=0.5, weight_decay=0.1)).step()
+    config = OptimizerConfig.model_validate({"name": name, "learning_rate": 0.5, "weight_decay": 0.1})
+    make_optimizer(model.parameters(), config).step()
     torch.testing.assert_close(linear.weight, before["0.weight"] * 0.95)
     assert torch.equal(linear.bias, before["0.bias"])
     assert torch.equal(norm.weight, before["1.weight"])
 
 
+def test_sgd_steps_against_the_running_sum_of_gradients() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    config = OptimizerConfig(name="sgd", learning_rate=0.5, momentum=0.5, weight_decay=0.0)
+    optimizer = make_optimizer([parameter], config)
+    for _ in range(2):
+        parameter.grad = torch.ones(2)
+        optimizer.step()
+    torch.testing.assert_close(parameter.detach(), torch.full((2,), 1 - 0.5 * (1 + 1.5)))
+
+
 def test_schedule_goes_on_from_its_saved_state() -> None:
     config = OptimizerConfig(warmup_steps=2)
 
-    def fresh() -> tuple[torch.optim.AdamW, torch.optim.lr_scheduler.LambdaLR]:
-        optimizer = make_optimizer(nn.Linear(2, 2), config)
+    def fresh() -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
+        optimizer = make_optimizer(nn.Linear(2, 2).parameters(), config)
         return optimizer, make_scheduler(optimizer, config, steps=10)
 
     optimizer, scheduler = fresh()

@@ -7,13 +7,13 @@ SMALL = {
 
 
 def test_hooks_are_told_the_phases_and_figures_of_each_step(run_ranks: Any) -> None:
-    train = {"steps": 2, "global_batch": 4, "validate_every": 2}
+    train = {"steps": 2, "global_batch": 4, "validate_every": 2, "log_every": 2}
     output = run_ranks("calls", **SMALL, train=train)
-    figures = "report ['grad_norm', 'learning_rate', 'loss', 'tokens']"
+    compute = ["DATA", "FORWARD_BACKWARD", "report ['samples']", "OPTIMIZER"]
     assert [line for line in output.splitlines() if not line.startswith("step 1  ")] == [
         "attach ['model', 'optimizer', 'scheduler'] {'pp': 0, 'dp': 0, 'tp': 0} cpu",
-        *["step 0", "DATA", "FORWARD_BACKWARD", "OPTIMIZER", figures],
-        *["step 1", "DATA", "FORWARD_BACKWARD", "OPTIMIZER", figures],
+        *["step 0", *compute, "report ['grad_norm', 'learning_rate', 'loss', 'tokens']"],
+        *["step 1", *compute, "report ['grad_norm', 'learning_rate', 'loss', 'tokens', 'update_norm']"],
         *["EVAL", "report ['validation_loss']"],
         "exit",
     ]

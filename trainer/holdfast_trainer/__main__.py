@@ -5,7 +5,8 @@ import sys
 from collections.abc import Sequence
 
 from holdfast_hooks import ConfigurationError
-from holdfast_trainer import config, corpus
+from holdfast_trainer import config
+from holdfast_trainer.data import corpus
 
 EXIT_CONFIGURATION = 78
 """EX_CONFIG of sysexits.h: tells whoever started this rank that starting it again would not help."""
@@ -15,12 +16,12 @@ def main(arguments: Sequence[str]) -> None:
     """Train as ``arguments`` say. A wrong configuration ends the process with EXIT_CONFIGURATION."""
     try:
         settings = config.load(arguments, world_size=int(os.environ.get("WORLD_SIZE", "1")))
-        text = corpus.prepare(settings.data)
+        text = corpus.prepare(settings.data, vocabulary=settings.model.vocabulary)
         # Not earlier: torch takes a second to import, and a wrong configuration should be told at once.
         from holdfast_trainer.device import open_device
         from holdfast_trainer.train import train
 
-        device = open_device(settings.distributed.device)
+        device = open_device(settings.distributed.device, backend=settings.distributed.backend)
     except ConfigurationError as error:
         for line in str(error).splitlines():
             print(f"holdfast_trainer: {line}", file=sys.stderr)

@@ -12,20 +12,7 @@ if TYPE_CHECKING:
 
 def problems(config: "TrainerConfig") -> list[str]:
     """Return one line per rule that ``config`` breaks."""
-    return [
-        line
-        for rule in (
-            _model,
-            _experts,
-            _data_parallel,
-            _tensor_parallel,
-            _context_parallel,
-            _pipeline,
-            _batch,
-            _precision,
-        )
-        for line in rule(config)
-    ]
+    return [line for rule in _RULES for line in rule(config)]
 
 
 def _divides(divisor_key: str, divisor: int, key: str, value: int) -> Iterator[str]:
@@ -68,7 +55,9 @@ def _experts(config: "TrainerConfig") -> Iterator[str]:
 
 
 def _shard_ranks(config: "TrainerConfig") -> int:
-    return config.parallel.shards * config.parallel.cp
+    parallel = config.parallel
+    # Where nothing is sharded, every data-parallel rank can give up its copy of some experts.
+    return (parallel.dp if parallel.zero == 0 else parallel.shards) * parallel.cp
 
 
 def _data_parallel(config: "TrainerConfig") -> Iterator[str]:
@@ -112,8 +101,18 @@ def _pipeline(config: "TrainerConfig") -> Iterator[str]:
         )
     if parallel.schedule == "interleaved-1f1b" and parallel.pp > 1:
         yield from _divides("parallel.pp", parallel.pp, "parallel.microbatches", parallel.microbatches)
+    if parallel.schedule == "zero-bubble" and parallel.pp > 1:
+        yield from _split_backward(config)
     if model.tied and parallel.pp > 1:
         yield "model.tied needs embedding and head on one stage: set model.tied = false or parallel.pp = 1"
+
+
+def _split_backward(config: "TrainerConfig") -> Iterator[str]:
+    refusal = "works off a backward pass at once, but parallel.schedule = zero-bubble splits it"
+    if config.memory.compile:
+        yield f"memory.compile {refusal}: set memory.compile = false or change parallel.schedule"
+    if config.memory.checkpointing == "selective":
+        yield f'memory.checkpointing = selective {refusal}: set it to "full" or change parallel.schedule'
 
 
 def _batch(config: "TrainerConfig") -> Iterator[str]:

@@ -12,8 +12,6 @@ import torch.distributed as dist
 
 from holdfast_hooks import ConfigurationError
 
-_BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
-
 
 @dataclass(frozen=True)
 class Device:
@@ -22,17 +20,20 @@ class Device:
     kind: str
     """``cpu`` or ``cuda``."""
     torch_device: torch.device
-
-    @property
-    def backend(self) -> str:
-        """The backend that a process group on this device needs."""
-        return _BACKENDS[self.kind]
+    backend: str
+    """Of the process groups whose tensors are on this device."""
 
 
-def open_device(wanted: Literal["auto", "cpu", "cuda"], environment: Mapping[str, str] = os.environ) -> Device:
+def open_device(
+    wanted: Literal["auto", "cpu", "cuda"],
+    environment: Mapping[str, str] = os.environ,
+    *,
+    backend: Literal["auto", "gloo"] = "auto",
+) -> Device:
     """Take this rank's device, the one of its LOCAL_RANK, and make computing on it deterministic.
 
-    Raises ConfigurationError if this machine does not have it.
+    NCCL refuses two ranks on one GPU; gloo, which copies by way of the host, does not, so with it ranks take turns
+    on the GPUs there are. Raises ConfigurationError if this machine does not have the device.
     """
     local_rank = int(environment.get("LOCAL_RANK", "0"))
     local_ranks = int(environment.get("LOCAL_WORLD_SIZE", "1"))
@@ -40,15 +41,23 @@ def open_device(wanted: Literal["auto", "cpu", "cuda"], environment: Mapping[str
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         if local_ranks > 1:
             torch.set_num_threads(1)  # ranks that share cores and threads wait for each other's slices
-        return Device("cpu", torch.device("cpu"))
-    if local_rank >= torch.cuda.device_count():
+        return Device("cpu", torch.device("cpu"), "gloo")
+    devices = torch.cuda.device_count()
+    if devices == 0 or (local_rank >= devices and backend != "gloo"):
         raise ConfigurationError(
-            f"distributed.device is {wanted}, but this machine has {torch.cuda.device_count()} CUDA devices for "
-            f'{local_ranks} ranks: set distributed.device = "cpu" or start fewer ranks'
+            f"distributed.device is {wanted}, but this machine has {devices} CUDA devices for {local_ranks} ranks: "
+            + _remedy(devices)
         )
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is not deterministic
-    torch.cuda.set_device(local_rank)
-    return Device("cuda", torch.device("cuda", local_rank))
+    index = local_rank % devices
+    torch.cuda.set_device(index)
+    return Device("cuda", torch.device("cuda", index), "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl")
+
+
+def _remedy(devices: int) -> str:
+    if devices == 0:
+        return 'set distributed.device = "cpu"'
+    return 'start fewer ranks, or set distributed.backend = "gloo" to let them share'
 
 
 @contextmanager

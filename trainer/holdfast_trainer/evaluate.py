@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from holdfast_trainer.batches import Batches
+from holdfast_trainer.data.batches import Batches
 from holdfast_trainer.pipeline import Runner
 
 

@@ -1,4 +1,4 @@
-"""A decoder-only transformer over bytes, in the manner of Llama, and its initial weights.
+"""A decoder-only transformer, in the manner of Llama, and its initial weights.
 
 A :class:`Transformer` is the whole model or one pipeline stage of it; parameters keep the same names
 either way, so that names mean the same in every layout.
@@ -6,13 +6,16 @@ either way, so that names mean the same in every layout.
 
 import hashlib
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional
 
+from holdfast_trainer.balance import BalanceLoss
 from holdfast_trainer.config import ModelConfig
+from holdfast_trainer.experts import MixtureOfExperts
 
 _INITIAL_STD = 0.02
 
@@ -27,13 +30,15 @@ class Attention(nn.Module):
         self.key = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=False)
         self.value = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=False)
         self.output = nn.Linear(config.heads * self.head_dim, config.dim, bias=False)
+        self.attend: Callable[[Tensor, Tensor, Tensor], Tensor] = attend_causally
+        """Maps query, key and value; context parallelism puts here what sees the whole sequence."""
 
     def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
         """Map [batch, sequence, dim] to the same shape; ``rotation`` as of :func:`rotary_table`."""
         query = rotate(self._heads(self.query(x)), rotation)
         key = rotate(self._heads(self.key(x)), rotation)
         value = self._heads(self.value(x))
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        mixed = self.attend(query, key, value)
         projected: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return projected
 
@@ -44,6 +49,11 @@ class Attention(nn.Module):
         """
         samples, sequence, _ = x.shape
         return x.view(samples, sequence, -1, self.head_dim).transpose(1, 2)
+
+
+def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Map [batch, heads, sequence, head_dim] of each to the shape of ``query``."""
+    return functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
 
 
 class FeedForward(nn.Module):
@@ -69,7 +79,7 @@ class Block(nn.Module):
         self.attention_norm = nn.RMSNorm(config.dim, eps=config.norm_epsilon)
         self.attention = Attention(config)
         self.feed_forward_norm = nn.RMSNorm(config.dim, eps=config.norm_epsilon)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = MixtureOfExperts(config) if config.experts else FeedForward(config)
 
     def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
         """Map [batch, sequence, dim] to the same shape."""
@@ -79,18 +89,21 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The blocks ``layers`` of the model, with the embedding if ``first`` and the head if ``last``."""
+    """The blocks ``layers`` of the model, with the embedding if ``first`` and the head if ``last``.
 
-    def __init__(self, config: ModelConfig, *, sequence: int, layers: range, first: bool, last: bool) -> None:
+    ``positions`` (int64, [sequence]) says where in its sample each token of an input stands.
+    """
+
+    def __init__(self, config: ModelConfig, *, positions: Tensor, layers: range, first: bool, last: bool) -> None:
         super().__init__()
         self.config = config
-        self.sequence = sequence
+        self.positions = positions
         self.embedding = nn.Embedding(config.vocabulary, config.dim) if first else None
         self.layers = nn.ModuleDict({str(layer): Block(config) for layer in layers})
         self.norm = nn.RMSNorm(config.dim, eps=config.norm_epsilon) if last else None
         self.head = nn.Linear(config.dim, config.vocabulary, bias=False) if last else None
         self.rotation: Tensor
-        self.register_buffer("rotation", rotary_table(config, sequence), persistent=False)
+        self.register_buffer("rotation", rotary_table(config, positions), persistent=False)
         self.tie()
 
     def tie(self) -> None:
@@ -116,7 +129,10 @@ class Transformer(nn.Module):
         Each parameter in turn is made whole and then cut, so a rank needs room for the largest one.
         """
         self.to_empty(device=device)
-        self.rotation.copy_(rotary_table(self.config, self.sequence))
+        self.rotation.copy_(rotary_table(self.config, self.positions))
+        for module in self.modules():
+            if isinstance(module, BalanceLoss):
+                module.statistics.zero_()
         for name, parameter in self.named_parameters():
             whole = initial_value(name, parameter.shape, layers=self.config.layers, seed=seed).to(device)
             if isinstance(parameter, DTensor):
@@ -136,18 +152,18 @@ def initial_value(name: str, shape: torch.Size, *, layers: int, seed: int) -> Te
         return torch.ones(shape)
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest))
-    std = _INITIAL_STD / math.sqrt(2 * layers) if name.endswith(".output.weight") else _INITIAL_STD
+    std = _INITIAL_STD / math.sqrt(2 * layers) if name.removesuffix(".weight").endswith(".output") else _INITIAL_STD
     return torch.empty(shape).normal_(std=std, generator=generator)
 
 
-def rotary_table(config: ModelConfig, sequence: int) -> Tensor:
-    """Return the cosines and sines of all positions' rotations: [2, sequence, head_dim / 2].
+def rotary_table(config: ModelConfig, positions: Tensor) -> Tensor:
+    """Return the cosines and sines of the rotations at ``positions``: [2, sequence, head_dim / 2].
 
     Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
     """
     head_dim = config.dim // config.heads
-    frequencies = config.rope_theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
-    angles = torch.outer(torch.arange(sequence, dtype=torch.float64), frequencies)
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64, device=positions.device) / head_dim
+    angles = torch.outer(positions.double(), config.rope_theta**-exponents)
     return torch.stack([angles.cos(), angles.sin()]).float()
 
 
@@ -155,4 +171,4 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
     """Turn each pair (i, i + head_dim / 2) of [batch, heads, sequence, head_dim] by its position's angle."""
     cosine, sine = rotation
     first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1).to(x.dtype)

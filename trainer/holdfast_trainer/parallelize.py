@@ -1,7 +1,6 @@
-"""From a configuration to this rank's part of the model, read top to bottom."""
+"""From a configuration to this rank's parts of the model, read top to bottom."""
 
 import torch
-from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -12,48 +11,65 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.activation_checkpointing import apply_to_blocks
+from holdfast_trainer.config import ParallelConfig, TrainerConfig
+from holdfast_trainer.context_parallel import apply_context_parallel
+from holdfast_trainer.data.zigzag import zigzag_positions
+from holdfast_trainer.expert_parallel import apply_expert_parallel
+from holdfast_trainer.fp8 import convert_to_fp8, require_fp8
 from holdfast_trainer.mesh import Mesh
 from holdfast_trainer.model import Transformer
+from holdfast_trainer.model_parts import ModelParts
+from holdfast_trainer.offload import move_buffers, state_device
+from holdfast_trainer.stages import Stage, held_stages
+from holdfast_trainer.zero import apply_fully_sharded
 
 
-def parallelize(config: TrainerConfig, mesh: Mesh, device: torch.device) -> Transformer:
-    """Return this rank's part of the model, initialised, on ``device``. All ranks must call it.
+def parallelize(config: TrainerConfig, mesh: Mesh, device: torch.device) -> ModelParts:
+    """Return this rank's parts of the model, initialised, on ``device``. All ranks must call it."""
+    stages = held_stages(config, mesh.index("pp"))
+    return ModelParts(stages, tuple(make_part(config, mesh, stage, device) for stage in stages))
 
-    Pipeline first, then tensor parallelism within the stage, then sharding of what is left over dp; weights
+
+def make_part(config: TrainerConfig, mesh: Mesh, stage: Stage, device: torch.device) -> Transformer:
+    """Return one pipeline stage.
+
+    Pipeline first, then tensor parallelism within the stage, then sharding of what is left over dp and cp; weights
     come into being only once each rank knows which part of them is its own.
     """
+    positions = zigzag_positions(config.data.sequence, config.parallel.cp, mesh.index("cp"))
     with torch.device("meta"):
         model = Transformer(
-            config.model,
-            sequence=config.data.sequence,
-            layers=stage_layers(config.model.layers, stages=mesh.size("pp"), stage=mesh.index("pp")),
-            first=mesh.is_first_stage,
-            last=mesh.is_last_stage,
+            config.model, positions=positions, layers=stage.layers, first=stage.is_first, last=stage.is_last
         )
+    if config.precision.fp8:
+        require_fp8(device)
+        convert_to_fp8(model.layers, tp=mesh.size("tp"))
     if mesh.size("tp") > 1:
-        apply_tensor_parallel(model, mesh, sequence_parallel=config.parallel.sequence_parallel)
-    apply_fully_sharded(model, mesh)
-    model.initialise(device, seed=config.train.seed)
+        apply_tensor_parallel(model, mesh, config.parallel)
+    if config.model.experts:
+        apply_expert_parallel(model, mesh)
+    if mesh.size("cp") > 1:
+        apply_context_parallel(model, mesh)
+    # Experts and attention over several ranks are left out of the graphs.
+    whole_graphs = not config.model.experts and mesh.size("cp") == 1
+    apply_to_blocks(model.layers.values(), config.memory, whole_graphs=whole_graphs)
+    apply_fully_sharded(model, config, mesh)
+    model.initialise(state_device(config.memory, device), seed=config.train.seed)
+    move_buffers(model, device)
     return model
 
 
-def stage_layers(layers: int, *, stages: int, stage: int) -> range:
-    """Return the blocks of a stage: as even as can be, earlier stages first to take one more."""
-    each, left_over = divmod(layers, stages)
-    start = stage * each + min(stage, left_over)
-    return range(start, start + each + (stage < left_over))
-
-
-def apply_tensor_parallel(model: Transformer, mesh: Mesh, *, sequence_parallel: bool) -> None:
+def apply_tensor_parallel(model: Transformer, mesh: Mesh, config: ParallelConfig) -> None:
     """Cut attention heads, hidden units and the vocabulary over tp.
 
     The residual stream between them is cut along the sequence, or on every rank whole without
     ``sequence_parallel`` (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
     Models", 2022).
     """
-    stream: Placement = Shard(1) if sequence_parallel else Replicate()
+    stream: Placement = Shard(1) if config.sequence_parallel else Replicate()
     whole = Replicate()
+    logits: Placement = Shard(-1) if config.loss_parallel else whole
     plan: dict[str, ParallelStyle] = {
         # The second input is the table of rotations, which every rank has.
         "layers.*.attention": PrepareModuleInput(input_layouts=(stream, None), desired_input_layouts=(whole, None)),
@@ -61,33 +77,22 @@ def apply_tensor_parallel(model: Transformer, mesh: Mesh, *, sequence_parallel: 
         "layers.*.attention.key": ColwiseParallel(),
         "layers.*.attention.value": ColwiseParallel(),
         "layers.*.attention.output": RowwiseParallel(output_layouts=stream),
-        "layers.*.feed_forward": PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(whole,)),
-        "layers.*.feed_forward.gate": ColwiseParallel(),
-        "layers.*.feed_forward.up": ColwiseParallel(),
-        "layers.*.feed_forward.output": RowwiseParallel(output_layouts=stream),
     }
+    if not model.config.experts:
+        plan |= {
+            "layers.*.feed_forward": PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(whole,)),
+            "layers.*.feed_forward.gate": ColwiseParallel(),
+            "layers.*.feed_forward.up": ColwiseParallel(),
+            "layers.*.feed_forward.output": RowwiseParallel(output_layouts=stream),
+        }
     if model.embedding is not None:
         plan["embedding"] = RowwiseParallel(input_layouts=whole, output_layouts=stream)
     if model.head is not None:
-        plan["head"] = ColwiseParallel(input_layouts=stream, output_layouts=whole)
-    if sequence_parallel:
+        plan["head"] = ColwiseParallel(input_layouts=stream, output_layouts=logits)
+    if config.sequence_parallel:
         plan |= {"layers.*.attention_norm": SequenceParallel(), "layers.*.feed_forward_norm": SequenceParallel()}
         if model.norm is not None:
             plan["norm"] = SequenceParallel()
     # No rank is the source of the weights: each fills in its own part later.
     parallelize_module(model, mesh.axis("tp"), plan, src_data_rank=None)
     model.tie()
-
-
-def apply_fully_sharded(model: Transformer, mesh: Mesh) -> None:
-    """Shard parameters, gradients and optimizer state over dp, block by block (ZeRO stage 3).
-
-    Gradients are summed, not averaged: the loss is already divided by the tokens of the global batch.
-    """
-    for block in model.layers.values():
-        fully_shard(block, mesh=mesh.axis("dp"), reshard_after_forward=True)
-    fully_shard(model, mesh=mesh.axis("dp"), reshard_after_forward=True)
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # gloo cannot scale while it reduces

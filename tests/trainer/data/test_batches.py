@@ -1,0 +1,114 @@
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from holdfast_trainer.config import DataConfig, ParallelConfig, TrainConfig, TrainerConfig
+from holdfast_trainer.data import corpus
+from holdfast_trainer.data.batches import Batches
+from holdfast_trainer.data.sources import in_validation_part
+from holdfast_trainer.data.zigzag import zigzag_positions
+
+CPU = torch.device("cpu")
+
+Open = Callable[..., Batches]
+
+
+@pytest.fixture
+def batches(text_folder: Path) -> Iterator[Open]:
+    opened: list[Batches] = []
+
+    def open_batches(
+        *, dp: int = 1, dp_index: int = 0, cp: int = 1, cp_index: int = 0, seed: int = 0, prefetch: int = 2
+    ) -> Batches:
+        config = TrainerConfig(
+            data=DataConfig(
+                source=str(text_folder),
+                cache_directory=text_folder.parent / "cache",
+                sequence=16,
+                prefetch=prefetch,
+            ),
+            parallel=ParallelConfig(dp=dp, cp=cp),
+            train=TrainConfig(global_batch=8, seed=seed),
+        )
+        text = corpus.prepare(config.data, vocabulary=256)
+        opened.append(Batches(config, text, dp_index=dp_index, cp_index=cp_index, device=CPU))
+        return opened[-1]
+
+    yield open_batches
+    for one in opened:
+        one.close()
+
+
+def test_targets_are_the_next_bytes_of_the_text(batches: Open, text_folder: Path) -> None:
+    batch = batches().training(3)
+    assert batch.inputs.shape == batch.targets.shape == (8, 16)
+    assert batch.inputs.dtype == batch.targets.dtype == torch.int64
+    assert torch.equal(batch.positions, torch.arange(16))
+    assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
+    text = b"".join(path.read_bytes() for path in sorted(text_folder.iterdir()))
+    for sample, target in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
+        assert bytes([*sample, target[-1]]) in text
+
+
+@pytest.mark.parametrize("part", ["training", "validation"])
+def test_ranks_share_the_same_global_batch_at_every_degree(batches: Open, part: str) -> None:
+    whole = getattr(batches(), part)(2)
+    shares = [getattr(batches(dp=4, dp_index=index), part)(2) for index in range(4)]
+    assert torch.equal(torch.cat([share.inputs for share in shares]), whole.inputs)
+    assert torch.equal(torch.cat([share.targets for share in shares]), whole.targets)
+
+
+@pytest.mark.parametrize("part", ["training", "validation"])
+def test_context_parallel_rank_gets_its_positions_of_each_sample(batches: Open, part: str) -> None:
+    whole = getattr(batches(), part)(2)
+    for index in range(4):
+        share = getattr(batches(cp=4, cp_index=index), part)(2)
+        positions = zigzag_positions(16, 4, index)
+        assert torch.equal(share.positions, positions)
+        assert torch.equal(share.inputs, whole.inputs[:, positions])
+        assert torch.equal(share.targets, whole.targets[:, positions])
+        assert share.fingerprint == whole.fingerprint
+
+
+def test_order_is_that_of_the_seed_and_the_step(batches: Open) -> None:
+    assert torch.equal(batches().training(5).inputs, batches().training(5).inputs)
+    assert not torch.equal(batches().training(5).inputs, batches().training(6).inputs)
+    assert not torch.equal(batches().training(5).inputs, batches(seed=1).training(5).inputs)
+
+
+def test_batches_read_ahead_are_the_same_bits(batches: Open) -> None:
+    ahead, direct = batches(prefetch=3), batches(prefetch=0)
+    for step in [*range(6), 40, 41, 2]:
+        one, other = ahead.training(step), direct.training(step)
+        assert torch.equal(one.inputs, other.inputs)
+        assert torch.equal(one.targets, other.targets)
+        assert one.fingerprint == other.fingerprint
+    assert ahead.wait_s > 0
+    assert direct.wait_s > 0
+
+
+def test_each_share_of_each_step_has_a_fingerprint_of_its_own(batches: Open, text_folder: Path) -> None:
+    ranks = [batches(dp=4, dp_index=index) for index in range(4)]
+    steps = 2 * sum(path.stat().st_size for path in text_folder.iterdir()) // (16 * 8)  # two epochs
+    prints = [rank.training(step).fingerprint for rank in ranks for step in range(steps)]
+    assert len(set(prints)) == len(prints)
+
+
+def test_closing_leaves_no_thread(batches: Open) -> None:
+    before = set(threading.enumerate())
+    opened = batches()
+    opened.training(0)
+    assert set(threading.enumerate()) != before
+    opened.close()
+    assert set(threading.enumerate()) == before
+
+
+def test_validation_never_sees_training_text(batches: Open, text_folder: Path) -> None:
+    held_out = [path for path in sorted(text_folder.iterdir()) if in_validation_part(path.name, 0.05)]
+    validation = b"".join(path.read_bytes() for path in held_out)
+    samples = batches().validation(0).inputs.tolist()
+    assert all(bytes(sample) in validation for sample in samples)
+    assert len({bytes(sample) for sample in samples}) > 1

@@ -1,0 +1,151 @@
+"""All layouts of up to eight ranks, and a few of them that stand for the rest."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations, product
+from typing import Any
+
+DEGREES = (1, 2, 4, 8)
+SMALL_DEGREES = (1, 2, 4)
+"""Of cp and ep, which are combined with more than the others."""
+SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble")
+
+
+@dataclass(frozen=True)
+class Layout:
+    dp: int
+    dp_shard: int
+    zero: int
+    tp: int
+    pp: int
+    cp: int
+    experts: bool
+    ep: int
+    schedule: str
+    sequence_parallel: bool
+    loss_parallel: bool
+    optimizer: str
+
+    @property
+    def ranks(self) -> int:
+        return self.dp * self.cp * self.tp * self.pp
+
+    @property
+    def flags(self) -> str:
+        """What a user would type, for the message about a layout that fails."""
+        parallel = [f"--parallel.{key}={value}" for key, value in self.parallel.items()]
+        experts = [f"--model.{key}={value}" for key, value in self._experts.items()] if self.experts else []
+        return " ".join([*parallel, *experts, f"--optimizer.name={self.optimizer}"])
+
+    @property
+    def parallel(self) -> dict[str, Any]:
+        settings = asdict(self)
+        del settings["optimizer"], settings["experts"]
+        return {**settings, "microbatches": {1: 2, 2: 4, 4: 4, 8: 8}[self.pp]}
+
+    @property
+    def _experts(self) -> dict[str, Any]:
+        """Settings that make experts drop tokens, and the balance loss part of every gradient."""
+        return {"experts": 4, "capacity_factor": 1.0, "balance_coefficient": 0.1}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """A whole configuration: as small as the layout allows."""
+        stages = self.pp * (2 if self.schedule in SCHEDULES[2:] else 1)
+        return {
+            "model": {
+                "dim": 32,
+                "layers": max(2, stages),
+                "heads": 8,
+                "kv_heads": max(4, self.tp),
+                "hidden": 32,
+                **(self._experts if self.experts else {}),
+            },
+            "parallel": self.parallel,
+            "data": {"sequence": 16},
+            "train": {"global_batch": 16},
+            "optimizer": {
+                "name": self.optimizer,
+                "learning_rate": 0.01,
+                "warmup_steps": 1,
+                # Larger than what rounding leaves of a gradient that is zero.
+                "epsilon": 1e-4,
+                "clip_norm": 0.1,
+            },
+        }
+
+
+ONE_RANK = Layout(
+    dp=1,
+    dp_shard=0,
+    zero=3,
+    tp=1,
+    pp=1,
+    cp=1,
+    experts=False,
+    ep=1,
+    schedule="1f1b",
+    sequence_parallel=True,
+    loss_parallel=True,
+    optimizer="adamw",
+)
+
+
+def every_layout() -> list[Layout]:
+    return [
+        Layout(dp, dp_shard, zero, tp, pp, cp, experts, ep, schedule, sequence_parallel, loss_parallel, optimizer)
+        for dp, tp, pp in product(DEGREES, repeat=3)
+        for cp in SMALL_DEGREES
+        if dp * tp * pp * cp <= 8
+        for zero, dp_shard in _sharding(dp)
+        for experts, ep in _expert_degrees((dp_shard or dp if zero else 1) * cp)
+        for schedule in (SCHEDULES if pp > 1 else ("1f1b",))
+        for sequence_parallel, loss_parallel in product((True, False), repeat=2)
+        if tp > 1 or (sequence_parallel and loss_parallel)
+        for optimizer in ("adamw", "sgd")
+    ]
+
+
+def _expert_degrees(shard_ranks: int) -> Iterator[tuple[bool, int]]:
+    yield False, 1
+    yield from ((True, ep) for ep in SMALL_DEGREES if ep <= shard_ranks)
+
+
+def _sharding(dp: int) -> Iterator[tuple[int, int]]:
+    yield 0, 0
+    for zero in (1, 2, 3):
+        yield from ((zero, dp_shard) for dp_shard in (0, *DEGREES) if dp_shard < dp)
+
+
+def sample(layouts: Sequence[Layout]) -> list[Layout]:
+    """Return a few layouts that stand for the rest: in them every setting has each of its values.
+
+    Each two values of two settings occur together, if they can, up to degrees of four; larger ones, which cost most,
+    occur once.
+    """
+    small = [layout for layout in layouts if max(_degrees(layout)) <= 4]
+    large = {_degrees(layout): layout for layout in layouts if max(_degrees(layout)) > 4}
+    return [*pairwise_cover(small), *large.values()]
+
+
+def _degrees(layout: Layout) -> tuple[int, ...]:
+    return layout.dp, layout.tp, layout.pp, layout.cp
+
+
+def pairwise_cover(layouts: Sequence[Layout]) -> list[Layout]:
+    """Return layouts in which each two values of two settings occur together that do so in any of ``layouts``.
+
+    Greedy: the next one is the first of those that bring most pairs not seen yet.
+    """
+    bits: dict[Any, int] = {}
+    masks = [
+        sum(1 << bits.setdefault(pair, len(bits)) for pair in combinations(asdict(layout).items(), 2))
+        for layout in layouts
+    ]
+    missing = (1 << len(bits)) - 1
+    chosen = []
+    while missing:
+        best = max(range(len(layouts)), key=lambda index: (masks[index] & missing).bit_count())
+        chosen.append(layouts[best])
+        missing &= ~masks[best]
+    return chosen

@@ -1,0 +1,177 @@
+"""One layout against one plain process: the same losses, norms, gradients and weights, step by step."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.lr_scheduler import LRScheduler
+
+from holdfast_trainer.balance import collect_expert_statistics, weigh_balance_loss
+from holdfast_trainer.config import ModelConfig, OptimizerConfig, TrainConfig, TrainerConfig
+from holdfast_trainer.data.batches import Batch
+from holdfast_trainer.data.zigzag import zigzag_positions
+from holdfast_trainer.expert_statistics import ExpertStatistics, expert_statistics
+from holdfast_trainer.mesh import Mesh
+from holdfast_trainer.model import Transformer
+from holdfast_trainer.model_parts import ModelParts
+from holdfast_trainer.optimizer import make_optimizer, make_scheduler
+from holdfast_trainer.parallelize import parallelize
+from holdfast_trainer.pipeline import Runner
+from holdfast_trainer.update import update_parameters
+
+CPU = torch.device("cpu")
+STEPS = 3
+VALIDATION = 100
+"""Number of the batch that is not trained on."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step of the plain process came to."""
+
+    loss: Tensor
+    validation_loss: Tensor
+    """After the step."""
+    gradients: dict[str, Tensor]
+    grad_norm: Tensor
+    update_norm: Tensor
+    expert_statistics: Tensor
+    """Sums over blocks, as of collect_expert_statistics."""
+    weights: dict[str, Tensor]
+    """After the step."""
+
+
+def check_layout(config: TrainerConfig) -> None:
+    """Train a few steps in the layout of ``config``, on as many ranks as it has; raise where it differs."""
+    expected = plain_steps(config.model, config.optimizer, config.train, config.data.sequence)
+    mesh = Mesh.create(config.parallel, "cpu")
+    for axis in ("pp", "tp", *(axis for axis in ("cp", "ep") if mesh.size(axis) > 1)):
+        assert (mesh.index(axis), mesh.size(axis)) == (mesh.axis(axis).get_local_rank(), mesh.axis(axis).size())
+    parts = parallelize(config, mesh, CPU)
+    optimizer = make_optimizer(parts.parameters(), config.optimizer)
+    scheduler = make_scheduler(optimizer, config.optimizer, steps=STEPS)
+    runner = Runner(config, mesh, parts, CPU, None)
+    for index, wanted in enumerate(expected):
+        loss = runner.forward_backward(share(config, mesh, index))
+        expect_expert_statistics(config, expert_statistics(config, mesh, parts), wanted)
+        expect_close(parts, wanted.gradients, lambda parameter: parameter.grad, f"gradient of step {index}")
+        update = update_parameters(
+            parts, optimizer, scheduler, None, mesh, clip_norm=config.optimizer.clip_norm, measured=index != 1
+        )
+        expect_close(parts, wanted.weights, lambda parameter: parameter, f"weights after step {index}")
+        torch.testing.assert_close(update.grad_norm, wanted.grad_norm, rtol=1e-5, atol=0)
+        assert (update.update_norm is None) == (index == 1)
+        if update.update_norm is not None:
+            torch.testing.assert_close(update.update_norm, wanted.update_norm, rtol=1e-5, atol=0)
+        expect_loss(parts, loss, wanted.loss)
+        if index == 0:
+            expect_loss(parts, runner.evaluate(share(config, mesh, VALIDATION)), wanted.validation_loss)
+
+
+def expect_loss(parts: ModelParts, loss: Tensor | None, wanted: Tensor) -> None:
+    """All that hold the last stage know the loss, and nobody else."""
+    assert (loss is not None) == parts.holds_last_stage
+    if loss is not None:
+        torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=0)
+
+
+def expect_expert_statistics(config: TrainerConfig, found: ExpertStatistics, wanted: Step) -> None:
+    losses, dropped = wanted.expert_statistics
+    if not config.model.experts:
+        assert found == ExpertStatistics(None, None)
+        return
+    assert found.dropped_tokens == dropped > 0
+    expected = losses / (config.train.global_batch * config.model.layers)
+    torch.testing.assert_close(found.balance_loss, expected, rtol=1e-5, atol=0)
+
+
+def share(config: TrainerConfig, mesh: Mesh, index: int) -> Batch:
+    """Return this rank's share of a batch of random tokens."""
+    whole = random_batch(config.train.global_batch, config.data.sequence, index)
+    samples = config.train.global_batch // config.parallel.dp
+    start = mesh.index("dp") * samples
+    positions = zigzag_positions(config.data.sequence, config.parallel.cp, mesh.index("cp"))
+    return replace(
+        whole,
+        inputs=whole.inputs[start : start + samples, positions],
+        targets=whole.targets[start : start + samples, positions],
+        positions=positions,
+    )
+
+
+def random_batch(samples: int, sequence: int, index: int) -> Batch:
+    tokens = torch.randint(256, (samples, sequence + 1), generator=torch.Generator().manual_seed(index))
+    return Batch(inputs=tokens[:, :-1], targets=tokens[:, 1:], positions=torch.arange(sequence), fingerprint=b"")
+
+
+@cache
+def plain_steps(
+    model_config: ModelConfig, optimizer_config: OptimizerConfig, train: TrainConfig, sequence: int
+) -> list[Step]:
+    """Train with torch alone: one process, whole batches, no mesh."""
+    model = Transformer(
+        model_config, positions=torch.arange(sequence), layers=range(model_config.layers), first=True, last=True
+    )
+    model.initialise(CPU, seed=train.seed)
+    weigh_balance_loss(model, sequences=train.global_batch)
+    optimizer = make_optimizer(model.parameters(), optimizer_config)
+    scheduler = make_scheduler(optimizer, optimizer_config, steps=STEPS)
+    return [
+        plain_step(model, optimizer, scheduler, optimizer_config, random_batch(train.global_batch, sequence, index))
+        for index in range(STEPS)
+    ]
+
+
+def plain_step(
+    model: Transformer,
+    optimizer: torch.optim.Optimizer,
+    scheduler: LRScheduler,
+    config: OptimizerConfig,
+    batch: Batch,
+) -> Step:
+    before = weights(model)
+    loss = cross_entropy(model, batch)
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradients = {
+        name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None
+    }
+    grad_norm = clip_grad_norm_(model.parameters(), config.clip_norm)
+    assert grad_norm > config.clip_norm, "clipping must bite"
+    optimizer.step()
+    scheduler.step()
+    optimizer.zero_grad()
+    after = weights(model)
+    change = torch.cat([(after[name] - before[name]).flatten() for name in before])
+    with torch.no_grad():
+        validation_loss = cross_entropy(model, random_batch(batch.inputs.shape[0], batch.inputs.shape[1], VALIDATION))
+    statistics = collect_expert_statistics(model).sum(dim=0)
+    return Step(loss.detach(), validation_loss, gradients, grad_norm, change.norm(), statistics, after)
+
+
+def cross_entropy(model: Transformer, batch: Batch) -> Tensor:
+    return torch.nn.functional.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
+
+
+def weights(model: Transformer) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def expect_close(
+    parts: ModelParts, expected: dict[str, Tensor], choose: Callable[[Tensor], Tensor | None], what: str
+) -> None:
+    """Compare this rank's shard of each tensor with the same part of what was expected."""
+    for name, parameter in parts.named_parameters():
+        found = choose(parameter)
+        assert isinstance(found, DTensor), f"{what}: {name} is {found}"
+        wanted = distribute_tensor(expected[name], found.device_mesh, found.placements, src_data_rank=None)
+        torch.testing.assert_close(
+            found.to_local(),
+            wanted.to_local(),
+            rtol=1e-5,
+            atol=1e-5 * float(expected[name].abs().max()),
+            msg=lambda message, name=name: f"{what}: {name}: {message}",  # type: ignore[misc]
+        )

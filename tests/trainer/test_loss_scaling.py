@@ -1,0 +1,97 @@
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from holdfast_trainer.config import PrecisionConfig
+from holdfast_trainer.loss_scaling import LossScaler, make_loss_scaler
+from holdfast_trainer.skipped_step import SkippingSGD
+
+CPU = torch.device("cpu")
+FP16 = PrecisionConfig(compute="fp16", loss_scale=1024.0, loss_scale_interval=3)
+NORM, OVERFLOW, UNDEFINED = torch.tensor(1.0), torch.tensor(torch.inf), torch.tensor(torch.nan)
+
+
+def linear_with_gradient() -> nn.Linear:
+    layer = nn.Linear(2, 2)
+    for parameter in layer.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    return layer
+
+
+def optimizers(layer: nn.Linear) -> list[Optimizer]:
+    return [
+        AdamW(layer.parameters(), fused=True),
+        SkippingSGD(layer.parameters(), momentum=0.9),
+        SkippingSGD(layer.parameters()),
+    ]
+
+
+def judge(scaler: LossScaler, optimizer: Optimizer, norms: list[Tensor]) -> list[float]:
+    scales = []
+    for norm in norms:
+        scaler.judge(optimizer, norm)
+        scales.append(scaler.scale.item())
+    return scales
+
+
+def test_only_fp16_is_scaled() -> None:
+    assert make_loss_scaler(PrecisionConfig(compute="bf16"), CPU) is None
+    assert make_loss_scaler(FP16, CPU) is not None
+
+
+def test_loss_keeps_its_value_and_its_gradient_is_scaled() -> None:
+    weight = torch.tensor(3.0, requires_grad=True)
+    loss = LossScaler(FP16, CPU).scale_gradient(2 * weight)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == 6.0
+    assert weight.grad is not None
+    assert weight.grad.item() == 2 * 1024.0
+
+
+def test_scale_halves_on_overflow_and_doubles_after_an_interval_without() -> None:
+    scales = judge(
+        LossScaler(FP16, CPU),
+        AdamW(linear_with_gradient().parameters(), fused=True),
+        [OVERFLOW, NORM, NORM, UNDEFINED, NORM, NORM, NORM, NORM, NORM, NORM],
+    )
+    assert scales == [512, 512, 512, 256, 256, 256, 512, 512, 512, 1024]
+
+
+def test_scale_stays_within_its_bounds() -> None:
+    optimizer = AdamW(linear_with_gradient().parameters(), fused=True)
+    assert judge(LossScaler(FP16, CPU), optimizer, [OVERFLOW] * 12)[-1] == 1.0
+    eager = PrecisionConfig(compute="fp16", loss_scale=2.0**31, loss_scale_interval=1)
+    assert judge(LossScaler(eager, CPU), optimizer, [NORM] * 3)[-1] == 2.0**32
+
+
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["adamw", "sgd-momentum", "sgd"])
+def test_overflow_skips_one_step_as_if_it_had_not_been(which: int) -> None:
+    layer, twin = linear_with_gradient(), linear_with_gradient()
+    twin.load_state_dict(layer.state_dict())
+    scaler, optimizer, plain = LossScaler(FP16, CPU), optimizers(layer)[which], optimizers(twin)[which]
+    for overflows in (True, False, True, False):
+        assert scaler.judge(optimizer, OVERFLOW if overflows else NORM).item() is overflows
+        optimizer.step()
+        if not overflows:
+            plain.step()
+        for parameter, expected in zip(layer.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(parameter, expected, rtol=0, atol=0)
+
+
+def test_optimizer_that_cannot_skip_a_step_is_refused() -> None:
+    optimizer = AdamW(linear_with_gradient().parameters(), foreach=True)
+    with pytest.raises(AssertionError, match="only fused optimizers"):
+        LossScaler(FP16, CPU).judge(optimizer, NORM)
+
+
+def test_scale_goes_on_from_its_saved_state_of_plain_numbers() -> None:
+    optimizer = AdamW(linear_with_gradient().parameters(), fused=True)
+    scaler, later = LossScaler(FP16, CPU), LossScaler(FP16, CPU)
+    judge(scaler, optimizer, [OVERFLOW, NORM, NORM])
+    saved = scaler.state_dict()
+    assert saved == {"scale": 512.0, "good_steps": 2}
+    kept = later.scale
+    later.load_state_dict(saved)
+    assert kept.item() == 512.0
+    assert judge(later, optimizer, [NORM]) == [1024.0]

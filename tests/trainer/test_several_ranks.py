@@ -1,0 +1,57 @@
+"""Precision and memory options in worlds of several ranks."""
+
+from typing import Any
+
+import pytest
+from tests.trainer.conftest import RunRanks
+
+SMALL: dict[str, Any] = {
+    "model": {"dim": 32, "layers": 4, "heads": 4, "kv_heads": 2, "hidden": 64},
+    "data": {"sequence": 16},
+    "train": {"global_batch": 8},
+}
+EXPERTS = {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "hidden": 32, "experts": 4}
+
+
+@pytest.mark.parametrize(
+    "parallel",
+    [
+        {"dp": 2, "pp": 2, "microbatches": 2},
+        {"pp": 2, "tp": 2, "schedule": "zero-bubble", "microbatches": 4},
+        {"dp": 4, "dp_shard": 2, "zero": 2, "microbatches": 2},
+    ],
+)
+def test_overflow_on_one_rank_skips_exactly_that_step_on_all(run_ranks: RunRanks, parallel: dict[str, Any]) -> None:
+    precision = {"compute": "fp16", "loss_scale": 256.0}
+    run_ranks("overflow", ranks=4, **SMALL, parallel=parallel, precision=precision)
+
+
+def test_overflow_skips_the_step_of_experts_too(run_ranks: RunRanks) -> None:
+    precision = {"compute": "fp16", "loss_scale": 256.0}
+    run_ranks("overflow", ranks=2, **{**SMALL, "model": EXPERTS}, parallel={"dp": 2, "ep": 2}, precision=precision)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "memory"),
+    [
+        ({"dp": 2, "tp": 2}, {"checkpointing": "selective", "offload": "optimizer"}),
+        ({"dp": 2, "tp": 2}, {"checkpointing": "full", "offload": "parameters"}),
+        ({"pp": 2, "dp": 2, "microbatches": 2}, {"checkpointing": "selective", "offload": "parameters"}),
+    ],
+)
+def test_memory_options_do_not_change_a_bit(
+    run_ranks: RunRanks, parallel: dict[str, Any], memory: dict[str, Any]
+) -> None:
+    run_ranks("memory", ranks=4, **SMALL, parallel=parallel, memory=memory)
+
+
+@pytest.mark.parametrize("checkpointing", ["selective", "full"])
+def test_checkpointing_does_not_change_a_bit_of_experts(run_ranks: RunRanks, checkpointing: str) -> None:
+    sections = {**SMALL, "model": EXPERTS}
+    run_ranks("memory", ranks=2, **sections, parallel={"dp": 2, "ep": 2}, memory={"checkpointing": checkpointing})
+
+
+def test_fp8_composes_with_tensor_parallelism_and_sharding(run_ranks: RunRanks) -> None:
+    pytest.importorskip("torchao")
+    precision = {"compute": "bf16", "fp8": True}
+    run_ranks("fp8", ranks=4, **SMALL, parallel={"dp": 2, "tp": 2}, precision=precision)

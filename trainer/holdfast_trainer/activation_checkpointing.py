@@ -1,0 +1,75 @@
+"""Activation checkpointing and compilation, block by block.
+
+Both replace a block's ``forward`` and wrap no module, so that parameters have the same names with and without.
+Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
+"""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from holdfast_trainer.config import MemoryConfig
+from holdfast_trainer.experts import Experts
+
+_aten, _collectives = torch.ops.aten, torch.ops._c10d_functional
+_SAVED_OPERATIONS = frozenset(
+    {
+        _aten.mm,
+        _aten.bmm,
+        _aten.addmm,
+        _aten._scaled_mm,
+        _aten._grouped_mm,
+        _aten._scaled_dot_product_flash_attention,
+        _aten._scaled_dot_product_flash_attention_for_cpu,
+        _aten._scaled_dot_product_efficient_attention,
+        _aten._scaled_dot_product_cudnn_attention,
+        # Not all-gathers: their outputs are what sequence parallelism saves memory on.
+        _collectives.all_reduce,
+        _collectives.reduce_scatter_tensor,
+    }
+)
+
+
+def apply_to_blocks(blocks: Iterable[nn.Module], config: MemoryConfig, *, whole_graphs: bool = True) -> None:
+    """Have each block compute activations again in its backward pass, and compile it, as ``config`` says.
+
+    Comes after tensor parallelism and before ``fully_shard``, whose hooks then stay outside of both. A block that
+    cannot be compiled without ``whole_graphs`` being given up raises an error at its first forward pass.
+    """
+    for block in blocks:
+        if config.checkpointing == "full":
+            _checkpoint(block)
+        elif config.checkpointing == "selective":
+            for module in _selective_regions(block):
+                _checkpoint(module, context_fn=_save_products)
+        if config.compile:
+            block.forward = torch.compile(block.forward, fullgraph=whole_graphs)
+
+
+def _selective_regions(block: nn.Module) -> list[nn.Module]:
+    """Return the block, or its attention and experts: these may be sharded on their own, and then have FSDP's hooks.
+
+    Hooks within a region would do other operations the second time, when its outputs are looked up by their order.
+    """
+    experts = [module for module in block.modules() if isinstance(module, Experts)]
+    return [block.get_submodule("attention"), *experts] if experts else [block]
+
+
+def _checkpoint(module: nn.Module, **options: Any) -> None:
+    module.forward = partial(checkpoint, module.forward, use_reentrant=False, **options)
+
+
+def _save_products() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    """Return what the forward pass runs in the first and the second time."""
+    first, second = create_selective_checkpoint_contexts(_policy)  # type: ignore[no-untyped-call]
+    return first, second
+
+
+def _policy(_context: object, operation: Any, *_: object, **__: object) -> CheckpointPolicy:
+    saved = getattr(operation, "overloadpacket", None) in _SAVED_OPERATIONS
+    return CheckpointPolicy.MUST_SAVE if saved else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,41 @@
+"""What one microbatch looks like on this rank where it enters and leaves a stage: tensors without memory."""
+
+import torch
+from torch import Tensor
+
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.loss import logits_are_cut
+from holdfast_trainer.precision import compute_dtype
+
+
+def like_tokens(config: TrainerConfig) -> Tensor:
+    """Return what enters the first stage: int64 [samples, local sequence]."""
+    return torch.empty(_samples(config), _sequence(config), dtype=torch.int64, device="meta")
+
+
+def like_stream(config: TrainerConfig) -> Tensor:
+    """Return what goes from stage to stage: [samples, local sequence, dim], cut over tp with sequence parallelism."""
+    parallel = config.parallel
+    sequence = _sequence(config) // (parallel.tp if parallel.sequence_parallel else 1)
+    return torch.empty(
+        _samples(config),
+        sequence,
+        config.model.dim,
+        dtype=compute_dtype(config.precision),
+        device="meta",
+        requires_grad=True,
+    )
+
+
+def like_logits(config: TrainerConfig) -> Tensor:
+    """Return what leaves the last stage: fp32 [samples, local sequence, (local) vocabulary]."""
+    vocabulary = config.model.vocabulary // (config.parallel.tp if logits_are_cut(config) else 1)
+    return torch.empty(_samples(config), _sequence(config), vocabulary, device="meta", requires_grad=True)
+
+
+def _samples(config: TrainerConfig) -> int:
+    return config.train.global_batch // config.parallel.dp // config.parallel.microbatches
+
+
+def _sequence(config: TrainerConfig) -> int:
+    return config.data.sequence // config.parallel.cp

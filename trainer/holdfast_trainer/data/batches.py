@@ -1,0 +1,120 @@
+"""Which samples make up which step, as tensors.
+
+The order is keyed by the number of samples consumed so far, not by rank or step: sample ``i`` of the run
+is the same window of text at every data-parallel degree, and the step number alone is the data position.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.data.corpus import Corpus
+from holdfast_trainer.data.fingerprint import fingerprint
+from holdfast_trainer.data.order import sample_window
+from holdfast_trainer.data.prefetch import Prefetch
+from holdfast_trainer.data.tokenizer import Tokens
+from holdfast_trainer.data.zigzag import zigzag_positions
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One data-parallel rank's share of a global batch; of each sample, what its context-parallel rank holds."""
+
+    inputs: Tensor
+    """int64 [samples, local sequence]."""
+    targets: Tensor
+    """The tokens that follow the inputs, of the same shape."""
+    positions: Tensor
+    """Where in the sequence the inputs stand: int64 [local sequence]."""
+    fingerprint: bytes
+    """Of the whole share: the same on all ranks of one data-parallel index."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A run of tokens, cut into windows of ``sequence`` tokens and the one after."""
+
+    tokens: Tokens
+    sequence: int
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1) // self.sequence
+
+    def __getitem__(self, index: int) -> Tokens:
+        start = index * self.sequence
+        return self.tokens[start : start + self.sequence + 1]
+
+
+class Batches:
+    """The batches of one rank, on ``device``. Close it to end the thread that reads ahead."""
+
+    def __init__(
+        self, config: TrainerConfig, corpus: Corpus, *, dp_index: int, device: torch.device, cp_index: int = 0
+    ) -> None:
+        sequence = config.data.sequence
+        self._global_batch = config.train.global_batch
+        self._share = config.train.global_batch // config.parallel.dp
+        self._first = dp_index * self._share
+        self._seed = config.train.seed
+        self._device = device
+        self._positions = zigzag_positions(sequence, config.parallel.cp, cp_index)
+        self._device_positions = self._positions.to(device)
+        self._train = Windows(corpus.train.map(), sequence)
+        self._validation = Windows(corpus.validation.map(), sequence)
+        self._validation_samples = config.train.validation_batches * self._global_batch
+        self._prefetch = Prefetch(self._read_training, ahead=config.data.prefetch)
+
+    @property
+    def wait_s(self) -> float:
+        """How long the last :meth:`training` waited for the batch to be read."""
+        return self._prefetch.wait_s
+
+    def training(self, step: int) -> Batch:
+        """Return this rank's share of the batch of ``step``."""
+        return self._on_device(self._prefetch.get(step))
+
+    def validation(self, index: int) -> Batch:
+        """Return this rank's share of the ``index``-th validation batch: windows evenly spread, the same every time."""
+        windows = len(self._validation)
+        chosen = [i * windows // self._validation_samples % windows for i in self._samples(index)]
+        return self._on_device(self._read(self._validation, [0] * len(chosen), chosen))
+
+    def close(self) -> None:
+        """End the thread that reads ahead. There are no training batches afterwards."""
+        self._prefetch.close()
+
+    def _samples(self, step: int) -> range:
+        start = step * self._global_batch + self._first
+        return range(start, start + self._share)
+
+    def _read_training(self, step: int) -> Batch:
+        samples, windows = self._samples(step), len(self._train)
+        chosen = [sample_window(sample, windows, self._seed) for sample in samples]
+        return self._read(self._train, [sample // windows for sample in samples], chosen)
+
+    def _read(self, windows: Windows, epochs: Sequence[int], chosen: Sequence[int]) -> Batch:
+        tokens = np.stack([windows[index] for index in chosen])
+        whole = torch.from_numpy(tokens.astype(np.int64))
+        return Batch(
+            inputs=self._pinned(whole.index_select(1, self._positions)),
+            targets=self._pinned(whole.index_select(1, self._positions + 1)),
+            positions=self._device_positions,
+            fingerprint=fingerprint(epochs, chosen, tokens),
+        )
+
+    def _pinned(self, tensor: Tensor) -> Tensor:
+        """Make the copy to a GPU one that the training thread need not wait for."""
+        if self._device.type != "cuda":
+            return tensor
+        with torch.cuda.device(self._device):  # a new thread's is the first GPU, whichever the rank's is
+            return tensor.pin_memory()
+
+    def _on_device(self, batch: Batch) -> Batch:
+        inputs = batch.inputs.to(self._device, non_blocking=True)
+        targets = batch.targets.to(self._device, non_blocking=True)
+        return dataclasses.replace(batch, inputs=inputs, targets=targets)

@@ -1,0 +1,120 @@
+"""How much of the evaluation text occurs in the training text: a check for contamination.
+
+The measure is that of Brown et al., "Language Models are Few-Shot Learners" (2020), appendix C, where text counts
+as seen if 13 words in a row were; here, 13 tokens.
+
+N-grams are compared by 64-bit hashes. With token ids t and an odd constant C,
+``hash(i) = sum over j < n of (t[i + j] + 1) * C**(j + 1)  mod 2**64``, which prefix sums give for all places of a chunk
+at a cost that does not depend on n.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast_hooks import ConfigurationError
+from holdfast_trainer.data.token_file import TokenSpan
+
+Hashes = NDArray[np.uint64]
+
+_MULTIPLIER = 0x9E3779B97F4A7C15
+_MOST_KEPT = 1 << 22
+"""About so many n-grams of the evaluation text are kept, at up to 60 bytes each."""
+_CELLS_PER_HASH = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """What was found."""
+
+    ngram: int
+    """Length of an n-gram in tokens."""
+    share: float
+    """Of the evaluation text's n-grams, those that occur in the training text: 0 to 1."""
+    compared: int
+    """N-grams of the evaluation text that this was judged from; of a long text, a sample."""
+
+    def __str__(self) -> str:
+        return f"{self.share:.1%} of {self.compared:,} validation {self.ngram}-grams occur in the training text"
+
+    def check(self, limit: float) -> None:
+        """Raise ConfigurationError if the share is above ``limit``, which is ``data.overlap_limit``."""
+        if self.share > limit:
+            raise ConfigurationError(
+                f"data.overlap_limit is {limit}, but {self}: give other data.validation or raise data.overlap_limit"
+            )
+
+
+def measure_overlap(training: TokenSpan, evaluation: TokenSpan, *, ngram: int) -> Overlap:
+    """Compare the two texts, reading each once. Memory is bounded, whatever their lengths."""
+    highest = _highest_kept(evaluation.count)
+    kept = np.concatenate([np.empty(0, np.uint64), *_ngram_hashes(evaluation, ngram, highest)])
+    known, counts = np.unique(kept, return_counts=True)
+    seen = np.zeros(len(known), dtype=bool)
+    prefilter = _Prefilter(known, highest)
+    for hashes in _ngram_hashes(training, ngram, highest):
+        candidates = prefilter.possible(hashes)
+        places = np.searchsorted(known, candidates)
+        places[places == len(known)] = 0
+        seen[places[known[places] == candidates]] = True
+    share = float(counts[seen].sum() / len(kept)) if len(kept) else 0.0
+    return Overlap(ngram=ngram, share=share, compared=len(kept))
+
+
+def cached_overlap(training: TokenSpan, evaluation: TokenSpan, *, ngram: int, folder: Path) -> Overlap:
+    """Return :func:`measure_overlap`, remembered in ``folder``. Callers must take turns."""
+    path = folder / f"overlap-{ngram}.json"
+    if path.exists():
+        return Overlap(**json.loads(path.read_text(encoding="utf-8")))
+    overlap = measure_overlap(training, evaluation, ngram=ngram)
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(dataclasses.asdict(overlap)), encoding="utf-8")
+    unfinished.rename(path)
+    return overlap
+
+
+def _highest_kept(count: int) -> int:
+    """Return the hash up to which n-grams are kept: both texts are sampled by it, so that equal n-grams meet."""
+    return (2**64 - 1) * _MOST_KEPT // max(count, _MOST_KEPT)
+
+
+class _Prefilter:
+    """Tells cheaply which hashes cannot be among the known: a table of cells, one per range of hashes."""
+
+    def __init__(self, known: Hashes, highest: int) -> None:
+        cells = _CELLS_PER_HASH * max(len(known), 1)
+        self._shift = np.uint64(max(highest.bit_length() - cells.bit_length(), 0))
+        self._taken = np.zeros((highest >> int(self._shift)) + 1, dtype=bool)
+        self._taken[known >> self._shift] = True
+
+    def possible(self, hashes: Hashes) -> Hashes:
+        possible: Hashes = hashes[self._taken[hashes >> self._shift]]
+        return possible
+
+
+def _ngram_hashes(span: TokenSpan, ngram: int, highest: int) -> Iterator[Hashes]:
+    """Yield the hashes, up to ``highest``, of all n-grams of the text, a chunk at a time."""
+    for tokens in span.chunks(overlap=ngram - 1):
+        if len(tokens) >= ngram:
+            hashes = _rolling_hashes(tokens.astype(np.uint64), ngram)
+            yield hashes[hashes <= np.uint64(highest)]
+
+
+def _rolling_hashes(tokens: Hashes, ngram: int) -> Hashes:
+    """Return the hash of the n-gram at each place: shape [len(tokens) - ngram + 1]."""
+    sums = np.zeros(len(tokens) + 1, dtype=np.uint64)
+    np.cumsum((tokens + np.uint64(1)) * np.uint64(_MULTIPLIER) * _powers(_MULTIPLIER, len(tokens)), out=sums[1:])
+    places = len(tokens) - ngram + 1
+    return (sums[ngram:] - sums[:places]) * _powers(pow(_MULTIPLIER, -1, 2**64), places)
+
+
+def _powers(base: int, count: int) -> Hashes:
+    """Return base**0 .. base**(count - 1) modulo 2**64."""
+    factors = np.full(count, base, dtype=np.uint64)
+    factors[:1] = 1
+    return np.cumprod(factors)

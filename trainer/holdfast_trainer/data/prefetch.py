@@ -1,0 +1,52 @@
+"""Preparing what the training thread will ask for next, while it computes."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Prefetch(Generic[Item]):
+    """Hands out ``prepare(0)``, ``prepare(1)``, ..., of which a thread prepares up to ``ahead`` before they are due.
+
+    With ``ahead`` = 0 there is no thread. ``prepare`` must be a pure function; what it raises, :meth:`get` of that
+    index raises. The thread starts at the first :meth:`get`, so that a process may fork before.
+    """
+
+    def __init__(self, prepare: Callable[[int], Item], *, ahead: int) -> None:
+        self.wait_s = 0.0
+        """How long the last :meth:`get` took."""
+        self._prepare = prepare
+        self._ahead = ahead
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
+        self._due: deque[Future[Item]] = deque()
+        self._next = 0
+
+    def get(self, index: int) -> Item:
+        """Return ``prepare(index)``. Whoever asks in order waits least; any index may be asked for."""
+        started_s = time.monotonic()
+        try:
+            return self._get(index)
+        finally:
+            self.wait_s = time.monotonic() - started_s
+
+    def close(self) -> None:
+        """End the thread, once it is done with what it is preparing. Nothing can be got afterwards."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _get(self, index: int) -> Item:
+        if not self._ahead:
+            return self._prepare(index)
+        if index != self._next:
+            self._forget()
+        while len(self._due) <= self._ahead:
+            self._due.append(self._thread.submit(self._prepare, index + len(self._due)))
+        self._next = index + 1
+        return self._due.popleft().result()
+
+    def _forget(self) -> None:
+        while self._due:
+            self._due.pop().cancel()

@@ -1,0 +1,81 @@
+"""What a corpus is made of, and how its tokens are made."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast_hooks import ConfigurationError
+from holdfast_trainer.config import DataConfig
+from holdfast_trainer.data import sources
+from holdfast_trainer.data.sources import Document, Source
+from holdfast_trainer.data.token_file import TokenSpan, open_token_file
+from holdfast_trainer.data.tokenizer import Tokenizer, open_tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The sources, and how they become tokens."""
+
+    config: DataConfig
+    train: Source
+    validation: Source | None
+    """None: a share of ``train``."""
+    tokenizer: Tokenizer | None
+    """None: there is no text, only token files."""
+
+    @classmethod
+    def find(cls, config: DataConfig, *, vocabulary: int) -> "Recipe":
+        """Look up what ``config`` names.
+
+        Raises ConfigurationError, also if the tokenizer has more tokens than ``vocabulary``.
+        """
+        train = sources.find("data.source", config.source)
+        validation = sources.find("data.validation", config.validation) if config.validation else None
+        has_text = not train.has_tokens or (validation is not None and not validation.has_tokens)
+        tokenizer = open_tokenizer(config.tokenizer) if has_text else None
+        if tokenizer and tokenizer.vocabulary > vocabulary:
+            raise ConfigurationError(
+                f"model.vocabulary is {vocabulary}, but data.tokenizer {config.tokenizer} has "
+                f"{tokenizer.vocabulary} tokens: raise model.vocabulary to {tokenizer.vocabulary}"
+            )
+        return cls(config=config, train=train, validation=validation, tokenizer=tokenizer)
+
+    @property
+    def name(self) -> str:
+        """Another one if files, tokenizer or split differ."""
+        facts = [self.config.token_dtype, str(self.config.validation_share)]
+        facts.append(self.tokenizer.key if self.tokenizer else "")
+        facts += [document.stamp for document in self.train.documents]
+        if self.validation:
+            facts += ["validation", *(document.stamp for document in self.validation.documents)]
+        digest = hashlib.blake2b("\0".join(facts).encode(), digest_size=8).hexdigest()
+        return f"{Path(self.config.source).stem or 'corpus'}-{digest}"
+
+    def spans(self, folder: Path) -> tuple[TokenSpan, TokenSpan]:
+        """Return the training and the validation tokens; those that come from text are written into ``folder``.
+
+        Validation without a source of its own gets whole files, or the end of the only one.
+        """
+        share = self.config.validation_share
+        if self.validation:
+            train = self._tokens_of(self.train, folder / "train.bin")
+            return train, self._tokens_of(self.validation, folder / "validation.bin")
+        if len(self.train.documents) == 1:
+            return self._tokens_of(self.train, folder / "tokens.bin").cut(share)
+        training, held_out = sources.split(self.train.documents, share)
+        return self._encode(training, folder / "train.bin"), self._encode(held_out, folder / "validation.bin")
+
+    def _tokens_of(self, source: Source, path: Path) -> TokenSpan:
+        if source.has_tokens:
+            return open_token_file(source.documents[0].path, setting=source.setting, dtype=self.config.token_dtype)
+        return self._encode(source.documents, path)
+
+    def _encode(self, documents: Iterable[Document], path: Path) -> TokenSpan:
+        assert self.tokenizer is not None
+        with path.open("wb") as file:
+            for document in documents:
+                for tokens in self.tokenizer.encode(document.path):
+                    file.write(tokens.data)
+        dtype = self.tokenizer.dtype
+        return TokenSpan(path=path, dtype=dtype.name, count=path.stat().st_size // dtype.itemsize)

@@ -1,0 +1,89 @@
+"""Token ids on disk, mapped and never read as a whole."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from holdfast_hooks import ConfigurationError
+from holdfast_trainer.data.tokenizer import Tokens
+
+_CHUNK_TOKENS = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSpan:
+    """A run of token ids in a file."""
+
+    path: Path
+    dtype: str
+    """NumPy's name of the type of an id."""
+    offset_bytes: int = 0
+    """Where the first id lies."""
+    count: int
+    """Number of ids."""
+
+    def map(self) -> Tokens:
+        """Map the ids, read-only, shape [count]."""
+        if not self.count:
+            return np.empty(0, dtype=self.dtype)  # an empty file cannot be mapped
+        return np.memmap(self.path, dtype=self.dtype, mode="r", offset=self.offset_bytes, shape=(self.count,))
+
+    def cut(self, share: float) -> tuple["TokenSpan", "TokenSpan"]:
+        """Return the span without its last ``share``, and that."""
+        first = round(self.count * (1 - share))
+        end_bytes = self.offset_bytes + first * np.dtype(self.dtype).itemsize
+        return (
+            TokenSpan(path=self.path, dtype=self.dtype, offset_bytes=self.offset_bytes, count=first),
+            TokenSpan(path=self.path, dtype=self.dtype, offset_bytes=end_bytes, count=self.count - first),
+        )
+
+    def chunks(self, *, overlap: int = 0) -> Iterator[Tokens]:
+        """Yield the ids in chunks of bounded size, each beginning with the last ``overlap`` ids of the one before."""
+        tokens = self.map()
+        for start in range(0, self.count, _CHUNK_TOKENS):
+            yield tokens[max(start - overlap, 0) : start + _CHUNK_TOKENS]
+
+
+def open_token_file(path: Path, *, setting: str, dtype: Literal["uint16", "uint32"]) -> TokenSpan:
+    """Return the ids of a ``*.npy`` file, or of a raw file of ``dtype``.
+
+    Raises ConfigurationError, which begins with ``setting``, unless the file holds unsigned 16 or 32 bit integers
+    and all of the last one.
+    """
+    return _open_npy(path, setting) if path.suffix == ".npy" else _open_raw(path, setting, dtype)
+
+
+def survey(spans: Iterable[TokenSpan]) -> tuple[int, str]:
+    """Read all spans; return the largest id and the hexadecimal BLAKE2b of the ids, one span after the other."""
+    largest, digest = 0, hashlib.blake2b(digest_size=16)
+    for span in spans:
+        for chunk in span.chunks():
+            largest = max(largest, int(chunk.max()))
+            digest.update(chunk.data)
+    return largest, digest.hexdigest()
+
+
+def _open_npy(path: Path, setting: str) -> TokenSpan:
+    try:
+        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError):
+        raise ConfigurationError(f"{setting}: not a whole NumPy file: give an undamaged one") from None
+    if tokens.ndim != 1 or tokens.dtype not in (np.uint16, np.uint32):
+        raise ConfigurationError(
+            f"{setting}: holds {tokens.dtype.str} of shape {tokens.shape}: "
+            "save the ids as one dimension of native uint16 or uint32"
+        )
+    return TokenSpan(path=path.absolute(), dtype=tokens.dtype.name, offset_bytes=tokens.offset, count=len(tokens))
+
+
+def _open_raw(path: Path, setting: str, dtype: str) -> TokenSpan:
+    nbytes, width = path.stat().st_size, np.dtype(dtype).itemsize
+    if nbytes % width:
+        raise ConfigurationError(
+            f"{setting}: {nbytes} bytes are no whole number of {dtype}: set data.token_dtype or give an undamaged file"
+        )
+    return TokenSpan(path=path.absolute(), dtype=dtype, count=nbytes // width)

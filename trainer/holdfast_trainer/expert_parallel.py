@@ -1,0 +1,106 @@
+"""Experts on several ranks: whole experts along ep, parts of each along tp.
+
+Rows travel to the ranks of their experts and back by all-to-all (Lepikhin et al., "GShard", 2020). Along tp the hidden
+width of every expert is cut, so that a rank's output is a partial sum. All that it is computed from gets gradients that
+are partial sums too, the router's included.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+
+from holdfast_trainer.autograd_collectives import exchange_rows
+from holdfast_trainer.experts import Experts, MixtureOfExperts
+from holdfast_trainer.mesh import Mesh
+from holdfast_trainer.model import Transformer
+
+_HIDDEN_DIM = {"gate": 1, "up": 1, "output": 2}
+"""The dimension of each stacked weight that is as wide as an expert's hidden part."""
+
+
+def apply_expert_parallel(model: Transformer, mesh: Mesh) -> None:
+    """Cut the experts over ep and tp. Comes before ``fully_shard``; without ep and tp it changes nothing."""
+    for module in model.modules():
+        if isinstance(module, MixtureOfExperts):
+            _distribute_weights(module, mesh)
+            if mesh.size("ep") > 1:
+                module.serve = ExchangedExperts(mesh.group("ep"))
+            if mesh.size("tp") > 1:
+                module.balance.share = 1 / mesh.size("tp")
+                _sum_over_tp(module, mesh)
+
+
+def _distribute_weights(module: MixtureOfExperts, mesh: Mesh) -> None:
+    tensor_parallel = mesh.size("tp") > 1
+    if tensor_parallel:
+        _distribute(module.router, "weight", mesh.axis("tp"), [Replicate()])
+    for name, hidden_dim in _HIDDEN_DIM.items():
+        cut: list[Placement] = [Shard(hidden_dim)] if tensor_parallel else []
+        if mesh.experts is not None:
+            axes = ("ep", "tp") if tensor_parallel else ("ep",)
+            _distribute(module.experts, name, mesh.experts[axes], [Shard(0), *cut])
+        elif tensor_parallel:
+            _distribute(module.experts, name, mesh.axis("tp"), cut)
+
+
+def _distribute(module: nn.Module, name: str, mesh: DeviceMesh, placements: list[Placement]) -> None:
+    # No rank is the source of the weights: each fills in its own part later.
+    part = distribute_tensor(module.get_parameter(name), mesh, placements, src_data_rank=None)
+    module.register_parameter(name, nn.Parameter(part))
+
+
+class ExchangedExperts:
+    """Sends each row to the rank that holds its expert, and brings the result back."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+
+    def __call__(self, experts: Experts, rows: Tensor, counts: Tensor) -> Tensor:
+        """Do what ``experts`` would do to rows [rows, dim] in the order of all experts, ``counts`` rows each."""
+        sent_counts = counts.view(self._group.size(), -1)
+        received_counts = torch.empty_like(sent_counts)
+        dist.all_to_all_single(received_counts, sent_counts, group=self._group)
+        # The one place that waits for the device: all-to-all wants its sizes in host memory.
+        sent, received = torch.stack([sent_counts.sum(dim=1), received_counts.sum(dim=1)]).tolist()
+
+        kept = sum(sent)
+        arrived = exchange_rows(rows[:kept], sent=sent, received=received, group=self._group)
+        order = _by_expert(received_counts, len(arrived))
+        served = experts(arrived[order], received_counts.sum(dim=0))[order.argsort()]
+        returned = exchange_rows(served, sent=received, received=sent, group=self._group)
+        return torch.cat([returned, torch.zeros_like(rows[kept:])])
+
+
+def _by_expert(counts: Tensor, rows: int) -> Tensor:
+    """Return the order that turns rows sorted by (rank, expert), ``counts`` of them each, to (expert, rank)."""
+    ranks, experts = counts.shape
+    expert_of_run = torch.arange(experts, device=counts.device).repeat(ranks)
+    expert_of_row = expert_of_run.repeat_interleave(counts.flatten(), output_size=rows)
+    return expert_of_row.argsort(stable=True)
+
+
+def _sum_over_tp(module: MixtureOfExperts, mesh: Mesh) -> None:
+    """Give the module whole sequences, and add up what the ranks of tp make of them."""
+    tp_mesh = mesh.axis("tp")
+    stream: Placement = Shard(1) if mesh.config.sequence_parallel else Replicate()
+    module.register_forward_pre_hook(partial(_gather_stream, tp_mesh, stream))
+    module.register_forward_hook(partial(_add_up, tp_mesh, stream))
+
+
+def _gather_stream(tp_mesh: DeviceMesh, stream: Placement, _module: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
+    (x,) = inputs
+    if not isinstance(x, DTensor):
+        x = DTensor.from_local(x, tp_mesh, (stream,), run_check=False)
+    gathered: Tensor = x.redistribute(placements=(Replicate(),)).to_local(grad_placements=(Partial(),))
+    return gathered
+
+
+def _add_up(tp_mesh: DeviceMesh, stream: Placement, _module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+    summed = DTensor.from_local(output, tp_mesh, (Partial(),), run_check=False)
+    local: Tensor = summed.redistribute(placements=(stream,)).to_local()
+    return local

@@ -1,0 +1,51 @@
+"""Matrix products of the blocks in fp8, by torchao.
+
+Every tensor is scaled by its own largest element just before it is rounded (dynamic, tensorwise scaling;
+Micikevicius et al., "FP8 Formats for Deep Learning", 2022). Weights, gradients and all else keep their types.
+"""
+
+from functools import partial
+
+import torch
+from torch import nn
+
+from holdfast_hooks import ConfigurationError
+
+_ALIGNMENT = 16
+"""Of both dimensions of a matrix that the fp8 kernels take."""
+_FIRST_CAPABILITY = (8, 9)
+"""Compute capability of the first GPUs that have such kernels: Ada."""
+
+
+def require_fp8(device: torch.device) -> None:
+    """Raise ConfigurationError unless ``device`` multiplies fp8."""
+    if device.type != "cuda":
+        raise ConfigurationError(f"precision.fp8 needs a GPU, but this rank runs on {device.type}: unset precision.fp8")
+    capability = torch.cuda.get_device_capability(device)
+    if capability < _FIRST_CAPABILITY:
+        raise ConfigurationError(
+            f"precision.fp8 needs a GPU of compute capability 8.9, but this one's is {capability[0]}.{capability[1]}: "
+            "unset precision.fp8"
+        )
+
+
+def convert_to_fp8(blocks: nn.Module, *, tp: int = 1, emulate: bool = False) -> None:
+    """Replace the linear layers in ``blocks`` whose dimensions fit; parameters keep their names.
+
+    Comes before tensor parallelism, which then cuts the new layers: over ``tp`` ranks, whose parts must be multiples of
+    16 as well. Experts and their router are no linear layers, and stay as they are. ``emulate`` rounds to fp8 but
+    multiplies in fp32, on any device. Raises ConfigurationError if torchao is missing.
+    """
+    try:
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    except ImportError:
+        raise ConfigurationError(
+            'precision.fp8 needs the package torchao: install "holdfast[fp8]" or unset precision.fp8'
+        ) from None
+    config = Float8LinearConfig(emulate=emulate)
+    convert_to_float8_training(blocks, module_filter_fn=partial(_fits, alignment=_ALIGNMENT * tp), config=config)
+
+
+def _fits(module: nn.Module, _name: str, *, alignment: int) -> bool:
+    assert isinstance(module, nn.Linear)
+    return module.in_features % alignment == 0 and module.out_features % alignment == 0

@@ -1,0 +1,82 @@
+"""Cross-entropy, also of logits that are cut along the vocabulary over tensor-parallel ranks."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional
+
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.loss_scaling import LossScaler
+from holdfast_trainer.mesh import Mesh
+
+
+class MeanLoss:
+    """Cross-entropy of a microbatch, as its share of the mean over the tokens of the global batch.
+
+    So neither microbatches nor ranks need weights when losses and gradients are added up.
+    """
+
+    def __init__(self, config: TrainerConfig, mesh: Mesh, scaler: LossScaler | None) -> None:
+        self._tokens = config.train.global_batch * config.data.sequence
+        self._vocabulary_group = mesh.group("tp") if logits_are_cut(config) else None
+        self._scaler = scaler
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Map logits [samples, sequence, (local) vocabulary] and targets [samples, sequence] to a scalar.
+
+        Its gradient is multiplied by the loss scale, if there is one.
+        """
+        flat, labels = logits.flatten(0, 1).float(), targets.flatten()
+        if self._vocabulary_group is None:
+            total = functional.cross_entropy(flat, labels, reduction="sum")
+        else:
+            total = vocabulary_parallel_cross_entropy(flat, labels, self._vocabulary_group)
+        loss = total / self._tokens
+        return loss if self._scaler is None else self._scaler.scale_gradient(loss)
+
+
+def logits_are_cut(config: TrainerConfig) -> bool:
+    """Whether each tensor-parallel rank has the logits of its part of the vocabulary only."""
+    return config.parallel.tp > 1 and config.parallel.loss_parallel
+
+
+def vocabulary_parallel_cross_entropy(logits: Tensor, targets: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return the sum over tokens of the cross-entropy of ``logits`` to ``targets``, the same on all ranks of ``group``.
+
+    Logits are fp32 [tokens, local vocabulary], targets int64 [tokens]. Each rank of ``group`` holds an equal part of
+    the vocabulary, in the order of the ranks.
+    Shoeybi et al., "Megatron-LM", 2019, section 3. torch's own ``loss_parallel`` is a context that has to be open
+    during the backward pass as well, which belongs to the schedule under a pipeline.
+    """
+    total: Tensor = _VocabularyParallelCrossEntropy.apply(logits, targets, group)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _VocabularyParallelCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, group: dist.ProcessGroup) -> Tensor:
+        largest = logits.amax(dim=-1)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
+        shifted = logits - largest.unsqueeze(-1)
+        local_targets = targets - dist.get_rank(group) * logits.shape[-1]
+        elsewhere = (local_targets < 0) | (local_targets >= logits.shape[-1])
+        local_targets = local_targets.masked_fill(elsewhere, 0)
+        chosen = shifted.gather(-1, local_targets.unsqueeze(-1)).squeeze(-1).masked_fill(elsewhere, 0.0)
+        exponentials = shifted.exp_()
+        sums = torch.stack([exponentials.sum(dim=-1), chosen])
+        dist.all_reduce(sums, group=group)
+        normaliser, chosen = sums
+        probabilities = exponentials.div_(normaliser.unsqueeze(-1))
+        ctx.save_for_backward(probabilities, local_targets, elsewhere)
+        total: Tensor = (normaliser.log() - chosen).sum()
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None]:
+        probabilities, local_targets, elsewhere = ctx.saved_tensors
+        is_target = torch.zeros_like(probabilities).scatter_(
+            -1, local_targets.unsqueeze(-1), (~elsewhere).to(probabilities.dtype).unsqueeze(-1)
+        )
+        return (probabilities - is_target) * gradients[0], None, None

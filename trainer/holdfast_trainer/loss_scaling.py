@@ -1,0 +1,89 @@
+"""Dynamic loss scaling for fp16: gradients are kept above what fp16 rounds to zero.
+
+Micikevicius et al., "Mixed Precision Training", 2018, with the constants of torch.amp.GradScaler. The scale is a
+tensor on the device, and it changes by what the gradient's norm says. That norm is the same on all ranks, so all
+have the same scale, bit by bit, without a collective of its own.
+"""
+
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from holdfast_trainer.config import PrecisionConfig
+from holdfast_trainer.skipped_step import skip_step_if
+
+_GROWTH = 2.0
+_BACKOFF = 0.5
+_SMALLEST, _LARGEST = 1.0, 2.0**32
+"""Powers of two, as every scale should be: then scaling and unscaling are exact. The bounds keep a run whose
+gradients are all infinite, or all zero, from losing its scale."""
+
+
+class LossScalerState(TypedDict):
+    """What a checkpoint carries."""
+
+    scale: float
+    good_steps: int
+    """Since the last overflow or growth."""
+
+
+class LossScaler:
+    """The scale of one run, on one rank."""
+
+    def __init__(self, config: PrecisionConfig, device: torch.device) -> None:
+        self.scale = torch.tensor(config.loss_scale, dtype=torch.float32, device=device)
+        """fp32 scalar, updated in place: whoever multiplies a loss by it may keep it."""
+        self._good_steps = torch.zeros((), dtype=torch.int64, device=device)
+        self._interval = config.loss_scale_interval
+
+    def scale_gradient(self, loss: Tensor) -> Tensor:
+        """Return ``loss``, unchanged, whose gradient is multiplied by the scale."""
+        scaled: Tensor = _ScaleGradient.apply(loss, self.scale)  # type: ignore[no-untyped-call]
+        return scaled
+
+    @torch.no_grad()
+    def judge(self, optimizer: Optimizer, grad_norm: Tensor) -> Tensor:
+        """Return whether the gradient overflowed (bool scalar), and adapt the scale for the next loss.
+
+        If it did, ``optimizer.step()`` changes nothing until the next gradient is judged. ``grad_norm`` is the norm of
+        the whole model's unscaled gradient, the same on all ranks; an element that is not finite shows in it.
+        """
+        overflow = ~grad_norm.isfinite()
+        skip_step_if(optimizer, overflow)
+        self._adapt(overflow)
+        return overflow
+
+    def _adapt(self, overflow: Tensor) -> None:
+        overflow = overflow.to(self.scale.device)
+        self._good_steps.add_(1).masked_fill_(overflow, 0)
+        grows = self._good_steps >= self._interval
+        self._good_steps.masked_fill_(grows, 0)
+        factor = torch.where(overflow, _BACKOFF, torch.where(grows, _GROWTH, 1.0))
+        self.scale.mul_(factor).clamp_(_SMALLEST, _LARGEST)
+
+    def state_dict(self) -> LossScalerState:
+        """Return plain numbers; waits for the device."""
+        return {"scale": self.scale.item(), "good_steps": int(self._good_steps.item())}
+
+    def load_state_dict(self, state: LossScalerState, /) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        self.scale.fill_(state["scale"])
+        self._good_steps.fill_(state["good_steps"])
+
+
+def make_loss_scaler(config: PrecisionConfig, device: torch.device) -> LossScaler | None:
+    """Return the scaler if the run computes in fp16; ``device`` is where the gradients are."""
+    return LossScaler(config, device) if config.compute == "fp16" else None
+
+
+class _ScaleGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, scale: Tensor) -> Tensor:
+        ctx.scale = scale
+        return loss.clone()  # no view: pipeline schedules detach the loss in place
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
+        return gradients[0] * ctx.scale, None

@@ -1,0 +1,77 @@
+"""Several stages: the orders in which torch.distributed.pipelining passes microbatches forward and backward."""
+
+import torch
+from torch import Tensor
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleZBVZeroBubble,
+)
+
+from holdfast_trainer.activations import like_logits, like_stream, like_tokens
+from holdfast_trainer.bubble import BubbleMeter, make_clock
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.data.batches import Batch
+from holdfast_trainer.loss import MeanLoss
+from holdfast_trainer.mesh import Mesh
+from holdfast_trainer.model import Transformer
+from holdfast_trainer.model_parts import ModelParts
+from holdfast_trainer.stages import Stage
+
+_OF_ONE_STAGE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+_OF_TWO_STAGES = {"interleaved-1f1b": ScheduleInterleaved1F1B, "zero-bubble": ScheduleZBVZeroBubble}
+"""Huang et al., "GPipe", 2019; Narayanan et al., "PipeDream", 2019, and "Efficient Large-Scale Language Model
+Training on GPU Clusters Using Megatron-LM", 2021; Qi et al., "Zero Bubble Pipeline Parallelism", 2023 (ZB-V)."""
+
+
+class PipelineSchedule:
+    """The schedule of ``parallel.schedule`` over this rank's stages."""
+
+    def __init__(
+        self, config: TrainerConfig, mesh: Mesh, parts: ModelParts, device: torch.device, loss: MeanLoss
+    ) -> None:
+        self._parts = parts
+        stages = [
+            _pipeline_stage(config, mesh, stage, module, device)
+            for stage, module in zip(parts.stages, parts.modules, strict=True)
+        ]
+        self._meter = BubbleMeter(stages, make_clock(device))
+        name, microbatches = config.parallel.schedule, config.parallel.microbatches
+        # The loss is a share of the global batch's mean: nothing is left to scale.
+        self._schedule = (
+            _OF_ONE_STAGE[name](stages[0], microbatches, loss_fn=loss, scale_grads=False)
+            if name in _OF_ONE_STAGE
+            else _OF_TWO_STAGES[name](stages, microbatches, loss_fn=loss, scale_grads=False)  # type: ignore[arg-type]
+        )
+
+    def run(self, batch: Batch) -> list[Tensor]:
+        """Add the gradients of ``batch`` to the parameters'; return the losses, none without the last stage."""
+        inputs = (batch.inputs,) if self._parts.stages[0].is_first else ()
+        losses: list[Tensor] = []
+        with self._meter.step():
+            if self._parts.holds_last_stage:
+                self._schedule.step(*inputs, target=batch.targets, losses=losses, return_outputs=False)
+            else:
+                self._schedule.step(*inputs)
+        return [loss.detach() for loss in losses]
+
+    def bubble(self) -> float | None:
+        """Return the share of the newest step that the device has finished in which this rank's stages sat idle."""
+        return self._meter.share()
+
+
+def _pipeline_stage(
+    config: TrainerConfig, mesh: Mesh, stage: Stage, module: Transformer, device: torch.device
+) -> PipelineStage:
+    """Describe a stage. Shapes are given, so that no stage has to be run to find them out."""
+    return PipelineStage(
+        module,
+        stage.index,
+        stage.count,
+        device,
+        input_args=like_tokens(config) if stage.is_first else like_stream(config),
+        output_args=like_logits(config) if stage.is_last else like_stream(config),
+        group=mesh.group("pp"),
+    )

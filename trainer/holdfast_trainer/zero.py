@@ -1,0 +1,75 @@
+"""ZeRO stages 0 to 3 as ``fully_shard`` and its setters (Rajbhandari et al., "ZeRO", 2020).
+
+=====  ==================================================  =====================  ===================
+stage  sharded                                             parameters gathered    gradients reduced
+=====  ==================================================  =====================  ===================
+0      nothing (``fully_shard`` over one rank, replicated)  never                  once a step
+1      optimizer state                                      once a step            once a step
+2      and gradients                                        once a step            every microbatch
+3      and parameters                                       every pass             every microbatch
+=====  ==================================================  =====================  ===================
+
+torch's pipeline schedules set the same flags themselves: every stage's gradients are reduced once a step, whatever
+the ZeRO stage, and its parameters stay gathered from a backward pass to the next forward pass. What is asked for
+after a forward pass they leave alone, so that stage 3 still frees the parameters there: except under zero-bubble,
+which looks for the gathered parameters between passes and would not find their gradients.
+"""
+
+from functools import partial
+
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from holdfast_trainer.config import ParallelConfig, TrainerConfig
+from holdfast_trainer.mesh import Mesh
+from holdfast_trainer.model import Transformer
+from holdfast_trainer.offload import offload_policy
+from holdfast_trainer.precision import mixed_precision_policy
+
+
+def apply_fully_sharded(model: Transformer, config: TrainerConfig, mesh: Mesh) -> None:
+    """Shard parameters and optimizer state over the data-parallel ranks, block by block.
+
+    Gradients are summed, not averaged: the loss is already divided by the tokens of the global batch.
+    """
+    shard = partial(
+        fully_shard,
+        reshard_after_forward=_frees_after_forward(config.parallel),
+        offload_policy=offload_policy(config.memory),
+    )
+    inner = mixed_precision_policy(config.precision)
+    outer = mixed_precision_policy(config.precision, returns_logits=model.head is not None)
+    for block in model.layers.values():
+        if mesh.experts is not None:
+            shard(block.get_submodule("feed_forward.experts"), mesh=mesh.fully_sharded_experts, mp_policy=inner)
+        shard(block, mesh=mesh.fully_sharded, mp_policy=inner)
+    shard(model, mesh=mesh.fully_sharded, mp_policy=outer)
+    for module in sharded_modules(model):
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)  # gloo cannot scale while it reduces
+
+
+def _frees_after_forward(config: ParallelConfig) -> bool:
+    splits_backward = config.pp > 1 and config.schedule == "zero-bubble"
+    return config.zero == 3 and not splits_backward
+
+
+def prepare_backward(model: FSDPModule, *, zero: int, last: bool) -> None:
+    """Say what the next backward pass does with gradients and parameters, ``last`` of the step or not."""
+    model.set_is_last_backward(last)
+    model.set_reshard_after_backward(zero == 3 or last)
+    if zero >= 2:
+        # Sharded gradients add up on their shard; copies of it (HSDP) exchange the sum.
+        model.set_requires_all_reduce(last)
+    else:
+        model.set_requires_gradient_sync(last)
+
+
+def free_gathered_parameters(model: Transformer) -> None:
+    """Leave only the sharded parameters, as a backward pass would: after a forward pass without one."""
+    for module in sharded_modules(model):
+        module.reshard()
+
+
+def sharded_modules(model: Transformer) -> list[FSDPModule]:
+    """Return the modules of ``model`` that ``fully_shard`` was applied to."""
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]
