@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from prometheus_client import Metric as Family
+from prometheus_client.parser import text_string_to_metric_families
+
 from dashboards.agent_metrics import AGENT_METRICS
 from dashboards.daemon_metrics import DAEMON_METRICS
 from dashboards.metric import PREFIX, Component, Metric
-from prometheus_client import Metric as Family
-from prometheus_client.parser import text_string_to_metric_families
 
 CATALOGUE: Mapping[Component, tuple[Metric, ...]] = {"agent": AGENT_METRICS, "daemon": DAEMON_METRICS}
 

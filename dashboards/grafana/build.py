@@ -5,13 +5,14 @@ import json
 import string
 from typing import Any
 
-from dashboards.grafana.model import Annotation, Dashboard, Panel, Query
-from dashboards.links import METRICS_URL, RUNBOOK_URL
 from grafana_foundation_sdk.builders import bargauge, common, dashboard, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common as common_models
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+from dashboards.grafana.model import Annotation, Dashboard, Panel, Query
+from dashboards.links import METRICS_URL, RUNBOOK_URL
 
 _DATASOURCE = common_models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.nodes import RUN, RecordedNode, begin, make_node
-from tests.proto.coroutines import wait_until
 
 from holdfast_agent import evidence, processes
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
+from tests.agent.nodes import RUN, RecordedNode, begin, make_node
+from tests.proto.coroutines import wait_until
 
 GENERATION = 3
 INCIDENT = "0001-hung-collective"

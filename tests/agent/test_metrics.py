@@ -1,16 +1,16 @@
 from pathlib import Path
 
-from dashboards.catalogue import CATALOGUE, differences
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
-from tests.agent.nodes import RecordedNode, begin, make_node
 
+from dashboards.catalogue import CATALOGUE, differences
 from holdfast_agent.metrics import AgentCollector
 from holdfast_agent.supervisor import Supervisor
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, GroupProgress, Progress
+from tests.agent.nodes import RecordedNode, begin, make_node
 
 
 def scrape(node: RecordedNode) -> str:

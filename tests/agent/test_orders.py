@@ -4,14 +4,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.agent.nodes import RecordedNode, begin, make_node
-from tests.proto.coroutines import end, until
-
 from holdfast_agent import record
 from holdfast_agent.orders import Orders
 from holdfast_agent.supervisor import Supervisor
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
+from tests.agent.nodes import RecordedNode, begin, make_node
+from tests.proto.coroutines import end, until
 
 FENCE = 1000
 GENERATION = 3

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.proto.coroutines import end, until
 
 from holdfast_agent import parent_client, processes
 from holdfast_agent.parent_client import WarmParentClient
 from holdfast_agent.processes import AgentError
 from holdfast_proto.v1 import warm_parent_pb2 as pb
+from tests.proto.coroutines import end, until
 
 
 @pytest.fixture(autouse=True)

@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.proto.coroutines import wait_until
 
 from holdfast_agent import record
 from holdfast_agent.processes import AgentError
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
+from tests.proto.coroutines import wait_until
 
 RECORD = AgentRecord(
     run="run", node="node0", generation=3, fence=17, ranks=[RankRecord(rank=1, pid=42, start_ticks=99)]

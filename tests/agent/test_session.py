@@ -6,8 +6,6 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.agent.nodes import RUN, RecordedNode, begin, make_node
-from tests.proto.coroutines import until
 
 from holdfast_agent import session
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry
@@ -15,6 +13,8 @@ from holdfast_proto.v1 import session_pb2 as pb
 from holdfast_proto.v1 import session_pb2_grpc
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_FORWARD_BACKWARD, Progress
+from tests.agent.nodes import RUN, RecordedNode, begin, make_node
+from tests.proto.coroutines import until
 
 GENERATION = 3
 

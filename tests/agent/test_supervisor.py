@@ -8,9 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.agent.nodes import RecordedNode, make_node
-from tests.proto.coroutines import end, until, wait_until
-from tests.proto.store_server import StoreServer
 
 from holdfast_agent import parent_client, processes, record
 from holdfast_agent import supervisor as supervisor_module
@@ -18,6 +15,9 @@ from holdfast_agent.supervisor import Supervisor
 from holdfast_proto import keys
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1 import store_pb2 as store
+from tests.agent.nodes import RecordedNode, make_node
+from tests.proto.coroutines import end, until, wait_until
+from tests.proto.store_server import StoreServer
 
 RANK = """
 import json, os, subprocess, sys, time

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.agent.warm_parents import Agent, WarmParent, warm_parent
-from tests.proto.coroutines import wait_until
 
 from holdfast_agent import processes
 from holdfast_proto.v1 import warm_parent_pb2 as pb
+from tests.agent.warm_parents import Agent, WarmParent, warm_parent
+from tests.proto.coroutines import wait_until
 
 TELLS = """
 import json, os, sys

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.proto.coroutines import PATIENCE_S, wait_until
-
 from holdfast_agent.warm_parent import MESSAGE_BYTES
 from holdfast_proto.v1 import warm_parent_pb2 as pb
+from tests.proto.coroutines import PATIENCE_S, wait_until
 
 
 class Agent:

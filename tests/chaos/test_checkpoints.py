@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.chaos.conftest import CHECKPOINT_EVERY, PATIENCE_S, STEPS, Runs, finish, until, until_step
 
 from holdfast_cli.control import ControlError
 from holdfast_proto.v1.store_pb2 import (
@@ -17,6 +16,7 @@ from holdfast_proto.v1.store_pb2 import (
     RUN_PHASE_FINISHED,
     VERDICT_KIND_CHECKPOINT_FAILED,
 )
+from tests.chaos.conftest import CHECKPOINT_EVERY, PATIENCE_S, STEPS, Runs, finish, until, until_step
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.chaos.conftest import PATIENCE_S, Runs
 
 HOLDFAST = [sys.executable, "-m", "holdfast_cli"]

@@ -5,13 +5,13 @@ import os
 import signal
 from pathlib import Path
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from dashboards.catalogue import differences
 from dashboards.queries import panel_queries
-from prometheus_client.parser import text_string_to_metric_families
+from holdfast_cli.local_run import LocalRun
 from tests.chaos.conftest import Runs, until, until_step
 from tests.dashboards.prometheus_server import Target, needs_prometheus, prometheus_server
-
-from holdfast_cli.local_run import LocalRun
 
 NOT_REPORTED = {"Model FLOPs utilisation", "Pipeline bubble", "Update norm", "Loss scale", "Balance loss"}
 """Panels of numbers that the run's trainer does not report."""

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.chaos.conftest import Runs, finish, until, until_step
-
 from holdfast_cli.control import ControlClient
 from holdfast_cli.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import (
@@ -16,6 +14,7 @@ from holdfast_proto.v1.store_pb2 import (
     VERDICT_KIND_DEAD_RANK,
     VERDICT_KIND_HUNG_COLLECTIVE,
 )
+from tests.chaos.conftest import Runs, finish, until, until_step
 
 
 def kill_rank(local: LocalRun, rank: int, number: int = signal.SIGKILL) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.chaos.conftest import RANKS, Runs, finish, until, until_step
 
 from holdfast_cli.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING
+from tests.chaos.conftest import RANKS, Runs, finish, until, until_step
 
 SEED = 20
 FAULTS = 24

@@ -14,8 +14,6 @@ from holdfast_cli.local_run_options import LocalRunOptions
 from holdfast_cli.main import app
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tests.cli.fakes import write_status
-
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RECOVERED,
@@ -24,6 +22,7 @@ from holdfast_proto.v1.store_pb2 import (
     Incident,
     Verdict,
 )
+from tests.cli.fakes import write_status
 
 Options = Callable[..., LocalRunOptions]
 

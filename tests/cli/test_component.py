@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import WaitFor
 
 from holdfast_cli.component import LONGEST_BACKOFF_S, ComponentSpec, describe_exit, next_backoff_s
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.processes import identify
 from holdfast_cli.supervisor import Supervisor
+from tests.cli.conftest import WaitFor
 
 
 @pytest.fixture

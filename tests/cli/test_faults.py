@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import WaitFor
 
 from holdfast_agent.processes import process_state
 from holdfast_cli.faults import FaultInjector, Hang, Kill
@@ -19,6 +18,7 @@ from holdfast_proto.v1.store_pb2 import (
     LIFE_EXITED,
     RUN_PHASE_STARTING,
 )
+from tests.cli.conftest import WaitFor
 
 sys.path.insert(0, str(Path(__file__).parent))
 from tests.cli.statuses import healthy

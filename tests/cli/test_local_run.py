@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import WaitFor
 
 from holdfast_cli.ending import end_run
 from holdfast_cli.errors import CommandError, ConfigurationError, InterruptionError
@@ -24,6 +23,7 @@ from holdfast_cli.store import connect
 from holdfast_proto import keys
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_RUNNING, RunSpec
+from tests.cli.conftest import WaitFor
 
 Options = Callable[..., LocalRunOptions]
 

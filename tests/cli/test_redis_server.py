@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import WaitFor
 
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.redis_server import answers, find_server, server_command
 from holdfast_cli.store import check_url, connect
+from tests.cli.conftest import WaitFor
 
 
 def executable(directory: Path, name: str) -> Path:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.proto.coroutines import pytest_pyfunc_call
 from tests.proto.store_server import store_process, store_server
 

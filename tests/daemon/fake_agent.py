@@ -3,12 +3,11 @@
 import asyncio
 import time
 
-from tests.proto.coroutines import end
-
 from holdfast_agent.store_link import StoreLink
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD, PHASE_INIT, Progress
+from tests.proto.coroutines import end
 
 RUN, NODE = "run", "node0"
 SPEC = store.RunSpec(

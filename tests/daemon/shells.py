@@ -5,16 +5,15 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from tests.daemon.fake_agent import RUN, SPEC, FakeAgent
-from tests.proto.coroutines import end, until
-from tests.proto.store_server import StoreServer
-
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.options import DaemonOptions
 from holdfast_daemon.run_shell import RunShell
 from holdfast_proto import keys
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.fake_agent import RUN, SPEC, FakeAgent
+from tests.proto.coroutines import end, until
+from tests.proto.store_server import StoreServer
 
 
 def options(folder: Path, url: str, name: str = "daemon-a", lease_s: float = 0.5) -> DaemonOptions:

@@ -5,10 +5,6 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.daemon.fake_agent import NODE, RUN, SPEC, FakeAgent
-from tests.daemon.shells import daemon, options, publish_spec, train
-from tests.proto.coroutines import until
-from tests.proto.store_server import StoreServer
 
 from holdfast_daemon import control
 from holdfast_daemon.clock import Clock
@@ -21,6 +17,10 @@ from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import control_pb2 as pb
 from holdfast_proto.v1 import control_pb2_grpc
 from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.fake_agent import NODE, RUN, SPEC, FakeAgent
+from tests.daemon.shells import daemon, options, publish_spec, train
+from tests.proto.coroutines import until
+from tests.proto.store_server import StoreServer
 
 
 def idle_shell(folder: Path, run: str = RUN) -> RunShell:

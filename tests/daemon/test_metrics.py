@@ -2,19 +2,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from dashboards.catalogue import CATALOGUE, differences
-from dashboards.daemon_metrics import RUN_METRICS, SELF_METRICS
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
-from tests.daemon.core.world import World
-from tests.daemon.shells import options
 
+from dashboards.catalogue import CATALOGUE, differences
+from dashboards.daemon_metrics import RUN_METRICS, SELF_METRICS
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.metrics import DaemonCollector, TurnMetrics
 from holdfast_daemon.run_shell import RunShell
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.core.world import World
+from tests.daemon.shells import options
 
 
 def shell_of(folder: Path, world: World, *, leads: bool) -> RunShell:

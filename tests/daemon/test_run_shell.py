@@ -3,10 +3,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.daemon.fake_agent import NODE, RUN, SPEC, FakeAgent
-from tests.daemon.shells import daemon, publish_spec, stored_incidents, stored_record, train
-from tests.proto.coroutines import until
-from tests.proto.store_server import StoreServer
 
 from holdfast_daemon import run_shell
 from holdfast_daemon.core.model import CheckpointOrdered
@@ -14,6 +10,10 @@ from holdfast_daemon.run_store import RunStore
 from holdfast_proto import keys, redis_client
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.fake_agent import NODE, RUN, SPEC, FakeAgent
+from tests.daemon.shells import daemon, publish_spec, stored_incidents, stored_record, train
+from tests.proto.coroutines import until
+from tests.proto.store_server import StoreServer
 
 
 async def test_a_run_is_started_trains_and_ends(

@@ -5,9 +5,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from dashboards.catalogue import CATALOGUE
-from dashboards.metric import Component
-from dashboards.metric import Metric as CatalogueMetric
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -16,6 +13,10 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+
+from dashboards.catalogue import CATALOGUE
+from dashboards.metric import Component
+from dashboards.metric import Metric as CatalogueMetric
 
 RUN = "demo"
 

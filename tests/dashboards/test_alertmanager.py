@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.dashboards.server_process import listening_server
 
 CONFIG = Path(__file__).resolve().parents[2] / "dashboards/alertmanager/alertmanager.yml"

@@ -3,9 +3,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
 from dashboards.catalogue import CATALOGUE, differences
 from dashboards.metric import Component
-from prometheus_client import CollectorRegistry, generate_latest
 from tests.dashboards.catalogue_exporter import CatalogueCollector
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -3,6 +3,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from dashboards.queries import annotation_queries, panel_queries, rule_queries
 from tests.dashboards.catalogue_exporter import RUN, catalogue_exporter
 from tests.dashboards.prometheus_server import Prometheus, Target, needs_prometheus, prometheus_server

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dashboards.catalogue import fixed_values, series_names
 from dashboards.links import RUNBOOK_URL
 from dashboards.queries import matched_values, metric_names, rule_queries

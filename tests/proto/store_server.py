@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.proto.coroutines import wait_until
 
 from holdfast_cli.redis_server import answers, find_server
+from tests.proto.coroutines import wait_until
 
 
 class StoreServer:

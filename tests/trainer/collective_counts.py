@@ -4,13 +4,13 @@ from collections import Counter
 from typing import Any
 
 import torch
-from tests.trainer.parity import CPU, share
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.mesh import Mesh
 from holdfast_trainer.parallelize import parallelize
 from holdfast_trainer.pipeline import Runner
+from tests.trainer.parity import CPU, share
 
 KINDS = {
     torch.ops.c10d._allgather_base_.default: "gathers",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+
 from tests.trainer.layouts import Layout
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it does so again and again. "

@@ -21,9 +21,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tests.trainer.collective_counts import print_collectives
-from tests.trainer.number_cases import check_fp8, check_memory_options, check_overflow
-from tests.trainer.parity import check_layout
 from torch.distributed.tensor import DTensor
 
 import holdfast_hooks
@@ -33,6 +30,9 @@ from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.data import corpus
 from holdfast_trainer.device import open_device
 from holdfast_trainer.train import train
+from tests.trainer.collective_counts import print_collectives
+from tests.trainer.number_cases import check_fp8, check_memory_options, check_overflow
+from tests.trainer.parity import check_layout
 
 PASSED = "passed"
 TIMEOUT = timedelta(seconds=60)

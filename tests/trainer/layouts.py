@@ -1,7 +1,7 @@
 """All layouts of up to eight ranks, and a few of them that stand for the rest."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations, product
 from typing import Any
 
@@ -115,6 +115,15 @@ def _sharding(dp: int) -> Iterator[tuple[int, int]]:
     yield 0, 0
     for zero in (1, 2, 3):
         yield from ((zero, dp_shard) for dp_shard in (0, *DEGREES) if dp_shard < dp)
+
+
+def sweep(layouts: Sequence[Layout]) -> list[Layout]:
+    """Return every combination of degrees, ZeRO stage and schedule, with the other settings by turns."""
+    groups: dict[Layout, list[Layout]] = {}
+    for layout in layouts:
+        key = replace(layout, sequence_parallel=True, loss_parallel=True, optimizer="adamw")
+        groups.setdefault(key, []).append(layout)
+    return [group[index % len(group)] for index, group in enumerate(groups.values())]
 
 
 def sample(layouts: Sequence[Layout]) -> list[Layout]:

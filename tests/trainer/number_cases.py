@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from tests.trainer.parity import CPU, share
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -21,6 +20,7 @@ from holdfast_trainer.offload import offload_optimizer
 from holdfast_trainer.optimizer import make_optimizer, make_scheduler
 from holdfast_trainer.pipeline import Runner
 from holdfast_trainer.update import Update, update_parameters
+from tests.trainer.parity import CPU, share
 
 
 class Rank:

@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.trainer.conftest import CheckLayouts
-from tests.trainer.layouts import ONE_RANK
 
 from holdfast_trainer.context_parallel import in_order
 from holdfast_trainer.data.zigzag import zigzag_positions
+from tests.trainer.conftest import CheckLayouts
+from tests.trainer.layouts import ONE_RANK
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

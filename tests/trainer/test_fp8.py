@@ -3,7 +3,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.trainer.world_of_one import adamw, losses, meta_model, sharded, small_config, world_of_one
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
@@ -11,6 +10,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from holdfast_hooks import ConfigurationError
 from holdfast_trainer.fp8 import convert_to_fp8, require_fp8
+from tests.trainer.world_of_one import adamw, losses, meta_model, sharded, small_config, world_of_one
 
 CUDA = torch.device("cuda", 0)
 

@@ -1,6 +1,5 @@
 import pytest
 import torch
-from tests.trainer.world_of_one import CPU, small_config, world_of_one
 from torch.distributed.tensor import DTensor
 
 from holdfast_trainer.config import TrainerConfig
@@ -8,6 +7,7 @@ from holdfast_trainer.mesh import Mesh
 from holdfast_trainer.norms import step_and_measure
 from holdfast_trainer.optimizer import make_optimizer
 from holdfast_trainer.parallelize import parallelize
+from tests.trainer.world_of_one import CPU, small_config, world_of_one
 
 
 def steps(config: TrainerConfig, *, measured: bool) -> tuple[list[bytes], list[float]]:

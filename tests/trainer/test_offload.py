@@ -2,7 +2,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from tests.trainer.world_of_one import adamw, loss_of, losses, small_config, small_model, world_of_one
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -10,6 +9,7 @@ from holdfast_trainer.config import MemoryConfig, PrecisionConfig
 from holdfast_trainer.loss_scaling import LossScaler
 from holdfast_trainer.model import Transformer
 from holdfast_trainer.offload import move_buffers, offload_optimizer, state_device
+from tests.trainer.world_of_one import adamw, loss_of, losses, small_config, small_model, world_of_one
 
 OPTIMIZER = MemoryConfig(offload="optimizer")
 

@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.trainer.world_of_one import adamw, loss_of, losses, small_config, small_model, world_of_one
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from holdfast_trainer.precision import compute_dtype
+from tests.trainer.world_of_one import adamw, loss_of, losses, small_config, small_model, world_of_one
 
 
 @pytest.fixture(autouse=True)

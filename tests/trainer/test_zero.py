@@ -6,6 +6,7 @@ There are four groups of parameters (three blocks, and the rest), and the loss t
 from typing import Any
 
 import pytest
+
 from tests.trainer.conftest import RunRanks
 
 MODEL = {"dim": 16, "layers": 3, "heads": 2, "kv_heads": 1, "hidden": 24}

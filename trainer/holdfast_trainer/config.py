@@ -85,7 +85,7 @@ class ParallelConfig(Section):
     cp: PositiveInt = 1
     """Context-parallel ranks, which share one sequence."""
     ep: PositiveInt = 1
-    """Expert-parallel ranks, borrowed from dp_shard x cp: each holds model.experts / parallel.ep of the experts."""
+    """Expert-parallel ranks, borrowed from dp_shard x cp (at ZeRO 0: from dp x cp), each with its experts."""
     microbatches: PositiveInt = 1
     """Parts in which each data-parallel rank works off its share of the global batch (gradient accumulation)."""
     schedule: Literal["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"] = "1f1b"

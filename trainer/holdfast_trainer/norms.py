@@ -28,7 +28,7 @@ def clip_gradient(
     gradients = [parameter.grad for parameter in parameters]
     shards = [_local(gradient) for gradient in gradients]
     counted = [shard for shard, gradient in zip(shards, gradients, strict=True) if _is_counted_here(gradient, mesh)]
-    square = get_total_norm(counted).square()
+    square = get_total_norm(counted).square().to(shards[0].device)  # the norm of nothing is on the CPU
     dist.all_reduce(square)
     norm = square.sqrt()
     if loss_scale is not None:

@@ -223,9 +223,7 @@ class Hooks:
             return
         self._prepared = True
         self._sidecar.before_first_step()
-        restored = start_from(
-            self._context, self._state, rank=self._sidecar.rank, coordinates=self._coordinates
-        )
+        restored = start_from(self._context, self._state, rank=self._sidecar.rank, coordinates=self._coordinates)
         self._next_step = restored + 1
 
     def _note(self, name: str, value: "float | torch.Tensor") -> None:

@@ -2,12 +2,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.agent.nodes import RUN, make_node
 
 from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_proto.checkpoint.errors import CheckpointUnreadable
 from holdfast_proto.checkpoint.shard_index import shard_path
 from holdfast_proto.snapshot import Slot
+from tests.agent.nodes import RUN, make_node
 
 if TYPE_CHECKING:
     from tests.agent.checkpoints.conftest import Snapshots

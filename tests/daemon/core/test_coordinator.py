@@ -2,10 +2,9 @@
 
 import math
 
-from tests.daemon.core.world import World
-
 from holdfast_daemon.core.model import CheckpointRequest, StopRequest
 from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.core.world import World
 
 
 def running(**options: object) -> World:

@@ -3,11 +3,10 @@
 import math
 from typing import Any
 
-from tests.daemon.core.world import World
-
 from holdfast_daemon.core.model import kind_name
 from holdfast_daemon.core.overflow import LIMIT_STEPS
 from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.core.world import World
 
 
 def running(**options: Any) -> World:
