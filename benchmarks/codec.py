@@ -78,7 +78,9 @@ class Contender:
 
 def train_states(flags: list[str], *, steps: int, apart: int) -> tuple[AdamState, AdamState]:
     """Train for ``steps`` steps and return the states ``apart`` steps before the end and at the end."""
-    settings = config.load(["--train.steps", str(steps), "--train.validate_every", "0", *flags], world_size=1)
+    # A logged step is measured, and for that made in several calls of the optimizer: no step is logged here.
+    loop = ["--train.steps", str(steps), "--train.log_every", str(steps + 1), "--train.validate_every", "0"]
+    settings = config.load([*loop, *flags], world_size=1)
     text = corpus.prepare(settings.data, vocabulary=settings.model.vocabulary)
     device = open_device(settings.distributed.device, backend=settings.distributed.backend)
     states: dict[int, AdamState] = {}
@@ -95,6 +97,7 @@ def train_states(flags: list[str], *, steps: int, apart: int) -> tuple[AdamState
         train(settings, text, device)
     finally:
         handle.remove()
+    assert done == steps, f"the optimizer was called {done} times in {steps} steps"
     return states[steps - apart], states[steps]
 
 

@@ -25,7 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.restore import restore
+from holdfast_agent.restore import slot_for
+from holdfast_agent.shard import read_shard
 from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_cli.control import ControlError
 from holdfast_cli.local_run import LocalRun
@@ -98,7 +99,8 @@ def cold_restart(checkpoints: Path, run: str) -> float:
         memory = SnapshotMemory(Path("/dev/shm"), Path(folder) / "slots", run, "bench")
         contexts = []
         for rank in range(RANKS):
-            slot = restore(directory.step_directory(step), rank, memory, generation=1, ranks_on_node=RANKS)
+            slot = slot_for(directory.step_directory(step), rank, memory, ranks_on_node=RANKS)
+            read_shard(directory.step_directory(step), rank, slot, generation=1)
             box = Path(folder) / f"{rank}.box"
             nobody = f"unix:{folder}/nobody.sock"
             contexts.append(

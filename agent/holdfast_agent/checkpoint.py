@@ -15,7 +15,7 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 
 from holdfast_agent.leftovers import remove_leftovers
-from holdfast_proto.checkpoint.durable import NewFile, flush_directory, make_directory, write_file
+from holdfast_proto.checkpoint.durable import NewFile, flush_directory, make_directory, remove_file, write_file
 from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors, write_errors
 from holdfast_proto.checkpoint.manifest import (
     MANIFEST,
@@ -25,7 +25,7 @@ from holdfast_proto.checkpoint.manifest import (
     load_manifest,
     manifest_shards,
 )
-from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, load_index, shard_path
+from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, load_index, shard_path, step_directory
 from holdfast_proto.checkpoint.shard_reader import verify_shard
 
 _STEP = re.compile(r"step-(\d{8,})")
@@ -45,7 +45,7 @@ class CheckpointDirectory:
 
     def step_directory(self, step: int) -> Path:
         """Where the shards of ``step`` belong."""
-        return self.path / f"step-{step:08}"
+        return step_directory(self.path, step)
 
     def check_writable(self) -> None:
         """Create the directory, write to it, and remove what dead writers of this host left in it.
@@ -103,9 +103,25 @@ class CheckpointDirectory:
             verify_shard(shard_path(directory, rank), load_committed_index(directory, manifest, rank))
         return manifest
 
+    def base_for(self, step: int, *, run: str, world_size: int, generation: int, full_every: int) -> int | None:
+        """Return the step of the full checkpoint to which ``step`` should be stored as a difference.
+
+        None if it should be a full one itself: no other of this world and generation is before it, or
+        ``full_every`` less one build on that already. Raises CheckpointUnreadable.
+        """
+        before = {
+            earlier: manifest
+            for earlier, manifest in self._manifests().items()
+            if earlier < step
+            and (manifest.run, manifest.world_size, manifest.generation) == (run, world_size, generation)
+        }
+        base = max((earlier for earlier, manifest in before.items() if not manifest.bases), default=None)
+        built_on_it = max((manifest.since_full for manifest in before.values() if base in manifest.bases), default=0)
+        return base if built_on_it + 1 < full_every else None
+
     def _describe(self, indexes: Sequence[ShardIndex]) -> Manifest:
         earlier = {step: manifest for step, manifest in self._manifests().items() if step < indexes[0].step}
-        return describe(indexes, previous_content_digest=earlier[max(earlier)].content_digest if earlier else "")
+        return describe(indexes, previous=earlier[max(earlier)] if earlier else None)
 
     def _prune(self, newest: Manifest) -> None:
         """Remove what the commit of ``newest`` makes superfluous; what resists is tried again next time."""
@@ -116,10 +132,14 @@ class CheckpointDirectory:
             for step in sorted(abandoned):
                 # The run went back before this step and must not jump to a future that it has left. The
                 # shards stay, because others may be saving the step again by now.
-                (self.step_directory(step) / MANIFEST).unlink(missing_ok=True)
+                remove_file(self.step_directory(step) / MANIFEST)
+                flush_directory(self.step_directory(step))
             kept = {*sorted(own.keys() - abandoned)[-self.kept :], newest.step}
+            needed = {base for manifest in manifests.values() for base in manifest.bases if manifest.step in kept}
             others = self._step_directories().keys() - manifests.keys()
-            for step in sorted((own.keys() - abandoned - kept) | self._lost(others, newest, kept)):
+            superfluous = (own.keys() - abandoned - kept) | self._lost(others, newest, kept)
+            # Newest first: what builds on another goes before it.
+            for step in sorted(superfluous - needed, reverse=True):
                 _remove(self.step_directory(step))
         except (OSError, CheckpointUnreadable) as error:
             self.removal_failures_total += 1
@@ -163,9 +183,21 @@ def _complete_set(directory: Path, step: int, world_size: int, run: str) -> list
     for index in indexes:
         if (index.run, index.step, index.world_size, index.generation) != expected:
             return None
-        if not _has_size(shard_path(directory, index.rank), index.shard_bytes):
+        if not _has_size(shard_path(directory, index.rank), index.shard_bytes) or not _has_base(directory, index):
             return None
     return indexes
+
+
+def _has_base(directory: Path, index: ShardIndex) -> bool:
+    """Whether what a shard builds on is still there: a write that took very long may have outlived it."""
+    if index.base is None:
+        return True
+    base_directory = step_directory(directory.parent, index.base.step)
+    try:
+        base = load_index(base_directory, index.rank)
+    except CheckpointUnreadable:
+        return False
+    return base.digest == index.base.index_digest and _has_size(shard_path(base_directory, base.rank), base.shard_bytes)
 
 
 def _has_size(path: Path, size: int) -> bool:
@@ -178,8 +210,8 @@ def _has_size(path: Path, size: int) -> bool:
 def _remove(directory: Path) -> None:
     """Remove a checkpoint, manifest first: one that is half removed must not look committed."""
     with contextlib.suppress(FileNotFoundError):  # another agent is faster
-        (directory / MANIFEST).unlink(missing_ok=True)
+        remove_file(directory / MANIFEST)
         flush_directory(directory)
         for path in directory.iterdir():
-            path.unlink(missing_ok=True)
+            remove_file(path)
         directory.rmdir()

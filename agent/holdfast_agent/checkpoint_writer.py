@@ -1,8 +1,8 @@
-"""Turns pinned slots into checkpoints on threads of low priority, and checkpoints back into slots."""
+"""Has pinned slots turned into checkpoints by workers in the background, and checkpoints back into slots."""
 
 import asyncio
 import logging
-import threading
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_agent.checkpoint_workers import CheckpointWorkers
 from holdfast_agent.histogram import STALL_BUCKETS_S, STEP_BUCKETS_S, Histogram
 from holdfast_agent.priority import lower_priority
-from holdfast_agent.restore import StartingPoint, restore, verify_share
-from holdfast_agent.shard import write_shard
+from holdfast_agent.restore import StartingPoint, slot_for
 from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
-from holdfast_proto.snapshot import SlotState
+from holdfast_proto.snapshot import Header, SlotState
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
 
-WRITERS = 2
+FULL_EVERY = 8
 REFRESH_S = 5.0
 
 
@@ -39,19 +39,34 @@ class WriterCounters:
 
 
 class CheckpointWriter:
-    """Writes this node's shards and commits a checkpoint if it finds the set of all ranks complete."""
+    """Writes this node's shards and commits a checkpoint if it finds the set of all ranks complete.
+
+    Every ``full_every``-th checkpoint is a full one, those between are stored as differences to it. A quarter
+    of the cores writes, but at most ``writers`` processes do.
+    """
 
     def __init__(
-        self, memory: SnapshotMemory, directory: CheckpointDirectory, run: str, emit: Callable[[store.Event], None]
+        self,
+        memory: SnapshotMemory,
+        directory: CheckpointDirectory,
+        run: str,
+        emit: Callable[[store.Event], None],
+        *,
+        full_every: int = FULL_EVERY,
+        writers: int = 1,
     ) -> None:
+        if full_every < 1:
+            raise ValueError(f"--checkpoint-full-every {full_every}: give 1 (all can be read alone) or more")
         self._memory = memory
         self._directory = directory
         self._run = run
         self._emit = emit
-        self._pool = ThreadPoolExecutor(WRITERS, "checkpoint", initializer=lower_priority)
+        self._full_every = full_every
+        self._workers = CheckpointWorkers(max(1, min(writers, _cores() // 4)), idle=True)
+        # One thread: two jobs may find the set complete at once, and it is told once.
+        self._thread = ThreadPoolExecutor(1, "checkpoint", initializer=lower_priority)
         self._pending: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._failed_steps: set[int] = set()
-        self._commit_lock = threading.Lock()
         self._began: dict[int, float] = {}
         self.committed: list[int] = []
         self.newest_generation = 0
@@ -82,10 +97,19 @@ class CheckpointWriter:
     async def _write(self, rank: int, step: int, world_size: int) -> None:
         loop = asyncio.get_running_loop()
         slot = self._memory.slot_holding(rank, step)
+        header = self._memory.header(slot) if slot is not None else None
         try:
-            if slot is not None and self._is_pinned(slot):  # a report that comes twice finds it written
-                await loop.run_in_executor(self._pool, self._write_shard, slot, step, world_size)
-                await loop.run_in_executor(self._pool, self._commit, step, world_size)
+            if header is not None and header.persist:  # a report that comes twice finds it written
+                base_step = await loop.run_in_executor(self._thread, self._base, header, world_size)
+                await self._workers.run(
+                    "write",
+                    directory=self._directory.step_directory(step),
+                    slot=str(slot),
+                    run=self._run,
+                    world_size=world_size,
+                    base_step=base_step,
+                )
+                await loop.run_in_executor(self._thread, self._commit, step, world_size)
         except CheckpointError as error:
             if self._memory.slot_holding(rank, step) == slot:
                 self._fail(step, str(error))
@@ -95,18 +119,16 @@ class CheckpointWriter:
             self._memory.release(rank, step)
             del self._pending[rank, step]
 
-    def _is_pinned(self, slot: Path) -> bool:
-        header = self._memory.header(slot)
-        return header is not None and header.persist
-
-    def _write_shard(self, slot: Path, step: int, world_size: int) -> None:
-        write_shard(slot, self._directory.step_directory(step), run=self._run, world_size=world_size)
+    def _base(self, header: Header, world_size: int) -> int | None:
+        return self._directory.base_for(
+            header.step,
+            run=self._run,
+            world_size=world_size,
+            generation=header.generation,
+            full_every=self._full_every,
+        )
 
     def _commit(self, step: int, world_size: int) -> None:
-        with self._commit_lock:  # two threads may find the set complete at once: it is told once
-            self._commit_once(step, world_size)
-
-    def _commit_once(self, step: int, world_size: int) -> None:
         manifest = self._directory.commit_if_complete(step, world_size=world_size, run=self._run)
         if manifest is None or step in self.committed:
             return
@@ -145,23 +167,34 @@ class CheckpointWriter:
 
         Raises CheckpointUnreadable naming the file and the tensor, or the other run.
         """
-        loop = asyncio.get_running_loop()
         directory = self._directory.step_directory(step)
-        manifest = await loop.run_in_executor(self._pool, self._directory.load_manifest, step)
+        manifest = await asyncio.to_thread(self._directory.load_manifest, step)
         if manifest.run != self._run:
             raise CheckpointUnreadable(
                 f"{directory}: written by run {manifest.run}, this is run {self._run}:"
                 " use its --run name to go on with it, or another --checkpoints directory"
             )
-        if manifest.world_size != world_size:
-            await loop.run_in_executor(self._pool, verify_share, directory, manifest, ranks, world_size)
-            return StartingPoint(checkpoint=directory)
+        # No rank runs, so that there is nobody to yield to.
+        workers = CheckpointWorkers(max(1, min(len(ranks), _cores())), idle=False)
+        try:
+            if manifest.world_size != world_size:
+                jobs = [
+                    workers.run("verify", directory=directory, ranks=[rank], world_size=world_size) for rank in ranks
+                ]
+                await asyncio.gather(*jobs)
+                return StartingPoint(checkpoint=directory)
+            slots = await asyncio.to_thread(self._slots_for, directory, ranks)
+            jobs = [
+                workers.run("restore", directory=directory, rank=rank, slot=str(slot), generation=generation)
+                for rank, slot in slots.items()
+            ]
+            await asyncio.gather(*jobs)
+            return StartingPoint(slots, directory)
+        finally:
+            await asyncio.to_thread(workers.close)
 
-        def unpack_one(rank: int) -> Path:
-            return restore(directory, rank, self._memory, generation=generation, ranks_on_node=len(ranks))
-
-        slots = [loop.run_in_executor(self._pool, unpack_one, rank) for rank in ranks]
-        return StartingPoint(dict(zip(ranks, await asyncio.gather(*slots), strict=True)), directory)
+    def _slots_for(self, directory: Path, ranks: Sequence[int]) -> dict[int, Path]:
+        return {rank: slot_for(directory, rank, self._memory, ranks_on_node=len(ranks)) for rank in ranks}
 
     async def refresh(self) -> None:
         """Look, for ever, for checkpoints that other nodes have committed."""
@@ -176,3 +209,13 @@ class CheckpointWriter:
         """Wait for writes under way, but not longer than ``patience_s``."""
         if self._pending:
             await asyncio.wait(list(self._pending.values()), timeout=patience_s)
+
+    def close(self) -> None:
+        """End the workers. What is not written by now will not be."""
+        self._workers.close()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+
+def _cores() -> int:
+    """Return how many cores this node's processes may use."""
+    return len(os.sched_getaffinity(0))

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import psutil
 
+from holdfast_agent.processes import process_state
+from holdfast_proto.checkpoint.durable import remove_file
+
 
 def remove_leftovers(directory: Path) -> int:
     """Remove the temporary files in ``directory`` of this host's dead processes; return how many."""
     leftovers = list(_leftovers(directory))
     for path in leftovers:
-        path.unlink(missing_ok=True)
+        remove_file(path)
     return len(leftovers)
 
 
@@ -28,7 +31,7 @@ def _leftovers(directory: Path) -> Iterator[Path]:
 
 def _is_abandoned(path: Path, pid: int) -> bool:
     if pid != os.getpid():
-        return not psutil.pid_exists(pid)
+        return process_state(pid) in ("", "Z", "X")
     # In a container the next agent often has the pid of the last one.
     with contextlib.suppress(FileNotFoundError):
         return path.stat().st_mtime < psutil.Process().create_time()

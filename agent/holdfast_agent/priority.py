@@ -1,13 +1,42 @@
 """Keeps background work out of the ranks' way."""
 
+import contextlib
 import os
 import threading
+from pathlib import Path
+
+import psutil
 
 _NICENESS = 10
+_LOWEST_NICENESS = 19
 
 
 def lower_priority() -> None:
-    """Make the calling thread yield the CPU to the ranks (niceness 10); for the threads that compress."""
+    """Make the calling thread yield the CPU to the ranks (niceness 10)."""
     thread = threading.get_native_id()
     # Only root may lower a niceness, so one that is higher already stays.
     os.setpriority(os.PRIO_PROCESS, thread, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
+
+
+def cpu_times_s(pid: int) -> tuple[float, float]:
+    """Return for how long a process of one thread has run, and has waited for a core although it could have run.
+
+    Zeros if it is gone or the kernel does not count this (schedstat in proc(5)).
+    """
+    try:
+        ran_ns, waited_ns, _ = map(int, Path(f"/proc/{pid}/schedstat").read_text().split())
+    except OSError:
+        return 0.0, 0.0
+    return ran_ns / 1e9, waited_ns / 1e9
+
+
+def use_idle_time() -> None:
+    """Make this process, which has one thread, use only the CPU and disk time that nobody else wants.
+
+    Where the kernel does not let it, it gets the lowest share of both that there is.
+    """
+    os.setpriority(os.PRIO_PROCESS, 0, _LOWEST_NICENESS)
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with contextlib.suppress(OSError, psutil.AccessDenied):  # not every kernel has classes for the disk
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)

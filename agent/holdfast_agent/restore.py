@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast_agent.shard import read_shard
 from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_proto.checkpoint.manifest import Manifest, load_committed_index, load_manifest
 from holdfast_proto.checkpoint.shard_index import shard_path, slot_bytes_needed
@@ -22,8 +21,8 @@ class StartingPoint:
     """The checkpoint that ranks load themselves from where ``slots`` do not fit their layout."""
 
 
-def restore(directory: Path, rank: int, memory: SnapshotMemory, *, generation: int, ranks_on_node: int) -> Path:
-    """Verify the state of ``rank`` in a checkpoint's directory, unpack it into a slot, and return that slot.
+def slot_for(directory: Path, rank: int, memory: SnapshotMemory, *, ranks_on_node: int) -> Path:
+    """Return a slot for the state of ``rank`` in a checkpoint's directory.
 
     No rank is alive meanwhile. Raises CheckpointUnreadable, or SnapshotError if no slot could be had.
     """
@@ -31,7 +30,6 @@ def restore(directory: Path, rank: int, memory: SnapshotMemory, *, generation: i
     grant = memory.grant(rank, slot_bytes_needed(index), ranks_on_node)
     if not grant.paths:
         raise SnapshotError(f"rank {rank} has no slot to restore into: {grant.reason}")
-    read_shard(directory, rank, grant.paths[0], generation=generation)
     return grant.paths[0]
 
 

@@ -1,21 +1,28 @@
 """Writes a rank's snapshot to durable storage as a shard, and brings it back into a slot."""
 
 import contextlib
+import logging
 from pathlib import Path
 
-from holdfast_proto.checkpoint.durable import NewFile, flush_directory, make_directory, write_file
+from holdfast_proto.checkpoint.base_shard import BaseShard
+from holdfast_proto.checkpoint.durable import NewFile, flush_directory, make_directory, remove_file, write_file
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable, write_errors
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
-from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor, index_path, shard_path
+from holdfast_proto.checkpoint.shard_index import Base, ShardIndex, StoredTensor, index_path, shard_path, step_directory
 from holdfast_proto.checkpoint.shard_reader import ShardReader
 from holdfast_proto.checkpoint.shard_writer import ShardWriter, read_back
 from holdfast_proto.snapshot import Header, Meta, Slot, SlotState, SnapshotError, TensorEntry
 
+_logger = logging.getLogger(__name__)
 
-def write_shard(slot_path: Path, directory: Path, *, run: str, world_size: int) -> ShardIndex:
+
+def write_shard(
+    slot_path: Path, directory: Path, *, run: str, world_size: int, base_step: int | None = None
+) -> ShardIndex:
     """Write the snapshot in a slot into a checkpoint's ``directory`` and return its index.
 
-    Tensors that another rank stores (``TensorEntry.writer``) are left to it.
+    Tensors that another rank stores (``TensorEntry.writer``) are left to it. ``base_step`` is that of a full
+    checkpoint beside this one: tensors are stored as differences to it where that is smaller, if it can be read.
 
     The slot must stay untouched meanwhile (its persist flag set; clearing it is the caller's). What was
     written is read back from the disk and compared before it gets its name. If the directory holds a
@@ -26,30 +33,47 @@ def write_shard(slot_path: Path, directory: Path, *, run: str, world_size: int) 
     with _open(slot_path) as slot, write_errors(directory):
         header, meta = _contents(slot)
         make_directory(directory)
-        with NewFile(shard_path(directory, header.rank)) as shard:
-            writer = ShardWriter(shard)
-            tensors = tuple(_store(slot, entry, writer) for entry in meta.tensors)
-            shard.flush()
-            index = ShardIndex(
-                run=run,
-                step=header.step,
-                rank=header.rank,
-                world_size=world_size,
-                generation=header.generation,
-                slot_bytes=slot.nbytes,
-                data_bytes=header.data_bytes,
-                coordinates=meta.coordinates,
-                tree=meta.tree,
-                tensors=tensors,
-                shard_bytes=writer.stored_bytes,
-                shard_digest=writer.digest,
-            )
-            read_back(shard, index)
-            if slot.header != header:
-                raise CheckpointError(f"snapshot slot {slot.path} changed while its checkpoint was written")
-            _retire(directory, index)
-            shard.publish()
-        write_file(index_path(directory, header.rank), index.encode())
+        if base_step is not None:
+            try:
+                return _write(slot, header, meta, directory, run=run, world_size=world_size, base_step=base_step)
+            except CheckpointUnreadable as error:
+                _logger.warning("step %d is stored as a whole, not as a difference: %s", header.step, error)
+        return _write(slot, header, meta, directory, run=run, world_size=world_size, base_step=None)
+
+
+def _write(
+    slot: Slot, header: Header, meta: Meta, directory: Path, *, run: str, world_size: int, base_step: int | None
+) -> ShardIndex:
+    """Write and publish shard and index. Raises OSError and CheckpointError; CheckpointUnreadable of the base."""
+    with contextlib.ExitStack() as opened:
+        earlier = None
+        if base_step is not None:
+            earlier = opened.enter_context(_open_base(directory.parent, base_step, header.rank))
+        shard = opened.enter_context(NewFile(shard_path(directory, header.rank)))
+        writer = ShardWriter(shard, earlier)
+        tensors = tuple(_store(slot, entry, writer) for entry in meta.tensors)
+        shard.flush()
+        index = ShardIndex(
+            run=run,
+            step=header.step,
+            rank=header.rank,
+            world_size=world_size,
+            generation=header.generation,
+            slot_bytes=slot.nbytes,
+            data_bytes=header.data_bytes,
+            coordinates=meta.coordinates,
+            tree=meta.tree,
+            tensors=tensors,
+            shard_bytes=writer.stored_bytes,
+            shard_digest=writer.digest,
+            base=writer.base,
+        )
+        read_back(shard, index)
+        if slot.header != header:
+            raise CheckpointError(f"snapshot slot {slot.path} changed while its checkpoint was written")
+        _retire(directory, index)
+        shard.publish()
+    write_file(index_path(directory, header.rank), index.encode())
     return index
 
 
@@ -79,6 +103,12 @@ def _open(slot_path: Path) -> Slot:
         raise CheckpointError(f"snapshot slot {slot_path} cannot be read: {error}") from error
 
 
+def _open_base(checkpoints: Path, step: int, rank: int) -> BaseShard:
+    directory = step_directory(checkpoints, step)
+    index = load_committed_index(directory, load_manifest(directory), rank)
+    return BaseShard(checkpoints, Base(step=step, index_digest=index.digest), rank)
+
+
 def _contents(slot: Slot) -> tuple[Header, Meta]:
     try:
         header, meta = slot.header, slot.meta()
@@ -105,9 +135,19 @@ def _retire(directory: Path, index: ShardIndex) -> None:
     manifest_path, path = directory / MANIFEST, index_path(directory, index.rank)
     _check_owner(manifest_path, index.run)
     if path.exists() and path.read_bytes() != index.encode():
-        manifest_path.unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
+        _retire_dependents(directory, index.step)
+        remove_file(manifest_path)
+        remove_file(path)
         flush_directory(directory)
+
+
+def _retire_dependents(directory: Path, step: int) -> None:
+    """Withdraw the checkpoints that build on ``step``: they are of the future that the run has left."""
+    for manifest_path in directory.parent.glob(f"step-*/{MANIFEST}"):
+        with contextlib.suppress(CheckpointUnreadable):
+            if step in load_manifest(manifest_path.parent).bases:
+                remove_file(manifest_path)
+                flush_directory(manifest_path.parent)
 
 
 def _check_owner(manifest_path: Path, run: str) -> None:

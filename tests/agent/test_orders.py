@@ -101,7 +101,7 @@ async def test_finish_ends_the_agent_with_the_runs_outcome_whatever_the_generati
     assert not desk.orders.finished.done()
     await desk.give(generation=GENERATION - 2, finish=store.FinishRun(outcome="finished"))
     await desk.give(generation=GENERATION, finish=store.FinishRun(outcome="and again"))
-    assert desk.orders.finished.result() == "finished"
+    assert desk.orders.finished.result().outcome == "finished"
     assert desk.told == []
 
 
@@ -111,6 +111,21 @@ async def test_finish_from_an_older_leader_is_refused(folder: Path) -> None:
     await desk.give(fence=FENCE - 1, finish=store.FinishRun(outcome="finished"))
     assert not desk.orders.finished.done()
     assert desk.told == ["evidence_captured", "command_refused"]
+
+
+async def test_leaving_is_asked_of_every_rank_that_lives(folder: Path) -> None:
+    desk = Desk(folder)
+    desk.node.ranks[1].exit = store.RankExit(code=0)
+    for rank in desk.node.ranks.values():
+        rank.outbox = asyncio.Queue()
+    await desk.give(leave=store.LeaveAt(step=20))
+    sent = {number: [] if rank.outbox is None else _drained(rank.outbox) for number, rank in desk.node.ranks.items()}
+    assert [message.command.stop_at.step for message in sent[0] if message] == [20]
+    assert sent[1] == []
+
+
+def _drained(outbox: "asyncio.Queue[session.AgentMessage | None]") -> list[session.AgentMessage | None]:
+    return [outbox.get_nowait() for _ in range(outbox.qsize())]
 
 
 @asynccontextmanager

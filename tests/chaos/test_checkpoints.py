@@ -75,8 +75,8 @@ def test_a_checkpoint_of_a_model_with_other_shapes_is_refused(runs: Runs, interr
     with other.run("interrupted", hurry=True, checkpoint_directory=copy_of(interrupted, tmp_path)) as local:
         status = local.wait(timeout_s=PATIENCE_S)
     assert status.phase == RUN_PHASE_FAILED
-    assert "of (64, 32)" in status.outcome
-    assert "of (96, 32)" in status.outcome
+    assert "float32 (64, 32)" in status.outcome
+    assert "float32 (96, 32)" in status.outcome
     assert "\n" not in status.outcome
     assert status.restarts == 0
 

@@ -6,11 +6,11 @@ chunks can be read without the others. Memory: a few chunks, whatever the size o
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast_proto.checkpoint.chunk import decode_chunk, encode_chunk, is_difference
-from holdfast_proto.checkpoint.codec_registry import Payload, PayloadError
+from holdfast_proto.checkpoint.codec_registry import Payload, PayloadError, Previous
 from holdfast_proto.checkpoint.plane_coder import PlaneEncoder
 from holdfast_proto.checkpoint.planes import layout_of
 
@@ -20,7 +20,7 @@ CHUNK_BYTES = 2 << 20
 
 @dataclass(frozen=True)
 class ChunkTable:
-    """Where the chunks of a tensor lie. JSON by ``asdict`` and :meth:`from_json`."""
+    """Where the chunks of a tensor lie."""
 
     chunk_bytes: int
     """Raw bytes of each chunk but the last."""
@@ -31,8 +31,12 @@ class ChunkTable:
 
     @classmethod
     def from_json(cls, descriptor: dict[str, Any]) -> "ChunkTable":
-        """Build from the fields after a trip through JSON."""
+        """Invert :meth:`to_json`."""
         return cls(**{**descriptor, "stored_bytes": tuple(descriptor["stored_bytes"])})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON has them."""
+        return {**vars(self), "stored_bytes": list(self.stored_bytes)}
 
     def chunks(self, first: int, stop: int) -> "ChunkTable":
         """Return the table of the chunks ``first`` to ``stop`` (exclusive) as if they were the whole tensor."""
@@ -44,7 +48,7 @@ class ChunkTable:
 
 
 def encode(
-    raw: memoryview, dtype: str, store: Callable[[bytes], None], previous: memoryview | None = None
+    raw: memoryview, dtype: str, store: Callable[[bytes], None], *, previous: Previous | None = None
 ) -> dict[str, Any]:
     """Hand the payload to ``store``, chunk by chunk, and return the descriptor: a ChunkTable as JSON.
 
@@ -62,7 +66,12 @@ def encode(
         store(stored)
         stored_bytes.append(len(stored))
         needs_previous |= is_difference(stored)
-    return asdict(ChunkTable(CHUNK_BYTES, tuple(stored_bytes), needs_previous))
+    return ChunkTable(CHUNK_BYTES, tuple(stored_bytes), needs_previous).to_json()
+
+
+def needs_previous(descriptor: dict[str, Any]) -> bool:
+    """Whether :func:`decode` needs the earlier state."""
+    return ChunkTable.from_json(descriptor).needs_previous
 
 
 def decode(
@@ -71,7 +80,8 @@ def decode(
     descriptor: dict[str, Any],
     nbytes: int,
     into: memoryview | None,
-    previous: memoryview | None = None,
+    *,
+    previous: Previous | None = None,
 ) -> Iterator[memoryview]:
     """Yield the ``nbytes`` raw bytes in order, a chunk at a time.
 
@@ -84,10 +94,10 @@ def decode(
     starts = range(0, nbytes, table.chunk_bytes)
     if len(starts) != len(table.stored_bytes):
         raise PayloadError(f"has {len(table.stored_bytes)} chunks, not {len(starts)}")
-    scratch = memoryview(bytearray(min(nbytes, table.chunk_bytes))) if into is None else None
+    buffer = memoryview(bytearray(min(nbytes, table.chunk_bytes))) if into is None else into
     for start, stored_bytes in zip(starts, table.stored_bytes, strict=True):
         chunk = slice(start, min(start + table.chunk_bytes, nbytes))
-        part = into[chunk] if into is not None else scratch[: chunk.stop - start]
+        part = buffer[: chunk.stop - start] if into is None else buffer[chunk]
         stored = _read(payload, stored_bytes)
         decode_chunk(stored, layout, part, None if previous is None else previous[chunk])
         yield part

@@ -4,10 +4,10 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, cast
 
-DEFAULT = "zstd"
+DEFAULT = "byte-planes"
 """What writers use."""
 
-_MODULES = {"zstd": "holdfast_proto.checkpoint.zstd_codec"}
+_MODULES = {"byte-planes": "holdfast_proto.checkpoint.codec", "zstd": "holdfast_proto.checkpoint.zstd_codec"}
 """Imported on first use: a process that reads no checkpoint needs none of the packages they stand on."""
 
 
@@ -22,18 +22,37 @@ class Payload(Protocol):
         """Return the next bytes, ``size`` at most; none at the end."""
 
 
+class Previous(Protocol):
+    """The raw bytes of an earlier state of a tensor; a memoryview is one."""
+
+    def __getitem__(self, part: slice, /) -> memoryview:
+        """Return a part of them, valid until the next is asked for. Codecs ask for each once, in order."""
+
+
 class Codec(Protocol):
     """One way to store a tensor's raw bytes. Modules of _MODULES are codecs."""
 
-    def encode(self, raw: memoryview, dtype: str, store: Callable[[bytes], None]) -> Any:
+    def encode(
+        self, raw: memoryview, dtype: str, store: Callable[[bytes], None], *, previous: Previous | None = None
+    ) -> Any:
         """Hand the payload to ``store``, piece by piece, and return its descriptor.
 
         The descriptor is JSON that goes into the index and comes back to :meth:`decode`; None if there is
-        nothing to say. ``dtype`` is spelt as in a TensorEntry.
+        nothing to say. ``dtype`` is spelt as in a TensorEntry. ``previous`` is of the same size, and may be used.
         """
 
+    def needs_previous(self, descriptor: Any) -> bool:
+        """Whether :meth:`decode` needs what :meth:`encode` was given as ``previous``."""
+
     def decode(
-        self, payload: Payload, dtype: str, descriptor: Any, nbytes: int, into: memoryview | None
+        self,
+        payload: Payload,
+        dtype: str,
+        descriptor: Any,
+        nbytes: int,
+        into: memoryview | None,
+        *,
+        previous: Previous | None = None,
     ) -> Iterator[memoryview]:
         """Yield the ``nbytes`` raw bytes in order, in parts of any size.
 

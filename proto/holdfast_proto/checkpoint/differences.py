@@ -17,29 +17,26 @@ earlier state."""
 
 def subtract(elements: Elements, previous: Elements) -> Elements:
     """Return the zig-zag code of ``elements - previous``."""
-    difference = elements - previous
-    sign = _all_bits(difference >> (8 * difference.itemsize - 1))
+    difference: Elements = elements - previous
+    sign: Elements = np.right_shift(difference, 8 * difference.itemsize - 1)
     np.left_shift(difference, 1, out=difference)
-    return np.bitwise_xor(difference, sign, out=difference)
+    np.bitwise_xor(difference, np.negative(sign, out=sign), out=difference)
+    return difference
 
 
 def add(difference: Elements, previous: Elements) -> Elements:
     """Undo :func:`subtract`. Overwrites ``difference``."""
-    sign = _all_bits(difference & 1)
+    sign: Elements = np.bitwise_and(difference, 1)
     np.right_shift(difference, 1, out=difference)
-    np.bitwise_xor(difference, sign, out=difference)
-    return np.add(difference, previous, out=difference)
+    np.bitwise_xor(difference, np.negative(sign, out=sign), out=difference)
+    np.add(difference, previous, out=difference)
+    return difference
 
 
 def pays(plain: Elements, elements: Elements, previous: Elements) -> bool:
-    """Whether ``elements - previous`` is likely to compress better than ``plain``, the elements as stored without it."""
+    """Whether ``elements - previous`` is likely to compress better than ``plain``, which is stored otherwise."""
     difference = subtract(sample(elements), sample(previous))
     return _bits(difference) <= _WORTHWHILE * _bits(sample(plain))
-
-
-def _all_bits(ones: Elements) -> Elements:
-    """Turn each 1 into all bits set, in place."""
-    return np.negative(ones, out=ones)
 
 
 def _bits(elements: Elements) -> float:

@@ -42,6 +42,10 @@ class Manifest:
     """No tensor differs from the checkpoint before this one, though the step does: the save saw old data."""
     shards: tuple[ManifestShard, ...]
     """One per rank, ascending."""
+    bases: tuple[int, ...]
+    """Steps of the checkpoints without which this one cannot be read, ascending; none: it is a full one."""
+    since_full: int
+    """How many checkpoints after the last full one; 0 for that itself."""
 
     def encode(self) -> bytes:
         """Return the manifest file."""
@@ -53,7 +57,8 @@ class Manifest:
         body = unseal(data)
         if body.pop("format", None) != FORMAT:
             raise ValueError(f"is not of format {FORMAT}")
-        return cls(**{**body, "shards": tuple(ManifestShard(**shard) for shard in body["shards"])})
+        shards = tuple(ManifestShard(**shard) for shard in body["shards"])
+        return cls(**{**body, "shards": shards, "bases": tuple(body["bases"])})
 
 
 def load_manifest(directory: Path) -> Manifest:
@@ -87,10 +92,11 @@ def load_committed_indexes(directory: Path) -> tuple[Manifest, list[ShardIndex]]
     return manifest, [load_committed_index(directory, manifest, rank) for rank in range(manifest.world_size)]
 
 
-def describe(indexes: Sequence[ShardIndex], *, previous_content_digest: str = "") -> Manifest:
-    """Return the manifest of a complete set of shards, committed now."""
+def describe(indexes: Sequence[ShardIndex], *, previous: Manifest | None = None) -> Manifest:
+    """Return the manifest of a complete set of shards, committed now; ``previous`` is the checkpoint before it."""
     first = indexes[0]
     digest = content_digest(indexes)
+    bases = sorted({index.base.step for index in indexes if index.base is not None})
     has_tensors = any(index.tensors for index in indexes)
     return Manifest(
         run=first.run,
@@ -101,8 +107,10 @@ def describe(indexes: Sequence[ShardIndex], *, previous_content_digest: str = ""
         raw_bytes=sum(index.raw_bytes for index in indexes),
         stored_bytes=sum(index.shard_bytes for index in indexes),
         content_digest=digest,
-        stale=has_tensors and previous_content_digest == digest,
+        stale=has_tensors and previous is not None and previous.content_digest == digest,
         shards=manifest_shards(indexes),
+        bases=tuple(bases),
+        since_full=1 + (previous.since_full if previous else 0) if bases else 0,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast_proto.checkpoint.planes import Plane
+from holdfast_proto.checkpoint.sampling import Counts
 
 _ESCAPE = 15
 _ESCAPED_AT_MOST = 1 / 64
@@ -28,8 +29,8 @@ class Packed:
     """The values outside the window, in order."""
 
 
-def window(counts: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int | None:
-    """Return the lowest value of the best window for values counted like this (256 numbers), None if none is good."""
+def window(counts: Counts) -> int | None:
+    """Return the lowest value of the best window for values counted like this, None if none is good."""
     sums = np.convolve(np.concatenate([counts, counts[: _ESCAPE - 1]]), np.ones(_ESCAPE, np.int64), "valid")
     lowest = int(sums.argmax())
     return lowest if sums[lowest] >= (1 - _ESCAPED_AT_MOST) * counts.sum() else None
@@ -38,12 +39,12 @@ def window(counts: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int | None:
 def pack(plane: Plane, lowest: int) -> Packed | None:
     """Pack ``plane``, which has an even size, with this window; None if too many values lie outside."""
     nibbles = plane - np.uint8(lowest)
-    is_escaped = nibbles >= _ESCAPE
-    places = np.flatnonzero(is_escaped)
+    is_escaped = (nibbles >= _ESCAPE).view(np.uint8)
+    places = np.flatnonzero(is_escaped.view(np.bool_))
     if places.size > _ESCAPED_AT_MOST * plane.size:
         return None
-    # All bits set where it is True. np.minimum would do, but takes as long as all the rest.
-    np.bitwise_or(nibbles, np.negative(is_escaped.view(np.uint8)), out=nibbles)
+    # Sets all bits of the escaped. np.minimum would do, but takes as long as all the rest.
+    np.bitwise_or(nibbles, np.negative(is_escaped, out=is_escaped), out=nibbles)
     pairs = nibbles.view("<u2")
     np.bitwise_and(pairs, 0x0F0F, out=pairs)
     np.bitwise_or(pairs, pairs >> 4, out=pairs)
@@ -57,6 +58,8 @@ def unpack(packed: Packed) -> Plane:
     np.bitwise_and(pairs, 0x0F0F, out=pairs)
     nibbles: Plane = pairs.view(np.uint8)
     places = np.flatnonzero(nibbles == _ESCAPE)
+    if places.size != packed.escaped.size:
+        raise ValueError(f"{packed.escaped.size} values for {places.size} escapes")
     np.add(nibbles, np.uint8(packed.lowest), out=nibbles)
     nibbles[places] = packed.escaped
     return nibbles

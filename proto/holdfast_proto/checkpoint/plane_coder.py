@@ -2,8 +2,8 @@
 
     raw       0, then the bytes
     entropy   1, then a zstd frame
-    nibbles   2, the window's lowest value (one byte), the number of escaped values (4 bytes, little-endian),
-              the escaped values, then a zstd frame of the pairs (see ``nibbles.py``)
+    nibbles   2, the window's lowest value (one byte), the stored size of the escaped values (4 bytes, little-endian),
+              a zstd frame of the escaped values, then one of the pairs (see ``nibbles.py``)
 
 With so small a hash table zstd hardly searches for repetitions and codes entropy alone: three times as fast as
 level 1, and smaller, since planes of numbers repeat nothing but runs, and short chance matches cost more than they
@@ -47,8 +47,9 @@ class PlaneEncoder:
         lowest = window(counts)
         packed = pack(plane, lowest) if lowest is not None and plane.size % 2 == 0 else None
         if packed is not None:
-            header = _NIBBLES_HEADER.pack(_NIBBLES, packed.lowest, packed.escaped.size)
-            return [header, packed.escaped.data, self._zstd.compress(packed.pairs.data)]
+            escaped = self._zstd.compress(packed.escaped.data)
+            header = _NIBBLES_HEADER.pack(_NIBBLES, packed.lowest, len(escaped))
+            return [header, escaped, self._zstd.compress(packed.pairs.data)]
         frame = self._zstd.compress(plane.data)
         return [bytes([_ENTROPY]), frame] if len(frame) < plane.size else [bytes([_RAW]), plane.data]
 
@@ -56,34 +57,39 @@ class PlaneEncoder:
 def decode_plane(stored: memoryview, size: int) -> Plane:
     """Return a plane of ``size`` bytes, maybe as a view of ``stored``. Raises PayloadError."""
     kind = stored[0] if stored else None
-    if kind == _RAW and len(stored) == 1 + size:
-        return np.frombuffer(stored, np.uint8, offset=1)
-    if kind == _ENTROPY:
-        return _decompress(stored[1:], size)
-    if kind == _NIBBLES and len(stored) >= _NIBBLES_HEADER.size:
-        return _decode_nibbles(stored, size)
-    raise PayloadError(f"has a plane of kind {kind} and {len(stored)} bytes, which does not decode to {size}")
+    if kind == _RAW:
+        plane = np.frombuffer(stored, np.uint8, offset=1)
+    elif kind == _ENTROPY:
+        plane = _decompress(stored[1:], at_most=size)
+    elif kind == _NIBBLES and len(stored) >= _NIBBLES_HEADER.size:
+        plane = _decode_nibbles(stored, size)
+    else:
+        raise PayloadError(f"has a plane of kind {kind} and {len(stored)} bytes, which this version does not know")
+    if plane.size != size:
+        raise PayloadError(f"has a plane of {plane.size} bytes, not {size}")
+    return plane
 
 
 def _is_noise(plane: Plane, counts: Counts) -> bool:
-    return entropy_bits(counts) > _NOISE_BITS and np.count_nonzero(plane == 0) <= _ZEROS_IN_NOISE * plane.size
+    return entropy_bits(counts) > _NOISE_BITS and int(np.count_nonzero(plane == 0)) <= _ZEROS_IN_NOISE * plane.size
 
 
 def _decode_nibbles(stored: memoryview, size: int) -> Plane:
-    _, lowest, escaped_count = _NIBBLES_HEADER.unpack_from(stored)
-    pairs_start = _NIBBLES_HEADER.size + escaped_count
-    escaped = np.frombuffer(stored[_NIBBLES_HEADER.size : pairs_start], np.uint8)
+    _, lowest, escaped_bytes = _NIBBLES_HEADER.unpack_from(stored)
+    start, middle = _NIBBLES_HEADER.size, _NIBBLES_HEADER.size + escaped_bytes
+    escaped = _decompress(stored[start:middle], at_most=size)
+    pairs = _decompress(stored[middle:], at_most=size)
     try:
-        return unpack(Packed(lowest, _decompress(stored[pairs_start:], size // 2), escaped))
+        return unpack(Packed(lowest, pairs, escaped))
     except ValueError as error:
         raise PayloadError(f"has a plane whose escaped values do not fit ({error})") from error
 
 
-def _decompress(frame: memoryview, size: int) -> Plane:
+def _decompress(frame: memoryview, *, at_most: int) -> Plane:
     try:
-        # Asked first: a damaged frame may claim any size, and decompress() would reserve it.
-        if zstandard.frame_content_size(frame) != size:
-            raise PayloadError(f"has a plane that is not of {size} bytes")
+        # A damaged frame may claim any size, and decompress() would reserve it.
+        if not 0 <= zstandard.frame_content_size(frame) <= at_most:
+            raise PayloadError(f"has a frame of more than {at_most} bytes")
         return np.frombuffer(zstandard.ZstdDecompressor().decompress(frame), np.uint8)
     except zstandard.ZstdError as error:
         raise PayloadError(f"does not decompress ({error})") from error

@@ -56,11 +56,11 @@ def layout_of(dtype: str) -> Layout:
 
 def split(elements: Elements) -> list[Plane]:
     """Return the planes, highest first. Overwrites ``elements``."""
-    planes = []
+    planes: list[Plane] = []
     for _ in range(elements.itemsize):
         # A cast and a shift run several times as fast as copying every n-th byte.
         planes.insert(0, elements.astype(np.uint8))
-        np.right_shift(elements, 8 * (elements.itemsize > 1), out=elements)
+        np.right_shift(elements, 8, out=elements)
     return planes
 
 
@@ -75,9 +75,13 @@ def join(planes: list[Plane]) -> Elements:
 
 def rotate_left(elements: Elements) -> Elements:
     """Return the elements with the highest bit moved to the lowest place."""
-    return (elements << 1) | (elements >> (8 * elements.itemsize - 1))
+    rotated: Elements = np.left_shift(elements, 1)
+    np.bitwise_or(rotated, np.right_shift(elements, 8 * elements.itemsize - 1), out=rotated)
+    return rotated
 
 
 def rotate_right(elements: Elements) -> Elements:
     """Undo :func:`rotate_left`."""
-    return (elements >> 1) | (elements << (8 * elements.itemsize - 1))
+    rotated: Elements = np.right_shift(elements, 1)
+    np.bitwise_or(rotated, np.left_shift(elements, 8 * elements.itemsize - 1), out=rotated)
+    return rotated

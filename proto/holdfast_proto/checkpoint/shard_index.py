@@ -38,6 +38,17 @@ class StoredTensor:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Base:
+    """The shard of the same rank in an earlier checkpoint, to which tensors are stored as differences.
+
+    It has no base itself, so that two shards are enough to read any tensor.
+    """
+
+    step: int
+    index_digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShardIndex:
     """Everything about one shard but its bytes."""
 
@@ -59,6 +70,8 @@ class ShardIndex:
     shard_bytes: int
     shard_digest: str
     """Of the shard file as stored."""
+    base: Base | None = None
+    """None: the shard can be read alone."""
 
     @property
     def raw_bytes(self) -> int:
@@ -83,7 +96,13 @@ class ShardIndex:
         tensors = tuple(
             StoredTensor(**{**tensor, "entry": TensorEntry.from_json(tensor["entry"])}) for tensor in body["tensors"]
         )
-        return cls(**{**body, "tensors": tensors})
+        base = body["base"] and Base(**body["base"])
+        return cls(**{**body, "tensors": tensors, "base": base})
+
+
+def step_directory(checkpoints: Path, step: int) -> Path:
+    """Where the checkpoint of ``step`` lies in a run's directory of checkpoints."""
+    return checkpoints / f"step-{step:08}"
 
 
 def shard_path(directory: Path, rank: int) -> Path:
@@ -99,17 +118,22 @@ def index_path(directory: Path, rank: int) -> Path:
 def load_index(directory: Path, rank: int) -> ShardIndex:
     """Read the index of ``rank``. Raises CheckpointUnreadable if it is not whole or not that rank's."""
     path = index_path(directory, rank)
+    index = load_index_file(path)
+    if index.rank != rank:
+        raise CheckpointUnreadable(f"{path} is the index of rank {index.rank}")
+    return index
+
+
+def load_index_file(path: Path) -> ShardIndex:
+    """Read an index. Raises CheckpointUnreadable if it is not whole."""
     with read_errors(path):
         data = path.read_bytes()
     try:
-        index = ShardIndex.decode(data)
+        return ShardIndex.decode(data)
     except SealError as error:
         raise CheckpointUnreadable(f"{path} {error}") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise CheckpointUnreadable(f"{path} is not a shard index of this version: {error}") from error
-    if index.rank != rank:
-        raise CheckpointUnreadable(f"{path} is the index of rank {index.rank}")
-    return index
 
 
 def slot_bytes_needed(index: ShardIndex) -> int:

@@ -2,58 +2,56 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import Self
 
+from holdfast_proto.checkpoint.base_shard import BaseShard
 from holdfast_proto.checkpoint.codec_registry import PayloadError, codec_named
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors
-from holdfast_proto.checkpoint.sealed_json import new_digest
-from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor
-
-if TYPE_CHECKING:
-    import hashlib
+from holdfast_proto.checkpoint.errors import CheckpointUnreadable
+from holdfast_proto.checkpoint.shard_file import ShardFile
+from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor, load_index_file
 
 
 class ShardReader:
     """Reads any tensor of one shard without the others. A context manager.
 
-    Memory: a few MiB, whatever the size of the tensors.
+    A tensor that is stored as a difference is read together with its earlier state, from the shard that this
+    one builds on. Memory: a few MiB, whatever the size of the tensors.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, index: ShardIndex | None = None) -> None:
+        """Open a shard; without ``index`` its index is read from beside it, should a tensor be a difference."""
         self.path = path
-        self._file_digest = new_digest()
-        with read_errors(path):
-            self._file: BinaryIO = path.open("rb", buffering=0)
+        self._index = index
+        self._file = ShardFile(path)
+        self._base: BaseShard | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+        if self._base is not None:
+            self._base.close()
 
     def chunks(self, tensor: StoredTensor, into: memoryview | None = None) -> Iterator[memoryview]:
         """Yield the raw bytes of a tensor in parts, which lie in ``into`` if that is given.
 
         ``into`` has the tensor's size; without it the next part overwrites the one before. Raises
-        CheckpointUnreadable as soon as something is wrong, after the last part at the latest: until then the
-        parts count for nothing.
+        CheckpointUnreadable as soon as something is wrong, here or in the earlier state, after the last part
+        at the latest: until then the parts count for nothing.
         """
-        entry = tensor.entry
-        digest = new_digest()
-        with read_errors(self.path):
-            self._file.seek(tensor.stored_offset)
-            payload = _Range(self._file, tensor.stored_bytes, self._file_digest)
+        if not self._is_difference(tensor):
+            yield from self._file.parts(tensor, into)
+            return
+        base = self._open_base()
+        if not base.holds(tensor.entry):
+            raise self._file.damage(tensor, f"is a difference to step {base.base.step}, which lacks it")
+        with base.earlier(tensor.entry) as earlier:
             try:
-                codec = codec_named(tensor.codec)
-                for part in codec.decode(payload, entry.dtype, tensor.descriptor, entry.nbytes, into):
-                    digest.update(part)
-                    yield part
-            except PayloadError as error:
-                raise self._damage(tensor, str(error)) from error
-        if payload.left:
-            raise self._damage(tensor, "is longer than it should be")
-        if digest.hexdigest() != tensor.digest:
-            raise self._damage(tensor, "does not match its digest")
+                yield from self._file.parts(tensor, into, earlier)
+            except CheckpointUnreadable:
+                earlier.finish()  # damage there shows here as well: it is told where it is
+                raise
 
     def read(self, tensor: StoredTensor, into: memoryview) -> None:
         """Read a tensor into memory of its size. Raises CheckpointUnreadable."""
@@ -63,40 +61,37 @@ class ShardReader:
     def read_all(self, index: ShardIndex, into: dict[int, memoryview]) -> None:
         """Read the whole shard, its tensors to where ``into`` says by their position in the index, if it does.
 
-        Raises CheckpointUnreadable if any byte is wrong, those that belong to no tensor included.
+        Raises CheckpointUnreadable if any byte is wrong, those that belong to no tensor included. For once,
+        before anything else is read.
         """
-        self._file_digest = new_digest()
+        self._index = index
         position = 0
         for number, tensor in enumerate(index.tensors):
             if not tensor.is_stored:
                 continue
             if tensor.stored_offset != position:
-                raise self._damage(tensor, "is not where this version stores it")
+                raise self._file.damage(tensor, "is not where this version stores it")
             for _ in self.chunks(tensor, into.get(number)):
                 pass
             position += tensor.stored_bytes
-        with read_errors(self.path):
-            surplus = self._file.read(1)
-        if surplus or position != index.shard_bytes or self._file_digest.hexdigest() != index.shard_digest:
-            raise CheckpointUnreadable(f"{self.path} is damaged between its tensors: it does not match its digest")
+        is_whole = self._file.is_at_end() and position == index.shard_bytes
+        if not is_whole or self._file.digest != index.shard_digest:
+            raise CheckpointUnreadable(f"{self.path} is damaged: it does not match its digest, though all tensors do")
 
-    def _damage(self, tensor: StoredTensor, what: str) -> CheckpointUnreadable:
-        return CheckpointUnreadable(f"{self.path} is damaged: tensor {tensor.entry.name} {what}")
+    def _is_difference(self, tensor: StoredTensor) -> bool:
+        try:
+            return codec_named(tensor.codec).needs_previous(tensor.descriptor)
+        except PayloadError as error:
+            raise self._file.damage(tensor, str(error)) from error
 
-
-class _Range:
-    """The next ``left`` bytes of a file, digested as they are read."""
-
-    def __init__(self, file: BinaryIO, left: int, digest: "hashlib.blake2b") -> None:
-        self.left = left
-        self._file = file
-        self._digest = digest
-
-    def read(self, size: int) -> bytes:
-        data = self._file.read(min(size, self.left))
-        self.left -= len(data)
-        self._digest.update(data)
-        return data
+    def _open_base(self) -> BaseShard:
+        if self._base is None:
+            if self._index is None:
+                self._index = load_index_file(self.path.with_suffix(".json"))
+            if self._index.base is None:
+                raise CheckpointUnreadable(f"{self.path} holds differences, but its index names no base")
+            self._base = BaseShard(self.path.parent.parent, self._index.base, self._index.rank)
+        return self._base
 
 
 def verify_shard(path: Path, index: ShardIndex) -> None:

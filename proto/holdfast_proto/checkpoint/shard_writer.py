@@ -1,19 +1,28 @@
 """Puts tensors into a shard file, one after the other."""
 
+import contextlib
+
+from holdfast_proto.checkpoint.base_shard import BaseShard
 from holdfast_proto.checkpoint.codec_registry import DEFAULT, codec_named
 from holdfast_proto.checkpoint.durable import NewFile
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.checkpoint.sealed_json import digest_of, new_digest
-from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor
+from holdfast_proto.checkpoint.shard_index import Base, ShardIndex, StoredTensor
 from holdfast_proto.checkpoint.shard_reader import verify_shard
 from holdfast_proto.snapshot import TensorEntry
 
 
 class ShardWriter:
-    """Writes into ``file``, which the caller flushes and publishes."""
+    """Writes into ``file``, which the caller flushes and publishes.
 
-    def __init__(self, file: NewFile) -> None:
+    With ``earlier``, tensors that have not changed much since are stored as differences to that shard.
+    """
+
+    def __init__(self, file: NewFile, earlier: BaseShard | None = None) -> None:
         self.stored_bytes = 0
+        self.base: Base | None = None
+        """Of ``earlier``, once it is needed."""
+        self._earlier = earlier
         self._file = file
         self._digest = new_digest()
 
@@ -23,9 +32,19 @@ class ShardWriter:
         return self._digest.hexdigest()
 
     def store(self, entry: TensorEntry, raw: memoryview) -> StoredTensor:
-        """Append a tensor's bytes and return where they are. Raises OSError."""
+        """Append a tensor's bytes and return where they are.
+
+        Raises OSError, or CheckpointUnreadable if the earlier state does not read back.
+        """
         start = self.stored_bytes
-        descriptor = codec_named(DEFAULT).encode(raw, entry.dtype, self._append)
+        codec = codec_named(DEFAULT)
+        with contextlib.ExitStack() as opened:
+            previous = None
+            if self._earlier is not None and self._earlier.holds(entry):
+                previous = opened.enter_context(self._earlier.earlier(entry))
+            descriptor = codec.encode(raw, entry.dtype, self._append, previous=previous)
+        if self._earlier is not None and codec.needs_previous(descriptor):
+            self.base = self._earlier.base
         return StoredTensor(
             entry=entry,
             stored_offset=start,
@@ -50,3 +69,4 @@ def read_back(file: NewFile, index: ShardIndex) -> None:
             f"the checkpoint did not read back as it was written ({error}): "
             "check the disk or set --checkpoints to another one"
         ) from error
+    file.forget()

@@ -5,15 +5,15 @@ from typing import Any, BinaryIO, cast
 
 import zstandard
 
-from holdfast_proto.checkpoint.codec_registry import Payload, PayloadError
+from holdfast_proto.checkpoint.codec_registry import Payload, PayloadError, Previous
 
 _LEVEL = 1
 _CHUNK_BYTES = 4 << 20
 _READ_BYTES = 1 << 20
 
 
-def encode(raw: memoryview, dtype: str, store: Callable[[bytes], None]) -> None:
-    """Store ``raw`` as a frame, whatever its dtype; it needs no descriptor."""
+def encode(raw: memoryview, dtype: str, store: Callable[[bytes], None], *, previous: Previous | None = None) -> None:
+    """Store ``raw`` as a frame, whatever its dtype and earlier state; it needs no descriptor."""
     frame = zstandard.ZstdCompressor(level=_LEVEL).compressobj(size=len(raw))
     for position in range(0, len(raw), _CHUNK_BYTES):
         with raw[position : position + _CHUNK_BYTES] as part:
@@ -21,7 +21,20 @@ def encode(raw: memoryview, dtype: str, store: Callable[[bytes], None]) -> None:
     store(frame.flush())
 
 
-def decode(payload: Payload, dtype: str, descriptor: Any, nbytes: int, into: memoryview | None) -> Iterator[memoryview]:
+def needs_previous(descriptor: None) -> bool:
+    """Tell that a frame stands for itself."""
+    return False
+
+
+def decode(
+    payload: Payload,
+    dtype: str,
+    descriptor: Any,
+    nbytes: int,
+    into: memoryview | None,
+    *,
+    previous: Previous | None = None,
+) -> Iterator[memoryview]:
     """Yield the raw bytes in parts of 4 MiB. Raises PayloadError."""
     buffer = memoryview(bytearray(min(nbytes, _CHUNK_BYTES))) if into is None else into
     opened = zstandard.ZstdDecompressor().stream_reader(cast(BinaryIO, payload), _READ_BYTES, closefd=False)

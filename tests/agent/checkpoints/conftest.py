@@ -52,6 +52,7 @@ class Snapshots:
         tensors: dict[str, bytes] | None = None,
         tree: Any = None,
         persist: bool = True,
+        dtype: str = "uint8",
     ) -> Path:
         """Make a slot a complete snapshot."""
         contents = self.tensors(rank, step, generation) if tensors is None else tensors
@@ -60,7 +61,7 @@ class Snapshots:
             slot.begin(generation=generation, step=step, rank=rank)
             for name, data in contents.items():
                 shape = (len(data),)
-                entries.append(TensorEntry(name, "uint8", shape, offset, len(data), shape, (0,)))
+                entries.append(TensorEntry(name, dtype, shape, offset, len(data), shape, (0,)))
                 slot.buffer[offset : offset + len(data)] = data
                 offset = align(offset + len(data))
             meta = Meta({"scheduler": {"last": 0.1}} if tree is None else tree, tuple(entries))

@@ -5,14 +5,12 @@ import resource
 import shutil
 import subprocess
 import tempfile
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.priority import lower_priority
 from holdfast_agent.shard import read_shard, write_shard
 from holdfast_proto.checkpoint import shard_writer
 from holdfast_proto.checkpoint.durable import NewFile
@@ -275,19 +273,3 @@ def test_path_below_a_file_is_one_line_with_the_fix(snapshots: "Snapshots", tmp_
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="set --checkpoints to a directory, not to a file"):
         write_shard(snapshots.slot(0, 1), tmp_path / "file" / "step", run="run", world_size=1)
-
-
-def test_lowered_priority_is_the_calling_threads_alone() -> None:
-    niceness: list[int] = []
-
-    def work() -> None:
-        lower_priority()
-        lower_priority()
-        niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-
-    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert niceness == [max(before, 10)]
-    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before

@@ -9,7 +9,8 @@ import pytest
 from holdfast_agent import snapshot_memory
 from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.memory_room import Room, cgroup_free_bytes, memory_room
-from holdfast_agent.restore import restore
+from holdfast_agent.restore import slot_for
+from holdfast_agent.shard import read_shard
 from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_proto.snapshot import Slot, SlotState, SnapshotError
 
@@ -258,7 +259,8 @@ def test_checkpoint_is_restored_into_slots_that_the_rank_goes_on_with(
     memory: SnapshotMemory, snapshots: "Snapshots", checkpoints: CheckpointDirectory
 ) -> None:
     snapshots.commit(checkpoints, 7)
-    slot = restore(checkpoints.step_directory(7), 1, memory, generation=3, ranks_on_node=2)
+    slot = slot_for(checkpoints.step_directory(7), 1, memory, ranks_on_node=2)
+    read_shard(checkpoints.step_directory(7), 1, slot, generation=3)
     assert memory.slot_holding(1, 7) == slot
     assert memory.complete_steps(1) == [7]
     # The size that the rank once asked for.
@@ -272,7 +274,7 @@ def test_checkpoint_that_finds_no_slot_is_said_so(
     (tmp_path / "file").touch()
     memory = SnapshotMemory(tmp_path / "missing", tmp_path / "file", "run", "node-a")
     with pytest.raises(SnapshotError, match=r"rank 1 has no slot to restore into: .*--shm-directory"):
-        restore(checkpoints.step_directory(7), 1, memory, generation=3, ranks_on_node=2)
+        slot_for(checkpoints.step_directory(7), 1, memory, ranks_on_node=2)
 
 
 def test_tightest_memory_limit_of_all_enclosing_groups_counts(tmp_path: Path) -> None:

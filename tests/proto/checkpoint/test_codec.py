@@ -12,25 +12,9 @@ from holdfast_proto.checkpoint.codec import CHUNK_BYTES, ChunkTable
 from holdfast_proto.checkpoint.codec_registry import PayloadError
 
 RANDOM = np.random.default_rng(7)
-DTYPES = [
-    "float64",
-    "float32",
-    "float16",
-    "bfloat16",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "complex128",
-    "complex64",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint64",
-    "uint32",
-    "uint16",
-    "uint8",
-    "bool",
-]
+FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex128", "complex64"]
+INTEGERS = ["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]
+DTYPES = [*FLOATS, *INTEGERS]
 
 
 def as_bytes(array: NDArray[np.generic]) -> memoryview:

@@ -1,0 +1,171 @@
+"""Has jobs done by worker processes, each driven by a thread that waits for it."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any, Literal, cast
+
+from holdfast_agent.leftovers import remove_leftovers
+from holdfast_agent.priority import cpu_times_s
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable, write_errors
+from holdfast_proto.snapshot import SnapshotError
+
+log = logging.getLogger(__name__)
+
+_ERRORS: dict[str, type[Exception]] = {
+    error.__name__: error for error in (CheckpointError, CheckpointUnreadable, SnapshotError)
+}
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_LAST_ATTEMPT = 2
+_LOOK_S = 1.0
+_STARVED_S = 30.0
+_STARVED_SHARE = 4
+"""A worker of idle time that has waited for a core for so long, and so many times as long as it has run, will not
+be done in time: a node whose cores are all busy leaves it a thousandth of one."""
+
+_Priority = Literal["normal", "low", "idle"]
+
+
+class CheckpointWorkers:
+    """At most ``limit`` worker processes, started when there is work for them.
+
+    ``idle``: they use only the CPU and disk time that nobody else wants. Where there is none, a worker is replaced
+    by one of low priority (niceness 10): late checkpoints are worth more than none.
+    """
+
+    def __init__(self, limit: int, *, idle: bool) -> None:
+        self._priority: _Priority = "idle" if idle else "normal"
+        self._threads = ThreadPoolExecutor(limit, "checkpoint-worker")
+        self._of_thread = threading.local()
+        self._workers: dict[int, _Worker] = {}
+        self._closed = False
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the workers that were started and are not known to be dead."""
+        return list(self._workers)
+
+    async def run(self, task: str, *, directory: Path, **arguments: Any) -> None:
+        """Have a task of ``checkpoint_worker.py`` done on a checkpoint's ``directory``.
+
+        A worker that dies is replaced, and the job is tried once more. Raises what the task raises, or
+        CheckpointError if the second worker dies too.
+        """
+        job = {"task": task, "arguments": {"directory": str(directory), **arguments}}
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._run, job, directory)
+
+    def close(self) -> None:
+        """End the workers at once, whatever they are at."""
+        self._closed = True
+        for worker in list(self._workers.values()):
+            worker.kill()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for worker in self._workers.values():
+            worker.end()
+
+    def _run(self, job: dict[str, Any], directory: Path) -> None:
+        for attempt in range(1, _LAST_ATTEMPT + 1):
+            worker = self._worker()
+            try:
+                answer = worker.ask(job)
+                break
+            except _WorkerDied as death:
+                del self._workers[worker.pid]
+                self._of_thread.worker = None
+                _clean(directory)
+                if death.was_starved:
+                    self._priority = "low"
+                if self._closed or attempt == _LAST_ATTEMPT:
+                    raise CheckpointError(
+                        f"checkpoint worker {death} while it had to {job['task']} in {directory}: see the agent's log;"
+                        " if the kernel killed it for lack of memory, leave the node more free"
+                    ) from death
+                log.warning("checkpoint worker %s: its job is tried again", death)
+        if answer:
+            raise _ERRORS[answer["error"]](answer["message"])
+
+    def _worker(self) -> "_Worker":
+        """Return the worker of this thread: the kernel ends it with the thread that has started it."""
+        worker = cast("_Worker | None", getattr(self._of_thread, "worker", None))
+        if worker is None:
+            worker = self._of_thread.worker = _Worker(self._priority)
+            self._workers[worker.pid] = worker
+        return worker
+
+
+class _WorkerDied(Exception):  # noqa: N818 - an event
+    """The message completes "checkpoint worker ..."."""
+
+    def __init__(self, message: str, *, was_starved: bool = False) -> None:
+        super().__init__(message)
+        self.was_starved = was_starved
+
+
+class _Worker:
+    def __init__(self, priority: _Priority) -> None:
+        self._priority = priority
+        command = [sys.executable, "-m", "holdfast_agent.checkpoint_worker", priority]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | _ONE_THREAD
+            )
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot start a checkpoint worker: {error.strerror}: raise the limit of processes (ulimit -u) or free"
+                " memory"
+            ) from error
+        self.pid = self._process.pid
+
+    def ask(self, job: dict[str, Any]) -> dict[str, str]:
+        """Return the answer to a job. Raises _WorkerDied."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(job).encode() + b"\n")
+            self._process.stdin.flush()
+            self._wait_for(self._process.stdout)
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = b""
+        if answer.endswith(b"\n"):
+            return cast(dict[str, str], json.loads(answer))
+        raise _WorkerDied(self.end())
+
+    def _wait_for(self, answers: IO[bytes]) -> None:
+        """Wait for an answer, or the end. Raises _WorkerDied if the worker gets no time to work."""
+        ran_s, waited_s = cpu_times_s(self.pid)
+        while not select.select([answers], [], [], _LOOK_S)[0]:
+            now_ran_s, now_waited_s = cpu_times_s(self.pid)
+            waiting_s = now_waited_s - waited_s
+            if self._priority == "idle" and waiting_s > max(_STARVED_S, _STARVED_SHARE * (now_ran_s - ran_s)):
+                self.kill()
+                self.end()
+                raise _WorkerDied(f"had no core for {waiting_s:.0f} s", was_starved=True)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+
+    def end(self) -> str:
+        """Wait for the end of a process that is dying, and tell of it."""
+        status = self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):  # of what it never took
+                pipe.close()
+        return f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
+
+
+def _clean(directory: Path) -> None:
+    """Remove what a dead worker left half-written; it counts for nothing, but takes room."""
+    if directory.is_dir():
+        with write_errors(directory):
+            remove_leftovers(directory)

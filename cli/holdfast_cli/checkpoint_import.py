@@ -1,0 +1,126 @@
+"""Makes a checkpoint that a run can start from out of a file of tensors."""
+
+import json
+import pickle
+import random
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast_cli.checkpoint_export import MODEL, TREE
+from holdfast_cli.errors import CommandError, ConfigurationError
+from holdfast_cli.tensor_file import TensorFileError, open_file
+from holdfast_hooks import random_states
+from holdfast_hooks.layout import lay_out
+from holdfast_hooks.state import Image, decode_state, encode_state
+from holdfast_proto.checkpoint.durable import NewFile, make_directory, write_file
+from holdfast_proto.checkpoint.errors import write_errors
+from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, describe
+from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, shard_path, step_directory
+from holdfast_proto.checkpoint.shard_writer import ShardWriter, read_back
+from holdfast_proto.snapshot import DATA_OFFSET, Meta, align
+
+
+def import_checkpoint(source: Path, checkpoints: Path, *, step: int, run: str) -> Manifest:
+    """Commit what ``source`` holds as the checkpoint of ``step`` of ``run``, as one rank would have saved it.
+
+    A file of a whole state gives that state; a file of tensors alone is taken for the model, and the random states
+    are those of seed 0. The file is mapped, never held in memory. Raises CommandError and CheckpointError.
+    """
+    directory = step_directory(checkpoints, step)
+    if directory.exists():
+        raise CommandError(f"{directory} exists: choose another --step or remove it")
+    state = _read(source)
+    if random_states.KEY not in state:
+        random.seed(0)
+        torch.manual_seed(0)
+        state = {**state, random_states.KEY: random_states.capture()}
+    try:
+        image = encode_state(state)
+    except TypeError as error:
+        raise CommandError(f"{source}: {error}") from None
+    try:
+        with write_errors(directory):
+            make_directory(directory)
+            manifest = describe([_write_shard(image, directory, step=step, run=run)])
+            write_file(directory / MANIFEST, manifest.encode())
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return manifest
+
+
+def _read(source: Path) -> Mapping[str, Any]:
+    """Return the state in a file, its tensors mapped."""
+    readers = {".safetensors": _read_safetensors, ".pt": _read_pt}
+    if source.suffix not in readers:
+        raise ConfigurationError(f"{source}: give it the ending {' or '.join(readers)}, whichever format it has")
+    try:
+        return readers[source.suffix](source)
+    except OSError as error:
+        raise CommandError(f"{source}: {error.strerror}: name a file that you can read") from None
+    except TensorFileError as error:
+        raise CommandError(f"{source} {error}: export it again") from None
+
+
+def _read_safetensors(source: Path) -> Mapping[str, Any]:
+    file = open_file(source)
+    if TREE not in file.metadata:
+        return {MODEL: dict(file.tensors)}
+
+    def tensor(kind: str, name: str) -> Any:
+        return file.tensors[name].numpy() if kind == "array" else file.tensors[name]
+
+    try:
+        state: Mapping[str, Any] = decode_state(json.loads(file.metadata[TREE]), tensor)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise TensorFileError(f"holds other tensors than its metadata says ({error!r})") from error
+    return state
+
+
+def _read_pt(source: Path) -> Mapping[str, Any]:
+    try:
+        state = torch.load(source, map_location="cpu", mmap=True, weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
+        first = next(iter(str(error).splitlines()), "it ends too early")
+        raise TensorFileError(f"cannot be loaded with weights_only=True ({first})") from error
+    if not isinstance(state, Mapping):
+        raise TensorFileError("holds no mapping of names")
+    is_model = any(isinstance(value, torch.Tensor) for value in state.values())
+    return {MODEL: state} if is_model else state
+
+
+def _write_shard(image: Image, directory: Path, *, step: int, run: str) -> ShardIndex:
+    layout = lay_out(image, None)
+    meta = Meta(image.tree, layout.entries)
+    with NewFile(shard_path(directory, 0)) as file:
+        writer = ShardWriter(file)
+        tensors = tuple(
+            writer.store(entry, _raw(part.local)) for entry, part in zip(layout.entries, image.parts, strict=True)
+        )
+        file.flush()
+        index = ShardIndex(
+            run=run,
+            step=step,
+            rank=0,
+            world_size=1,
+            generation=0,
+            slot_bytes=align(DATA_OFFSET + layout.data_bytes) + len(meta.encode()),
+            data_bytes=layout.data_bytes,
+            coordinates={},
+            tree=image.tree,
+            tensors=tensors,
+            shard_bytes=writer.stored_bytes,
+            shard_digest=writer.digest,
+        )
+        read_back(file, index)
+        file.publish()
+    write_file(index_path(directory, 0), index.encode())
+    return index
+
+
+def _raw(tensor: torch.Tensor) -> memoryview:
+    return tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data

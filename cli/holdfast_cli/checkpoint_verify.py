@@ -1,0 +1,28 @@
+"""Reads every byte of a checkpoint."""
+
+from collections.abc import Iterator
+
+from holdfast_cli.checkpoint_find import FoundCheckpoint
+from holdfast_proto.checkpoint.errors import CheckpointUnreadable
+from holdfast_proto.checkpoint.manifest import content_digest, load_committed_index
+from holdfast_proto.checkpoint.shard_index import shard_path
+from holdfast_proto.checkpoint.shard_reader import verify_shard
+
+
+def damages(checkpoint: FoundCheckpoint) -> Iterator[str]:
+    """Yield what is wrong with a checkpoint: at most one line for each shard, naming file and tensor."""
+    manifest = checkpoint.manifest
+    if manifest is None:
+        yield checkpoint.problem
+        return
+    indexes = []
+    for rank in range(manifest.world_size):
+        try:
+            index = load_committed_index(checkpoint.directory, manifest, rank)
+            verify_shard(shard_path(checkpoint.directory, rank), index)
+        except CheckpointUnreadable as error:
+            yield str(error)
+        else:
+            indexes.append(index)
+    if len(indexes) == manifest.world_size and content_digest(indexes) != manifest.content_digest:
+        yield f"{checkpoint.directory}: the manifest is that of other tensors"

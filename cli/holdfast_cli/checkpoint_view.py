@@ -1,0 +1,150 @@
+"""Checkpoints as tables and as JSON."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from holdfast_cli.checkpoint_find import FoundCheckpoint, layout_of
+from holdfast_proto.checkpoint.errors import CheckpointUnreadable
+from holdfast_proto.checkpoint.manifest import Manifest
+from holdfast_proto.checkpoint.shard_index import ShardIndex
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+@dataclass(frozen=True)
+class TensorSummary:
+    """One tensor of a checkpoint. What ranks have each for itself under one name counts as shards of it."""
+
+    name: str
+    dtype: str
+    global_shape: tuple[int, ...]
+    shards: int
+    codecs: tuple[str, ...]
+    raw_bytes: int
+    stored_bytes: int
+
+
+def summarize(indexes: Iterable[ShardIndex]) -> list[TensorSummary]:
+    """Return the tensors of all ranks, in the order in which the ranks store them."""
+    found: dict[str, TensorSummary] = {}
+    for index in indexes:
+        for stored in index.tensors:
+            if not stored.is_stored:
+                continue
+            entry = stored.entry
+            known = found.get(entry.name) or TensorSummary(entry.name, entry.dtype, entry.global_shape, 0, (), 0, 0)
+            found[entry.name] = TensorSummary(
+                name=entry.name,
+                dtype=known.dtype,
+                global_shape=known.global_shape,
+                shards=known.shards + 1,
+                codecs=tuple(dict.fromkeys((*known.codecs, stored.codec))),
+                raw_bytes=known.raw_bytes + entry.nbytes,
+                stored_bytes=known.stored_bytes + stored.stored_bytes,
+            )
+    return list(found.values())
+
+
+def checkpoint_table(shown: Sequence[FoundCheckpoint], found: Sequence[FoundCheckpoint]) -> RenderableType:
+    """Return one row for each of ``shown``; ``found`` are all checkpoints of the directory."""
+    if not shown:
+        return Text("no checkpoints")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("step", "raw", "stored", "ratio"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("committed", no_wrap=True)
+    for column in ("layout", "base", "state"):
+        table.add_column(column)
+    for checkpoint in shown:
+        if checkpoint.manifest is None:
+            table.add_row(str(checkpoint.step), "", "", "", "", "", "", Text(checkpoint.problem, style="yellow"))
+        else:
+            table.add_row(str(checkpoint.step), *_row(checkpoint, checkpoint.manifest, _builders(checkpoint, found)))
+    return table
+
+
+def checkpoint_as_json(checkpoint: FoundCheckpoint, found: Sequence[FoundCheckpoint]) -> dict[str, Any]:
+    """Return what the table shows, bytes as numbers; ``problem`` instead if it cannot be used."""
+    manifest = checkpoint.manifest
+    if manifest is None:
+        return {"step": checkpoint.step, "problem": checkpoint.problem}
+    return {
+        "step": checkpoint.step,
+        "run": manifest.run,
+        "generation": manifest.generation,
+        "committed_unix_s": manifest.committed_unix_s,
+        "raw_bytes": manifest.raw_bytes,
+        "stored_bytes": manifest.stored_bytes,
+        "world_size": manifest.world_size,
+        "layout": _layout(checkpoint),
+        "bases": list(manifest.bases),
+        "kept_for": _builders(checkpoint, found),
+        "stale": manifest.stale,
+        "content_digest": manifest.content_digest,
+    }
+
+
+def tensor_table(tensors: Sequence[TensorSummary]) -> RenderableType:
+    """Return one row per tensor."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("tensor", "dtype", "shape"):
+        table.add_column(column, overflow="fold")
+    for column in ("shards", "raw", "stored"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("codec")
+    for tensor in tensors:
+        table.add_row(
+            Text(tensor.name), tensor.dtype, " x ".join(map(str, tensor.global_shape)), str(tensor.shards),
+            bytes_text(tensor.raw_bytes), bytes_text(tensor.stored_bytes), ", ".join(tensor.codecs),
+        )  # fmt: skip
+    return table
+
+
+def tensor_as_json(tensor: TensorSummary) -> dict[str, Any]:
+    """Return the fields."""
+    return asdict(tensor)
+
+
+def bytes_text(size: float) -> str:
+    """Return a size as people read it, decimal units."""
+    for unit in _UNITS[:-1]:
+        if size < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} {_UNITS[-1]}"
+
+
+def _row(checkpoint: FoundCheckpoint, manifest: Manifest, builders: Sequence[int]) -> list[str]:
+    axes = _layout(checkpoint)
+    layout = " x ".join(f"{axis} {size}" for axis, size in axes.items() if size > 1)
+    state = ["stale"] if manifest.stale else []
+    if builders:
+        state.append(f"kept for step{'s' if len(builders) > 1 else ''} {', '.join(map(str, builders))}")
+    return [
+        bytes_text(manifest.raw_bytes),
+        bytes_text(manifest.stored_bytes),
+        f"{manifest.raw_bytes / manifest.stored_bytes:.2f}" if manifest.stored_bytes else "",
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.committed_unix_s)),
+        layout or f"{manifest.world_size} rank{'s' if manifest.world_size > 1 else ''}",
+        ", ".join(map(str, manifest.bases)),
+        ", ".join(state),
+    ]
+
+
+def _layout(checkpoint: FoundCheckpoint) -> dict[str, int]:
+    try:
+        return layout_of(checkpoint)
+    except CheckpointUnreadable:
+        return {}  # `verify` tells of it
+
+
+def _builders(checkpoint: FoundCheckpoint, found: Sequence[FoundCheckpoint]) -> list[int]:
+    """Return the steps of the checkpoints that cannot be read without this one."""
+    return [other.step for other in found if other.manifest is not None and checkpoint.step in other.manifest.bases]

@@ -1,0 +1,243 @@
+"""Workers, writers and disks that fail at any moment: what is committed can be read."""
+
+import asyncio
+import multiprocessing
+import random
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_agent.checkpoint_workers import CheckpointWorkers
+from holdfast_agent.processes import process_state
+from holdfast_agent.shard import read_shard, write_shard
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.manifest import MANIFEST
+from holdfast_proto.checkpoint.shard_index import index_path, load_index, shard_path
+from holdfast_proto.snapshot import Slot
+from tests.agent.nodes import RUN, RecordedNode, make_node
+
+if TYPE_CHECKING:
+    from tests.agent.checkpoints.conftest import Snapshots
+
+MIB = 1 << 20
+RANKS = 2
+PATIENCE_S = 60.0
+
+
+def tensors(rank: int, step: int, generation: int) -> dict[str, bytes]:
+    """A state that pays to be stored as a difference, and tells whose it is."""
+    common = random.Random(7).randbytes(20_000)
+    return {"common": common, "own": f"{rank} {step} {generation}".encode()}
+
+
+async def save(
+    workers: CheckpointWorkers, checkpoints: CheckpointDirectory, slots: list[Path], step: int, generation: int
+) -> None:
+    """Write and commit a checkpoint of the ranks in these slots, as an agent does."""
+
+    async def write(slot: Path) -> None:
+        base = checkpoints.base_for(step, run=RUN, world_size=RANKS, generation=generation, full_every=4)
+        directory = checkpoints.step_directory(step)
+        await workers.run("write", directory=directory, slot=str(slot), run=RUN, world_size=RANKS, base_step=base)
+
+    await asyncio.gather(*map(write, slots))
+    assert checkpoints.commit_if_complete(step, RANKS, RUN) is not None
+
+
+def save_for_ever(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory, first: int, generation: int, told: Connection
+) -> None:
+    """Be an agent that saves step after step, and tells when the first is committed."""
+
+    async def work() -> None:
+        workers = CheckpointWorkers(RANKS, idle=False)
+        slots = [snapshots.empty() for _ in range(RANKS)]
+        step = first
+        while True:
+            for rank, slot in enumerate(slots):
+                snapshots.fill(slot, rank, step, generation=generation, tensors=tensors(rank, step, generation))
+            try:
+                await save(workers, checkpoints, slots, step, generation)
+            except CheckpointError as error:
+                if "was killed by signal 9" not in str(error):  # two workers in a row
+                    raise
+            if step == first:
+                told.send_bytes(b"saved")
+            step += 1
+
+    asyncio.run(work())
+
+
+def test_newest_committed_verifies_whenever_workers_and_agents_are_killed(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    generator = random.Random(11)
+    context = multiprocessing.get_context("fork")
+    target = snapshots.empty()
+    seen: set[int] = set()
+    step, had_base = 1, 0
+    for generation in range(1, 7):
+        receiver, sender = context.Pipe(duplex=False)
+        agent = context.Process(target=save_for_ever, args=(snapshots, checkpoints, step, generation, sender))
+        agent.start()
+        assert receiver.poll(PATIENCE_S)
+        for _ in range(4):
+            time.sleep(generator.uniform(0, 0.1))  # the moment of death; nothing is waited for
+            workers = psutil.Process(agent.pid).children()
+            if workers:
+                generator.choice(workers).kill()
+        time.sleep(generator.uniform(0, 0.1))
+        workers = psutil.Process(agent.pid).children()
+        agent.kill()
+        agent.join()
+        while any(process_state(worker.pid) not in ("", "Z", "X") for worker in workers):
+            time.sleep(0.01)
+        assert agent.exitcode == -signal.SIGKILL
+
+        newest = checkpoints.committed()[-1]
+        manifest = checkpoints.verify(newest)
+        for rank in range(RANKS):
+            read_shard(checkpoints.step_directory(newest), rank, target, generation=9)
+            with Slot(target) as slot:
+                found = {entry.name: bytes(slot.tensor_bytes(entry)) for entry in slot.meta().tensors}
+            assert found == tensors(rank, newest, manifest.generation)
+        had_base += bool(manifest.bases)
+        seen.add(newest)
+        checkpoints.check_writable()
+        assert not list(checkpoints.path.rglob("*.tmp"))
+        step = newest + generator.choice([0, 1])
+    assert len(seen) > 3
+    assert had_base > 0
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RecordedNode]:
+    """A node of two ranks whose checkpoints are in ``run/checkpoints``."""
+    node = make_node(tmp_path)
+    yield node
+    node.writer.close()
+
+
+async def take(node: RecordedNode, snapshots: "Snapshots", step: int, contents: dict[str, bytes]) -> list[str]:
+    """Let rank 0 of a world of one pin a snapshot; return the reasons why there is no checkpoint of it."""
+    grant = node.memory.grant(0, sum(map(len, contents.values())) + (1 << 16), 1)
+    snapshots.fill(grant.paths[0], 0, step, tensors=contents)
+    before = len(node.link.emitted)
+    node.writer.schedule(0, step, world_size=1)
+    await node.writer.drain(PATIENCE_S)
+    with Slot(grant.paths[0]) as slot:
+        assert not slot.header.persist  # the rank has its slot again, whatever became of the checkpoint
+    failed = [event.checkpoint_failed for event in node.link.emitted[before:] if event.HasField("checkpoint_failed")]
+    return [event.reason for event in failed]
+
+
+def worker_of(node: RecordedNode) -> psutil.Process:
+    """The one worker of a node that has written."""
+    (worker,) = [process for process in psutil.Process().children() if process.cmdline()[-1] == "idle"]
+    return worker
+
+
+async def test_full_disk_fails_one_checkpoint_in_one_line_and_the_next_is_written(
+    node: RecordedNode, snapshots: "Snapshots", small_tmpfs: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run" / "checkpoints").symlink_to(small_tmpfs)
+    assert await take(node, snapshots, 10, {"small": b"fits"}) == []
+    (reason,) = await take(node, snapshots, 20, {"large": random.Random(1).randbytes(2 * MIB)})
+    assert "No space left on device: free space there or set --checkpoints" in reason
+    assert "\n" not in reason
+    assert list(small_tmpfs.rglob("*.tmp")) == []
+    assert node.writer.committed == [10]
+    assert await take(node, snapshots, 30, {"small": b"fits again"}) == []
+    assert node.writer.committed == [10, 30]
+
+
+async def test_directory_that_turns_read_only_fails_until_it_is_writable_again(
+    node: RecordedNode, snapshots: "Snapshots", small_tmpfs: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run" / "checkpoints").symlink_to(small_tmpfs)
+    subprocess.run(["mount", "-o", "remount,ro", small_tmpfs], check=True)
+    for step in (10, 20):
+        (reason,) = await take(node, snapshots, step, {"weight": bytes([step])})
+        assert "Read-only file system: make it writable" in reason
+        assert "--checkpoints" in reason
+    subprocess.run(["mount", "-o", "remount,rw", small_tmpfs], check=True)
+    assert await take(node, snapshots, 30, {"weight": b"30"}) == []
+    assert node.writer.committed == [30]
+
+
+async def test_file_size_limit_fails_one_checkpoint_and_the_next_is_written(
+    node: RecordedNode, snapshots: "Snapshots", tmp_path: Path
+) -> None:
+    assert await take(node, snapshots, 10, {"weight": b"10"}) == []
+    worker_of(node).rlimit(psutil.RLIMIT_FSIZE, (MIB, resource.RLIM_INFINITY))
+    (reason,) = await take(node, snapshots, 20, {"large": random.Random(1).randbytes(2 * MIB)})
+    assert "File too large: raise the file size limit (ulimit -f) or set --checkpoints" in reason
+    assert await take(node, snapshots, 30, {"weight": b"30"}) == []
+    assert node.writer.committed == [10, 30]
+    assert list((tmp_path / "run" / "checkpoints").rglob("*.tmp")) == []
+
+
+async def test_slow_disk_delays_the_checkpoint_and_nothing_else(
+    node: RecordedNode, snapshots: "Snapshots", tmp_path: Path
+) -> None:
+    assert await take(node, snapshots, 10, {"weight": b"10"}) == []
+    worker = worker_of(node)
+    worker.suspend()  # as one that waits for the disk for ever
+    grant = node.memory.grant(0, 1 << 16, 1)
+    snapshots.fill(grant.paths[1], 0, 20, tensors={"weight": b"20"})
+    node.writer.schedule(0, 20, world_size=1)
+    for step in range(21, 25):  # the rank takes its snapshots in the slots that are left
+        snapshots.fill(grant.paths[2 * (step % 2)], 0, step, tensors={"weight": bytes([step])}, persist=False)
+        await asyncio.sleep(0)
+    assert node.writer.committed == [10]
+    worker.resume()
+    await node.writer.drain(PATIENCE_S)
+    assert node.writer.committed == [10, 20]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])
+def test_a_flipped_byte_in_any_region_of_any_file_is_found_and_named(
+    dtype: str, snapshots: "Snapshots", tmp_path: Path
+) -> None:
+    checkpoints = CheckpointDirectory(tmp_path / "checkpoints", kept=2)
+    for step in (10, 20):
+        slot = snapshots.slot(0, step, tensors=tensors(0, step, 1) | {"zeros": bytes(4096)}, dtype=dtype)
+        base = 10 if step == 20 else None
+        write_shard(slot, checkpoints.step_directory(step), run=RUN, world_size=1, base_step=base)
+        manifest = checkpoints.commit_if_complete(step, 1, RUN)
+    assert manifest is not None
+    assert manifest.bases == (10,)
+    generator = random.Random(3)
+    for step in (10, 20):
+        directory = checkpoints.step_directory(step)
+        for tensor in load_index(directory, 0).tensors:
+            shard = shard_path(directory, 0)
+            region = range(tensor.stored_offset, tensor.stored_offset + tensor.stored_bytes)
+            for position in [region[0], region[-1], *generator.choices(region, k=20)]:
+                # A byte without which a tensor decodes to the same is found as one of the file.
+                what = rf"(tensor {tensor.entry.name}|it does not match its digest, though all tensors do)"
+                expect_named(checkpoints, shard, position, rf"rank-00000\.shard is damaged: {what}")
+        for path in (index_path(directory, 0), directory / MANIFEST):
+            for position in generator.choices(range(path.stat().st_size), k=20):
+                expect_named(checkpoints, path, position, path.name)
+    assert checkpoints.verify(20) == manifest
+
+
+def expect_named(checkpoints: CheckpointDirectory, path: Path, position: int, named: str) -> None:
+    """Flip a bit, find it told with the file's step and what else there is, and mend it."""
+    good = path.read_bytes()
+    flipped = good[position] ^ (1 << position % 8)
+    path.write_bytes(good[:position] + bytes([flipped]) + good[position + 1 :])
+    step = int(path.parent.name.removeprefix("step-"))
+    with pytest.raises(CheckpointUnreadable, match=f"{path.parent.name}/{named}"):
+        checkpoints.verify(step)
+    path.write_bytes(good)

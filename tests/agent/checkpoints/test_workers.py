@@ -1,0 +1,248 @@
+"""Worker processes: who does the work, at which priority, and what happens when one dies."""
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from holdfast_agent import checkpoint_workers
+from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_agent.checkpoint_workers import CheckpointWorkers
+from holdfast_agent.priority import cpu_times_s, lower_priority
+from holdfast_agent.processes import process_state
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.shard_index import load_index
+from holdfast_proto.snapshot import DATA_OFFSET, MAGIC, Meta, Slot, SnapshotError, TensorEntry
+
+if TYPE_CHECKING:
+    from tests.agent.checkpoints.conftest import Snapshots
+
+RUN = "run"
+PATIENCE_S = 60.0
+LITTLE = 256 << 20
+"""Bytes of memory of its own that a worker may have."""
+
+AGENT = """
+import asyncio, sys, time
+from pathlib import Path
+from holdfast_agent import main
+from holdfast_agent.checkpoint_workers import CheckpointWorkers
+
+async def work():
+    workers = CheckpointWorkers(1, idle=True)
+    slot, directory = sys.argv[1:]
+    await workers.run("write", directory=Path(directory), slot=slot, run="run", world_size=1, base_step=None)
+    heavy = sorted({"numpy", "zstandard", "torch"} & set(sys.modules))
+    print(workers.pids[0], *heavy, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(work())
+"""
+
+
+@pytest.fixture
+def workers() -> Iterator[CheckpointWorkers]:
+    """One worker at a time."""
+    workers = CheckpointWorkers(1, idle=True)
+    yield workers
+    workers.close()
+
+
+async def write(workers: CheckpointWorkers, slot: Path, directory: Path, world_size: int = 1) -> None:
+    await workers.run("write", directory=directory, slot=str(slot), run=RUN, world_size=world_size, base_step=None)
+
+
+async def test_jobs_are_done_by_one_process_and_their_errors_come_back(
+    workers: CheckpointWorkers, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    for rank in range(2):
+        await write(workers, snapshots.slot(rank, 10), checkpoints.step_directory(10), world_size=2)
+    assert checkpoints.commit_if_complete(10, 2, RUN) is not None
+    directory = checkpoints.step_directory(10)
+    target = snapshots.empty()
+    await workers.run("restore", directory=directory, rank=1, slot=str(target), generation=3)
+    with Slot(target) as slot:
+        tensors = {entry.name: bytes(slot.tensor_bytes(entry)) for entry in slot.meta().tensors}
+    assert tensors == snapshots.tensors(1, 10)
+    with pytest.raises(CheckpointUnreadable, match="no shard of rank 2"):
+        await workers.run("restore", directory=directory, rank=2, slot=str(target), generation=3)
+    with pytest.raises(SnapshotError, match="too few"):
+        await workers.run("restore", directory=directory, rank=1, slot=str(snapshots.empty(4500)), generation=3)
+    with pytest.raises(CheckpointError, match="holds no complete snapshot"):
+        await write(workers, snapshots.empty(), directory)
+    assert len(workers.pids) == 1
+
+
+async def test_no_more_workers_are_started_than_allowed_nor_than_there_are_jobs(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    workers = CheckpointWorkers(2, idle=False)
+    directory = checkpoints.step_directory(10)
+    await write(workers, snapshots.slot(0, 10), directory)
+    assert len(workers.pids) == 1
+    await asyncio.gather(*(write(workers, snapshots.slot(rank, 10), directory, 4) for rank in range(4)))
+    assert len(workers.pids) == 2
+    pids = workers.pids
+    await asyncio.to_thread(workers.close)
+    assert not any(map(runs, pids))
+
+
+async def test_worker_that_is_killed_is_replaced_and_its_job_is_done(
+    workers: CheckpointWorkers, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    directory = checkpoints.step_directory(10)
+    await write(workers, snapshots.slot(0, 9), checkpoints.step_directory(9))
+    (first,) = workers.pids
+    os.kill(first, signal.SIGSTOP)
+    job = asyncio.create_task(write(workers, snapshots.slot(0, 10), directory))
+    await asyncio.sleep(0)
+    half_written = directory / f"rank-00000.shard.{os.uname().nodename}.{first}.0.tmp"
+    directory.mkdir()
+    half_written.touch()
+    os.kill(first, signal.SIGKILL)
+    await job
+    assert workers.pids != [first]
+    assert checkpoints.commit_if_complete(10, 1, RUN) is not None
+    assert not half_written.exists()
+
+
+async def test_job_of_two_dead_workers_fails_in_one_line(
+    workers: CheckpointWorkers,
+    snapshots: "Snapshots",
+    checkpoints: CheckpointDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", "/bin/false")
+        with pytest.raises(
+            CheckpointError, match=r"worker ended with exit code 1 .*to write in .*step-00000010"
+        ) as died:
+            await write(workers, snapshots.slot(0, 10), checkpoints.step_directory(10))
+        assert "\n" not in str(died.value)
+        patched.setattr(sys, "executable", "/nowhere/python")
+        with pytest.raises(CheckpointError, match="cannot start a checkpoint worker: No such file"):
+            await write(workers, snapshots.slot(0, 10), checkpoints.step_directory(10))
+    await write(workers, snapshots.slot(0, 10), checkpoints.step_directory(10))
+
+
+async def test_workers_use_idle_time(
+    workers: CheckpointWorkers, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    await write(workers, snapshots.slot(0, 10), checkpoints.step_directory(10))
+    (pid,) = workers.pids
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+async def test_worker_that_gets_no_core_is_replaced_by_one_that_does(
+    workers: CheckpointWorkers,
+    snapshots: "Snapshots",
+    checkpoints: CheckpointDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await write(workers, snapshots.slot(0, 10), checkpoints.step_directory(10))
+    (starved,) = workers.pids
+    os.kill(starved, signal.SIGSTOP)
+    waited_s = itertools.count(0, 20)
+    monkeypatch.setattr(checkpoint_workers, "cpu_times_s", lambda _: (0.1, next(waited_s)))
+    await write(workers, snapshots.slot(0, 20), checkpoints.step_directory(20))
+    (pid,) = workers.pids
+    assert pid != starved
+    assert os.sched_getscheduler(pid) == os.SCHED_OTHER
+    assert os.getpriority(os.PRIO_PROCESS, pid) == max(10, os.getpriority(os.PRIO_PROCESS, 0))
+    assert checkpoints.commit_if_complete(20, 1, RUN) is not None
+
+
+def test_time_without_a_core_is_read_of_the_kernel() -> None:
+    ran_s, waited_s = cpu_times_s(os.getpid())
+    assert ran_s > 0
+    assert waited_s >= 0
+    assert cpu_times_s(1 << 30) == (0.0, 0.0)
+
+
+def test_agent_stays_without_heavy_imports_and_takes_its_workers_along(snapshots: "Snapshots", tmp_path: Path) -> None:
+    command = [sys.executable, "-c", AGENT, str(snapshots.slot(0, 10)), str(tmp_path / "step-00000010")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        pid, *heavy = agent.stdout.readline().split()
+        assert heavy == []
+        agent.kill()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while runs(int(pid)) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert not runs(int(pid))
+
+
+async def test_ten_thousand_tensors_come_back(
+    workers: CheckpointWorkers, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    generator = random.Random(3)
+    tensors = {f"tensor.{number}": generator.randbytes(number % 50) for number in range(10_000)}
+    slot = snapshots.fill(snapshots.empty(8 << 20), 0, 10, tensors=tensors)
+    await write(workers, slot, checkpoints.step_directory(10))
+    assert checkpoints.commit_if_complete(10, 1, RUN) is not None
+    target = snapshots.empty(8 << 20)
+    await workers.run("restore", directory=checkpoints.step_directory(10), rank=0, slot=str(target), generation=3)
+    with Slot(target) as found:
+        assert {entry.name: bytes(found.tensor_bytes(entry)) for entry in found.meta().tensors} == tensors
+
+
+def test_lowered_priority_is_the_calling_threads_alone() -> None:
+    niceness: list[int] = []
+
+    def work() -> None:
+        lower_priority()
+        lower_priority()
+        niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert niceness == [max(before, 10)]
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
+
+
+def runs(pid: int) -> bool:
+    return process_state(pid) not in ("", "Z", "X")
+
+
+@pytest.mark.soak
+async def test_tensor_of_more_than_four_gib_needs_little_memory(
+    workers: CheckpointWorkers, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    nbytes = (4 << 30) + 5
+    path = snapshots.directory / "sparse.slot"
+    with path.open("wb") as file:
+        file.write(MAGIC)
+        file.truncate(nbytes + (1 << 16))
+    await write(workers, snapshots.slot(0, 1), checkpoints.step_directory(1))
+    psutil.Process(workers.pids[0]).rlimit(psutil.RLIMIT_DATA, (LITTLE, LITTLE))
+    for step in (10, 20):
+        with Slot(path) as slot:
+            slot.begin(generation=1, step=step, rank=0)
+            slot.buffer[DATA_OFFSET + nbytes - 1] = step
+            entry = TensorEntry("large", "float32", (nbytes,), DATA_OFFSET, nbytes, (nbytes,), (0,))
+            slot.commit(Meta({}, (entry,)), data_bytes=nbytes, persist=True)
+        await workers.run(
+            "write",
+            directory=checkpoints.step_directory(step),
+            slot=str(path),
+            run=RUN,
+            world_size=1,
+            base_step=10 if step == 20 else None,
+        )
+        assert checkpoints.commit_if_complete(step, 1, RUN) is not None
+    assert load_index(checkpoints.step_directory(20), 0).raw_bytes == nbytes

@@ -1,0 +1,71 @@
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from holdfast_agent.departure import Departure
+from holdfast_agent.node import Node
+from tests.agent.nodes import begin, make_node
+from tests.proto.coroutines import until
+
+GRACE_S = 30.0
+
+
+def departing(folder: Path, *, ranks: int = 1, grace_s: float = GRACE_S) -> tuple[Node, Departure]:
+    """A node with ranks that live as long as this process, whose signals are taken over."""
+    node = make_node(folder)
+    begin(node, 1, dict.fromkeys(range(ranks), os.getpid()))
+    departure = Departure(node, grace_s)
+    departure.listen()
+    return node, departure
+
+
+async def send(number: signal.Signals) -> None:
+    """Signal this process and let its loop, which hears of it through a pipe, take note."""
+    heard = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, heard.set)
+    os.kill(os.getpid(), number)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    await heard.wait()
+
+
+async def test_sigterm_tells_the_daemon_that_the_node_goes_away(folder: Path) -> None:
+    node, departure = departing(folder)
+    assert node.state(ready=True).leave_in_s == 0.0
+    node.changed.clear()
+    await send(signal.SIGTERM)
+    assert 0 < node.state(ready=True).leave_in_s <= GRACE_S
+    assert node.changed.is_set()
+    assert not departure.due.is_set()
+
+
+async def test_a_second_signal_ends_at_once(folder: Path) -> None:
+    _, departure = departing(folder)
+    await send(signal.SIGTERM)
+    await send(signal.SIGTERM)
+    assert departure.due.is_set()
+    assert departure.hurried.is_set()
+
+
+async def test_the_end_of_the_grace_period_ends_at_once(folder: Path) -> None:
+    _, departure = departing(folder, grace_s=0.01)
+    await send(signal.SIGTERM)
+    await until(departure.hurried.is_set, "the grace period is over")
+    assert departure.due.is_set()
+
+
+@pytest.mark.parametrize(
+    ("number", "ranks", "grace_s"),
+    [(signal.SIGINT, 1, GRACE_S), (signal.SIGTERM, 0, GRACE_S), (signal.SIGTERM, 1, 0.0)],
+    ids=["sigint", "no ranks", "no grace"],
+)
+async def test_without_a_checkpoint_to_wait_for_the_agent_just_ends(
+    folder: Path, number: signal.Signals, ranks: int, grace_s: float
+) -> None:
+    node, departure = departing(folder, ranks=ranks, grace_s=grace_s)
+    await send(number)
+    assert departure.due.is_set()
+    assert not departure.hurried.is_set()
+    assert node.state(ready=True).leave_in_s == 0.0

@@ -1,0 +1,291 @@
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from holdfast_cli.checkpoint_drill import differences
+from holdfast_cli.checkpoint_find import FoundCheckpoint, find_checkpoints
+from holdfast_cli.checkpoint_view import checkpoint_as_json
+from holdfast_cli.main import app
+from holdfast_cli.tensor_file import open_file
+from holdfast_proto.checkpoint.durable import write_file
+from holdfast_proto.checkpoint.manifest import MANIFEST, load_manifest
+from holdfast_proto.checkpoint.shard_index import index_path, load_index, shard_path
+
+LAYOUTS = "tests/trainer_hooks/layouts.py"
+STEP = 2
+PIPELINE, SHARDED = "pp2-dp2", "tp2-dp2"
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=False, cwd=Path.cwd()
+    )
+
+
+def checkpoint(*arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "160"}).invoke(app, ("checkpoint", *map(str, arguments)))
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real checkpoints of step 2, written by four ranks in two layouts each."""
+    folder = tmp_path_factory.mktemp("worlds")
+    done = run_python(LAYOUTS, str(folder), PIPELINE, SHARDED)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def saved(worlds: Path) -> Callable[[str], Path]:
+    return lambda layout: worlds / f"folder of {layout}" / "checkpoints"
+
+
+@pytest.fixture
+def copy(tmp_path: Path, saved: Callable[[str], Path]) -> Path:
+    """Checkpoints that a test may change."""
+    source = saved(SHARDED) / "step-00000002"
+    target = tmp_path / "checkpoints" / source.name
+    target.mkdir(parents=True)
+    for path in source.iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+    return target.parent
+
+
+def flip_a_byte(folder: Path, rank: int, name: str) -> None:
+    directory = folder / "step-00000002"
+    stored = next(tensor for tensor in load_index(directory, rank).tensors if tensor.entry.name == name)
+    assert stored.is_stored
+    data = bytearray(shard_path(directory, rank).read_bytes())
+    data[stored.stored_offset + stored.stored_bytes // 2] ^= 1
+    shard_path(directory, rank).write_bytes(data)
+
+
+def stored_by(folder: Path, rank: int) -> str:
+    """Name a tensor in the shard of ``rank``."""
+    index = load_index(folder / "step-00000002", rank)
+    return next(tensor.entry.name for tensor in index.tensors if tensor.is_stored)
+
+
+def test_list_shows_size_and_layout_and_what_is_no_checkpoint(copy: Path) -> None:
+    (copy / "step-00000007").mkdir()
+    (copy / "step-00000009").mkdir()
+    (copy / "step-00000009" / MANIFEST).write_text("{}")
+    first, unfinished, damaged = json.loads(checkpoint("list", "--checkpoints", copy, "--json").stdout)
+    assert (first["step"], first["layout"], first["stale"]) == (STEP, {"pp": 1, "dp": 2, "tp": 2}, False)
+    assert first["raw_bytes"] == load_manifest(copy / "step-00000002").raw_bytes
+    assert unfinished == {"step": 7, "problem": "it was never finished"}
+    assert "manifest.json is damaged" in damaged["problem"]
+    text = checkpoint("list", "--checkpoints", copy).stdout
+    assert "dp 2 x tp 2" in text
+    assert "it was never finished" in text
+
+
+def test_a_checkpoint_that_others_build_on_is_shown_as_kept_for_them(copy: Path) -> None:
+    (base,) = find_checkpoints(copy)
+    assert base.manifest is not None
+    builder = FoundCheckpoint(5, base.directory, replace(base.manifest, step=5, bases=(STEP,)), "")
+    assert checkpoint_as_json(base, [base, builder])["kept_for"] == [5]
+    assert checkpoint_as_json(builder, [base, builder])["bases"] == [STEP]
+
+
+def test_show_counts_the_shards_of_each_tensor_and_gives_its_whole_shape(copy: Path) -> None:
+    told = json.loads(checkpoint("show", STEP, "--checkpoints", copy, "--json").stdout)
+    tensors = {tensor["name"]: tensor for tensor in told["tensors"]}
+    assert (tensors["model/up.weight"]["global_shape"], tensors["model/up.weight"]["shards"]) == ([8, 6], 4)
+    assert (tensors["model/norm.weight"]["dtype"], tensors["model/norm.weight"]["shards"]) == ("float32", 2)
+    assert tensors["position/order"]["shards"] == 4
+    assert sum(tensor["stored_bytes"] for tensor in told["tensors"]) == told["stored_bytes"]
+    assert "model/down.weight" in checkpoint("show", "--checkpoints", copy).stdout
+
+
+def test_verify_is_content_with_what_was_written(copy: Path) -> None:
+    result = checkpoint("verify", "--checkpoints", copy)
+    assert (result.exit_code, result.stdout) == (0, "step 2: every byte is as it was written\n")
+
+
+def test_verify_names_file_and_tensor_of_every_damaged_shard(copy: Path) -> None:
+    names = [stored_by(copy, rank) for rank in (1, 3)]
+    for rank, name in zip((1, 3), names, strict=True):
+        flip_a_byte(copy, rank, name)
+    result = checkpoint("verify", "--all", "--checkpoints", copy)
+    assert result.exit_code == 1
+    first, second = result.stdout.splitlines()
+    assert f"rank-00001.shard is damaged: tensor {names[0]} " in first
+    assert f"rank-00003.shard is damaged: tensor {names[1]} " in second
+
+
+def test_verify_tells_a_lost_index_and_a_manifest_of_other_tensors(copy: Path) -> None:
+    directory = copy / "step-00000002"
+    manifest = load_manifest(directory)
+    write_file(directory / MANIFEST, replace(manifest, content_digest="0" * 32).encode())
+    assert "the manifest is that of other tensors" in checkpoint("verify", "--checkpoints", copy).stdout
+    index_path(directory, 2).unlink()
+    assert "rank-00002.json: No such file" in checkpoint("verify", "--checkpoints", copy).stdout
+
+
+def test_drill_in_another_layout_finds_every_tensor_as_it_was_saved(copy: Path) -> None:
+    done = run_python("-m", "holdfast_cli", "checkpoint", "drill", "--ranks", "2", "--checkpoints", str(copy), "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["step"], told["ranks"], told["differences"]) == (STEP, 2, [])
+    assert told["loaded_bytes"] >= load_manifest(copy / "step-00000002").raw_bytes
+
+
+def test_drill_names_the_file_and_tensor_that_cannot_be_loaded(copy: Path) -> None:
+    name = stored_by(copy, 0)
+    flip_a_byte(copy, 0, name)
+    done = run_python("-m", "holdfast_cli", "checkpoint", "drill", "--ranks", "1", "--checkpoints", str(copy))
+    assert done.returncode == 1
+    assert f"rank-00000.shard is damaged: tensor {name}" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_part_that_arrived_wrong_or_not_at_all_is_a_difference(copy: Path) -> None:
+    index = load_index(copy / "step-00000002", 1)
+    spread = [tensor for tensor in index.tensors if tensor.is_stored and tensor.entry.writer == 1]
+    lost, wrong, *good = spread
+    found = {(tensor.entry.name, tensor.entry.global_offset): tensor.digest for tensor in (wrong, *good)}
+    found[wrong.entry.name, wrong.entry.global_offset] = lost.digest
+    told = list(differences([replace(index, tensors=tuple(spread))], found))
+    assert told == [
+        f"rank 1 tensor {lost.entry.name}: was not loaded",
+        f"rank 1 tensor {wrong.entry.name}: arrived with other values than were saved",
+    ]
+
+
+@pytest.mark.parametrize("layout", [PIPELINE, SHARDED])
+@pytest.mark.parametrize("ending", ["safetensors", "pt"])
+def test_exported_weights_are_those_of_the_whole_model(
+    saved: Callable[[str], Path], worlds: Path, tmp_path: Path, layout: str, ending: str
+) -> None:
+    target = tmp_path / f"model.{ending}"
+    assert checkpoint("export", "--checkpoints", saved(layout), "--to", target).exit_code == 0
+    tensors: Any = dict(open_file(target).tensors) if ending == "safetensors" else torch.load(target, weights_only=True)
+    digests: dict[str, str] = {}
+    for rank in range(4):
+        digests |= json.loads((worlds / f"{layout}.0.{rank}.json").read_text())["tensors"]
+    from tests.trainer_hooks.layouts import digest
+
+    expected = {name.removeprefix("model/"): value for name, value in digests.items() if name.startswith("model/")}
+    assert {name: digest(tensor) for name, tensor in tensors.items()} == expected
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+
+
+def test_safetensors_files_are_read_by_the_formats_own_package(saved: Callable[[str], Path], tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    target = tmp_path / "all.safetensors"
+    assert checkpoint("export", "--all", "--checkpoints", saved(SHARDED), "--to", target).exit_code == 0
+    own = open_file(target).tensors
+    other = safetensors.load_file(target)
+    assert other.keys() == own.keys()
+    assert all(torch.equal(tensor, own[name]) for name, tensor in other.items())
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "pt"])
+def test_a_run_of_another_layout_starts_from_what_was_exported_and_imported(
+    saved: Callable[[str], Path], worlds: Path, tmp_path: Path, ending: str
+) -> None:
+    target, place = tmp_path / f"all.{ending}", tmp_path / "place"
+    exported = checkpoint("export", "--all", "--checkpoints", saved(PIPELINE), "--to", target)
+    assert exported.exit_code == 0, exported.stderr
+    arguments = ("import", target, "--into", place / "checkpoints", "--step", STEP, "--run", "run")
+    imported = checkpoint(*arguments)
+    assert imported.exit_code == 0, imported.stderr
+    assert checkpoint("verify", "--checkpoints", place / "checkpoints").exit_code == 0
+    again = checkpoint(*arguments)
+    assert "choose another --step or remove it" in again.stderr
+    (place / "dcp").symlink_to(worlds / f"folder of {PIPELINE}" / "dcp")
+    start = (
+        "from pathlib import Path; from tests.trainer_hooks.layouts import load, run_world;"
+        f"run_world(Path({str(place)!r}), 'imported', 1, 'dp2', load)"
+    )
+    done = run_python("-c", start)
+    assert done.returncode == 0, done.stderr
+    before = [json.loads((worlds / f"{PIPELINE}.0.{rank}.json").read_text()) for rank in range(4)]
+    expected = before[0]["tensors"] | before[2]["tensors"]
+    for rank in range(2):
+        started = json.loads((tmp_path / f"imported.1.{rank}.json").read_text())
+        assert started["tensors"] == expected
+        assert (started["position"], started["drawn"]) == ([1, [1, 1, 1]], before[0]["drawn"])
+
+
+def test_weights_of_strangers_become_the_model_of_a_run(tmp_path: Path) -> None:
+    source = tmp_path / "weights.pt"
+    torch.save({"weight": torch.arange(6.0).view(2, 3), "bias": torch.zeros(0)}, source)
+    assert checkpoint("import", source, "--into", tmp_path, "--step", 0, "--run", "new").exit_code == 0
+    target = tmp_path / "again.safetensors"
+    assert checkpoint("export", 0, "--checkpoints", tmp_path, "--to", target).exit_code == 0
+    tensors = open_file(target).tensors
+    assert torch.equal(tensors["weight"], torch.arange(6.0).view(2, 3))
+    assert tensors["bias"].shape == (0,)
+    assert load_manifest(tmp_path / "step-00000000").run == "new"
+
+
+def test_a_dtype_that_safetensors_lacks_goes_through_pt_only(tmp_path: Path) -> None:
+    source, target = tmp_path / "weights.pt", tmp_path / "again.pt"
+    weight = torch.complex(torch.arange(3.0).double(), torch.ones(3).double())
+    torch.save({"phase": weight, "scale": torch.tensor(2.5)}, source)
+    assert checkpoint("import", source, "--into", tmp_path, "--step", 0, "--run", "new").exit_code == 0
+    assert checkpoint("export", "--checkpoints", tmp_path, "--to", target).exit_code == 0
+    found = torch.load(target, weights_only=True)
+    assert torch.equal(found["phase"], weight)
+    assert found["scale"].item() == 2.5
+    refused = checkpoint("export", "--checkpoints", tmp_path, "--to", tmp_path / "x.safetensors")
+    assert "phase: safetensors has no dtype complex128: export to a .pt file instead" in refused.stderr
+    assert not (tmp_path / "x.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("list", "--checkpoints", "/no/such"), "name the directory of a run's checkpoints with --checkpoints"),
+        (("show", "--checkpoints", "{empty}"), "take one with `holdfast checkpoint now`"),
+        (("show", 5, "--checkpoints", "{copy}"), "holds no checkpoint of step 5"),
+        (("verify", 5, "--all", "--checkpoints", "{copy}"), "leave one out"),
+        (("export", "--checkpoints", "{copy}", "--to", "{empty}/x.bin"), "end it with .safetensors or .pt"),
+        (("export", "--checkpoints", "{copy}", "--to", "/no/such/x.pt"), "name a place with room"),
+        (("import", "{empty}/x.pt", "--into", "{empty}", "--step", 1, "--run", "r"), "name a file that you can read"),
+        (("import", LAYOUTS, "--into", "{empty}", "--step", 1, "--run", "r"), "give it the ending"),
+    ],
+)
+def test_errors_are_one_line_with_the_fix(
+    arguments: tuple[object, ...], message: str, copy: Path, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    result = checkpoint(*(str(word).format(copy=copy, empty=empty) for word in arguments))
+    assert result.exit_code != 0
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "pt"])
+def test_a_file_that_is_something_else_is_refused(ending: str, tmp_path: Path) -> None:
+    source = tmp_path / f"x.{ending}"
+    for contents in (b"", b"not tensors, but long enough for a header", b"\x02\0\0\0\0\0\0\0[]"):
+        source.write_bytes(contents)
+        result = checkpoint("import", source, "--into", tmp_path, "--step", 1, "--run", "r")
+        assert result.exit_code == 1
+        assert f"{source} " in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+def test_export_of_a_damaged_checkpoint_names_the_tensor_and_leaves_no_file(copy: Path, tmp_path: Path) -> None:
+    names = {tensor.entry.name: tensor for tensor in load_index(copy / "step-00000002", 0).tensors if tensor.is_stored}
+    name = next(name for name in names if name.startswith("model/"))
+    flip_a_byte(copy, 0, name)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    result = checkpoint("export", "--checkpoints", copy, "--to", folder / "model.pt")
+    assert result.exit_code == 1
+    assert f"tensor {name} " in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert list(folder.iterdir()) == []
