@@ -18,6 +18,7 @@ class ConfigurationError(CommandError):
 class InterruptionError(CommandError):
     """A signal asked the command to end. ``exit_code`` follows the shells' 128 + signal."""
 
-    def __init__(self, signal_number: int) -> None:
-        super().__init__("interrupted: everything that this command had started was stopped")
+    def __init__(self, signal_number: int, reason: str = "") -> None:
+        ended = "interrupted: everything that this command had started was stopped"
+        super().__init__(f"{ended}; {reason}" if reason else ended)
         self.exit_code = 128 + signal_number

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.checkpoint_differences import differences
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.local_run import LocalRun
@@ -59,8 +60,10 @@ class Runs:
     mark: str
     """In the environment of every process of these runs."""
 
-    def options(self, name: str, *, steps: int = STEPS, **changes: object) -> LocalRunOptions:
-        command = ("python", "-m", "paced", "--config", str(self.config), "--train.steps", str(steps))
+    def options(
+        self, name: str, *, steps: int = STEPS, flags: tuple[str, ...] = (), **changes: object
+    ) -> LocalRunOptions:
+        command = ("python", "-m", "paced", "--config", str(self.config), "--train.steps", str(steps), *flags)
         settings: dict[str, object] = {
             "ranks": RANKS,
             "checkpoint_every": CHECKPOINT_EVERY,
@@ -106,6 +109,10 @@ class Runs:
                     if self.mark.encode() in (entry / "environ").read_bytes():
                         found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
         return found
+
+    def checkpoints(self, name: str) -> list[int]:
+        """Steps of the checkpoints of a run, ascending."""
+        return CheckpointDirectory(self.folder / name / "checkpoints", kept=1).committed()
 
     def final_checkpoint(self, name: str, step: int = STEPS - 1) -> Path:
         return self.folder / name / "checkpoints" / f"step-{step:08}"

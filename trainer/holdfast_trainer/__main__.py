@@ -1,5 +1,9 @@
-"""``python -m holdfast_trainer [--config FILE] [--model.dim 64 ...]``: train, as one rank of a run or alone."""
+"""``python -m holdfast_trainer [--config FILE] [--model.dim 64 ...]``: train, as one rank of a run or alone.
 
+With ``--dry-run``, this one process tries a step of all ranks of the layout instead, without data or memory.
+"""
+
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -14,8 +18,14 @@ EXIT_CONFIGURATION = 78
 
 def main(arguments: Sequence[str]) -> None:
     """Train as ``arguments`` say. A wrong configuration ends the process with EXIT_CONFIGURATION."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--dry-run", action="store_true")
+    options, others = parser.parse_known_args(arguments)
     try:
-        settings = config.load(arguments, world_size=int(os.environ.get("WORLD_SIZE", "1")))
+        if options.dry_run:
+            try_layout(config.from_arguments(others))
+            return
+        settings = config.load(others, world_size=int(os.environ.get("WORLD_SIZE", "1")))
         text = corpus.prepare(settings.data, vocabulary=settings.model.vocabulary)
         # Not earlier: torch takes a second to import, and a wrong configuration should be told at once.
         from holdfast_trainer.device import open_device
@@ -27,6 +37,16 @@ def main(arguments: Sequence[str]) -> None:
             print(f"holdfast_trainer: {line}", file=sys.stderr)
         sys.exit(EXIT_CONFIGURATION)
     train(settings, text, device)
+
+
+def try_layout(settings: config.TrainerConfig) -> None:
+    """Print what a dry run of ``settings`` says. Raises ConfigurationError with one line per problem that it finds."""
+    from holdfast_trainer.dry_run.layout import dry_run
+
+    result = dry_run(settings)
+    if result.problems:
+        raise ConfigurationError("\n".join(result.problems))
+    print(result.summary, *(f"not tried: {line}" for line in result.not_covered), sep="\n")
 
 
 if __name__ == "__main__":

@@ -223,7 +223,10 @@ class DistributedConfig(Section):
 
 
 class TrainerConfig(BaseSettings):
-    """Train a language model. --config FILE reads a TOML file; the flags below override it."""
+    """Train a language model. --config FILE reads a TOML file; the flags below override it.
+
+    --dry-run trains nothing: this process tries a step of all ranks of the layout, without data or memory.
+    """
 
     model_config = SettingsConfigDict(
         extra="forbid",
@@ -263,29 +266,47 @@ class TrainerConfig(BaseSettings):
 
 
 def load(arguments: Sequence[str], *, world_size: int) -> TrainerConfig:
-    """Build the configuration from command-line ``arguments`` (and the file that they name).
+    """Build the configuration from command-line ``arguments`` (and the file that they name), for ``world_size`` ranks.
 
     Raises ConfigurationError with one line per problem. ``--help`` prints the flags and exits.
     """
+    config = from_arguments(arguments)
+    expect_ranks(config, world_size)
+    return config
+
+
+def from_arguments(arguments: Sequence[str]) -> TrainerConfig:
+    """Do what :func:`load` does, for as many ranks as the layout has."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", type=Path)
     known, flags = parser.parse_known_args(arguments)
-    values = _read_toml(known.config) if known.config else {}
-    try:
-        config = TrainerConfig(_cli_parse_args=flags, **values)  # type: ignore[call-arg]
-    except ValidationError as error:
-        raise ConfigurationError("\n".join(_explain(error))) from None
-    except SettingsError as error:
-        raise ConfigurationError(str(error)) from None
+    return build(flags, read_file(known.config) if known.config else {})
+
+
+def expect_ranks(config: TrainerConfig, world_size: int) -> None:
+    """Raise ConfigurationError unless the layout is one of ``world_size`` ranks."""
     if config.parallel.ranks != world_size:
         raise ConfigurationError(
             f"parallel.dp x parallel.cp x parallel.tp x parallel.pp is {config.parallel.ranks}, but {world_size} ranks "
             "were started: change [parallel] or --ranks"
         )
-    return config
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def build(flags: Sequence[str], values: dict[str, Any]) -> TrainerConfig:
+    """Build the configuration from ``values``, table by table, and ``flags``, which override them.
+
+    Raises ConfigurationError with one line per problem.
+    """
+    try:
+        return TrainerConfig(_cli_parse_args=list(flags), **values)  # type: ignore[call-arg]
+    except ValidationError as error:
+        raise ConfigurationError("\n".join(explain(error))) from None
+    except SettingsError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return what is in the TOML file at ``path``, unchecked. Raises ConfigurationError if it is none."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -294,7 +315,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"--config {path}: not a TOML file: {error}") from None
 
 
-def _explain(error: ValidationError) -> list[str]:
+def explain(error: ValidationError) -> list[str]:
     """Return one line per problem that pydantic found."""
     lines: list[str] = []
     for problem in error.errors():

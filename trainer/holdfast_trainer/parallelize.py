@@ -28,11 +28,13 @@ from holdfast_trainer.zero import apply_fully_sharded
 def parallelize(config: TrainerConfig, mesh: Mesh, device: torch.device) -> ModelParts:
     """Return this rank's parts of the model, initialised, on ``device``. All ranks must call it."""
     stages = held_stages(config, mesh.index("pp"))
-    return ModelParts(stages, tuple(make_part(config, mesh, stage, device) for stage in stages))
+    parts = ModelParts(stages, tuple(make_part(config, mesh, stage, device) for stage in stages))
+    initialise(parts, config, device)
+    return parts
 
 
 def make_part(config: TrainerConfig, mesh: Mesh, stage: Stage, device: torch.device) -> Transformer:
-    """Return one pipeline stage.
+    """Return one pipeline stage that is going to compute on ``device``, without memory for its weights.
 
     Pipeline first, then tensor parallelism within the stage, then sharding of what is left over dp and cp; weights
     come into being only once each rank knows which part of them is its own.
@@ -55,9 +57,14 @@ def make_part(config: TrainerConfig, mesh: Mesh, stage: Stage, device: torch.dev
     whole_graphs = not config.model.experts and mesh.size("cp") == 1
     apply_to_blocks(model.layers.values(), config.memory, whole_graphs=whole_graphs)
     apply_fully_sharded(model, config, mesh)
-    model.initialise(state_device(config.memory, device), seed=config.train.seed)
-    move_buffers(model, device)
     return model
+
+
+def initialise(parts: ModelParts, config: TrainerConfig, device: torch.device) -> None:
+    """Allocate the weights of ``parts`` and fill them from the seed."""
+    for module in parts.modules:
+        module.initialise(state_device(config.memory, device), seed=config.train.seed)
+        move_buffers(module, device)
 
 
 def apply_tensor_parallel(model: Transformer, mesh: Mesh, config: ParallelConfig) -> None:

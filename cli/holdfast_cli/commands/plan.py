@@ -31,6 +31,9 @@ def plan(
     network_gbps: Annotated[
         float | None, typer.Option("--link-gbps", help="Gbit/s one way between nodes, for each GPU.", min=0.001)
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Try a training step of the layout's ranks here, without GPU or memory.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Say what a layout needs and costs before it is launched; with --gpus, which layouts fit, the fastest first.
@@ -40,10 +43,17 @@ def plan(
     holdfast plan --config run.toml --parallel.dp 4
 
     holdfast plan --model 70b --gpus 64 --gpu h100 --parallel.tp 8
+
+    holdfast plan --config run.toml --dry-run
     """
     import holdfast_hooks
 
+    if dry_run and gpus is not None:
+        raise ConfigurationError("--dry-run tries one layout, but --gpus searches many: leave out one of them")
     try:
+        if dry_run:
+            _try_layout(config, model, context.args, json=json)
+            return
         cluster = _cluster(gpu, gpus_per_node, node_gbps, network_gbps)
         if gpus is None:
             _plan_layout(config, model, context.args, cluster, json=json)
@@ -60,6 +70,13 @@ def _cluster(gpu: str, gpus_per_node: int, node_gbps: float | None, network_gbps
         raise ConfigurationError(f"--gpu {gpu}: not a known kind: take one of {', '.join(GPUS)}")
     kind = GPUS[gpu]
     return Cluster(kind, gpus_per_node, node_gbps or kind.node_gbps, network_gbps or kind.network_gbps)
+
+
+def _try_layout(config: Path | None, model: str | None, flags: list[str], *, json: bool) -> None:
+    from holdfast_cli.dry_run import tell_dry_run
+    from holdfast_trainer.planning.settings import load_layout
+
+    tell_dry_run(load_layout(config, model, flags), json=json)
 
 
 def _plan_layout(config: Path | None, model: str | None, flags: list[str], cluster: "Cluster", *, json: bool) -> None:

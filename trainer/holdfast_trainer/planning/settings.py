@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_settings import SettingsError
 
 from holdfast_hooks import ConfigurationError
-from holdfast_trainer.config import ParallelConfig, TrainerConfig, _explain, _read_toml
+from holdfast_trainer.config import ParallelConfig, TrainerConfig, build, explain, read_file
 from holdfast_trainer.planning.presets import PRESETS
 from holdfast_trainer.planning.search import Settings
 
@@ -19,7 +18,7 @@ def load_layout(path: Path | None, preset: str | None, flags: Sequence[str]) -> 
 
     Raises ConfigurationError with one line per problem.
     """
-    return _build(_values(path, preset), flags)
+    return build(flags, _values(path, preset))
 
 
 def load_search(
@@ -35,23 +34,14 @@ def load_search(
     try:
         parallel = ParallelConfig.model_validate(layout)
     except ValidationError as error:
-        raise ConfigurationError("\n".join(f"parallel.{line}" for line in _explain(error))) from None
-    config = _build(values, others)
+        raise ConfigurationError("\n".join(f"parallel.{line}" for line in explain(error))) from None
+    config = build(others, values)
     fixed = {"checkpointing"} if any(re.match(r"--memory\.checkpointing\b", flag) for flag in others) else set()
     return config, parallel.model_dump(include=set(layout)), config.memory.model_dump(include=fixed)
 
 
-def _build(values: dict[str, Any], flags: Sequence[str]) -> TrainerConfig:
-    try:
-        return TrainerConfig(_cli_parse_args=list(flags), **values)  # type: ignore[call-arg]
-    except ValidationError as error:
-        raise ConfigurationError("\n".join(_explain(error))) from None
-    except SettingsError as error:
-        raise ConfigurationError(str(error)) from None
-
-
 def _values(path: Path | None, preset: str | None) -> dict[str, Any]:
-    values = _read_toml(path) if path else {}
+    values = read_file(path) if path else {}
     if preset is None:
         return values
     if preset not in PRESETS:

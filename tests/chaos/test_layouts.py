@@ -1,0 +1,96 @@
+"""Runs that are ended in one layout and go on in another: from the checkpointed step, with the same losses."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast_agent.checkpoint_differences import differences
+from holdfast_cli.local_run import LocalRun
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
+from tests.chaos.conftest import PATIENCE_S, Runs, until
+
+STEPS = 20
+CHECKPOINT_EVERY = 4
+RTOL = 1e-4
+NAME = "layouts"
+LOSS = re.compile(r"^step (\d+)  loss ([\d.]+)", re.MULTILINE)
+
+
+def layout(*, dp: int = 1, tp: int = 1, pp: int = 1, zero: int = 3) -> dict[str, Any]:
+    degrees = {"dp": dp, "tp": tp, "pp": pp, "zero": zero}
+    flags = [f"--parallel.{key}={value}" for key, value in degrees.items()]
+    return {
+        "ranks": dp * tp * pp,
+        "steps": STEPS,
+        "checkpoint_every": CHECKPOINT_EVERY,
+        "flags": (*flags, "--train.log_every=1"),
+    }
+
+
+FIRST = layout(dp=2, tp=2)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(runs: Runs) -> LocalRun:
+    """A whole run in the first layout, ended."""
+    with runs.run("uninterrupted", hurry=True, **FIRST) as local:
+        status = local.wait(timeout_s=PATIENCE_S)
+        assert status.phase == RUN_PHASE_FINISHED, status.outcome
+    return local
+
+
+@pytest.fixture(scope="module")
+def interrupted(runs: Runs) -> Path:
+    """The checkpoints of a run in the first layout that was ended before its last step."""
+    with runs.run(NAME, **FIRST) as local:
+        until(local, lambda status: status.newest_checkpoint >= CHECKPOINT_EVERY - 1)
+    return local.checkpoint_directory
+
+
+def losses(run: LocalRun) -> dict[int, float]:
+    """Step -> loss, as the ranks of the newest generation printed them."""
+    newest = max((run.paths.directory / "logs").glob("generation-*"))
+    printed = "".join(path.read_text() for path in sorted(newest.glob("rank-*.log")))
+    return {int(step): float(loss) for step, loss in LOSS.findall(printed)}
+
+
+def resumed(runs: Runs, checkpoints: Path, changes: dict[str, Any]) -> LocalRun:
+    """Let the interrupted run go on from ``checkpoints`` to its end."""
+    newest = int(max(checkpoints.glob("step-*")).name.removeprefix("step-"))
+    with runs.run(NAME, hurry=True, checkpoint_directory=checkpoints, **changes) as local:
+        status = local.wait(timeout_s=PATIENCE_S)
+        assert status.phase == RUN_PHASE_FINISHED, status.outcome
+        assert status.restarts == 0
+        assert not local.incidents()
+    assert CHECKPOINT_EVERY - 1 <= newest < STEPS - 1
+    assert list(losses(local)) == list(range(newest + 1, STEPS))
+    return local
+
+
+def test_in_the_same_layout_the_run_ends_bit_identical(
+    runs: Runs, uninterrupted: LocalRun, interrupted: Path, tmp_path: Path
+) -> None:
+    checkpoints = Path(shutil.copytree(interrupted, tmp_path / "checkpoints"))
+    resumed(runs, checkpoints, FIRST)
+    final = f"step-{STEPS - 1:08}"
+    assert differences(uninterrupted.checkpoint_directory / final, checkpoints / final) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(layout(pp=2, dp=2), id="pp 2 x dp 2"),
+        pytest.param(layout(tp=2), id="tp 2, half the ranks"),
+        pytest.param(layout(dp=2, tp=2, zero=1), id="ZeRO 1"),
+    ],
+)
+def test_in_another_layout_the_losses_are_those_of_the_uninterrupted_run(
+    runs: Runs, uninterrupted: LocalRun, interrupted: Path, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    checkpoints = Path(shutil.copytree(interrupted, tmp_path / "checkpoints"))
+    expected = losses(uninterrupted)
+    seen = losses(resumed(runs, checkpoints, other))
+    assert seen == pytest.approx({step: expected[step] for step in seen}, rel=RTOL)

@@ -1,0 +1,136 @@
+"""One rank's training step on torch's fake backend: collectives return at once, tensors have shapes but no elements."""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch._subclasses import FakeTensorMode
+from torch.distributed.tensor import DTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.data.batches import Batch
+from holdfast_trainer.dry_run.reduced import reduced, reduced_stages
+from holdfast_trainer.dry_run.stand_ins import agree_on_static_shapes, spread_tokens_evenly
+from holdfast_trainer.expert_statistics import expert_statistics
+from holdfast_trainer.loss_scaling import make_loss_scaler
+from holdfast_trainer.mesh import Mesh
+from holdfast_trainer.model_parts import ModelParts
+from holdfast_trainer.offload import offload_optimizer, state_device
+from holdfast_trainer.optimizer import make_optimizer, make_scheduler
+from holdfast_trainer.parallelize import initialise, make_part
+from holdfast_trainer.pipeline import Runner
+from holdfast_trainer.skipped_step import SkipsOnHost
+from holdfast_trainer.stages import held_stages
+from holdfast_trainer.update import update_parameters
+
+_CPU = torch.device("cpu")
+
+
+@dataclass
+class RankReport:
+    """How far a rank came."""
+
+    coordinates: dict[str, int]
+    """As of :attr:`Mesh.coordinates`; empty if there are no meshes."""
+    parameters: int = 0
+    """Elements of the parameters that the rank keeps."""
+    problem: str = ""
+    """What ended it, in one line that names the settings; empty: nothing."""
+
+
+def try_step(config: TrainerConfig, rank: int) -> RankReport:
+    """Take a step as ``rank``. Spoils the process: torch remembers meshes of one rank, wrong for every other."""
+    # What torch has to say is in the error as well.
+    warnings.simplefilter("ignore")
+    logging.disable()
+    torch.set_num_threads(1)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # host memory would be pinned for it
+    report = RankReport({})
+    try:
+        _try_step(config, rank, report)
+    except _FailedError as error:
+        report.problem = str(error)
+    return report
+
+
+def _try_step(config: TrainerConfig, rank: int, report: RankReport) -> None:
+    tried = reduced(config)
+    agree_on_static_shapes()
+    with _doing("the process groups", settings="[parallel]"):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=config.parallel.ranks)
+        mesh = Mesh.create(tried.parallel, "cpu")
+    report.coordinates = mesh.coordinates
+    with _doing("building the model", settings="[model] or [parallel]"):
+        stages = reduced_stages(config, mesh.index("pp"))
+        parts = ModelParts(stages, tuple(make_part(tried, mesh, stage, _CPU) for stage in stages))
+        report.parameters = _count_parameters(parts, config, mesh)
+    # Positions and attention's biases were made before the mode was.
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        _step(tried, mesh, parts)
+
+
+def _step(config: TrainerConfig, mesh: Mesh, parts: ModelParts) -> None:
+    """Do what the training loop does in one step with a validation."""
+    with _doing("building the model", settings="[model] or [parallel]"):
+        initialise(parts, config, _CPU)
+        for module in parts.modules:
+            spread_tokens_evenly(module, mesh)
+        optimizer = offload_optimizer(make_optimizer(parts.parameters(), config.optimizer), config.memory)
+        scheduler = make_scheduler(optimizer, config.optimizer, steps=config.train.steps)
+        scaler = make_loss_scaler(config.precision, state_device(config.memory, _CPU))
+        runner = Runner(config, mesh, parts, _CPU, scaler)
+    batch = _empty_batch(config)
+    with _doing("the forward and backward passes", settings="[model], [data] or [parallel]"):
+        runner.forward_backward(batch)
+    with _doing("the update", settings="[optimizer] or [parallel]"):
+        judged_by = None if isinstance(optimizer, SkipsOnHost) else scaler
+        clip_norm = config.optimizer.clip_norm
+        update_parameters(parts, optimizer, scheduler, judged_by, mesh, clip_norm=clip_norm, measured=True)
+        expert_statistics(config, mesh, parts)
+    with _doing("the validation", settings="[model], [data] or [parallel]"):
+        runner.evaluate(batch)
+
+
+def _empty_batch(config: TrainerConfig) -> Batch:
+    sequence = config.data.sequence // config.parallel.cp
+    tokens = torch.zeros(config.train.global_batch // config.parallel.dp, sequence, dtype=torch.int64)
+    return Batch(inputs=tokens, targets=tokens, positions=tokens[0], fingerprint=b"")
+
+
+def _count_parameters(parts: ModelParts, config: TrainerConfig, mesh: Mesh) -> int:
+    """Count for the whole model what ``parts`` have a few blocks of."""
+    total = 0
+    for whole, module in zip(held_stages(config, mesh.index("pp")), parts.modules, strict=True):
+        in_blocks = _elements(module.layers)
+        total += _elements(module) - in_blocks + in_blocks * len(whole.layers) // len(module.layers)
+    return total
+
+
+def _elements(module: torch.nn.Module) -> int:
+    return sum(
+        (parameter.to_local() if isinstance(parameter, DTensor) else parameter).numel()
+        for parameter in module.parameters()
+    )
+
+
+class _FailedError(Exception):
+    """A part of the step went wrong; the message is for the user."""
+
+
+@contextmanager
+def _doing(activity: str, *, settings: str) -> Iterator[None]:
+    """Turn whatever goes wrong into one line about ``activity``, which ``settings`` decide on."""
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        words = " ".join(str(cause).split()) or "no reason given"
+        raise _FailedError(f"{activity}: {type(cause).__name__}: {words}: change {settings}") from error
