@@ -129,16 +129,25 @@ def sweep(layouts: Sequence[Layout]) -> list[Layout]:
 def sample(layouts: Sequence[Layout]) -> list[Layout]:
     """Return a few layouts that stand for the rest: in them every setting has each of its values.
 
-    Each two values of two settings occur together, if they can, up to degrees of four; larger ones, which cost most,
+    Each two values of two settings occur together, if they can, up to degrees of two; larger ones, which cost most,
     occur once.
     """
-    small = [layout for layout in layouts if max(_degrees(layout)) <= 4]
-    large = {_degrees(layout): layout for layout in layouts if max(_degrees(layout)) > 4}
-    return [*pairwise_cover(small), *large.values()]
+    small = pairwise_cover([layout for layout in layouts if max(layout.dp, layout.tp, layout.pp, layout.cp) <= 2])
+    return [*small, *value_cover(layouts, covered=small)]
 
 
-def _degrees(layout: Layout) -> tuple[int, ...]:
-    return layout.dp, layout.tp, layout.pp, layout.cp
+def value_cover(layouts: Sequence[Layout], *, covered: Sequence[Layout]) -> list[Layout]:
+    """Return layouts that have the values which no setting has in ``covered``, as few as a greedy choice finds."""
+    missing = _values(layouts) - _values(covered)
+    chosen = []
+    while missing:
+        chosen.append(max(layouts, key=lambda layout: len(missing & _values([layout]))))
+        missing -= _values(chosen)
+    return chosen
+
+
+def _values(layouts: Sequence[Layout]) -> set[tuple[str, Any]]:
+    return {setting for layout in layouts for setting in asdict(layout).items()}
 
 
 def pairwise_cover(layouts: Sequence[Layout]) -> list[Layout]:
