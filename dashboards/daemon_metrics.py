@@ -2,7 +2,7 @@
 
 from dashboards.metric import counter, gauge, histogram
 
-RUN_STATES = ("waiting", "starting", "running", "gathering", "stopping", "finished", "failed")
+RUN_STATES = ("waiting", "starting", "running", "leaving", "gathering", "stopping", "finished", "failed")
 RANK_STATES = ("starting", "running", "exited", "stalled")
 RESTART_REASONS = ("dead_rank", "hung_collective", "mismatched_order", "transport", "lost_node")
 INCIDENT_KINDS = (

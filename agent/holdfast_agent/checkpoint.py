@@ -17,6 +17,7 @@ from pathlib import Path
 from holdfast_agent.leftovers import remove_leftovers
 from holdfast_proto.checkpoint.durable import NewFile, flush_directory, make_directory, remove_file, write_file
 from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors, write_errors
+from holdfast_proto.checkpoint.keeping import kept_reason
 from holdfast_proto.checkpoint.manifest import (
     MANIFEST,
     Manifest,
@@ -33,7 +34,10 @@ _logger = logging.getLogger(__name__)
 
 
 class CheckpointDirectory:
-    """The checkpoints of a run below ``path``, of which the newest ``kept`` are kept (at least one)."""
+    """The checkpoints of a run below ``path``, of which the newest ``kept`` are kept (at least one).
+
+    Beyond that stay those that are marked (``holdfast_proto.checkpoint.keeping``) and what others build on.
+    """
 
     def __init__(self, path: Path, kept: int) -> None:
         if kept < 1:
@@ -135,9 +139,11 @@ class CheckpointDirectory:
                 remove_file(self.step_directory(step) / MANIFEST)
                 flush_directory(self.step_directory(step))
             kept = {*sorted(own.keys() - abandoned)[-self.kept :], newest.step}
-            needed = {base for manifest in manifests.values() for base in manifest.bases if manifest.step in kept}
+            marked = {step for step in own if kept_reason(self.step_directory(step)) is not None}
+            staying = kept | marked
+            needed = {base for manifest in manifests.values() for base in manifest.bases if manifest.step in staying}
             others = self._step_directories().keys() - manifests.keys()
-            superfluous = (own.keys() - abandoned - kept) | self._lost(others, newest, kept)
+            superfluous = (own.keys() - abandoned - staying) | self._lost(others, newest, kept)
             # Newest first: what builds on another goes before it.
             for step in sorted(superfluous - needed, reverse=True):
                 _remove(self.step_directory(step))

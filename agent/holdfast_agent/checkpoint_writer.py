@@ -16,6 +16,7 @@ from holdfast_agent.priority import lower_priority
 from holdfast_agent.restore import StartingPoint, slot_for
 from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.keeping import keep
 from holdfast_proto.snapshot import Header, SlotState
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -87,6 +88,11 @@ class CheckpointWriter:
             task = asyncio.get_running_loop().create_task(self._write(rank, step, world_size))
             self._pending[rank, step] = task
 
+    def persist(self, rank: int, step: int, world_size: int) -> None:
+        """Write a checkpoint's shard from a snapshot in memory that was not meant for one."""
+        self._memory.pin(rank, step)
+        self.schedule_pinned(rank, world_size)
+
     def schedule_pinned(self, rank: int, world_size: int) -> None:
         """Write what a rank pinned before it could say so."""
         for path in self._memory.slots(rank):
@@ -157,6 +163,17 @@ class CheckpointWriter:
         self.counters.failures += 1
         log.error("checkpoint of step %d failed: %s", step, reason)
         self._emit(store.Event(checkpoint_failed=store.CheckpointFailed(step=step, reason=reason)))
+
+    async def keep(self, step: int, reason: str) -> None:
+        """Keep the checkpoint of ``step`` beyond its time; one line is told if that cannot be done."""
+        loop = asyncio.get_running_loop()
+        try:
+            # On the thread that removes old ones, which then looks either before or after.
+            await loop.run_in_executor(self._thread, keep, self._directory.step_directory(step), reason)
+        except CheckpointError as error:
+            log.error("checkpoint of step %d cannot be kept: %s", step, error)
+            failed = store.CheckpointFailed(step=step, reason=f"it cannot be kept: {error}")
+            self._emit(store.Event(checkpoint_failed=failed))
 
     def committed_directory(self, step: int) -> Path | None:
         """Return the directory of the checkpoint of ``step``, if one is known to be committed."""

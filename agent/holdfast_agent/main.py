@@ -5,7 +5,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Coroutine
@@ -17,6 +16,7 @@ from prometheus_client.registry import CollectorRegistry
 from holdfast_agent import processes, record, session
 from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.checkpoint_writer import CheckpointWriter
+from holdfast_agent.departure import Departure
 from holdfast_agent.metrics import AgentCollector
 from holdfast_agent.node import Node
 from holdfast_agent.options import AgentOptions
@@ -39,11 +39,10 @@ PUBLISH_TICKS = 2
 SPEC_PATIENCE_S = 30.0
 DRAIN_PATIENCE_S = 120.0
 LEAVE_PATIENCE_S = 2.0
-FINISHED = "finished"
 
 
 def main(options: AgentOptions) -> int:
-    """Run an agent; return its exit code: 0 if the run finished, 1 if it did not, 78 if a setting is wrong."""
+    """Run an agent; return its exit code: 0 if the run finished or stopped as planned, 78 for a wrong setting."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s agent %(levelname)s %(message)s", stream=sys.stderr)
     try:
         return asyncio.run(_serve(options))
@@ -63,7 +62,14 @@ async def _serve(options: AgentOptions) -> int:
     memory = SnapshotMemory(options.shm_directory, options.directory / "slots", spec.run, options.node)
     checkpoints = CheckpointDirectory(options.directory.joinpath(spec.checkpoint_directory), kept=spec.checkpoints_kept)
     checkpoints.check_writable()
-    writer = CheckpointWriter(memory, checkpoints, spec.run, link.emit)
+    writer = CheckpointWriter(
+        memory,
+        checkpoints,
+        spec.run,
+        link.emit,
+        full_every=options.checkpoint_full_every,
+        writers=spec.ranks_per_node,
+    )
     node = Node(options, spec, link, memory, writer)
     supervisor = Supervisor(node)
     if saved is not None and saved.instance == spec.instance:
@@ -76,6 +82,7 @@ async def _serve(options: AgentOptions) -> int:
     try:
         return await _run(options, node, supervisor)
     finally:
+        writer.close()
         os.close(lock)
 
 
@@ -97,9 +104,8 @@ async def _run(options: AgentOptions, node: Node, supervisor: Supervisor) -> int
     metrics_port = _serve_metrics(options, node, supervisor)
     server = await session.serve(node, options.session_socket)
     orders = Orders(node, supervisor)
-    terminated = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, terminated.set)
+    departure = Departure(node, options.preemption_grace_s)
+    departure.listen()
     endpoint = {"pid": os.getpid(), "metrics_port": metrics_port, "socket": str(options.session_socket)}
     _write_endpoint(options, endpoint)
     jobs: list[Coroutine[None, None, None]] = [
@@ -110,11 +116,11 @@ async def _run(options: AgentOptions, node: Node, supervisor: Supervisor) -> int
         node.writer.refresh(),
     ]
     tasks: list[asyncio.Future[Any]] = [asyncio.create_task(job) for job in jobs]
-    ends: list[asyncio.Future[Any]] = [asyncio.create_task(terminated.wait()), orders.finished]
+    ends: list[asyncio.Future[Any]] = [asyncio.create_task(departure.due.wait()), orders.finished]
     done, _ = await asyncio.wait([*tasks, *ends], return_when=asyncio.FIRST_COMPLETED)
-    outcome = orders.finished.result() if orders.finished.done() else "terminated"
-    log.info("ending: %s", outcome)
-    await _end(node, supervisor, outcome)
+    order = orders.finished.result() if orders.finished.done() else store.FinishRun(outcome="terminated")
+    log.info("ending: %s", order.outcome)
+    await _end(node, supervisor, order.patience_s or DRAIN_PATIENCE_S, departure.hurried)
     for job_or_end in (*tasks, *ends):
         await redis_client.end(job_or_end)
     await server.stop(grace=None)
@@ -122,7 +128,7 @@ async def _run(options: AgentOptions, node: Node, supervisor: Supervisor) -> int
     options.endpoint_file.unlink(missing_ok=True)
     for task in done:
         task.result()  # a job ends by an error of ours alone: show it
-    return 0 if outcome == FINISHED else 1
+    return 0 if order.succeeded else 1
 
 
 async def _tick(node: Node, supervisor: Supervisor) -> None:
@@ -142,10 +148,14 @@ async def _tick(node: Node, supervisor: Supervisor) -> None:
             await node.link.publish_state(node.state(ready=supervisor.parent.is_ready), node.spec)
 
 
-async def _end(node: Node, supervisor: Supervisor, outcome: str) -> None:
+async def _end(node: Node, supervisor: Supervisor, patience_s: float, hurried: asyncio.Event) -> None:
     """Leave nothing behind: ranks, checkpoints under way, snapshot memory, warm parent."""
     await supervisor.stop()
-    await node.writer.drain(DRAIN_PATIENCE_S)
+    written = asyncio.create_task(node.writer.drain(patience_s))
+    hurry = asyncio.create_task(hurried.wait())
+    await asyncio.wait([written, hurry], return_when=asyncio.FIRST_COMPLETED)
+    for task in (written, hurry):
+        await redis_client.end(task)
     await node.link.flush(patience_s=2.0)
     node.memory.remove_all()
     await _dismiss(supervisor.parent)

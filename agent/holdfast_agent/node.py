@@ -15,6 +15,9 @@ from holdfast_agent.summaries import StepSummaries
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
+_LEAST_LEAVE_S = 0.001
+"""0 would say that the node stays."""
+
 
 class Node:
     """The state of one node. Every method runs on the agent's event loop; none blocks."""
@@ -36,6 +39,8 @@ class Node:
         self.fence = 0
         self.start_order = store.StartGeneration()
         self.ranks: dict[int, Rank] = {}
+        self.leave_by_s: float | None = None
+        """When this node goes away (monotonic); None: it stays."""
         self.failed_generation = 0
         self.failure = ""
         self.reports_total = 0
@@ -163,4 +168,8 @@ class Node:
             incarnation=self._incarnation,
             failed_generation=self.failed_generation,
             failure=self.failure,
+            leave_in_s=self._leave_in_s(),
         )
+
+    def _leave_in_s(self) -> float:
+        return 0.0 if self.leave_by_s is None else max(_LEAST_LEAVE_S, self.leave_by_s - time.monotonic())

@@ -22,6 +22,10 @@ class AgentOptions:
     metrics_address: str = "127.0.0.1"
     metrics_port: int = 0
     """0: the kernel chooses."""
+    preemption_grace_s: float = 30.0
+    """From SIGTERM to the end of the run, for a last checkpoint; 0: end at once."""
+    checkpoint_full_every: int = 8
+    """Every so many checkpoints one that can be read alone; those between are stored as differences to it."""
 
     @property
     def node_directory(self) -> Path:

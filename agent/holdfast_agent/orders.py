@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 
 from holdfast_agent import evidence
 from holdfast_agent.node import Node
@@ -22,8 +23,8 @@ class Orders:
         self._supervisor = supervisor
         self._seen: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.finished: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """The run's outcome, once the daemon has ended it."""
+        self.finished: asyncio.Future[store.FinishRun] = asyncio.get_running_loop().create_future()
+        """How the daemon has ended the run, once it has."""
 
     async def handle(self, command: store.NodeCommand, stream_id: str) -> None:
         """Obey or refuse one command."""
@@ -62,12 +63,17 @@ class Orders:
                 captured = await self._gather(command.gather_evidence)
                 node.link.emit(store.Event(generation=command.generation, evidence_captured=captured))
             case "take_checkpoint":
-                task = asyncio.create_task(self._take_checkpoint(command.take_checkpoint.step))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._begin(self._take_checkpoint(command.take_checkpoint.step))
+            case "keep_checkpoint":
+                self._begin(node.writer.keep(command.keep_checkpoint.step, command.keep_checkpoint.reason))
+            case "persist_snapshot":
+                for rank in node.ranks:
+                    node.writer.persist(rank, command.persist_snapshot.step, node.start_order.world_size)
             case "finish":
                 if not self.finished.done():
-                    self.finished.set_result(command.finish.outcome)
+                    self.finished.set_result(command.finish)
+            case "leave":
+                self._leave(command.leave.step)
 
     async def _gather(self, order: store.GatherEvidence) -> store.EvidenceCaptured:
         try:
@@ -75,6 +81,18 @@ class Orders:
         except OSError as error:
             log.error("evidence of %s cannot be kept: %s", order.incident, error)
             return store.EvidenceCaptured(incident=order.incident)
+
+    def _begin(self, job: Coroutine[None, None, None]) -> None:
+        """Do something that takes a while beside the next orders."""
+        task = asyncio.create_task(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _leave(self, step: int) -> None:
+        """Have every rank leave its training loop at the end of ``step``; the daemon sees whether it does."""
+        for rank in self._node.ranks.values():
+            if rank.is_alive:
+                self._node.command(rank, session.RankCommand(stop_at=session.StopAt(step=step)))
 
     async def _take_checkpoint(self, step: int) -> None:
         """Ask every rank for a persistent snapshot at the end of ``step``; all must take it, or none counts."""

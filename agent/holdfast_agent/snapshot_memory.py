@@ -121,6 +121,17 @@ class SnapshotMemory:
         found = [(header.persist, path) for path, header in self._complete(rank) if header.step == step]
         return max(found)[1] if found else None
 
+    def pin(self, rank: int, step: int) -> None:
+        """Take the slot with the complete snapshot of ``step`` from ``rank``, if there is one.
+
+        A rank that goes on at this very moment may have begun to overwrite it, or pin another step in its place:
+        what is pinned in the end is for the caller to see.
+        """
+        path = self.slot_holding(rank, step)
+        if path is not None:
+            with Slot(path) as slot:
+                slot.set_persist(True)
+
     def release(self, rank: int, step: int) -> None:
         """Hand the slots that are pinned for the checkpoint of ``step`` back to ``rank``."""
         for path, header in self._complete(rank):

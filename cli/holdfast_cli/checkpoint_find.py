@@ -6,6 +6,7 @@ from pathlib import Path
 
 from holdfast_cli.errors import CommandError
 from holdfast_proto.checkpoint.errors import CheckpointUnreadable
+from holdfast_proto.checkpoint.keeping import kept_reason
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
 
 _STEP = re.compile(r"step-(\d{8,})")
@@ -20,6 +21,8 @@ class FoundCheckpoint:
     manifest: Manifest | None
     problem: str
     """Why there is no manifest; empty if there is one."""
+    kept: str = ""
+    """Why it stays until it is released; empty: it goes when its time has come."""
 
 
 def find_checkpoints(path: Path) -> list[FoundCheckpoint]:
@@ -65,9 +68,9 @@ def _look(step: int, directory: Path) -> FoundCheckpoint:
     if not (directory / MANIFEST).exists():
         return FoundCheckpoint(step, directory, None, "it was never finished")
     try:
-        manifest = load_manifest(directory)
+        manifest, kept = load_manifest(directory), kept_reason(directory)
     except CheckpointUnreadable as error:
         return FoundCheckpoint(step, directory, None, str(error))
     if manifest.step != step:
         return FoundCheckpoint(step, directory, None, f"{directory / MANIFEST} is the manifest of step {manifest.step}")
-    return FoundCheckpoint(step, directory, manifest, "")
+    return FoundCheckpoint(step, directory, manifest, "", kept or "")

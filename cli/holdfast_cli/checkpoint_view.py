@@ -86,6 +86,7 @@ def checkpoint_as_json(checkpoint: FoundCheckpoint, found: Sequence[FoundCheckpo
         "layout": _layout(checkpoint),
         "bases": list(manifest.bases),
         "kept_for": _builders(checkpoint, found),
+        "kept": checkpoint.kept,
         "stale": manifest.stale,
         "content_digest": manifest.content_digest,
     }
@@ -127,6 +128,8 @@ def _row(checkpoint: FoundCheckpoint, manifest: Manifest, builders: Sequence[int
     state = ["stale"] if manifest.stale else []
     if builders:
         state.append(f"kept for step{'s' if len(builders) > 1 else ''} {', '.join(map(str, builders))}")
+    if checkpoint.kept:
+        state.append(f"kept: {checkpoint.kept}")
     return [
         bytes_text(manifest.raw_bytes),
         bytes_text(manifest.stored_bytes),

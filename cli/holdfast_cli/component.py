@@ -39,6 +39,8 @@ class ComponentSpec:
     """Added to this process's own."""
     is_final: Callable[[int], bool]
     """Whether an exit code means that the component's work is done."""
+    end_signal: signal.Signals = signal.SIGTERM
+    """Asks it to end at once."""
 
 
 class Component:
@@ -88,10 +90,10 @@ class Component:
             process.wait()
 
     def end(self, patience_s: float) -> None:
-        """End it for good: SIGTERM, and SIGKILL after ``patience_s``."""
+        """End it for good: its end signal, and SIGKILL after ``patience_s``."""
         process = self._retire()
         if process is not None:
-            end_process(process, patience_s)
+            end_process(process, patience_s, self.spec.end_signal)
 
     def wait_exit(self, patience_s: float) -> bool:
         """Wait for it to end by itself; it is not started again. Returns whether it did."""
@@ -125,7 +127,7 @@ class Component:
             with self.spec.log.open("ab") as output:
                 self._log_offset = output.tell()
                 self._process = subprocess.Popen(
-                    die_with_parent.wrap(self.spec.command),
+                    die_with_parent.wrap(self.spec.command, self.spec.end_signal),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

@@ -49,9 +49,12 @@ class ControlClient:
         response = self._call("TakeCheckpoint", control_pb2.TakeCheckpointRequest(run=self._run))
         return int(response.step)
 
-    def stop_run(self) -> None:
-        """Order the end of the run; ranks may still be alive when this returns."""
-        self._call("StopRun", control_pb2.StopRunRequest(run=self._run))
+    def stop_run(self, *, grace_s: float = 0.0) -> None:
+        """Order the end of the run, within ``grace_s`` after a last checkpoint, or at once.
+
+        Ranks may still be alive when this returns.
+        """
+        self._call("StopRun", control_pb2.StopRunRequest(run=self._run, grace_s=grace_s))
 
     def _call(self, method: str, request: Message) -> Any:
         with grpc.insecure_channel(f"unix:{self._socket}", options=_OPTIONS) as channel:

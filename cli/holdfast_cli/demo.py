@@ -121,6 +121,7 @@ class Demo:
             directory=directory,
             snapshot_every=1,
             checkpoint_every=CHECKPOINT_EVERY,
+            preemption_grace_s=0.0,  # nobody goes on with a demonstration
             preset=PRESET_FAST,
         )
 

@@ -29,6 +29,11 @@ class Interruption:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
+    @property
+    def is_one_sigterm(self) -> bool:
+        """Whether SIGTERM has come, and nothing else."""
+        return self.count == 1 and self._signal == signal.SIGTERM
+
     def check(self) -> None:
         """Raise InterruptionError if a signal has come."""
         if self.count:

@@ -20,7 +20,7 @@ def daemon_command(paths: RunPaths, store: list[str]) -> list[str]:
     return [*HOLDFAST, "daemon", *_flatten(arguments), *store]
 
 
-def agent_command(paths: RunPaths, run: str, store: list[str]) -> list[str]:
+def agent_command(paths: RunPaths, run: str, store: list[str], preemption_grace_s: float) -> list[str]:
     """Return the argv of the agent of ``run``."""
     arguments: dict[str, Path | str] = {
         "--run": run,
@@ -28,6 +28,7 @@ def agent_command(paths: RunPaths, run: str, store: list[str]) -> list[str]:
         "--directory": paths.directory,
         "--runtime-directory": paths.runtime,
         "--shm-directory": paths.memory,
+        "--preemption-grace-s": f"{preemption_grace_s:g}",
     }
     return [*HOLDFAST, "agent", *_flatten(arguments), *store]
 

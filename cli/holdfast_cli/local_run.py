@@ -15,6 +15,7 @@ from holdfast_cli.errors import CommandError
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run_options import LocalRunOptions
 from holdfast_cli.local_stack import LocalStack
+from holdfast_cli.preemption import Preemption
 from holdfast_cli.processes import identify
 from holdfast_cli.run_lock import RunLock
 from holdfast_cli.run_paths import RunPaths, make_memory_directory, make_runtime_directory, prepare_directory
@@ -53,8 +54,9 @@ def _ignore(_: RunStatus) -> None:
 class LocalRun:
     """A run on this machine. Use it with ``with``: whatever happens, nothing but its directory is left behind.
 
-    ``interruption``: signals that shall end it. Raises ConfigurationError for a setting that cannot work,
-    InterruptionError after a signal, CommandError for anything else that a user can act on.
+    ``interruption``: signals that shall end it; one SIGTERM has it stop after a last checkpoint. Raises
+    ConfigurationError for a setting that cannot work, InterruptionError after a signal, CommandError for anything
+    else that a user can act on.
     """
 
     paths: RunPaths
@@ -91,7 +93,7 @@ class LocalRun:
     def wait(self, observe: Callable[[RunStatus], None] = _ignore, timeout_s: float | None = None) -> RunStatus:
         """Wait for the end of the run and return its last status; ``observe`` sees every one before.
 
-        Raises TimeoutError after ``timeout_s``.
+        Raises TimeoutError after ``timeout_s``, InterruptionError if it was to stop and could not as planned.
         """
         started_s = time.monotonic()
         orphaned_s: float | None = None
@@ -100,7 +102,9 @@ class LocalRun:
             if status is not None:
                 observe(status)
                 if has_ended(status):
-                    return self._settle(status, observe)
+                    last = self._settle(status, observe)
+                    self._preemption.check_outcome(last)
+                    return last
             now_s = time.monotonic()
             if timeout_s is not None and now_s - started_s > timeout_s:
                 raise TimeoutError(f"run {self.options.run} has not ended within {timeout_s:g} s")
@@ -193,12 +197,13 @@ class LocalRun:
         _package_log.setLevel(logging.INFO)
         self._stack = LocalStack(self.options, self.paths, instance=self._instance, check=self._interruption.check)
         self._control = ControlClient(self.paths.control, self.options.run, timeout_s=2.0)
+        self._preemption = Preemption(self._interruption, self._control, self.options.preemption_grace_s)
         self._record = self._new_record()
         self._record.save()
 
     def _look(self) -> RunStatus | None:
         """One turn of a wait: raises what shall end it, returns the status if there is a daemon."""
-        self._interruption.check()
+        self._preemption.check()
         self._stack.raise_if_fatal()
         self._note_endpoints()
         try:
@@ -241,7 +246,7 @@ class LocalRun:
             pass
 
     def _is_hurried(self) -> bool:
-        return self._interruption.count > 1
+        return self._interruption.count > 1 or self._preemption.is_late
 
     def _outcome(self) -> str:
         status = self._last_status
@@ -291,6 +296,7 @@ class LocalRun:
             preset=options.preset,
             snapshot_every=options.snapshot_every,
             checkpoint_every=options.checkpoint_every,
+            checkpoint_every_s=60 * options.checkpoint_every_minutes,
             checkpoint_directory=str(self.checkpoint_directory),
             checkpoints_kept=options.checkpoints_kept,
             restarts_without_progress=options.restarts_without_progress,

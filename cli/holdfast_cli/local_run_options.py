@@ -24,10 +24,14 @@ class LocalRunOptions:
     """None: ``checkpoints`` in the run's folder."""
     checkpoint_every: int = 100
     """Steps; 0: on command and at the end only."""
+    checkpoint_every_minutes: float = 0.0
+    """Besides those by steps; 0: none by time."""
     snapshot_every: int = 10
     """Steps; 0: never."""
     checkpoints_kept: int = 3
     restarts_without_progress: int = 3
+    preemption_grace_s: float = 30.0
+    """From SIGTERM to the end, for a last checkpoint; 0: end at once."""
     mode: Mode = MODE_ACT
     preset: Preset = PRESET_DEFAULT
     redis_url: str | None = None
@@ -52,5 +56,11 @@ class LocalRunOptions:
                 f"--checkpoint-every {self.checkpoint_every}: use a multiple of --snapshot-every "
                 f"{self.snapshot_every}, for a checkpoint is written from a snapshot"
             )
+        for flag, value in (
+            ("--preemption-grace-s", self.preemption_grace_s),
+            ("--checkpoint-every-minutes", self.checkpoint_every_minutes),
+        ):
+            if value < 0:
+                raise ConfigurationError(f"{flag} {value:g}: use 0 or more")
         if self.redis_url is not None:
             check_url(self.redis_url)

@@ -1,6 +1,7 @@
 """The processes of a local run: Redis, daemon and agent."""
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -58,7 +59,8 @@ class LocalStack:
         self._publish(spec)
         store = local_commands.store_arguments(self.store_url, options.redis_password_file)
         self._add("daemon", local_commands.daemon_command(paths, store))
-        self._add("agent", local_commands.agent_command(paths, options.run, store), is_agent_done)
+        agent = local_commands.agent_command(paths, options.run, store, options.preemption_grace_s)
+        self._add("agent", agent, is_agent_done, signal.SIGINT)  # SIGTERM would have it wait for a last checkpoint
         for name in ("daemon", "agent"):
             self._wait_until(partial(self._has_served, name), f"the {name} does not come up", name)
 
@@ -99,13 +101,19 @@ class LocalStack:
         self._supervisor.raise_if_fatal()
 
     def close(self, patience_s: float) -> None:
-        """End all processes, the newest first: SIGTERM, and SIGKILL after ``patience_s``."""
+        """End all processes, the newest first: asked, and with SIGKILL after ``patience_s``."""
         self._supervisor.close(patience_s)
 
     def _has_served(self, name: str) -> bool:
         return name in self.endpoints() or self.component(name).done  # a very short run is over by now
 
-    def _add(self, name: str, command: list[str], is_final: Callable[[int], bool] = never) -> None:
+    def _add(
+        self,
+        name: str,
+        command: list[str],
+        is_final: Callable[[int], bool] = never,
+        end_signal: signal.Signals = signal.SIGTERM,
+    ) -> None:
         self._supervisor.add(
             ComponentSpec(
                 name=name,
@@ -113,6 +121,7 @@ class LocalStack:
                 log=self._paths.logs / f"{name}.log",
                 environment=self._environment,
                 is_final=is_final,
+                end_signal=end_signal,
             )
         )
 

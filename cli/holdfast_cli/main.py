@@ -5,7 +5,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from holdfast_cli.commands import demo, operate, plan, run, services
+from holdfast_cli.commands import checkpoint, demo, operate, plan, run, services
 from holdfast_cli.errors import CommandError
 
 
@@ -34,7 +34,7 @@ app.command(context_settings={"allow_interspersed_args": False})(run.run)
 app.command()(demo.demo)
 app.command()(operate.status)
 app.command()(operate.incidents)
-app.command()(operate.checkpoint)
+app.add_typer(checkpoint.app, name="checkpoint")
 app.command()(operate.stop)
 app.command(context_settings=plan.CONTEXT)(plan.plan)
 app.command()(services.agent)

@@ -60,10 +60,10 @@ def kill_all(processes: Iterable[ProcessIdentity], patience_s: float = 5.0) -> i
     return len(alive)
 
 
-def end_process(process: subprocess.Popen[bytes], patience_s: float) -> int:
-    """SIGTERM a child; SIGKILL it after ``patience_s``. Returns its exit code."""
+def end_process(process: subprocess.Popen[bytes], patience_s: float, end_signal: signal.Signals) -> int:
+    """Send a child ``end_signal``; SIGKILL it after ``patience_s``. Returns its exit code."""
     if process.poll() is None:
-        process.terminate()
+        process.send_signal(end_signal)
         try:
             return process.wait(patience_s)
         except subprocess.TimeoutExpired:

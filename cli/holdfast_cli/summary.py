@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from holdfast_cli.errors import CommandError
 from holdfast_cli.words import progress_line
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED
@@ -12,6 +13,26 @@ def closing_line(status: RunStatus, checkpoint_directory: Path) -> str:
     return (
         f"{status.run} finished: {progress_line(status, None)} · restarts {status.restarts} · "
         f"incidents {status.incidents} · checkpoints in {checkpoint_directory}"
+    )
+
+
+def stopped_line(status: RunStatus, checkpoint_directory: Path) -> str:
+    """Return from where a run goes on that was stopped as planned.
+
+    Raises CommandError if its last checkpoint was not committed in time.
+    """
+    from holdfast_agent.checkpoint import CheckpointDirectory
+
+    committed = CheckpointDirectory(checkpoint_directory, kept=1).committed()
+    if status.left_step not in committed:
+        newest = f"that of step {committed[-1]} is the newest" if committed else "there is none"
+        raise CommandError(
+            f"run {status.run} stopped after step {status.left_step}, but its checkpoint was not written: {newest}."
+            " Allow more time with --preemption-grace-s"
+        )
+    return (
+        f"{status.run} stopped after step {status.left_step}, as asked: with --run {status.run} it goes on from "
+        f"its last checkpoint, in {checkpoint_directory}"
     )
 
 

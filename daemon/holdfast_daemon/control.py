@@ -69,9 +69,9 @@ class ControlService(control_pb2_grpc.ControlServicer):
     async def StopRun(  # noqa: N802
         self, request: control.StopRunRequest, context: "grpc.aio.ServicerContext"
     ) -> control.StopRunResponse:
-        """End a run."""
+        """End a run, at once or after a last checkpoint."""
         shell = await self._leading(request.run, context)
-        shell.order_stop()
+        shell.order_stop(request.grace_s)
         return control.StopRunResponse()
 
 

@@ -13,6 +13,7 @@ import redis.asyncio
 
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.core import coordinator
+from holdfast_daemon.core.ending import ENDED
 from holdfast_daemon.core.model import (
     Action,
     CheckpointOrdered,
@@ -36,8 +37,6 @@ TURN_MS = 100
 RETRY_S = 0.2
 LINGER_S = 60.0
 """An ended run stays visible for so long after its last node has left."""
-
-ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
 
 
 @dataclass
@@ -121,9 +120,9 @@ class RunShell:
         self._requests.append(CheckpointRequest())
         return await future
 
-    def order_stop(self) -> None:
-        """Have the core end the run."""
-        self._requests.append(StopRequest())
+    def order_stop(self, grace_s: float = 0.0) -> None:
+        """Have the core end the run: within ``grace_s``, after a last checkpoint, or at once."""
+        self._requests.append(StopRequest(grace_s))
 
     def _is_over(self) -> bool:
         if self.state is None or not self.leads or self.state.record.phase not in ENDED or self.state.nodes:

@@ -31,6 +31,8 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         tokens_per_s=telemetry.tokens_per_s,
         ranks=[_view(state, rank) for _, rank in sorted(ranks_of(state.nodes, record.generation).items())],
     )
+    if record.HasField("left_step"):
+        status.left_step = record.left_step
     if state.incidents:
         status.newest_incident.CopyFrom(state.incidents[max(state.incidents)])
     return status

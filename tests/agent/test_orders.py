@@ -7,6 +7,7 @@ from typing import Any
 from holdfast_agent import record
 from holdfast_agent.orders import Orders
 from holdfast_agent.supervisor import Supervisor
+from holdfast_proto.snapshot import Meta, Slot
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from tests.agent.nodes import RecordedNode, begin, make_node
@@ -126,6 +127,28 @@ async def test_leaving_is_asked_of_every_rank_that_lives(folder: Path) -> None:
 
 def _drained(outbox: "asyncio.Queue[session.AgentMessage | None]") -> list[session.AgentMessage | None]:
     return [outbox.get_nowait() for _ in range(outbox.qsize())]
+
+
+async def test_a_checkpoint_that_cannot_be_kept_is_told(folder: Path) -> None:
+    desk = Desk(folder)
+    await desk.give(keep_checkpoint=store.KeepCheckpoint(step=20, reason="loss spike"))
+    await until(lambda: desk.told, "the failure is told")
+    failed = desk.node.link.emitted[0].checkpoint_failed
+    assert failed.step == 20
+    assert failed.reason.startswith("it cannot be kept")
+
+
+async def test_snapshots_in_memory_become_a_checkpoint_when_ordered(folder: Path) -> None:
+    desk = Desk(folder)
+    meta = Meta({}, ())
+    for number in desk.node.ranks:
+        with Slot(desk.node.memory.grant(number, 1 << 13, ranks_on_node=2).paths[0]) as slot:
+            slot.begin(generation=GENERATION, step=20, rank=number)
+            slot.commit(meta, data_bytes=0, persist=False)
+    await desk.give(persist_snapshot=store.PersistSnapshot(step=20))
+    await until(lambda: desk.node.writer.committed == [20], "it is committed")
+    assert desk.told == ["checkpoint_committed"]
+    desk.node.writer.close()
 
 
 @asynccontextmanager

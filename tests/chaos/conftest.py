@@ -149,7 +149,7 @@ def until(local: LocalRun | ControlClient, condition: Callable[[RunStatus], bool
     raise AssertionError(f"has not come about within {PATIENCE_S:g} s: {status}")
 
 
-def until_step(local: LocalRun, step: int) -> RunStatus:
+def until_step(local: LocalRun | ControlClient, step: int) -> RunStatus:
     return until(local, lambda status: status.newest_step >= step)
 
 

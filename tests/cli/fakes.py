@@ -17,7 +17,13 @@ from typing import Any
 
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
-from holdfast_proto.v1.store_pb2 import LIFE_RUNNING, RUN_PHASE_FAILED, RUN_PHASE_FINISHED, RUN_PHASE_RUNNING
+from holdfast_proto.v1.store_pb2 import (
+    LIFE_RUNNING,
+    RUN_PHASE_FAILED,
+    RUN_PHASE_FINISHED,
+    RUN_PHASE_LEAVING,
+    RUN_PHASE_RUNNING,
+)
 
 RUN_ENDED_BY_OPERATOR = "stopped by an operator"
 
@@ -67,7 +73,10 @@ def daemon(options: dict[str, str]) -> None:
 
         def StopRun(self, request: Any, context: Any) -> Any:  # noqa: N802
             status = read_status(directory)
-            status.phase, status.outcome = RUN_PHASE_FAILED, RUN_ENDED_BY_OPERATOR
+            if request.grace_s and "FAKE_DAEMON_DAWDLES" in os.environ:
+                status.phase = RUN_PHASE_LEAVING
+            else:
+                status.phase, status.outcome = RUN_PHASE_FAILED, RUN_ENDED_BY_OPERATOR
             write_status(directory, status)
             return control_pb2.StopRunResponse()
 
@@ -103,7 +112,7 @@ def agent(options: dict[str, str]) -> None:
     def terminate(_: int, __: FrameType | None) -> None:
         sys.exit(1)
 
-    signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGINT, terminate)
     while (phase := read_status(directory).phase) not in (RUN_PHASE_FINISHED, RUN_PHASE_FAILED):
         time.sleep(0.02)
     sys.exit(0 if phase == RUN_PHASE_FINISHED else 1)

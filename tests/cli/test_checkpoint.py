@@ -16,6 +16,7 @@ from holdfast_cli.checkpoint_view import checkpoint_as_json
 from holdfast_cli.main import app
 from holdfast_cli.tensor_file import open_file
 from holdfast_proto.checkpoint.durable import write_file
+from holdfast_proto.checkpoint.keeping import keep
 from holdfast_proto.checkpoint.manifest import MANIFEST, load_manifest
 from holdfast_proto.checkpoint.shard_index import index_path, load_index, shard_path
 
@@ -94,6 +95,18 @@ def test_a_checkpoint_that_others_build_on_is_shown_as_kept_for_them(copy: Path)
     builder = FoundCheckpoint(5, base.directory, replace(base.manifest, step=5, bases=(STEP,)), "")
     assert checkpoint_as_json(base, [base, builder])["kept_for"] == [5]
     assert checkpoint_as_json(builder, [base, builder])["bases"] == [STEP]
+
+
+def test_a_checkpoint_that_is_kept_says_why_until_it_is_released(copy: Path) -> None:
+    keep(copy / "step-00000002", "loss spike at step 4")
+    [shown] = json.loads(checkpoint("list", "--checkpoints", copy, "--json").stdout)
+    assert shown["kept"] == "loss spike at step 4"
+    assert "loss spike" in checkpoint("list", "--checkpoints", copy).stdout
+    assert checkpoint("release", STEP, "--checkpoints", copy).exit_code == 0
+    assert find_checkpoints(copy)[0].kept == ""
+    again = checkpoint("release", STEP, "--checkpoints", copy)
+    assert again.exit_code == 1
+    assert "is not kept" in again.stderr
 
 
 def test_show_counts_the_shards_of_each_tensor_and_gives_its_whole_shape(copy: Path) -> None:

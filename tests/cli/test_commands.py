@@ -101,7 +101,7 @@ def test_status_as_json_has_numbers_and_words(going: LocalRun) -> None:
 
 
 def test_a_checkpoint_is_ordered_and_waited_for(going: LocalRun) -> None:
-    result = holdfast("checkpoint", *where(going))
+    result = holdfast("checkpoint", "now", *where(going))
     assert result.stdout == "checkpoint of step 4 committed\n"
     assert going.status().newest_checkpoint == 4
 
@@ -168,7 +168,7 @@ def test_an_ended_run_can_still_be_asked_about_but_not_ordered(options: Options)
     assert json.loads(holdfast("status", "--json", *folder).stdout)["newest_step"] == 9
     assert "ended: finished" in holdfast("status", *folder).stdout
     assert "no incidents" in holdfast("incidents", *folder).stdout
-    refused = holdfast("checkpoint", *folder)
+    refused = holdfast("checkpoint", "now", *folder)
     assert refused.exit_code == 1
     assert "run testing has ended: finished" in refused.stderr
 

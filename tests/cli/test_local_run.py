@@ -22,7 +22,7 @@ from holdfast_cli.run_record import find_record, load_record
 from holdfast_cli.store import connect
 from holdfast_proto import keys
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_RUNNING, RunSpec
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_LEAVING, RUN_PHASE_RUNNING, RunSpec
 from tests.cli.conftest import WaitFor
 
 Options = Callable[..., LocalRunOptions]
@@ -192,6 +192,28 @@ def test_a_signal_ends_the_wait_and_nothing_is_left(options: Options, number: si
     assert not run.paths.runtime.exists()
 
 
+@pytest.mark.parametrize(("grace_s", "signals"), [(0.2, 1), (600.0, 2)], ids=["the deadline", "a second SIGTERM"])
+def test_a_run_that_does_not_stop_as_planned_is_ended(options: Options, grace_s: float, signals: int) -> None:
+    sent: list[RunStatus] = []
+
+    def observe(status: RunStatus) -> None:
+        if len(sent) < signals and status.phase == (RUN_PHASE_LEAVING if sent else RUN_PHASE_RUNNING):
+            sent.append(status)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    settings = options(preemption_grace_s=grace_s, environment={"FAKE_DAEMON_DAWDLES": "1"})
+    with (
+        Interruption() as interruption,
+        pytest.raises(InterruptionError) as caught,
+        LocalRun(settings, interruption) as run,
+    ):
+        pids = everything_of(run)
+        run.wait(observe, timeout_s=20)
+    assert caught.value.exit_code == 128 + signal.SIGTERM
+    assert ("--preemption-grace-s" in str(caught.value)) == (signals == 1)
+    assert [pid for pid in pids if is_alive(pid)] == []
+
+
 SUPERVISE = """
 import sys
 from pathlib import Path
@@ -233,6 +255,8 @@ def test_settings_that_make_no_sense_are_refused_with_the_flag_to_change(options
         ({"command": ()}, "after --"),
         ({"ranks": 0}, "--ranks"),
         ({"checkpoint_every": 15}, "--checkpoint-every"),
+        ({"checkpoint_every_minutes": -1.0}, "--checkpoint-every-minutes"),
+        ({"preemption_grace_s": -1.0}, "--preemption-grace-s"),
         ({"redis_url": "redis://:secret@host"}, "--redis-password-file"),
     ):
         with pytest.raises(ConfigurationError, match=flag):

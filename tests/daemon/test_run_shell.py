@@ -191,11 +191,11 @@ async def test_an_operators_checkpoint_is_set_for_a_step_that_nobody_has_reached
         await until(lambda: agent.state.ranks, "the ranks have started")
         early = await it.shell.order_checkpoint()
         assert (early.step, early.reason) == (-1, "the run is starting, not running: try again when it is")
-        await train(it, agent, steps=2)
+        await train(it, agent, steps=3)
         await it.until_phase(store.RUN_PHASE_RUNNING)
         answers = await asyncio.gather(it.shell.order_checkpoint(), it.shell.order_checkpoint())
         await until(lambda: "take_checkpoint" in agent.kinds(), "the agent is told")
-        assert all(isinstance(answer, CheckpointOrdered) and answer.step > 2 for answer in answers)
+        assert all(isinstance(answer, CheckpointOrdered) and answer.step > 3 for answer in answers)
 
 
 async def test_an_operators_checkpoint_is_refused_while_no_rank_is_known(

@@ -108,6 +108,31 @@ def show(
 
 
 @app.command()
+def release(
+    step: Annotated[int, typer.Argument(min=0)],
+    *,
+    run: RunName = None,
+    directory: Directory = DEFAULT_DIRECTORY,
+    checkpoints: Checkpoints = None,
+) -> None:
+    """Let a checkpoint go that is kept, for example since a loss spike; the next ones make it go when it is old."""
+    from holdfast_cli.checkpoint_find import choose
+    from holdfast_proto.checkpoint import keeping
+    from holdfast_proto.checkpoint.errors import CheckpointError
+
+    chosen = choose(_folder(directory, run, checkpoints), step)
+    if not chosen.kept:
+        raise CommandError(
+            f"the checkpoint of step {step} is not kept: `holdfast checkpoint list` shows those that are"
+        )
+    try:
+        keeping.release(chosen.directory)
+    except CheckpointError as error:
+        raise CommandError(str(error)) from None
+    print(f"step {step} is released; it was kept for: {chosen.kept}")
+
+
+@app.command()
 def verify(
     step: Step = None,
     *,

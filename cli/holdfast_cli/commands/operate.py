@@ -1,16 +1,13 @@
-"""``holdfast status``, ``incidents``, ``checkpoint`` and ``stop``: what operators ask of a daemon."""
+"""``holdfast status``, ``incidents`` and ``stop``: what operators ask of a daemon."""
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from holdfast_cli.commands.options import DEFAULT_DIRECTORY, Control, Directory, Json, RunName
 from holdfast_cli.errors import CommandError
-
-if TYPE_CHECKING:
-    from holdfast_cli.control import ControlClient
 
 _LOOK_S = 0.2
 
@@ -84,50 +81,6 @@ def incidents(
         Console().print(incident_story(story))
 
 
-def checkpoint(
-    *,
-    run: RunName = None,
-    directory: Directory = DEFAULT_DIRECTORY,
-    control: Control = None,
-    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for it to be committed.")] = 600.0,
-    json: Json = False,
-) -> None:
-    """Take a checkpoint now, and return once it is committed."""
-    from holdfast_cli.output import print_json
-    from holdfast_cli.target import find_target
-
-    client = find_target(directory, run, control).connect()
-    step = client.take_checkpoint()
-    _wait_committed(client, step, timeout_s)
-    if json:
-        print_json({"step": step, "committed": True})
-    else:
-        print(f"checkpoint of step {step} committed")
-
-
-def _wait_committed(client: "ControlClient", step: int, timeout_s: float) -> None:
-    from holdfast_cli.control import ControlError
-    from holdfast_cli.local_run import has_ended
-
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        try:
-            seen = client.status()
-        except ControlError as error:
-            if not error.unreachable:
-                raise
-        else:
-            if seen.newest_checkpoint >= step:
-                return
-            if has_ended(seen):
-                raise CommandError(f"the run ended before the checkpoint of step {step}: {seen.outcome}")
-        time.sleep(_LOOK_S)
-    raise CommandError(
-        f"the checkpoint of step {step} is not committed after {timeout_s:g} s: "
-        "`holdfast incidents` may say why; wait longer with --timeout"
-    )
-
-
 def stop(
     *,
     run: RunName = None,
@@ -135,7 +88,7 @@ def stop(
     control: Control = None,
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for its end.")] = 60.0,
 ) -> None:
-    """End a run: stop its ranks, agents and whatever `holdfast run` has started for it."""
+    """End a run after a last checkpoint: its ranks, agents and whatever `holdfast run` has started for it."""
     from holdfast_cli.ending import end_run
     from holdfast_cli.target import find_target
 

@@ -21,6 +21,13 @@ RedisPasswordFile = Annotated[Path | None, typer.Option(help="File that holds th
 ShmDirectory = Annotated[Path, typer.Option(help="Memory file system for snapshots.")]
 MetricsAddress = Annotated[str, typer.Option(help="Address on which /metrics is served.")]
 MetricsPort = Annotated[int, typer.Option(help="Port on which /metrics is served; 0: any free one.", min=0, max=65535)]
+PreemptionGrace = Annotated[
+    float,
+    typer.Option(
+        "--preemption-grace-s", help="Seconds from SIGTERM to the end, for a last checkpoint; 0: end at once.", min=0.0
+    ),
+]
 
+DEFAULT_PREEMPTION_GRACE_S = 30.0
 DEFAULT_DIRECTORY = Path("holdfast-runs")
 DEFAULT_SHM_DIRECTORY = Path("/dev/shm")

@@ -9,9 +9,11 @@ import typer
 
 from holdfast_cli.commands.options import (
     DEFAULT_DIRECTORY,
+    DEFAULT_PREEMPTION_GRACE_S,
     DEFAULT_SHM_DIRECTORY,
     Directory,
     Json,
+    PreemptionGrace,
     Redis,
     RedisPasswordFile,
     ShmDirectory,
@@ -63,8 +65,12 @@ def run(
     checkpoint_every: Annotated[
         int, typer.Option(help="Steps between checkpoints, a multiple of --snapshot-every; 0: only at the end.", min=0)
     ] = 100,
+    checkpoint_every_minutes: Annotated[
+        float, typer.Option(help="Minutes after which a checkpoint is taken if none was; 0: only by steps.", min=0)
+    ] = 0.0,
     snapshot_every: Annotated[int, typer.Option(help="Steps between snapshots in memory; 0: none.", min=0)] = 10,
     keep: Annotated[int, typer.Option(help="Checkpoints to keep.", min=1)] = 3,
+    preemption_grace_s: PreemptionGrace = DEFAULT_PREEMPTION_GRACE_S,
     preset: Annotated[
         PresetName, typer.Option(help="Shortest silence that is judged: fast 1 s, default 5 s, patient 60 s.")
     ] = PresetName.DEFAULT,
@@ -74,15 +80,23 @@ def run(
     redis: Redis = None,
     redis_password_file: RedisPasswordFile = None,
     shm_directory: ShmDirectory = DEFAULT_SHM_DIRECTORY,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Start nothing: try a step of all ranks of holdfast_trainer in this process."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Train on this machine, watched: bring up what is missing, show the run, leave nothing behind.
 
-    Exits 0 only if the run has finished. Example:
+    Exits 0 only if the run has finished, or has stopped after SIGTERM with a last checkpoint. What holdfast_trainer
+    would refuse is refused before anything starts. Example:
 
     holdfast run --ranks 8 -- python -m holdfast_trainer --config demo.toml
     """
+    from holdfast_cli.dry_run import tell_dry_run
+    from holdfast_cli.errors import ConfigurationError
     from holdfast_cli.local_run_options import LocalRunOptions
+    from holdfast_cli.trainer_command import checked_configuration
 
     options = LocalRunOptions(
         run=name or time.strftime("run-%Y%m%d-%H%M%S"),
@@ -91,15 +105,23 @@ def run(
         directory=directory,
         checkpoint_directory=checkpoints,
         checkpoint_every=checkpoint_every,
+        checkpoint_every_minutes=checkpoint_every_minutes,
         snapshot_every=snapshot_every,
         checkpoints_kept=keep,
+        preemption_grace_s=preemption_grace_s,
         mode=_MODES[mode],
         preset=_PRESETS[preset],
         redis_url=redis,
         redis_password_file=redis_password_file,
         shm_directory=shm_directory,
     )
-    _watch(options, json=json)
+    settings = checked_configuration(command, ranks=ranks)
+    if not dry_run:
+        _watch(options, json=json)
+    elif settings is None:
+        raise ConfigurationError("--dry-run needs a command with -m holdfast_trainer, and its packages here")
+    else:
+        tell_dry_run(settings, json=json)
 
 
 def _watch(options: "LocalRunOptions", *, json: bool) -> None:
@@ -110,7 +132,7 @@ def _watch(options: "LocalRunOptions", *, json: bool) -> None:
     from holdfast_cli.interruption import Interruption
     from holdfast_cli.local_run import LocalRun
     from holdfast_cli.output import print_json, to_json
-    from holdfast_cli.summary import closing_line, failure_line
+    from holdfast_cli.summary import closing_line, failure_line, stopped_line
     from holdfast_cli.view import Surroundings
     from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 
@@ -121,5 +143,9 @@ def _watch(options: "LocalRunOptions", *, json: bool) -> None:
             print_json(to_json(status))
     if status.phase != RUN_PHASE_FINISHED:
         raise CommandError(failure_line(status, local.paths.logs))
+    if status.HasField("left_step"):
+        line = stopped_line(status, local.checkpoint_directory)
+    else:
+        line = closing_line(status, local.checkpoint_directory)
     if not json:
-        print(closing_line(status, local.checkpoint_directory))
+        print(line)

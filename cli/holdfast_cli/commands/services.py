@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from holdfast_cli.commands.options import (
+    DEFAULT_PREEMPTION_GRACE_S,
     DEFAULT_SHM_DIRECTORY,
     REDIS_HELP,
     MetricsAddress,
     MetricsPort,
+    PreemptionGrace,
     RedisPasswordFile,
     ShmDirectory,
 )
@@ -31,6 +33,10 @@ def agent(
     address: Annotated[str, typer.Option(help="Address at which other nodes reach this one.")] = "127.0.0.1",
     metrics_address: MetricsAddress = "127.0.0.1",
     metrics_port: MetricsPort = 0,
+    checkpoint_full_every: Annotated[
+        int, typer.Option(help="Every so many checkpoints a full one, differences to it between; 1: all full.", min=1)
+    ] = 8,
+    preemption_grace_s: PreemptionGrace = DEFAULT_PREEMPTION_GRACE_S,
 ) -> None:
     """Serve one node of a run: start its ranks, watch them, keep their snapshots, write checkpoints."""
     _check(redis, run)
@@ -48,6 +54,8 @@ def agent(
         address=address,
         metrics_address=metrics_address,
         metrics_port=metrics_port,
+        checkpoint_full_every=checkpoint_full_every,
+        preemption_grace_s=preemption_grace_s,
     )
     raise typer.Exit(main(options))
 

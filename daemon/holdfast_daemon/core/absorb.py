@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from holdfast_daemon.core import incidents
+from holdfast_daemon.core import checkpoint_orders, incidents
 from holdfast_daemon.core.model import Observation
 from holdfast_daemon.core.step_numbers import count_step
 from holdfast_daemon.core.step_summary import merge
@@ -30,6 +30,7 @@ def _event(turn: Turn, event: store.Event) -> None:
                 totals, checkpoints=totals.checkpoints + 1, last_checkpoint_unix_s=event.unix_s
             )
             turn.update(totals=changed)
+            checkpoint_orders.restart_timer(turn)
         case "checkpoint_failed":
             message = f"checkpoint of step {event.checkpoint_failed.step} failed: {event.checkpoint_failed.reason}"
             _note_checkpoint(turn, message, event.checkpoint_failed.step)

@@ -1,12 +1,10 @@
 """The core's one function: what was seen goes in, what is to be done comes out."""
 
-import math
-
-from holdfast_daemon.core import absorb, lifecycle
+from holdfast_daemon.core import absorb, checkpoint_orders, leaving, lifecycle
 from holdfast_daemon.core.deadlines import Deadlines
+from holdfast_daemon.core.ending import ENDED, finish
 from holdfast_daemon.core.model import (
     Action,
-    CheckpointOrdered,
     CheckpointRequest,
     CoreState,
     Observation,
@@ -15,9 +13,6 @@ from holdfast_daemon.core.model import (
 )
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
-
-CHECKPOINT_LEAD_S = 1.0
-"""An ordered checkpoint is set for a step that no rank will have finished when the order arrives."""
 
 
 def begin(
@@ -40,6 +35,7 @@ def step(state: CoreState, now: float, observation: Observation) -> tuple[CoreSt
     absorb.absorb(turn, observation)
     for request in observation.requests:
         _serve(turn, request)
+    leaving.absorb_wishes(turn)
     phase = None
     while phase != turn.record.phase:  # an order that needs no answer from outside is given in the same turn
         phase = turn.record.phase
@@ -49,23 +45,10 @@ def step(state: CoreState, now: float, observation: Observation) -> tuple[CoreSt
 
 def _serve(turn: Turn, request: Request) -> None:
     match request:
+        case StopRequest(grace_s=grace_s) if grace_s > 0:
+            leaving.ask(turn, grace_s)
         case StopRequest():
-            if turn.record.phase not in (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED):
-                lifecycle.finish(turn, store.RUN_PHASE_FAILED, "stopped by an operator")
+            if turn.record.phase not in ENDED:
+                finish(turn, store.RUN_PHASE_FAILED, "stopped by an operator")
         case CheckpointRequest():
-            _order_checkpoint(turn)
-
-
-def _order_checkpoint(turn: Turn) -> None:
-    if turn.record.phase != store.RUN_PHASE_RUNNING:
-        phase = store.RunPhase.Name(turn.record.phase).removeprefix("RUN_PHASE_").lower()
-        turn.actions.append(CheckpointOrdered(-1, f"the run is {phase}, not running: try again when it is"))
-        return
-    if not turn.ranks:
-        turn.actions.append(CheckpointOrdered(-1, "no node of the run is heard of: try again when one is"))
-        return
-    newest = max(rank.progress.step for rank in turn.ranks.values())
-    step_s = max(turn.state.telemetry.step_s, 1e-3)
-    target = newest + 1 + math.ceil(CHECKPOINT_LEAD_S / step_s)
-    turn.send(turn.record.nodes, lambda _: store.NodeCommand(take_checkpoint=store.TakeCheckpoint(step=target)))
-    turn.actions.append(CheckpointOrdered(target))
+            checkpoint_orders.serve(turn)

@@ -8,6 +8,7 @@ graph by its own phase: those that wait for it may be in another.
 """
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -74,6 +75,11 @@ class Deadlines:
         if self._steps_seen < _FIRST_STEPS:
             return replace(learned, _longest_first_step_s=max(self._longest_first_step_s, training_s))
         return replace(learned, _steps=self._steps.add(training_s))
+
+    @property
+    def median_step_s(self) -> float | None:
+        """How long a step usually takes without what is done at times; None: too few have been seen."""
+        return statistics.median(self._steps.newest_s) if self._steps.newest_s else None
 
     def deadline_s(self, phase: int, steps_done: int) -> float:
         """Return how long a rank may stall in ``phase`` after ``steps_done`` steps of its generation."""

@@ -46,6 +46,12 @@ def dead_rank(turn: Turn) -> store.Verdict | None:
     )
 
 
+def all_left(turn: Turn) -> bool:
+    """Whether every rank of the world has ended with code 0."""
+    ranks = turn.ranks.values()
+    return len(ranks) == turn.world_size and all(rank.HasField("exit") and _is_clean(rank.exit) for rank in ranks)
+
+
 def _is_clean(ended: store.RankExit) -> bool:
     return ended.HasField("code") and ended.code == 0
 

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 
-from holdfast_daemon.core import incidents, judge, restore
+from holdfast_daemon.core import checkpoint_orders, incidents, judge, leaving, restore
+from holdfast_daemon.core.ending import FINISHED, RESEND_S, ended, finish
 from holdfast_daemon.core.model import kind_name
 from holdfast_daemon.core.overflow import OverflowWatch
+from holdfast_daemon.core.suspicion import persist_if_suspected
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
-
-RESEND_S = 2.0
-"""Commands are idempotent and repeated until their effect is seen: a store that lost them costs so much."""
 
 EVIDENCE_PATIENCE_S = 6.0
 
@@ -20,8 +19,6 @@ RECOVERABLE = (
     store.VERDICT_KIND_TRANSPORT,
     store.VERDICT_KIND_LOST_NODE,
 )
-
-FINISHED = "finished"
 
 
 def waiting(turn: Turn) -> None:
@@ -121,18 +118,21 @@ def starting(turn: Turn) -> None:
 
 def running(turn: Turn) -> None:
     """Judge the ranks; see the run's end."""
-    ranks = turn.ranks
-    if len(ranks) == turn.world_size and all(
-        rank.HasField("exit") and rank.exit.HasField("code") and rank.exit.code == 0 for rank in ranks.values()
-    ):
+    if judge.all_left(turn):
         incidents.close(turn, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=turn.now)
         finish(turn, store.RUN_PHASE_FINISHED, FINISHED)
         return
+    if turn.record.phase == store.RUN_PHASE_RUNNING:
+        persist_if_suspected(turn)
     verdict = judge.dead_rank(turn)
     if verdict is None and all(name in turn.state.nodes for name in turn.record.nodes):
         verdict = judge.hung(turn)
     if verdict is not None:
         _respond(turn, verdict)
+    elif turn.record.phase == store.RUN_PHASE_RUNNING and turn.record.leave_by_unix_s:
+        leaving.begin(turn)
+    elif turn.record.phase == store.RUN_PHASE_RUNNING:
+        checkpoint_orders.order_by_time(turn)
 
 
 def _respond(turn: Turn, verdict: store.Verdict) -> None:
@@ -223,23 +223,6 @@ def _has_obeyed(node: store.NodeState, generation: int) -> bool:
     return generation in (node.generation, node.failed_generation)
 
 
-def finish(turn: Turn, phase: "store.RunPhase", outcome: str) -> None:
-    """End the run for good."""
-    turn.enter(phase, outcome=outcome)
-    _send_finish(turn)
-
-
-def _send_finish(turn: Turn) -> None:
-    order = store.FinishRun(outcome=turn.record.outcome)
-    turn.send(sorted(turn.state.nodes), lambda _: store.NodeCommand(finish=order))
-
-
-def ended(turn: Turn) -> None:
-    """See every agent leave."""
-    if turn.state.nodes and turn.now - turn.state.sent_unix_s > RESEND_S:
-        _send_finish(turn)
-
-
 HANDLERS: dict[int, Callable[[Turn], None]] = {
     store.RUN_PHASE_WAITING: waiting,
     store.RUN_PHASE_STARTING: starting,
@@ -248,4 +231,5 @@ HANDLERS: dict[int, Callable[[Turn], None]] = {
     store.RUN_PHASE_STOPPING: stopping,
     store.RUN_PHASE_FINISHED: ended,
     store.RUN_PHASE_FAILED: ended,
+    store.RUN_PHASE_LEAVING: leaving.leaving,
 }

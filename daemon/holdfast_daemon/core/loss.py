@@ -38,6 +38,9 @@ class LossFinding:
     spike: bool = False
     """The step that makes a spike of an episode: once in each."""
     nonfinite: bool = False
+    proven_step: int = -1
+    """Of a spike: the newest step before it with a loss within the limits. The state at the end of any earlier step
+    is good: a loss was computed with it, or with what came of it."""
     missing: bool = False
     """The step at which losses are taken for lost: once, until one comes again."""
 
@@ -55,6 +58,8 @@ class LossWatch:
     _outlying: tuple[bool, ...] = ()
     """Of the newest steps."""
     _outlying_in_episode: int = 0
+    _proven_step: int = -1
+    """Newest step with a loss within the limits, outside of any episode."""
     _reports: int = 0
     _without_loss: int = 0
     """Steps since the last loss."""
@@ -105,8 +110,10 @@ class LossWatch:
             _recent=(*self._recent, loss)[-WINDOW:],
             _outlying=flags,
             _outlying_in_episode=self._outlying_in_episode + outlying,
+            _proven_step=self._proven_step if outlying or self._outlying_in_episode else self._last_step,
         )
-        return watch._end_episode(), LossFinding(zscore=zscore, blip=outlying, spike=spike)
+        proven_step = watch._proven_step if spike else -1
+        return watch._end_episode(), LossFinding(zscore=zscore, blip=outlying, spike=spike, proven_step=proven_step)
 
     def _judge(self, loss: float) -> tuple[float, bool]:
         if len(self._baseline) < MIN_HISTORY:

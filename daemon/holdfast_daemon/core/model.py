@@ -19,7 +19,9 @@ class CheckpointRequest:
 
 @dataclass(frozen=True)
 class StopRequest:
-    """An operator wants the run to end."""
+    """An operator wants the run to end: within ``grace_s``, after a last checkpoint, or at once."""
+
+    grace_s: float = 0.0
 
 
 Request: TypeAlias = CheckpointRequest | StopRequest
@@ -129,6 +131,8 @@ class CoreState:
     incidents: Mapping[str, store.Incident] = field(default_factory=dict)
     first_exit_unix_s: float = 0.0
     """When the first abnormal exit of this generation was seen; 0: none."""
+    suspected_unix_s: float = 0.0
+    """When the snapshots in memory were last made durable because the world seemed to stand still."""
     evidence_from: frozenset[str] = frozenset()
     """Nodes that have sent the open incident's evidence."""
     sent_unix_s: float = 0.0

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 
-from holdfast_daemon.core import incidents
+from holdfast_daemon.core import checkpoint_orders, incidents
 from holdfast_daemon.core.duplicates import Duplicate
 from holdfast_daemon.core.loss import LossFinding
 from holdfast_daemon.core.model import Telemetry, Totals
@@ -96,7 +96,8 @@ def _tell_loss(turn: Turn, step: int, finding: LossFinding) -> None:
             f"loss spike at step {step}: {turn.state.telemetry.loss:.4g}, {finding.zscore:.0f} robust standard"
             " deviations above its median, in 3 of 5 steps"
         )
-        _note(turn, store.VERDICT_KIND_LOSS_SPIKE, message, step)
+        incident = _note(turn, store.VERDICT_KIND_LOSS_SPIKE, message, step)
+        checkpoint_orders.keep_newest_before(turn, finding.proven_step, incident)
 
 
 def _tell_overflow_loop(turn: Turn, step: int) -> None:
@@ -121,8 +122,11 @@ def _tell_duplicate(turn: Turn, duplicate: Duplicate) -> None:
     _note(turn, store.VERDICT_KIND_DUPLICATE_SAMPLES, message, duplicate.step, duplicate.ranks)
 
 
-def _note(turn: Turn, kind: "store.VerdictKind", message: str, step: int, culprits: Iterable[int] = ()) -> None:
+def _note(
+    turn: Turn, kind: "store.VerdictKind", message: str, step: int, culprits: Iterable[int] = ()
+) -> store.Incident:
     verdict = store.Verdict(kind=kind, culprits=culprits, message=message, step=step, confidence_ratio=1.0)
     incident = incidents.note_incident(turn, verdict)
     order = store.GatherEvidence(incident=incident.id)
     turn.send(turn.record.nodes, lambda _: store.NodeCommand(gather_evidence=order))
+    return incident

@@ -69,6 +69,7 @@ class RunPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RUN_PHASE_STOPPING: _ClassVar[RunPhase]
     RUN_PHASE_FINISHED: _ClassVar[RunPhase]
     RUN_PHASE_FAILED: _ClassVar[RunPhase]
+    RUN_PHASE_LEAVING: _ClassVar[RunPhase]
 MODE_UNSPECIFIED: Mode
 MODE_OBSERVE: Mode
 MODE_ACT: Mode
@@ -110,9 +111,10 @@ RUN_PHASE_GATHERING: RunPhase
 RUN_PHASE_STOPPING: RunPhase
 RUN_PHASE_FINISHED: RunPhase
 RUN_PHASE_FAILED: RunPhase
+RUN_PHASE_LEAVING: RunPhase
 
 class RunSpec(_message.Message):
-    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance")
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     RANKS_PER_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +128,7 @@ class RunSpec(_message.Message):
     RESTARTS_WITHOUT_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_EVERY_S_FIELD_NUMBER: _ClassVar[int]
     run: str
     nodes: int
     ranks_per_node: int
@@ -139,7 +142,8 @@ class RunSpec(_message.Message):
     restarts_without_progress: int
     created_unix_s: float
     instance: str
-    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ...) -> None: ...
+    checkpoint_every_s: float
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ...) -> None: ...
 
 class RankExit(_message.Message):
     __slots__ = ("code", "signal", "last_words", "step", "phase", "exited_unix_s", "order")
@@ -197,7 +201,7 @@ class RankState(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ...) -> None: ...
 
 class NodeState(_message.Message):
-    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation")
+    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +217,7 @@ class NodeState(_message.Message):
     FAILED_GENERATION_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_IN_S_FIELD_NUMBER: _ClassVar[int]
     run: str
     node: str
     generation: int
@@ -228,7 +233,8 @@ class NodeState(_message.Message):
     failed_generation: int
     failure: str
     checkpoint_generation: int
-    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ...) -> None: ...
+    leave_in_s: float
+    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ..., leave_in_s: _Optional[float] = ...) -> None: ...
 
 class Mean(_message.Message):
     __slots__ = ("sum", "count")
@@ -412,7 +418,7 @@ class CommandRefused(_message.Message):
     def __init__(self, command_fence: _Optional[int] = ..., known_fence: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeCommand(_message.Message):
-    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish")
+    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish", "leave", "keep_checkpoint", "persist_snapshot")
     ID_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -421,6 +427,9 @@ class NodeCommand(_message.Message):
     GATHER_EVIDENCE_FIELD_NUMBER: _ClassVar[int]
     TAKE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    KEEP_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    PERSIST_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     id: str
     fence: int
     generation: int
@@ -429,7 +438,10 @@ class NodeCommand(_message.Message):
     gather_evidence: GatherEvidence
     take_checkpoint: TakeCheckpoint
     finish: FinishRun
-    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ...) -> None: ...
+    leave: LeaveAt
+    keep_checkpoint: KeepCheckpoint
+    persist_snapshot: PersistSnapshot
+    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ...) -> None: ...
 
 class StartGeneration(_message.Message):
     __slots__ = ("first_rank", "ranks", "world_size", "rendezvous_node", "source", "step")
@@ -469,11 +481,35 @@ class TakeCheckpoint(_message.Message):
     step: int
     def __init__(self, step: _Optional[int] = ...) -> None: ...
 
+class LeaveAt(_message.Message):
+    __slots__ = ("step",)
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    def __init__(self, step: _Optional[int] = ...) -> None: ...
+
+class PersistSnapshot(_message.Message):
+    __slots__ = ("step",)
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    def __init__(self, step: _Optional[int] = ...) -> None: ...
+
+class KeepCheckpoint(_message.Message):
+    __slots__ = ("step", "reason")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    reason: str
+    def __init__(self, step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class FinishRun(_message.Message):
-    __slots__ = ("outcome",)
+    __slots__ = ("outcome", "succeeded", "patience_s")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_S_FIELD_NUMBER: _ClassVar[int]
     outcome: str
-    def __init__(self, outcome: _Optional[str] = ...) -> None: ...
+    succeeded: bool
+    patience_s: float
+    def __init__(self, outcome: _Optional[str] = ..., succeeded: bool = ..., patience_s: _Optional[float] = ...) -> None: ...
 
 class WaitEdge(_message.Message):
     __slots__ = ("waiter", "awaited", "group", "seq", "op")
@@ -554,7 +590,7 @@ class Incident(_message.Message):
     def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., generation: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., last_progress_unix_s: _Optional[float] = ..., detected_unix_s: _Optional[float] = ..., recovered_unix_s: _Optional[float] = ..., reached_step: _Optional[int] = ..., resumed_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., state: _Optional[_Union[IncidentState, str]] = ..., actions: _Optional[_Iterable[_Union[IncidentAction, _Mapping]]] = ..., evidence: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CoordinatorState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence")
+    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -572,6 +608,10 @@ class CoordinatorState(_message.Message):
     INCIDENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     STEP_AT_RESTART_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_BY_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_STEP_FIELD_NUMBER: _ClassVar[int]
+    LEFT_STEP_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_SINCE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: RunPhase
     generation: int
@@ -589,4 +629,8 @@ class CoordinatorState(_message.Message):
     incident_count: int
     step_at_restart: int
     fence: int
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ...) -> None: ...
+    leave_by_unix_s: float
+    leave_step: int
+    left_step: int
+    checkpoint_since_unix_s: float
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ...) -> None: ...

@@ -15,6 +15,7 @@ from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.checkpoint_differences import differences
 from holdfast_agent.shard import read_shard
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.keeping import KEPT, keep, kept_reason, release
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest
 from holdfast_proto.checkpoint.shard_index import index_path, shard_path
 from holdfast_proto.snapshot import Slot
@@ -107,6 +108,34 @@ def test_newest_are_kept_and_what_is_older_goes(snapshots: "Snapshots", checkpoi
     snapshots.commit(checkpoints, 50)
     snapshots.commit(checkpoints, 60)
     assert sorted(path.name for path in checkpoints.path.iterdir()) == ["step-00000050", "step-00000060"]
+
+
+def test_a_marked_checkpoint_stays_until_it_is_released(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    directory = checkpoints.step_directory(10)
+    with pytest.raises(CheckpointUnreadable):
+        keep(directory, "nothing is there yet")
+    snapshots.commit(checkpoints, 10)
+    keep(directory, "loss spike at step 12")
+    keep(directory, "a later one")
+    assert kept_reason(directory) == "loss spike at step 12"
+    for step in (20, 30, 40):
+        snapshots.commit(checkpoints, step)
+    assert checkpoints.committed() == [10, 30, 40]
+    assert checkpoints.verify(10).step == 10
+    release(directory)
+    assert kept_reason(directory) is None
+    snapshots.commit(checkpoints, 50)
+    assert checkpoints.committed() == [40, 50]
+
+
+def test_a_damaged_mark_still_keeps(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+    snapshots.commit(checkpoints, 10)
+    (checkpoints.step_directory(10) / KEPT).write_text("?")
+    for step in (20, 30):
+        snapshots.commit(checkpoints, step)
+    assert checkpoints.committed() == [10, 20, 30]
 
 
 def test_checkpoints_of_a_future_that_was_left_go(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:

@@ -223,6 +223,17 @@ def test_pinned_slot_is_found_first_and_handed_back(memory: SnapshotMemory, snap
     assert memory.complete_steps(0) == [7]
 
 
+def test_a_slot_is_pinned_by_the_agent_if_it_still_holds_the_step(
+    memory: SnapshotMemory, snapshots: "Snapshots"
+) -> None:
+    first, second, _ = memory.grant(0, 64 * KIB, ranks_on_node=1).paths
+    snapshots.fill(first, 0, 20, persist=False)
+    snapshots.fill(second, 0, 21, persist=False)
+    memory.pin(0, 19)
+    memory.pin(0, 20)
+    assert [Slot(path).header.persist for path in (first, second)] == [True, False]
+
+
 def test_only_the_step_to_restore_is_kept_and_what_is_pinned_before_it(
     memory: SnapshotMemory, snapshots: "Snapshots"
 ) -> None:

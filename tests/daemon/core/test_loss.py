@@ -50,6 +50,13 @@ def test_third_outlying_step_of_five_is_a_spike_and_told_once() -> None:
     assert watch.in_spike
 
 
+def test_a_spike_names_the_last_good_step_before_its_first_outlying_one() -> None:
+    _, findings = watch_all([*healthy(200), 9.0, 2.0, 9.0, 2.0, 9.0])
+    assert findings[204].spike
+    assert findings[204].proven_step == 199
+    assert {finding.proven_step for finding in findings[:204]} == {-1}
+
+
 def test_next_spike_is_told_after_five_calm_steps_and_not_before() -> None:
     burst = [9.0] * 3
     _, four_calm = watch_all([*healthy(200), *burst, *healthy(4), *burst])

@@ -122,7 +122,7 @@ class World:
                 snapshots=[step for step in held.get(number, []) if step == command.start.step],
             )
 
-    def train(self, steps: int = 1, *, snapshot: bool = True, step_s: float = 0.3) -> None:
+    def train(self, steps: int = 1, *, snapshot: bool = True, step_s: float = 0.3, loss: float = 2.0) -> None:
         """Let every rank finish some steps."""
         for _ in range(steps):
             for node in self.node_states.values():
@@ -137,7 +137,7 @@ class World:
                         rank.snapshots[:] = [*rank.snapshots[-1:], done]
                     self._seq(rank, enqueued=rank.progress.step * 2, completed=rank.progress.step * 2)
                 summary = store.StepSummary(
-                    step=done, generation=node.generation, loss_sum=2.0, loss_count=1, duration_s=step_s
+                    step=done, generation=node.generation, loss_sum=loss, loss_count=1, duration_s=step_s
                 )
                 self.events.append(store.Event(node=node.node, generation=node.generation, step_summary=summary))
             self.turn(seconds=0.01)

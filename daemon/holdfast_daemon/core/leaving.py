@@ -1,0 +1,67 @@
+"""A planned stop: all ranks leave the training loop at the end of one step, after a last checkpoint.
+
+Asked for by an operator, or by a node that is going away. A deadline belongs to it: what is not done by
+then is cut short.
+"""
+
+from holdfast_daemon.core import incidents, judge
+from holdfast_daemon.core.ahead import step_ahead
+from holdfast_daemon.core.ending import ENDED, RESEND_S, finish
+from holdfast_daemon.core.suspicion import persist_if_suspected
+from holdfast_daemon.core.turn import Turn
+from holdfast_proto.v1 import store_pb2 as store
+
+
+def ask(turn: Turn, grace_s: float) -> None:
+    """Have the run end within ``grace_s``; of several wishes the first counts."""
+    if turn.record.phase == store.RUN_PHASE_WAITING:
+        finish(turn, store.RUN_PHASE_FAILED, "stopped before it began")
+    elif turn.record.phase not in ENDED and not turn.record.leave_by_unix_s:
+        turn.record_update(leave_by_unix_s=turn.now + grace_s)
+
+
+def absorb_wishes(turn: Turn) -> None:
+    """See whether a node of the run is going away, and whether the time to leave is over."""
+    leaving = [turn.state.nodes[name].leave_in_s for name in turn.record.nodes if name in turn.state.nodes]
+    if any(leaving):
+        ask(turn, min(leave_in_s for leave_in_s in leaving if leave_in_s))
+    record = turn.record
+    if record.leave_by_unix_s and turn.now >= record.leave_by_unix_s and record.phase not in ENDED:
+        reason = "the time to stop in (--preemption-grace-s) was too short for a last checkpoint"
+        incidents.close(turn, store.INCIDENT_STATE_FAILED, reason)
+        finish(turn, store.RUN_PHASE_FAILED, reason)
+
+
+def begin(turn: Turn) -> None:
+    """Agree on the step; until one has been timed, that waits."""
+    step = step_ahead(turn)
+    if step is not None:
+        turn.enter(store.RUN_PHASE_LEAVING, leave_step=step)
+        _send(turn)
+
+
+def _send(turn: Turn) -> None:
+    order = store.LeaveAt(step=turn.record.leave_step)
+    turn.send(turn.record.nodes, lambda _: store.NodeCommand(leave=order))
+
+
+def leaving(turn: Turn) -> None:
+    """Wait until every rank has left with code 0."""
+    if judge.all_left(turn):
+        left_step = min(rank.exit.step for rank in turn.ranks.values())
+        turn.record_update(left_step=left_step, newest_step=max(turn.record.newest_step, left_step))
+        finish(turn, store.RUN_PHASE_FINISHED, f"stopped after step {left_step}")
+        return
+    verdict = judge.dead_rank(turn)
+    if verdict is not None:
+        incidents.note_incident(turn, verdict)
+        finish(turn, store.RUN_PHASE_FAILED, f"{verdict.message}, while the run was to stop")
+        return
+    persist_if_suspected(turn)
+    if _may_not_know(turn) and turn.now - turn.state.sent_unix_s > RESEND_S:
+        _send(turn)
+
+
+def _may_not_know(turn: Turn) -> bool:
+    """Whether all ranks are still before the step: none needs to be told after it."""
+    return all(rank.progress.step < turn.record.leave_step for rank in turn.ranks.values())

@@ -1,0 +1,93 @@
+"""Checkpoints by time, and those that are kept."""
+
+from holdfast_daemon.core.loss import MIN_HISTORY
+from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.core.test_coordinator import running
+from tests.daemon.core.world import World
+
+EVERY_S = 600.0
+
+
+def timed() -> World:
+    world = running()
+    world.spec.checkpoint_every_s = EVERY_S
+    world.turn()
+    return world
+
+
+def ordered(world: World) -> list[int]:
+    return [command.take_checkpoint.step for command in world.sent("take_checkpoint")]
+
+
+def pass_time(world: World, seconds: float) -> None:
+    world.now += seconds
+    world.train()
+
+
+def test_a_checkpoint_is_ordered_each_time_the_interval_is_over() -> None:
+    world = timed()
+    pass_time(world, 0.4 * EVERY_S)
+    assert ordered(world) == []
+    pass_time(world, 0.7 * EVERY_S)
+    assert len(ordered(world)) == 1
+    assert ordered(world)[0] > world.rank(0).progress.step
+    pass_time(world, 0.5 * EVERY_S)
+    assert len(ordered(world)) == 1
+    pass_time(world, 0.6 * EVERY_S)
+    assert len(ordered(world)) == 2
+
+
+def test_a_checkpoint_that_is_committed_for_another_reason_puts_the_next_one_off() -> None:
+    world = timed()
+    pass_time(world, 0.6 * EVERY_S)
+    world.events.append(store.Event(checkpoint_committed=store.CheckpointCommitted(step=7)))
+    world.turn()
+    pass_time(world, 0.6 * EVERY_S)
+    assert ordered(world) == []
+    pass_time(world, 0.6 * EVERY_S)
+    assert len(ordered(world)) == 1
+
+
+def test_a_new_leader_does_not_begin_to_count_anew() -> None:
+    world = timed()
+    pass_time(world, 0.6 * EVERY_S)
+    world.lose_leader()
+    world.train(4)
+    pass_time(world, 0.6 * EVERY_S)
+    assert len(ordered(world)) == 1
+
+
+def test_without_an_interval_none_is_ordered() -> None:
+    world = running()
+    pass_time(world, 10 * EVERY_S)
+    assert ordered(world) == []
+
+
+def spike(world: World) -> store.Incident:
+    """Let the run train for a while, and then its loss rise for three steps."""
+    world.train(MIN_HISTORY)
+    world.train(3, loss=50.0)
+    incident = world.incidents[-1]
+    assert incident.verdict.kind == store.VERDICT_KIND_LOSS_SPIKE
+    return incident
+
+
+def test_a_spike_has_the_last_checkpoint_kept_that_is_known_to_be_good() -> None:
+    world = running()
+    proven = world.rank(0).progress.step + MIN_HISTORY - 1
+    # The loss of the last good step was computed before its update, which may have done the harm.
+    world.node_states["node0"].checkpoints[:] = [3, proven - 1, proven, proven + 2]
+    incident = spike(world)
+    [order] = world.sent("keep_checkpoint")
+    assert order.keep_checkpoint.step == proven - 1
+    assert order.keep_checkpoint.reason == incident.verdict.message
+    assert f"step {proven - 1}" in incident.actions[-1].what
+
+
+def test_an_unreadable_checkpoint_is_not_kept() -> None:
+    world = running()
+    world.node_states["node0"].checkpoints[:] = [3]
+    world.events.append(store.Event(checkpoint_unreadable=store.CheckpointUnreadable(step=3, reason="damaged")))
+    incident = spike(world)
+    assert not world.sent("keep_checkpoint")
+    assert "no checkpoint" in incident.actions[-1].what

@@ -1,0 +1,78 @@
+"""What is made durable when a run seems to stand still."""
+
+from holdfast_daemon.core.model import StopRequest
+from holdfast_daemon.core.suspicion import EVERY_S
+from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.core.test_coordinator import running
+from tests.daemon.core.world import World
+
+
+def stand_still(world: World, seconds: float) -> None:
+    for _ in range(round(seconds / 0.1)):
+        world.turn()
+
+
+def persisted(world: World) -> list[int]:
+    return [command.persist_snapshot.step for command in world.sent("persist_snapshot")]
+
+
+def newest_snapshot(world: World) -> int:
+    return max(world.rank(0).snapshots)
+
+
+def test_the_newest_common_snapshot_is_persisted_before_the_verdict() -> None:
+    world = running()
+    world.rank(3).snapshots[:] = world.rank(3).snapshots[:1]
+    common = world.rank(3).snapshots[0]
+    world.hang(culprit=1)
+    while not persisted(world):
+        assert world.phase == "running"
+        world.turn()
+    assert not world.incidents
+    assert persisted(world) == [common]
+    world.until("gathering")
+    assert persisted(world) == [common]
+
+
+def test_a_slow_step_of_a_healthy_run_persists_nothing() -> None:
+    world = running()
+    stand_still(world, 0.4)
+    world.train()
+    assert persisted(world) == []
+
+
+def test_one_rank_that_moves_allays_the_suspicion() -> None:
+    world = running()
+    world.hang(culprit=1)
+    for _ in range(8):
+        world.rank(2).stalled_s = 0.0
+        world.turn()
+    assert persisted(world) == []
+
+
+def test_what_is_committed_already_is_not_persisted_again() -> None:
+    world = running()
+    world.node_states["node0"].checkpoints[:] = [newest_snapshot(world)]
+    world.hang(culprit=1)
+    world.until("gathering")
+    assert persisted(world) == []
+
+
+def test_a_run_that_stumbles_again_and_again_persists_now_and_then() -> None:
+    world = running(mode=store.MODE_OBSERVE)
+    for _ in range(3):
+        stand_still(world, 1.0)
+        world.train()
+    assert len(persisted(world)) == 1
+    world.now += EVERY_S
+    stand_still(world, 1.0)
+    assert len(persisted(world)) == 2
+    assert persisted(world)[0] < persisted(world)[1]
+
+
+def test_a_run_that_hangs_while_it_stops_keeps_what_it_has_in_memory() -> None:
+    world = running()
+    world.turn(StopRequest(grace_s=30.0))
+    world.hang(culprit=1)
+    stand_still(world, 2.0)
+    assert (world.phase, persisted(world)) == ("leaving", [newest_snapshot(world)])
