@@ -71,6 +71,7 @@ def node(folder: Path) -> Iterator[RecordedNode]:
     for process in started:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
+    wait_until(lambda: processes.process_state(started[0].pid) == "S", "the first rank waits")
     started[1].send_signal(signal.SIGSTOP)
     wait_until(lambda: processes.process_state(started[1].pid) == "T", "the second rank is stopped")
     begin(node, GENERATION, {rank: process.pid for rank, process in enumerate(started)})
