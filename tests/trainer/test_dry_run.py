@@ -1,3 +1,4 @@
+import gc
 import os
 import resource
 import signal
@@ -123,3 +124,24 @@ def test_results_come_in_the_order_of_the_functions_and_a_killed_process_is_told
 def die() -> str:
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("lives on")
+
+
+class _OwnedByThisProcess:
+    """Part of a cycle, so that only the garbage collector frees it; ends any other process that does."""
+
+    def __init__(self) -> None:
+        self._itself = self
+        self._pid = os.getpid()
+
+    def __del__(self) -> None:
+        if os.getpid() != self._pid:
+            os.abort()
+
+
+def test_garbage_of_this_process_is_not_freed_in_the_forks() -> None:
+    gc.disable()
+    try:
+        _OwnedByThisProcess()
+        assert list(run_each([lambda: str(gc.collect() is not None)], at_once=1)) == ["True"]
+    finally:
+        gc.enable()

@@ -1,5 +1,6 @@
 """Functions that run in processes of their own, forked from this one, so that nothing has to be imported again."""
 
+import gc
 import os
 import sys
 import traceback
@@ -28,6 +29,8 @@ def _start(function: Callable[[], str]) -> tuple[int, int]:
     if pid:
         os.close(writable)
         return pid, readable
+    # What this process has thrown away may own threads that did not come along: freeing it would abort the child.
+    gc.freeze()
     status = 1
     try:
         with open(writable, "w", encoding="utf-8") as output:  # noqa: PTH123 (a descriptor has no path)
