@@ -14,6 +14,7 @@ from holdfast_agent.rank import Rank
 from holdfast_proto import black_box
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PendingCall
 
 DUMP_PATIENCE_S = 1.5
 """For the ranks' own dumps. A hung rank's reporter still answers; a stopped one never will."""
@@ -91,7 +92,7 @@ async def _collect_dumps(node: Node, ranks: list[Rank], directory: Path) -> None
         await asyncio.wait(acks, timeout=DUMP_PATIENCE_S)
 
 
-def _pending_calls(dump: Path, rank: int) -> Iterator[store.PendingCall]:
+def _pending_calls(dump: Path, rank: int) -> Iterator[PendingCall]:
     """Yield the collectives that a rank had enqueued and not completed when it wrote its dump."""
     try:
         trace: dict[str, Any] = json.loads(dump.read_text())
@@ -102,7 +103,7 @@ def _pending_calls(dump: Path, rank: int) -> Iterator[store.PendingCall]:
     }
     for entry in trace.get("entries", []):
         if not entry["is_p2p"] and entry["collective_seq_id"] > completed.get(entry["pg_id"], 0):
-            yield store.PendingCall(
+            yield PendingCall(
                 rank=rank,
                 group=entry["process_group"][0],
                 seq=entry["collective_seq_id"],

@@ -13,6 +13,7 @@ import pytest
 from holdfast_agent import evidence, processes
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PendingCall
 from tests.agent.nodes import RUN, RecordedNode, begin, make_node
 from tests.proto.coroutines import wait_until
 
@@ -131,8 +132,8 @@ async def test_dumps_are_asked_of_those_who_can_answer_and_name_the_pending_call
     captured, _ = await asyncio.gather(evidence.gather(node, order(flight_recorder=True)), dump())
     assert evidence.dump_name(0) in captured.files
     assert list(captured.pending) == [
-        store.PendingCall(rank=0, group="0", seq=8, op="gloo:all_reduce"),
-        store.PendingCall(rank=0, group="5", seq=1, op="gloo:broadcast"),
+        PendingCall(rank=0, group="0", seq=8, op="gloo:all_reduce"),
+        PendingCall(rank=0, group="5", seq=1, op="gloo:broadcast"),
     ]
     assert outboxes[1].empty()  # a stopped rank never answers: nobody waits for it
 

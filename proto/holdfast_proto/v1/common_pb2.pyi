@@ -18,6 +18,17 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHASE_EVAL: _ClassVar[Phase]
     PHASE_IDLE: _ClassVar[Phase]
 
+class Activity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACTIVITY_UNSPECIFIED: _ClassVar[Activity]
+    ACTIVITY_STOPPED: _ClassVar[Activity]
+    ACTIVITY_DATA: _ClassVar[Activity]
+    ACTIVITY_USER_CODE: _ClassVar[Activity]
+    ACTIVITY_GIL_HELD: _ClassVar[Activity]
+    ACTIVITY_LOCK: _ClassVar[Activity]
+    ACTIVITY_SYSTEM_CALL: _ClassVar[Activity]
+    ACTIVITY_COLLECTIVE: _ClassVar[Activity]
+
 class Direction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DIRECTION_UNSPECIFIED: _ClassVar[Direction]
@@ -31,6 +42,14 @@ PHASE_OPTIMIZER: Phase
 PHASE_CHECKPOINT: Phase
 PHASE_EVAL: Phase
 PHASE_IDLE: Phase
+ACTIVITY_UNSPECIFIED: Activity
+ACTIVITY_STOPPED: Activity
+ACTIVITY_DATA: Activity
+ACTIVITY_USER_CODE: Activity
+ACTIVITY_GIL_HELD: Activity
+ACTIVITY_LOCK: Activity
+ACTIVITY_SYSTEM_CALL: Activity
+ACTIVITY_COLLECTIVE: Activity
 DIRECTION_UNSPECIFIED: Direction
 DIRECTION_SEND: Direction
 DIRECTION_RECV: Direction
@@ -62,6 +81,22 @@ class ChannelProgress(_message.Message):
     enqueued: int
     completed: int
     def __init__(self, group: _Optional[str] = ..., peer: _Optional[int] = ..., direction: _Optional[_Union[Direction, str]] = ..., enqueued: _Optional[int] = ..., completed: _Optional[int] = ...) -> None: ...
+
+class PendingCall(_message.Message):
+    __slots__ = ("rank", "group", "seq", "op", "sizes", "dtypes")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    DTYPES_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    group: str
+    seq: int
+    op: str
+    sizes: str
+    dtypes: str
+    def __init__(self, rank: _Optional[int] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., sizes: _Optional[str] = ..., dtypes: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("step", "phase", "groups", "channels")

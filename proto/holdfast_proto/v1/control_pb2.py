@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from holdfast_proto.v1 import common_pb2 as holdfast__proto_dot_v1_dot_common__pb2
+from holdfast_proto.v1 import fault_pb2 as holdfast__proto_dot_v1_dot_fault__pb2
 from holdfast_proto.v1 import store_pb2 as holdfast__proto_dot_v1_dot_store__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fholdfast_proto/v1/control.proto\x12\x0bholdfast.v1\x1a\x1eholdfast_proto/v1/common.proto\x1a\x1dholdfast_proto/v1/store.proto\"\x1f\n\x10GetStatusRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"#\n\x14ListIncidentsRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"A\n\x15ListIncidentsResponse\x12(\n\tincidents\x18\x01 \x03(\x0b\x32\x15.holdfast.v1.Incident\"$\n\x15TakeCheckpointRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"&\n\x16TakeCheckpointResponse\x12\x0c\n\x04step\x18\x01 \x01(\x03\".\n\x0eStopRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\"\x11\n\x0fStopRunResponse\"\xc5\x02\n\x08RankView\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x1f\n\x04life\x18\x03 \x01(\x0e\x32\x11.holdfast.v1.Life\x12\x0c\n\x04step\x18\x04 \x01(\x03\x12!\n\x05phase\x18\x05 \x01(\x0e\x32\x12.holdfast.v1.Phase\x12\x15\n\rprocess_state\x18\x06 \x01(\t\x12\x11\n\tstalled_s\x18\x07 \x01(\x01\x12;\n\x0b\x63oordinates\x18\x08 \x03(\x0b\x32&.holdfast.v1.RankView.CoordinatesEntry\x12\x0b\n\x03pid\x18\t \x01(\r\x12#\n\x04\x65xit\x18\n \x01(\x0b\x32\x15.holdfast.v1.RankExit\x1a\x32\n\x10\x43oordinatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"\xcc\x04\n\tRunStatus\x12\x0b\n\x03run\x18\x01 \x01(\t\x12$\n\x05phase\x18\x02 \x01(\x0e\x32\x15.holdfast.v1.RunPhase\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x13\n\x0bnewest_step\x18\x04 \x01(\x03\x12\x11\n\x04loss\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x1c\n\x0fvalidation_loss\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tgrad_norm\x18\x07 \x01(\x01H\x02\x88\x01\x01\x12\x19\n\x0ctokens_per_s\x18\x08 \x01(\x01H\x03\x88\x01\x01\x12$\n\x05ranks\x18\t \x03(\x0b\x32\x15.holdfast.v1.RankView\x12\x19\n\x11newest_checkpoint\x18\n \x01(\x03\x12\x17\n\x0fnewest_snapshot\x18\x0b \x01(\x03\x12\x11\n\tincidents\x18\x0c \x01(\r\x12\x10\n\x08restarts\x18\r \x01(\r\x12\x13\n\x0bloss_spikes\x18\x0e \x01(\r\x12\x0e\n\x06leader\x18\x0f \x01(\x08\x12\x0f\n\x07outcome\x18\x10 \x01(\t\x12\x12\n\nnow_unix_s\x18\x11 \x01(\x01\x12\x10\n\x08store_up\x18\x12 \x01(\x08\x12.\n\x0fnewest_incident\x18\x13 \x01(\x0b\x32\x15.holdfast.v1.Incident\x12\x12\n\ndeadline_s\x18\x14 \x01(\x01\x12\x16\n\tleft_step\x18\x15 \x01(\x03H\x04\x88\x01\x01\x42\x07\n\x05_lossB\x12\n\x10_validation_lossB\x0c\n\n_grad_normB\x0f\n\r_tokens_per_sB\x0c\n\n_left_step2\xc6\x02\n\x07\x43ontrol\x12\x42\n\tGetStatus\x12\x1d.holdfast.v1.GetStatusRequest\x1a\x16.holdfast.v1.RunStatus\x12V\n\rListIncidents\x12!.holdfast.v1.ListIncidentsRequest\x1a\".holdfast.v1.ListIncidentsResponse\x12Y\n\x0eTakeCheckpoint\x12\".holdfast.v1.TakeCheckpointRequest\x1a#.holdfast.v1.TakeCheckpointResponse\x12\x44\n\x07StopRun\x12\x1b.holdfast.v1.StopRunRequest\x1a\x1c.holdfast.v1.StopRunResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fholdfast_proto/v1/control.proto\x12\x0bholdfast.v1\x1a\x1eholdfast_proto/v1/common.proto\x1a\x1dholdfast_proto/v1/fault.proto\x1a\x1dholdfast_proto/v1/store.proto\"\x1f\n\x10GetStatusRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"#\n\x14ListIncidentsRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"A\n\x15ListIncidentsResponse\x12(\n\tincidents\x18\x01 \x03(\x0b\x32\x15.holdfast.v1.Incident\"$\n\x15TakeCheckpointRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"&\n\x16TakeCheckpointResponse\x12\x0c\n\x04step\x18\x01 \x01(\x03\".\n\x0eStopRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0f\n\x07grace_s\x18\x02 \x01(\x01\"\x11\n\x0fStopRunResponse\"D\n\x12InjectFaultRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12!\n\x05\x66\x61ult\x18\x02 \x01(\x0b\x32\x12.holdfast.v1.Fault\"\x15\n\x13InjectFaultResponse\"\xc5\x02\n\x08RankView\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x1f\n\x04life\x18\x03 \x01(\x0e\x32\x11.holdfast.v1.Life\x12\x0c\n\x04step\x18\x04 \x01(\x03\x12!\n\x05phase\x18\x05 \x01(\x0e\x32\x12.holdfast.v1.Phase\x12\x15\n\rprocess_state\x18\x06 \x01(\t\x12\x11\n\tstalled_s\x18\x07 \x01(\x01\x12;\n\x0b\x63oordinates\x18\x08 \x03(\x0b\x32&.holdfast.v1.RankView.CoordinatesEntry\x12\x0b\n\x03pid\x18\t \x01(\r\x12#\n\x04\x65xit\x18\n \x01(\x0b\x32\x15.holdfast.v1.RankExit\x1a\x32\n\x10\x43oordinatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"\xcc\x04\n\tRunStatus\x12\x0b\n\x03run\x18\x01 \x01(\t\x12$\n\x05phase\x18\x02 \x01(\x0e\x32\x15.holdfast.v1.RunPhase\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x13\n\x0bnewest_step\x18\x04 \x01(\x03\x12\x11\n\x04loss\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x1c\n\x0fvalidation_loss\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tgrad_norm\x18\x07 \x01(\x01H\x02\x88\x01\x01\x12\x19\n\x0ctokens_per_s\x18\x08 \x01(\x01H\x03\x88\x01\x01\x12$\n\x05ranks\x18\t \x03(\x0b\x32\x15.holdfast.v1.RankView\x12\x19\n\x11newest_checkpoint\x18\n \x01(\x03\x12\x17\n\x0fnewest_snapshot\x18\x0b \x01(\x03\x12\x11\n\tincidents\x18\x0c \x01(\r\x12\x10\n\x08restarts\x18\r \x01(\r\x12\x13\n\x0bloss_spikes\x18\x0e \x01(\r\x12\x0e\n\x06leader\x18\x0f \x01(\x08\x12\x0f\n\x07outcome\x18\x10 \x01(\t\x12\x12\n\nnow_unix_s\x18\x11 \x01(\x01\x12\x10\n\x08store_up\x18\x12 \x01(\x08\x12.\n\x0fnewest_incident\x18\x13 \x01(\x0b\x32\x15.holdfast.v1.Incident\x12\x12\n\ndeadline_s\x18\x14 \x01(\x01\x12\x16\n\tleft_step\x18\x15 \x01(\x03H\x04\x88\x01\x01\x42\x07\n\x05_lossB\x12\n\x10_validation_lossB\x0c\n\n_grad_normB\x0f\n\r_tokens_per_sB\x0c\n\n_left_step2\x98\x03\n\x07\x43ontrol\x12\x42\n\tGetStatus\x12\x1d.holdfast.v1.GetStatusRequest\x1a\x16.holdfast.v1.RunStatus\x12V\n\rListIncidents\x12!.holdfast.v1.ListIncidentsRequest\x1a\".holdfast.v1.ListIncidentsResponse\x12Y\n\x0eTakeCheckpoint\x12\".holdfast.v1.TakeCheckpointRequest\x1a#.holdfast.v1.TakeCheckpointResponse\x12\x44\n\x07StopRun\x12\x1b.holdfast.v1.StopRunRequest\x1a\x1c.holdfast.v1.StopRunResponse\x12P\n\x0bInjectFault\x12\x1f.holdfast.v1.InjectFaultRequest\x1a .holdfast.v1.InjectFaultResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,26 +36,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RANKVIEW_COORDINATESENTRY']._loaded_options = None
   _globals['_RANKVIEW_COORDINATESENTRY']._serialized_options = b'8\001'
-  _globals['_GETSTATUSREQUEST']._serialized_start=111
-  _globals['_GETSTATUSREQUEST']._serialized_end=142
-  _globals['_LISTINCIDENTSREQUEST']._serialized_start=144
-  _globals['_LISTINCIDENTSREQUEST']._serialized_end=179
-  _globals['_LISTINCIDENTSRESPONSE']._serialized_start=181
-  _globals['_LISTINCIDENTSRESPONSE']._serialized_end=246
-  _globals['_TAKECHECKPOINTREQUEST']._serialized_start=248
-  _globals['_TAKECHECKPOINTREQUEST']._serialized_end=284
-  _globals['_TAKECHECKPOINTRESPONSE']._serialized_start=286
-  _globals['_TAKECHECKPOINTRESPONSE']._serialized_end=324
-  _globals['_STOPRUNREQUEST']._serialized_start=326
-  _globals['_STOPRUNREQUEST']._serialized_end=372
-  _globals['_STOPRUNRESPONSE']._serialized_start=374
-  _globals['_STOPRUNRESPONSE']._serialized_end=391
-  _globals['_RANKVIEW']._serialized_start=394
-  _globals['_RANKVIEW']._serialized_end=719
-  _globals['_RANKVIEW_COORDINATESENTRY']._serialized_start=669
-  _globals['_RANKVIEW_COORDINATESENTRY']._serialized_end=719
-  _globals['_RUNSTATUS']._serialized_start=722
-  _globals['_RUNSTATUS']._serialized_end=1310
-  _globals['_CONTROL']._serialized_start=1313
-  _globals['_CONTROL']._serialized_end=1639
+  _globals['_GETSTATUSREQUEST']._serialized_start=142
+  _globals['_GETSTATUSREQUEST']._serialized_end=173
+  _globals['_LISTINCIDENTSREQUEST']._serialized_start=175
+  _globals['_LISTINCIDENTSREQUEST']._serialized_end=210
+  _globals['_LISTINCIDENTSRESPONSE']._serialized_start=212
+  _globals['_LISTINCIDENTSRESPONSE']._serialized_end=277
+  _globals['_TAKECHECKPOINTREQUEST']._serialized_start=279
+  _globals['_TAKECHECKPOINTREQUEST']._serialized_end=315
+  _globals['_TAKECHECKPOINTRESPONSE']._serialized_start=317
+  _globals['_TAKECHECKPOINTRESPONSE']._serialized_end=355
+  _globals['_STOPRUNREQUEST']._serialized_start=357
+  _globals['_STOPRUNREQUEST']._serialized_end=403
+  _globals['_STOPRUNRESPONSE']._serialized_start=405
+  _globals['_STOPRUNRESPONSE']._serialized_end=422
+  _globals['_INJECTFAULTREQUEST']._serialized_start=424
+  _globals['_INJECTFAULTREQUEST']._serialized_end=492
+  _globals['_INJECTFAULTRESPONSE']._serialized_start=494
+  _globals['_INJECTFAULTRESPONSE']._serialized_end=515
+  _globals['_RANKVIEW']._serialized_start=518
+  _globals['_RANKVIEW']._serialized_end=843
+  _globals['_RANKVIEW_COORDINATESENTRY']._serialized_start=793
+  _globals['_RANKVIEW_COORDINATESENTRY']._serialized_end=843
+  _globals['_RUNSTATUS']._serialized_start=846
+  _globals['_RUNSTATUS']._serialized_end=1434
+  _globals['_CONTROL']._serialized_start=1437
+  _globals['_CONTROL']._serialized_end=1845
 # @@protoc_insertion_point(module_scope)

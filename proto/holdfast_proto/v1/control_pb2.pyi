@@ -1,4 +1,5 @@
 from holdfast_proto.v1 import common_pb2 as _common_pb2
+from holdfast_proto.v1 import fault_pb2 as _fault_pb2
 from holdfast_proto.v1 import store_pb2 as _store_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -47,6 +48,18 @@ class StopRunRequest(_message.Message):
     def __init__(self, run: _Optional[str] = ..., grace_s: _Optional[float] = ...) -> None: ...
 
 class StopRunResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class InjectFaultRequest(_message.Message):
+    __slots__ = ("run", "fault")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    fault: _fault_pb2.Fault
+    def __init__(self, run: _Optional[str] = ..., fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ...) -> None: ...
+
+class InjectFaultResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

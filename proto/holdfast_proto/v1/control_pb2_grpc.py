@@ -54,6 +54,11 @@ class ControlStub(object):
                 request_serializer=holdfast__proto_dot_v1_dot_control__pb2.StopRunRequest.SerializeToString,
                 response_deserializer=holdfast__proto_dot_v1_dot_control__pb2.StopRunResponse.FromString,
                 _registered_method=True)
+        self.InjectFault = channel.unary_unary(
+                '/holdfast.v1.Control/InjectFault',
+                request_serializer=holdfast__proto_dot_v1_dot_control__pb2.InjectFaultRequest.SerializeToString,
+                response_deserializer=holdfast__proto_dot_v1_dot_control__pb2.InjectFaultResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServicer(object):
@@ -85,6 +90,13 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def InjectFault(self, request, context):
+        """Has a fault injected, if the run allows it. Whether it struck is seen in the run's incidents.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -107,6 +119,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.StopRun,
                     request_deserializer=holdfast__proto_dot_v1_dot_control__pb2.StopRunRequest.FromString,
                     response_serializer=holdfast__proto_dot_v1_dot_control__pb2.StopRunResponse.SerializeToString,
+            ),
+            'InjectFault': grpc.unary_unary_rpc_method_handler(
+                    servicer.InjectFault,
+                    request_deserializer=holdfast__proto_dot_v1_dot_control__pb2.InjectFaultRequest.FromString,
+                    response_serializer=holdfast__proto_dot_v1_dot_control__pb2.InjectFaultResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -217,6 +234,33 @@ class Control(object):
             '/holdfast.v1.Control/StopRun',
             holdfast__proto_dot_v1_dot_control__pb2.StopRunRequest.SerializeToString,
             holdfast__proto_dot_v1_dot_control__pb2.StopRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InjectFault(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/holdfast.v1.Control/InjectFault',
+            holdfast__proto_dot_v1_dot_control__pb2.InjectFaultRequest.SerializeToString,
+            holdfast__proto_dot_v1_dot_control__pb2.InjectFaultResponse.FromString,
             options,
             channel_credentials,
             insecure,

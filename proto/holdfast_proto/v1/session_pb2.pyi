@@ -1,4 +1,5 @@
 from holdfast_proto.v1 import common_pb2 as _common_pb2
+from holdfast_proto.v1 import fault_pb2 as _fault_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -30,7 +31,7 @@ class AgentMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., slot_grant: _Optional[_Union[SlotGrant, _Mapping]] = ..., command: _Optional[_Union[RankCommand, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("run", "generation", "rank", "world_size", "local_rank", "pid", "device", "coordinates")
+    __slots__ = ("run", "generation", "rank", "world_size", "local_rank", "pid", "device", "coordinates", "local_world_size")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +47,7 @@ class Hello(_message.Message):
     PID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     COORDINATES_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     run: str
     generation: int
     rank: int
@@ -54,10 +56,11 @@ class Hello(_message.Message):
     pid: int
     device: str
     coordinates: _containers.ScalarMap[str, int]
-    def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    local_world_size: int
+    def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., local_world_size: _Optional[int] = ...) -> None: ...
 
 class StepRecord(_message.Message):
-    __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples")
+    __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "nonfinite_origin")
     class PhaseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +85,8 @@ class StepRecord(_message.Message):
     BALANCE_LOSS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    NONFINITE_ORIGIN_FIELD_NUMBER: _ClassVar[int]
     step: int
     ended_unix_s: float
     duration_s: float
@@ -99,7 +104,25 @@ class StepRecord(_message.Message):
     balance_loss: float
     dropped_tokens: int
     samples: bytes
-    def __init__(self, step: _Optional[int] = ..., ended_unix_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[float] = ..., pipeline_bubble: _Optional[float] = ..., balance_loss: _Optional[float] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[bytes] = ...) -> None: ...
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaHash]
+    nonfinite_origin: NonFiniteOrigin
+    def __init__(self, step: _Optional[int] = ..., ended_unix_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[float] = ..., pipeline_bubble: _Optional[float] = ..., balance_loss: _Optional[float] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[bytes] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHash, _Mapping]]] = ..., nonfinite_origin: _Optional[_Union[NonFiniteOrigin, _Mapping]] = ...) -> None: ...
+
+class ReplicaHash(_message.Message):
+    __slots__ = ("part", "hash")
+    PART_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    part: str
+    hash: int
+    def __init__(self, part: _Optional[str] = ..., hash: _Optional[int] = ...) -> None: ...
+
+class NonFiniteOrigin(_message.Message):
+    __slots__ = ("module", "unix_s")
+    MODULE_FIELD_NUMBER: _ClassVar[int]
+    UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    module: str
+    unix_s: float
+    def __init__(self, module: _Optional[str] = ..., unix_s: _Optional[float] = ...) -> None: ...
 
 class SnapshotTaken(_message.Message):
     __slots__ = ("step", "slot", "persist", "stall_s", "bytes")
@@ -116,19 +139,21 @@ class SnapshotTaken(_message.Message):
     def __init__(self, step: _Optional[int] = ..., slot: _Optional[int] = ..., persist: bool = ..., stall_s: _Optional[float] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class MemoryStatus(_message.Message):
-    __slots__ = ("allocated_bytes", "reserved_bytes", "alloc_retries", "ooms")
+    __slots__ = ("allocated_bytes", "reserved_bytes", "alloc_retries", "ooms", "limit_bytes")
     ALLOCATED_BYTES_FIELD_NUMBER: _ClassVar[int]
     RESERVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     ALLOC_RETRIES_FIELD_NUMBER: _ClassVar[int]
     OOMS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     allocated_bytes: int
     reserved_bytes: int
     alloc_retries: int
     ooms: int
-    def __init__(self, allocated_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., alloc_retries: _Optional[int] = ..., ooms: _Optional[int] = ...) -> None: ...
+    limit_bytes: int
+    def __init__(self, allocated_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., alloc_retries: _Optional[int] = ..., ooms: _Optional[int] = ..., limit_bytes: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("progress", "steps", "snapshots", "memory", "dropped_total", "snapshots_skipped_total", "reporter_cpu_s", "modules", "last_words", "recorder_failures_total", "recorder_attempts_total")
+    __slots__ = ("progress", "steps", "snapshots", "memory", "dropped_total", "snapshots_skipped_total", "reporter_cpu_s", "modules", "last_words", "recorder_failures_total", "recorder_attempts_total", "finished", "pending")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +165,8 @@ class Report(_message.Message):
     LAST_WORDS_FIELD_NUMBER: _ClassVar[int]
     RECORDER_FAILURES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     RECORDER_ATTEMPTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
     progress: _common_pb2.Progress
     steps: _containers.RepeatedCompositeFieldContainer[StepRecord]
     snapshots: _containers.RepeatedCompositeFieldContainer[SnapshotTaken]
@@ -151,7 +178,9 @@ class Report(_message.Message):
     last_words: str
     recorder_failures_total: int
     recorder_attempts_total: int
-    def __init__(self, progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[StepRecord, _Mapping]]] = ..., snapshots: _Optional[_Iterable[_Union[SnapshotTaken, _Mapping]]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., dropped_total: _Optional[int] = ..., snapshots_skipped_total: _Optional[int] = ..., reporter_cpu_s: _Optional[float] = ..., modules: _Optional[_Iterable[str]] = ..., last_words: _Optional[str] = ..., recorder_failures_total: _Optional[int] = ..., recorder_attempts_total: _Optional[int] = ...) -> None: ...
+    finished: bool
+    pending: _containers.RepeatedCompositeFieldContainer[_common_pb2.PendingCall]
+    def __init__(self, progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[StepRecord, _Mapping]]] = ..., snapshots: _Optional[_Iterable[_Union[SnapshotTaken, _Mapping]]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., dropped_total: _Optional[int] = ..., snapshots_skipped_total: _Optional[int] = ..., reporter_cpu_s: _Optional[float] = ..., modules: _Optional[_Iterable[str]] = ..., last_words: _Optional[str] = ..., recorder_failures_total: _Optional[int] = ..., recorder_attempts_total: _Optional[int] = ..., finished: bool = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ...) -> None: ...
 
 class SlotRequest(_message.Message):
     __slots__ = ("bytes_per_slot",)
@@ -176,18 +205,20 @@ class Welcome(_message.Message):
     def __init__(self, report_interval_s: _Optional[float] = ...) -> None: ...
 
 class RankCommand(_message.Message):
-    __slots__ = ("id", "generation", "capture_evidence", "snapshot_at", "stop_at")
+    __slots__ = ("id", "generation", "capture_evidence", "snapshot_at", "stop_at", "inject_fault")
     ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CAPTURE_EVIDENCE_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_AT_FIELD_NUMBER: _ClassVar[int]
     STOP_AT_FIELD_NUMBER: _ClassVar[int]
+    INJECT_FAULT_FIELD_NUMBER: _ClassVar[int]
     id: int
     generation: int
     capture_evidence: CaptureEvidence
     snapshot_at: SnapshotAt
     stop_at: StopAt
-    def __init__(self, id: _Optional[int] = ..., generation: _Optional[int] = ..., capture_evidence: _Optional[_Union[CaptureEvidence, _Mapping]] = ..., snapshot_at: _Optional[_Union[SnapshotAt, _Mapping]] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ...) -> None: ...
+    inject_fault: _fault_pb2.Fault
+    def __init__(self, id: _Optional[int] = ..., generation: _Optional[int] = ..., capture_evidence: _Optional[_Union[CaptureEvidence, _Mapping]] = ..., snapshot_at: _Optional[_Union[SnapshotAt, _Mapping]] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class CaptureEvidence(_message.Message):
     __slots__ = ("directory",)

@@ -1,4 +1,6 @@
 from holdfast_proto.v1 import common_pb2 as _common_pb2
+from holdfast_proto.v1 import fault_pb2 as _fault_pb2
+from holdfast_proto.v1 import session_pb2 as _session_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -50,6 +52,13 @@ class VerdictKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VERDICT_KIND_DATA_STALL: _ClassVar[VerdictKind]
     VERDICT_KIND_DUPLICATE_SAMPLES: _ClassVar[VerdictKind]
     VERDICT_KIND_OVERFLOW_LOOP: _ClassVar[VerdictKind]
+    VERDICT_KIND_STRAGGLER: _ClassVar[VerdictKind]
+    VERDICT_KIND_SILENT_CORRUPTION: _ClassVar[VerdictKind]
+    VERDICT_KIND_GRADIENT_EXPLOSION: _ClassVar[VerdictKind]
+    VERDICT_KIND_MEMORY_CREEP: _ClassVar[VerdictKind]
+    VERDICT_KIND_ALLOCATOR_RETRIES: _ClassVar[VerdictKind]
+    VERDICT_KIND_THROUGHPUT_DROP: _ClassVar[VerdictKind]
+    VERDICT_KIND_MISSING_LOSS: _ClassVar[VerdictKind]
 
 class IncidentState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -98,6 +107,13 @@ VERDICT_KIND_BAD_CONFIGURATION: VerdictKind
 VERDICT_KIND_DATA_STALL: VerdictKind
 VERDICT_KIND_DUPLICATE_SAMPLES: VerdictKind
 VERDICT_KIND_OVERFLOW_LOOP: VerdictKind
+VERDICT_KIND_STRAGGLER: VerdictKind
+VERDICT_KIND_SILENT_CORRUPTION: VerdictKind
+VERDICT_KIND_GRADIENT_EXPLOSION: VerdictKind
+VERDICT_KIND_MEMORY_CREEP: VerdictKind
+VERDICT_KIND_ALLOCATOR_RETRIES: VerdictKind
+VERDICT_KIND_THROUGHPUT_DROP: VerdictKind
+VERDICT_KIND_MISSING_LOSS: VerdictKind
 INCIDENT_STATE_UNSPECIFIED: IncidentState
 INCIDENT_STATE_OPEN: IncidentState
 INCIDENT_STATE_RECOVERED: IncidentState
@@ -114,7 +130,7 @@ RUN_PHASE_FAILED: RunPhase
 RUN_PHASE_LEAVING: RunPhase
 
 class RunSpec(_message.Message):
-    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s")
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     RANKS_PER_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +145,7 @@ class RunSpec(_message.Message):
     CREATED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_EVERY_S_FIELD_NUMBER: _ClassVar[int]
+    INJECTION_ALLOWED_FIELD_NUMBER: _ClassVar[int]
     run: str
     nodes: int
     ranks_per_node: int
@@ -143,10 +160,11 @@ class RunSpec(_message.Message):
     created_unix_s: float
     instance: str
     checkpoint_every_s: float
-    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ...) -> None: ...
+    injection_allowed: bool
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ...) -> None: ...
 
 class RankExit(_message.Message):
-    __slots__ = ("code", "signal", "last_words", "step", "phase", "exited_unix_s", "order")
+    __slots__ = ("code", "signal", "last_words", "step", "phase", "exited_unix_s", "order", "finished", "out_of_memory", "kernel_line")
     CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     LAST_WORDS_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +172,9 @@ class RankExit(_message.Message):
     PHASE_FIELD_NUMBER: _ClassVar[int]
     EXITED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    OUT_OF_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_LINE_FIELD_NUMBER: _ClassVar[int]
     code: int
     signal: int
     last_words: str
@@ -161,10 +182,13 @@ class RankExit(_message.Message):
     phase: _common_pb2.Phase
     exited_unix_s: float
     order: int
-    def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., last_words: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., exited_unix_s: _Optional[float] = ..., order: _Optional[int] = ...) -> None: ...
+    finished: bool
+    out_of_memory: bool
+    kernel_line: str
+    def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., last_words: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., exited_unix_s: _Optional[float] = ..., order: _Optional[int] = ..., finished: bool = ..., out_of_memory: bool = ..., kernel_line: _Optional[str] = ...) -> None: ...
 
 class RankState(_message.Message):
-    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done")
+    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -172,6 +196,13 @@ class RankState(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class PhaseSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
@@ -185,6 +216,12 @@ class RankState(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_ENDED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    PHASE_S_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    THREAD_STATE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_SYSCALL_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     life: Life
@@ -198,10 +235,16 @@ class RankState(_message.Message):
     device: str
     first_step_ended_unix_s: float
     steps_done: int
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ...) -> None: ...
+    busy_s: float
+    phase_s: _containers.ScalarMap[int, float]
+    memory: _session_pb2.MemoryStatus
+    thread_state: str
+    thread_syscall: int
+    pending: _containers.RepeatedCompositeFieldContainer[_common_pb2.PendingCall]
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ...) -> None: ...
 
 class NodeState(_message.Message):
-    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s")
+    __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +261,7 @@ class NodeState(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_GENERATION_FIELD_NUMBER: _ClassVar[int]
     LEAVE_IN_S_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     run: str
     node: str
     generation: int
@@ -234,7 +278,8 @@ class NodeState(_message.Message):
     failure: str
     checkpoint_generation: int
     leave_in_s: float
-    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ..., leave_in_s: _Optional[float] = ...) -> None: ...
+    world_size: int
+    def __init__(self, run: _Optional[str] = ..., node: _Optional[str] = ..., generation: _Optional[int] = ..., fence: _Optional[int] = ..., stopped: bool = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[int]] = ..., reported_unix_s: _Optional[float] = ..., agent_pid: _Optional[int] = ..., ready: bool = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., failed_generation: _Optional[int] = ..., failure: _Optional[str] = ..., checkpoint_generation: _Optional[int] = ..., leave_in_s: _Optional[float] = ..., world_size: _Optional[int] = ...) -> None: ...
 
 class Mean(_message.Message):
     __slots__ = ("sum", "count")
@@ -255,7 +300,7 @@ class SamplesUsed(_message.Message):
     def __init__(self, dp: _Optional[int] = ..., rank: _Optional[int] = ..., fingerprint: _Optional[bytes] = ...) -> None: ...
 
 class StepSummary(_message.Message):
-    __slots__ = ("step", "generation", "loss_sum", "loss_count", "validation_loss", "grad_norm", "learning_rate", "tokens", "duration_s", "ended_unix_s", "nonfinite", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples")
+    __slots__ = ("step", "generation", "loss_sum", "loss_count", "validation_loss", "grad_norm", "learning_rate", "tokens", "duration_s", "ended_unix_s", "nonfinite", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas")
     class PhaseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -283,6 +328,7 @@ class StepSummary(_message.Message):
     BALANCE_LOSS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     step: int
     generation: int
     loss_sum: float
@@ -303,18 +349,33 @@ class StepSummary(_message.Message):
     balance_loss: Mean
     dropped_tokens: int
     samples: _containers.RepeatedCompositeFieldContainer[SamplesUsed]
-    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[int] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., ended_unix_s: _Optional[float] = ..., nonfinite: _Optional[_Iterable[_Union[NonFinite, _Mapping]]] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[_Union[Mean, _Mapping]] = ..., pipeline_bubble: _Optional[_Union[Mean, _Mapping]] = ..., balance_loss: _Optional[_Union[Mean, _Mapping]] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[SamplesUsed, _Mapping]]] = ...) -> None: ...
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaHashes]
+    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[int] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., ended_unix_s: _Optional[float] = ..., nonfinite: _Optional[_Iterable[_Union[NonFinite, _Mapping]]] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[_Union[Mean, _Mapping]] = ..., pipeline_bubble: _Optional[_Union[Mean, _Mapping]] = ..., balance_loss: _Optional[_Union[Mean, _Mapping]] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[SamplesUsed, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHashes, _Mapping]]] = ...) -> None: ...
 
 class NonFinite(_message.Message):
-    __slots__ = ("rank", "quantity")
+    __slots__ = ("rank", "quantity", "module", "unix_s")
     RANK_FIELD_NUMBER: _ClassVar[int]
     QUANTITY_FIELD_NUMBER: _ClassVar[int]
+    MODULE_FIELD_NUMBER: _ClassVar[int]
+    UNIX_S_FIELD_NUMBER: _ClassVar[int]
     rank: int
     quantity: str
-    def __init__(self, rank: _Optional[int] = ..., quantity: _Optional[str] = ...) -> None: ...
+    module: str
+    unix_s: float
+    def __init__(self, rank: _Optional[int] = ..., quantity: _Optional[str] = ..., module: _Optional[str] = ..., unix_s: _Optional[float] = ...) -> None: ...
+
+class ReplicaHashes(_message.Message):
+    __slots__ = ("part", "hash", "ranks")
+    PART_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    part: str
+    hash: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, part: _Optional[str] = ..., hash: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("node", "generation", "unix_s", "rank_exited", "step_summary", "checkpoint_committed", "checkpoint_failed", "evidence_captured", "command_refused", "snapshot_memory_refused", "checkpoint_unreadable")
+    __slots__ = ("node", "generation", "unix_s", "rank_exited", "step_summary", "checkpoint_committed", "checkpoint_failed", "evidence_captured", "command_refused", "snapshot_memory_refused", "checkpoint_unreadable", "fault_injected")
     NODE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     UNIX_S_FIELD_NUMBER: _ClassVar[int]
@@ -326,6 +387,7 @@ class Event(_message.Message):
     COMMAND_REFUSED_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_MEMORY_REFUSED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    FAULT_INJECTED_FIELD_NUMBER: _ClassVar[int]
     node: str
     generation: int
     unix_s: float
@@ -337,7 +399,8 @@ class Event(_message.Message):
     command_refused: CommandRefused
     snapshot_memory_refused: SnapshotMemoryRefused
     checkpoint_unreadable: CheckpointUnreadable
-    def __init__(self, node: _Optional[str] = ..., generation: _Optional[int] = ..., unix_s: _Optional[float] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., step_summary: _Optional[_Union[StepSummary, _Mapping]] = ..., checkpoint_committed: _Optional[_Union[CheckpointCommitted, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[CheckpointFailed, _Mapping]] = ..., evidence_captured: _Optional[_Union[EvidenceCaptured, _Mapping]] = ..., command_refused: _Optional[_Union[CommandRefused, _Mapping]] = ..., snapshot_memory_refused: _Optional[_Union[SnapshotMemoryRefused, _Mapping]] = ..., checkpoint_unreadable: _Optional[_Union[CheckpointUnreadable, _Mapping]] = ...) -> None: ...
+    fault_injected: FaultInjected
+    def __init__(self, node: _Optional[str] = ..., generation: _Optional[int] = ..., unix_s: _Optional[float] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., step_summary: _Optional[_Union[StepSummary, _Mapping]] = ..., checkpoint_committed: _Optional[_Union[CheckpointCommitted, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[CheckpointFailed, _Mapping]] = ..., evidence_captured: _Optional[_Union[EvidenceCaptured, _Mapping]] = ..., command_refused: _Optional[_Union[CommandRefused, _Mapping]] = ..., snapshot_memory_refused: _Optional[_Union[SnapshotMemoryRefused, _Mapping]] = ..., checkpoint_unreadable: _Optional[_Union[CheckpointUnreadable, _Mapping]] = ..., fault_injected: _Optional[_Union[FaultInjected, _Mapping]] = ...) -> None: ...
 
 class RankExited(_message.Message):
     __slots__ = ("rank", "exit")
@@ -386,26 +449,36 @@ class SnapshotMemoryRefused(_message.Message):
     def __init__(self, needed_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., directory: _Optional[str] = ...) -> None: ...
 
 class EvidenceCaptured(_message.Message):
-    __slots__ = ("incident", "files", "pending")
+    __slots__ = ("incident", "files", "pending", "stacks", "suspicion")
     INCIDENT_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
+    STACKS_FIELD_NUMBER: _ClassVar[int]
+    SUSPICION_FIELD_NUMBER: _ClassVar[int]
     incident: str
     files: _containers.RepeatedScalarFieldContainer[str]
-    pending: _containers.RepeatedCompositeFieldContainer[PendingCall]
-    def __init__(self, incident: _Optional[str] = ..., files: _Optional[_Iterable[str]] = ..., pending: _Optional[_Iterable[_Union[PendingCall, _Mapping]]] = ...) -> None: ...
+    pending: _containers.RepeatedCompositeFieldContainer[_common_pb2.PendingCall]
+    stacks: _containers.RepeatedCompositeFieldContainer[StackSummary]
+    suspicion: str
+    def __init__(self, incident: _Optional[str] = ..., files: _Optional[_Iterable[str]] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., stacks: _Optional[_Iterable[_Union[StackSummary, _Mapping]]] = ..., suspicion: _Optional[str] = ...) -> None: ...
 
-class PendingCall(_message.Message):
-    __slots__ = ("rank", "group", "seq", "op")
+class StackSummary(_message.Message):
+    __slots__ = ("rank", "frame", "activity")
     RANK_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    SEQ_FIELD_NUMBER: _ClassVar[int]
-    OP_FIELD_NUMBER: _ClassVar[int]
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     rank: int
-    group: str
-    seq: int
-    op: str
-    def __init__(self, rank: _Optional[int] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ...) -> None: ...
+    frame: str
+    activity: _common_pb2.Activity
+    def __init__(self, rank: _Optional[int] = ..., frame: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ...) -> None: ...
+
+class FaultInjected(_message.Message):
+    __slots__ = ("fault", "step")
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    fault: _fault_pb2.Fault
+    step: int
+    def __init__(self, fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
 
 class CommandRefused(_message.Message):
     __slots__ = ("command_fence", "known_fence", "reason")
@@ -418,7 +491,7 @@ class CommandRefused(_message.Message):
     def __init__(self, command_fence: _Optional[int] = ..., known_fence: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeCommand(_message.Message):
-    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish", "leave", "keep_checkpoint", "persist_snapshot")
+    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish", "leave", "keep_checkpoint", "persist_snapshot", "inject_fault")
     ID_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -430,6 +503,7 @@ class NodeCommand(_message.Message):
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     KEEP_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     PERSIST_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    INJECT_FAULT_FIELD_NUMBER: _ClassVar[int]
     id: str
     fence: int
     generation: int
@@ -441,7 +515,8 @@ class NodeCommand(_message.Message):
     leave: LeaveAt
     keep_checkpoint: KeepCheckpoint
     persist_snapshot: PersistSnapshot
-    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ...) -> None: ...
+    inject_fault: _fault_pb2.Fault
+    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class StartGeneration(_message.Message):
     __slots__ = ("first_rank", "ranks", "world_size", "rendezvous_node", "source", "step")
@@ -466,14 +541,16 @@ class StopGeneration(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class GatherEvidence(_message.Message):
-    __slots__ = ("incident", "stack_ranks", "flight_recorder")
+    __slots__ = ("incident", "stack_ranks", "flight_recorder", "suspicion")
     INCIDENT_FIELD_NUMBER: _ClassVar[int]
     STACK_RANKS_FIELD_NUMBER: _ClassVar[int]
     FLIGHT_RECORDER_FIELD_NUMBER: _ClassVar[int]
+    SUSPICION_FIELD_NUMBER: _ClassVar[int]
     incident: str
     stack_ranks: _containers.RepeatedScalarFieldContainer[int]
     flight_recorder: bool
-    def __init__(self, incident: _Optional[str] = ..., stack_ranks: _Optional[_Iterable[int]] = ..., flight_recorder: bool = ...) -> None: ...
+    suspicion: str
+    def __init__(self, incident: _Optional[str] = ..., stack_ranks: _Optional[_Iterable[int]] = ..., flight_recorder: bool = ..., suspicion: _Optional[str] = ...) -> None: ...
 
 class TakeCheckpoint(_message.Message):
     __slots__ = ("step",)
@@ -526,7 +603,7 @@ class WaitEdge(_message.Message):
     def __init__(self, waiter: _Optional[int] = ..., awaited: _Optional[int] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("kind", "culprits", "message", "confidence_ratio", "waits", "step", "phase", "group", "seq", "op")
+    __slots__ = ("kind", "culprits", "message", "confidence_ratio", "waits", "step", "phase", "group", "seq", "op", "activity", "node", "calls")
     KIND_FIELD_NUMBER: _ClassVar[int]
     CULPRITS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -537,6 +614,9 @@ class Verdict(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     OP_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
     kind: VerdictKind
     culprits: _containers.RepeatedScalarFieldContainer[int]
     message: str
@@ -547,7 +627,10 @@ class Verdict(_message.Message):
     group: str
     seq: int
     op: str
-    def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ...) -> None: ...
+    activity: _common_pb2.Activity
+    node: str
+    calls: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., node: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class IncidentAction(_message.Message):
     __slots__ = ("unix_s", "what")
