@@ -14,8 +14,28 @@ INCIDENT_KINDS = (
     "data_stall",
     "duplicate_samples",
     "overflow_loop",
+    "straggler",
+    "silent_corruption",
+    "gradient_explosion",
+    "memory_creep",
+    "allocator_retries",
+    "throughput_drop",
+    "missing_loss",
 )
-QUANTITIES = ("loss", "validation_loss", "grad_norm", "update_norm", "balance_loss")
+DETECTORS = (
+    "dead_rank",
+    "lost_node",
+    "mismatched_order",
+    "hung_collective",
+    "data_stall",
+    "transport",
+    "non_finite",
+    "missing_loss",
+    "loss_spike",
+    "overflow_loop",
+    "duplicate_samples",
+)
+QUANTITIES = ("loss", "validation_loss", "grad_norm", "update_norm", "balance_loss", "gradient")
 
 RUN_METRICS = (
     gauge(
@@ -55,6 +75,12 @@ RUN_METRICS = (
         "run quantity",
         "Reports of NaN or infinity. Norms of skipped steps are left out.",
         quantity=QUANTITIES,
+    ),
+    counter(
+        "suspicions_total",
+        "run outcome",
+        "Times that the run seemed to stand still: raised, and whether a verdict confirmed it or it resolved itself.",
+        outcome=("raised", "confirmed", "resolved"),
     ),
     counter(
         "anomalies_total",
@@ -106,6 +132,9 @@ SELF_METRICS = (
     gauge("coordinator_leader", "run", "1 if this daemon leads the run, 0 if it stands by."),
     histogram("coordinator_tick_duration_seconds", "", "Duration of one turn of a run's core."),
     counter("coordinator_slow_ticks_total", "", "Turns that took longer than the time between them."),
+    counter("detector_attempts_total", "detector", "Times that a detector has looked.", detector=DETECTORS),
+    counter("detector_seconds_total", "detector", "Time that a detector took.", detector=DETECTORS),
+    counter("detector_failures_total", "detector", "Looks of a detector that failed.", detector=DETECTORS),
     gauge("store_up", "", "1 while Redis answers, else 0."),
     counter("store_operations_total", "", "Redis calls."),
     counter("store_failures_total", "", "Redis calls that failed."),

@@ -13,10 +13,11 @@ from prometheus_client.registry import CollectorRegistry
 
 from holdfast_daemon import control
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.metrics import DaemonCollector, TurnMetrics
+from holdfast_daemon.metrics import DaemonCollector
 from holdfast_daemon.options import DaemonOptions
 from holdfast_daemon.run_shell import RunShell
 from holdfast_daemon.runs import Runs
+from holdfast_daemon.turn_metrics import TurnMetrics
 from holdfast_proto import redis_client
 from holdfast_proto.rank_context import EXIT_CONFIGURATION
 
@@ -38,7 +39,7 @@ async def _serve(options: DaemonOptions) -> None:
     clock = Clock()
     registry = CollectorRegistry(auto_describe=True)
     turns = TurnMetrics(registry)
-    runs = Runs(client, lambda run: RunShell(client, run, options, clock, turns.observe))
+    runs = Runs(client, lambda run: RunShell(client, run, options, clock, turns))
     registry.register(DaemonCollector(runs))
     port = _serve_metrics(options, registry)
     server = await control.serve(control.ControlService(runs, clock), options.control)

@@ -3,18 +3,17 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 
-from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 
-from holdfast_daemon.core.lifecycle import RECOVERABLE
-from holdfast_daemon.core.model import CoreState, kind_name, ranks_of
-from holdfast_daemon.run_shell import TURN_MS, RunShell
+from holdfast_daemon.core.kinds import RECOVERABLE
+from holdfast_daemon.core.model import CoreState, ranks_of
+from holdfast_daemon.core.words import kind_name
+from holdfast_daemon.run_shell import RunShell
 from holdfast_proto.v1 import store_pb2 as store
 
 LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-TURN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
-QUANTITIES = ("loss", "validation_loss", "grad_norm", "update_norm", "balance_loss")
+QUANTITIES = ("loss", "validation_loss", "grad_norm", "update_norm", "balance_loss", "gradient")
 STALLED_S = 1.0
 """A rank without progress for so long is shown as stalled, whatever its deadline."""
 
@@ -52,27 +51,6 @@ class DaemonCollector(Collector):
         yield from _checkpoint_families(led)
         yield from _lost_families(led, shells)
         yield from _self_families(shells)
-
-
-class TurnMetrics:
-    """Times the turns of all cores."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._durations = Histogram(
-            "holdfast_coordinator_tick_duration_seconds",
-            "Duration of one turn of a run's core.",
-            buckets=TURN_BUCKETS_S,
-            registry=registry,
-        )
-        self._slow = Counter(
-            "holdfast_coordinator_slow_ticks", "Turns that took longer than the time between them.", registry=registry
-        )
-
-    def observe(self, duration_s: float) -> None:
-        """Count one turn."""
-        self._durations.observe(duration_s)
-        if duration_s > TURN_MS / 1000:
-            self._slow.inc()
 
 
 def _run_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
@@ -175,7 +153,7 @@ def _number_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
         (
             "duplicate_steps",
             "Steps that trained on samples used before, or twice.",
-            {r: s.totals.duplicate_steps for r, s in led.items()},
+            {r: s.totals.anomalies.get("duplicate_samples", 0) for r, s in led.items()},
         ),
     ]
     for name, text, rows in single:
@@ -195,6 +173,17 @@ def _incident_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
         "Verdicts by kind.",
         ["run", "kind"],
         (((r, kind_name(k)), float(s.totals.incidents.get(kind_name(k), 0))) for r, s in led.items() for k in kinds),
+    )
+
+    yield _counter(
+        "suspicions",
+        "Times that the run seemed to stand still: raised, and whether a verdict confirmed it or it resolved itself.",
+        ["run", "outcome"],
+        (
+            ((run, outcome), float(s.totals.suspicions.get(outcome, 0)))
+            for run, s in led.items()
+            for outcome in ("raised", "confirmed", "resolved")
+        ),
     )
 
     def open_rows() -> Rows:

@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import redis.asyncio
@@ -19,6 +18,7 @@ from holdfast_daemon.core.model import (
     CheckpointOrdered,
     CheckpointRequest,
     CoreState,
+    DetectorFailed,
     Observation,
     Request,
     SaveIncident,
@@ -28,12 +28,12 @@ from holdfast_daemon.core.model import (
 from holdfast_daemon.incident_log import IncidentLog
 from holdfast_daemon.options import DaemonOptions
 from holdfast_daemon.run_store import LeadershipLostError, RunStore
+from holdfast_daemon.turn_metrics import TURN_MS, TurnMetrics
 from holdfast_proto.redis_client import StoreError
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
 
-TURN_MS = 100
 RETRY_S = 0.2
 LINGER_S = 60.0
 """An ended run stays visible for so long after its last node has left."""
@@ -56,12 +56,12 @@ class RunShell:
         run: str,
         options: DaemonOptions,
         clock: Clock,
-        observe_turn: Callable[[float], None],
+        metrics: TurnMetrics,
     ) -> None:
         self.run_name = run
         self._options = options
         self._clock = clock
-        self._observe_turn = observe_turn
+        self._metrics = metrics
         self._store = RunStore(client, run, options.name)
         self.log = IncidentLog(options.directory, run)
         self._requests: list[Request] = []
@@ -73,6 +73,8 @@ class RunShell:
         self._alone_since: float | None = None
         self._outbox: collections.deque[Action] = collections.deque()
         self._record_unsaved = False
+        self._failed_detectors: set[str] = set()
+        """Failures are logged once."""
         self.state: CoreState | None = None
         """The core's state, or as much of the leader's as the store holds; None while nothing is known."""
         self.leads = False
@@ -178,16 +180,15 @@ class RunShell:
         last_id, events = await self._store.events(self.state.record.last_event_id or "0", TURN_MS)
         self.counters.operations += 1
         nodes = await self._store.nodes()
-        started = time.perf_counter()
         requests, self._requests = tuple(self._requests), []
         observation = Observation(nodes=nodes, events=tuple(events), requests=requests)
         before = self.state.record
-        state, actions = coordinator.step(self.state, self._clock.now(), observation)
+        with self._metrics.turn():
+            state, actions = coordinator.step(self.state, self._clock.now(), observation, self._metrics.detector)
         record = store.CoordinatorState()
         record.CopyFrom(state.record)
         record.last_event_id = last_id
         self.state = state = dataclasses.replace(state, record=record)
-        self._observe_turn(time.perf_counter() - started)
         self._record_unsaved |= record != before
         self._outbox.extend(actions)
         await self._drain()
@@ -217,6 +218,11 @@ class RunShell:
                 await self._store.save_incident(incident)
             case CheckpointOrdered():
                 self._answer(action)
+            case DetectorFailed(detector=name, reason=reason):
+                self._metrics.detector_failed(name)
+                if name not in self._failed_detectors:
+                    self._failed_detectors.add(name)
+                    log.error("run %s: detector %s failed, and is asked again: %s", self.run_name, name, reason)
 
     def _answer(self, ordered: CheckpointOrdered) -> None:
         """Tell the operators who wait what became of their checkpoint."""

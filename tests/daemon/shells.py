@@ -5,9 +5,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry
+
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.options import DaemonOptions
 from holdfast_daemon.run_shell import RunShell
+from holdfast_daemon.turn_metrics import TurnMetrics
 from holdfast_proto import keys
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
@@ -54,7 +57,7 @@ async def daemon(
 ) -> AsyncIterator[Daemon]:
     """Run a shell, whatever becomes of it."""
     client = connect(server.url)
-    shell = RunShell(client, RUN, options(folder, server.url, name, lease_s), Clock(), lambda duration_s: None)
+    shell = RunShell(client, RUN, options(folder, server.url, name, lease_s), Clock(), TurnMetrics(CollectorRegistry()))
     it = Daemon(shell)
     try:
         yield it

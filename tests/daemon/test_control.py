@@ -5,6 +5,7 @@ from typing import Any
 
 import grpc
 import pytest
+from prometheus_client import CollectorRegistry
 
 from holdfast_daemon import control
 from holdfast_daemon.clock import Clock
@@ -12,6 +13,7 @@ from holdfast_daemon.control import ControlService
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.run_shell import RunShell
 from holdfast_daemon.run_store import RunStore
+from holdfast_daemon.turn_metrics import TurnMetrics
 from holdfast_proto import keys
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import control_pb2 as pb
@@ -26,7 +28,7 @@ from tests.proto.store_server import StoreServer
 def idle_shell(folder: Path, run: str = RUN) -> RunShell:
     """A shell that is never run."""
     url = f"unix://{folder}/no-store.sock"
-    return RunShell(connect(url), run, options(folder, url), Clock(), lambda duration_s: None)
+    return RunShell(connect(url), run, options(folder, url), Clock(), TurnMetrics(CollectorRegistry()))
 
 
 @contextlib.asynccontextmanager

@@ -9,8 +9,9 @@ from prometheus_client.registry import CollectorRegistry
 from dashboards.catalogue import CATALOGUE, differences
 from dashboards.daemon_metrics import RUN_METRICS, SELF_METRICS
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.metrics import DaemonCollector, TurnMetrics
+from holdfast_daemon.metrics import DaemonCollector
 from holdfast_daemon.run_shell import RunShell
+from holdfast_daemon.turn_metrics import TurnMetrics
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.world import World
@@ -20,7 +21,7 @@ from tests.daemon.shells import options
 def shell_of(folder: Path, world: World, *, leads: bool) -> RunShell:
     """A shell that holds a world's state."""
     url = f"unix://{folder}/no-store.sock"
-    shell = RunShell(connect(url), world.spec.run, options(folder, url), Clock(), lambda duration_s: None)
+    shell = RunShell(connect(url), world.spec.run, options(folder, url), Clock(), TurnMetrics(CollectorRegistry()))
     shell.state, shell.leads, shell.store_up = world.state, leads, True
     return shell
 

@@ -2,22 +2,34 @@
 
 import dataclasses
 
-from holdfast_daemon.core import checkpoint_orders, incidents
+from holdfast_daemon.core import checkpoint_orders, incidents, observed
+from holdfast_daemon.core.death import is_clean
+from holdfast_daemon.core.kinds import HANGS
 from holdfast_daemon.core.model import Observation
 from holdfast_daemon.core.step_numbers import count_step
 from holdfast_daemon.core.step_summary import merge
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import Phase
 
 
 def absorb(turn: Turn, observation: Observation) -> None:
     """Fold an observation into the state."""
-    turn.update(nodes=dict(observation.nodes))
+    _nodes(turn, observation)
     for event in observation.events:
         _event(turn, event)
     _progress(turn)
     _first_exit(turn)
+
+
+def _nodes(turn: Turn, observation: Observation) -> None:
+    before = turn.ranks
+    nodes, state, members = dict(observation.nodes), turn.state, turn.record.nodes
+    turn.update(
+        nodes=nodes,
+        heard_of={**state.heard_of, **{name: nodes[name] for name in members if name in nodes}},
+        missed_unix_s={name: state.missed_unix_s.get(name, turn.now) for name in members if name not in nodes},
+    )
+    observed.follow(turn, before)
 
 
 def _event(turn: Turn, event: store.Event) -> None:
@@ -51,6 +63,7 @@ def _event(turn: Turn, event: store.Event) -> None:
             if turn.once(f"memory {event.node}"):
                 _note_checkpoint(turn, message, turn.record.newest_step)
         case "evidence_captured":
+            _stacks(turn, event.evidence_captured)
             _evidence(turn, event.node, event.evidence_captured)
         case "command_refused":
             totals = turn.state.totals
@@ -60,6 +73,13 @@ def _event(turn: Turn, event: store.Event) -> None:
 def _note_checkpoint(turn: Turn, message: str, step: int) -> None:
     verdict = store.Verdict(kind=store.VERDICT_KIND_CHECKPOINT_FAILED, message=message, step=step, confidence_ratio=1.0)
     incidents.note_incident(turn, verdict)
+
+
+def _stacks(turn: Turn, captured: store.EvidenceCaptured) -> None:
+    """Let stacks say what ranks do that hang; those of another suspicion than the present are old."""
+    current = turn.state.suspicion
+    if not captured.suspicion or (current is not None and current.id == captured.suspicion):
+        turn.update(stacks={**turn.state.stacks, **{stack.rank: stack for stack in captured.stacks}})
 
 
 def _evidence(turn: Turn, node: str, captured: store.EvidenceCaptured) -> None:
@@ -75,9 +95,18 @@ def _evidence(turn: Turn, node: str, captured: store.EvidenceCaptured) -> None:
         if call.group == verdict.group and call.seq == verdict.seq and call.op != verdict.op:
             verdict.message = verdict.message.replace(verdict.op, call.op)
             verdict.op = call.op
+    for stack in captured.stacks:
+        if list(verdict.culprits[:1]) == [stack.rank] and verdict.kind in HANGS:
+            _tell_stack(verdict, stack)
     incidents.save(turn, incident)
     if captured.incident == turn.record.open_incident:
         turn.update(evidence_from=turn.state.evidence_from | {node})
+
+
+def _tell_stack(verdict: store.Verdict, stack: store.StackSummary) -> None:
+    verdict.activity = verdict.activity or stack.activity
+    if stack.frame and stack.frame not in verdict.message:
+        verdict.message += f" (at {stack.frame})"
 
 
 def _merge_summary(turn: Turn, node: str, summary: store.StepSummary) -> None:
@@ -106,11 +135,6 @@ def _progress(turn: Turn) -> None:
 
 
 def _first_exit(turn: Turn) -> None:
-    exits = [rank for rank in turn.ranks.values() if rank.HasField("exit") and rank.exit.code != 0]
+    exits = [rank for rank in turn.ranks.values() if rank.HasField("exit") and not is_clean(rank.exit)]
     if exits and not turn.state.first_exit_unix_s:
         turn.update(first_exit_unix_s=turn.now)
-
-
-def phase_name(phase: "Phase") -> str:
-    """Return a phase as people spell it: ``forward_backward``."""
-    return Phase.Name(phase).removeprefix("PHASE_").lower()

@@ -1,5 +1,7 @@
 """The core's one function: what was seen goes in, what is to be done comes out."""
 
+from contextlib import nullcontext
+
 from holdfast_daemon.core import absorb, checkpoint_orders, leaving, lifecycle
 from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_daemon.core.ending import ENDED, finish
@@ -11,7 +13,7 @@ from holdfast_daemon.core.model import (
     Request,
     StopRequest,
 )
-from holdfast_daemon.core.turn import Turn
+from holdfast_daemon.core.turn import Timed, Turn
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -26,12 +28,15 @@ def begin(
     return CoreState(spec=spec, record=record, deadlines=Deadlines.for_preset(spec.preset), incidents=incidents or {})
 
 
-def step(state: CoreState, now: float, observation: Observation) -> tuple[CoreState, list[Action]]:
+def step(
+    state: CoreState, now: float, observation: Observation, timed: Timed = nullcontext
+) -> tuple[CoreState, list[Action]]:
     """Return the next state and what to do.
 
     ``now`` is Unix time by a clock that never jumps. Nothing else enters: the same calls give the same answers.
+    ``timed`` is for the caller, who may want to know how long each detector takes.
     """
-    turn = Turn(state, now)
+    turn = Turn(state, now, timed)
     absorb.absorb(turn, observation)
     for request in observation.requests:
         _serve(turn, request)

@@ -39,6 +39,16 @@ def first_cause(exits: Mapping[int, store_pb2.RankExit]) -> tuple[int, ...]:
     return tuple(sorted(culprits, key=lambda rank: (exits[rank].exited_unix_s, exits[rank].order, rank)))
 
 
+def is_clean(rank_exit: store_pb2.RankExit) -> bool:
+    """Return whether the rank has left with code 0."""
+    return rank_exit.HasField("code") and rank_exit.code == 0
+
+
+def lost_peer(rank_exit: store_pb2.RankExit) -> bool:
+    """Return whether the rank ended because another had."""
+    return _cause(rank_exit) == _Cause.LOST_PEER
+
+
 def is_configuration_error(rank_exit: store_pb2.RankExit) -> bool:
     """Return whether the rank said that its configuration is wrong, so that another start would not help."""
     return not rank_exit.HasField("signal") and rank_exit.code == EXIT_CONFIGURATION
@@ -66,11 +76,18 @@ def _what_happened(rank_exit: store_pb2.RankExit) -> str:
     if is_configuration_error(rank_exit):
         return f"says that its configuration is wrong: {said}" if said else "says that its configuration is wrong"
     if rank_exit.HasField("signal"):
-        hint = " (out of memory, or killed by hand)" if rank_exit.signal == signal.SIGKILL else ""
-        return f"was killed by {_signal_name(rank_exit.signal)}{hint}"
+        return f"was killed by {_signal_name(rank_exit.signal)}{_why_killed(rank_exit)}"
     if connection_lost(rank_exit.last_words):
         return f"lost a peer ({said})" if said else "lost a peer"
     return f"raised {said}" if said else _without_words(rank_exit)
+
+
+def _why_killed(rank_exit: store_pb2.RankExit) -> str:
+    if rank_exit.signal != signal.SIGKILL:
+        return ""
+    if not rank_exit.out_of_memory:
+        return " (out of memory, or killed by hand)"
+    return f" by the kernel, out of memory ({_shortened(rank_exit.kernel_line)})"
 
 
 def _without_words(rank_exit: store_pb2.RankExit) -> str:

@@ -2,8 +2,9 @@
 
 import dataclasses
 
-from holdfast_daemon.core.model import SaveIncident, kind_name
+from holdfast_daemon.core.model import SaveIncident
 from holdfast_daemon.core.turn import Turn
+from holdfast_daemon.core.words import kind_name
 from holdfast_proto.v1 import store_pb2 as store
 
 

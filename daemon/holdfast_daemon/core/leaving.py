@@ -4,10 +4,11 @@ Asked for by an operator, or by a node that is going away. A deadline belongs to
 then is cut short.
 """
 
-from holdfast_daemon.core import incidents, judge
+from holdfast_daemon.core import detection, incidents, suspicion
 from holdfast_daemon.core.ahead import step_ahead
+from holdfast_daemon.core.death import is_clean
+from holdfast_daemon.core.detectors.dead_rank import DeadRank
 from holdfast_daemon.core.ending import ENDED, RESEND_S, finish
-from holdfast_daemon.core.suspicion import persist_if_suspected
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -47,19 +48,24 @@ def _send(turn: Turn) -> None:
 
 def leaving(turn: Turn) -> None:
     """Wait until every rank has left with code 0."""
-    if judge.all_left(turn):
+    if all_left(turn):
         left_step = min(rank.exit.step for rank in turn.ranks.values())
         turn.record_update(left_step=left_step, newest_step=max(turn.record.newest_step, left_step))
         finish(turn, store.RUN_PHASE_FINISHED, f"stopped after step {left_step}")
         return
-    verdict = judge.dead_rank(turn)
-    if verdict is not None:
-        incidents.note_incident(turn, verdict)
-        finish(turn, store.RUN_PHASE_FAILED, f"{verdict.message}, while the run was to stop")
+    for seen in detection.look_at_turn(turn, [DeadRank.name]):
+        incidents.note_incident(turn, seen.verdict, last_progress_unix_s=seen.last_progress_unix_s)
+        finish(turn, store.RUN_PHASE_FAILED, f"{seen.verdict.message}, while the run was to stop")
         return
-    persist_if_suspected(turn)
+    suspicion.watch(turn)
     if _may_not_know(turn) and turn.now - turn.state.sent_unix_s > RESEND_S:
         _send(turn)
+
+
+def all_left(turn: Turn) -> bool:
+    """Whether every rank of the world has ended with code 0."""
+    ranks = turn.ranks.values()
+    return len(ranks) == turn.world_size and all(rank.HasField("exit") and is_clean(rank.exit) for rank in ranks)
 
 
 def _may_not_know(turn: Turn) -> bool:

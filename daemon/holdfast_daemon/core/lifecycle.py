@@ -2,23 +2,23 @@
 
 from collections.abc import Callable
 
-from holdfast_daemon.core import checkpoint_orders, incidents, judge, leaving, restore
+from holdfast_daemon.core import (
+    checkpoint_orders,
+    detection,
+    incidents,
+    leaving,
+    membership,
+    new_generation,
+    response,
+    restore,
+    suspicion,
+)
 from holdfast_daemon.core.ending import FINISHED, RESEND_S, ended, finish
-from holdfast_daemon.core.model import kind_name
-from holdfast_daemon.core.overflow import OverflowWatch
-from holdfast_daemon.core.suspicion import persist_if_suspected
 from holdfast_daemon.core.turn import Turn
+from holdfast_daemon.core.words import kind_name
 from holdfast_proto.v1 import store_pb2 as store
 
 EVIDENCE_PATIENCE_S = 6.0
-
-RECOVERABLE = (
-    store.VERDICT_KIND_DEAD_RANK,
-    store.VERDICT_KIND_HUNG_COLLECTIVE,
-    store.VERDICT_KIND_MISMATCHED_ORDER,
-    store.VERDICT_KIND_TRANSPORT,
-    store.VERDICT_KIND_LOST_NODE,
-)
 
 
 def waiting(turn: Turn) -> None:
@@ -63,16 +63,7 @@ def begin_generation(turn: Turn) -> None:
         step_at_restart=record.newest_step,
         newest_step=max(record.newest_step, point.step),
     )
-    turn.update(
-        first_exit_unix_s=0.0,
-        noted=frozenset(),
-        counted_steps={},
-        pending_steps={},
-        loss_watch=turn.state.loss_watch.reset(),
-        overflow_watch=OverflowWatch(),
-        duplicate_watch=turn.state.duplicate_watch.back_to(point.step),
-        deadlines=turn.state.deadlines.new_generation(),
-    )
+    new_generation.forget(turn, after_step=point.step)
     where = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.SOURCE_CHECKPOINT: "a checkpoint"}
     after = "" if point.step < 0 else f" after step {point.step}"
     incidents.act(turn, f"generation {turn.record.generation} starts from {where[point.source]}{after}")
@@ -118,56 +109,22 @@ def starting(turn: Turn) -> None:
 
 def running(turn: Turn) -> None:
     """Judge the ranks; see the run's end."""
-    if judge.all_left(turn):
+    if leaving.all_left(turn):
         incidents.close(turn, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=turn.now)
         finish(turn, store.RUN_PHASE_FINISHED, FINISHED)
         return
     if turn.record.phase == store.RUN_PHASE_RUNNING:
-        persist_if_suspected(turn)
-    verdict = judge.dead_rank(turn)
-    if verdict is None and all(name in turn.state.nodes for name in turn.record.nodes):
-        verdict = judge.hung(turn)
-    if verdict is not None:
-        _respond(turn, verdict)
-    elif turn.record.phase == store.RUN_PHASE_RUNNING and turn.record.leave_by_unix_s:
+        suspicion.watch(turn)
+        membership.stop_strays(turn)
+    judged_in = turn.record.phase
+    for seen in detection.look_at_turn(turn):
+        response.respond(turn, seen)
+        if turn.record.phase != judged_in:
+            return
+    if judged_in == store.RUN_PHASE_RUNNING and turn.record.leave_by_unix_s:
         leaving.begin(turn)
-    elif turn.record.phase == store.RUN_PHASE_RUNNING:
+    elif judged_in == store.RUN_PHASE_RUNNING:
         checkpoint_orders.order_by_time(turn)
-
-
-def _respond(turn: Turn, verdict: store.Verdict) -> None:
-    kind = kind_name(verdict.kind)
-    last_progress = _last_progress(turn, verdict)
-    may_act = turn.state.spec.mode == store.MODE_ACT
-    if verdict.kind == store.VERDICT_KIND_BAD_CONFIGURATION:
-        incidents.note_incident(turn, verdict, last_progress_unix_s=last_progress)
-        finish(turn, store.RUN_PHASE_FAILED, verdict.message)
-    elif may_act and verdict.kind in RECOVERABLE:
-        incident = incidents.open_incident(turn, verdict, last_progress_unix_s=last_progress)
-        turn.update(evidence_from=frozenset())
-        turn.enter(store.RUN_PHASE_GATHERING)
-        _gather(turn, incident)
-    elif turn.once(f"{kind} {list(verdict.culprits)}"):
-        incident = incidents.note_incident(turn, verdict, last_progress_unix_s=last_progress)
-        _gather(turn, incident)
-
-
-def _last_progress(turn: Turn, verdict: store.Verdict) -> float:
-    if not verdict.culprits:
-        return turn.now - min((rank.stalled_s for rank in turn.ranks.values()), default=0.0)
-    culprit = turn.ranks[verdict.culprits[0]]
-    if culprit.HasField("exit"):
-        return min(turn.now, culprit.exit.exited_unix_s)
-    return turn.now - culprit.stalled_s
-
-
-def _gather(turn: Turn, incident: store.Incident) -> None:
-    """Stacks of the culprit and of one rank that waits for it; nothing of a dying world that takes time."""
-    hangs = incident.verdict.kind != store.VERDICT_KIND_DEAD_RANK
-    waiters = [edge.waiter for edge in incident.verdict.waits[:1]]
-    stacks = [*incident.verdict.culprits[:1], *waiters] if hangs else []
-    order = store.GatherEvidence(incident=incident.id, stack_ranks=stacks, flight_recorder=hangs)
-    turn.send(turn.record.nodes, lambda _: store.NodeCommand(gather_evidence=order))
 
 
 def gathering(turn: Turn) -> None:
@@ -194,6 +151,7 @@ def _send_stop(turn: Turn) -> None:
 
 def stopping(turn: Turn) -> None:
     """When no rank of the generation is alive anywhere: start the next, or give up."""
+    membership.replace_lost(turn)
     record, nodes = turn.record, turn.state.nodes
     here = [nodes.get(name) for name in record.nodes]
     stopped = all(node is not None and node.stopped and _has_obeyed(node, record.generation) for node in here)
@@ -220,7 +178,8 @@ def stopping(turn: Turn) -> None:
 
 
 def _has_obeyed(node: store.NodeState, generation: int) -> bool:
-    return generation in (node.generation, node.failed_generation)
+    """Whether a node has had ranks of a generation, or never any of this run: it has just come to it."""
+    return generation in (node.generation, node.failed_generation) or (node.ready and not node.generation)
 
 
 HANDLERS: dict[int, Callable[[Turn], None]] = {

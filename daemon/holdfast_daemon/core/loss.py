@@ -1,4 +1,4 @@
-"""Watches a run's loss: blips, spikes, and losses that are not finite or no longer there.
+"""Watches a run's loss for blips and spikes.
 
     z = (loss - median) / max(1.4826 x MAD, 0.1 % of |median|)
 
@@ -21,8 +21,6 @@ SPIKE_STEPS, SPIKE_OF = 3, 5
 CALM_STEPS = 5
 """Steps in a row within the limits that end an episode."""
 
-MISSING_STEPS = 5
-_REPORTS_TO_KNOW_CADENCE = 3
 _MAD_TO_SIGMA = 1.4826
 _SIGMA_FLOOR_RATIO = 0.001
 
@@ -37,12 +35,9 @@ class LossFinding:
     """An outlying step, alone or in a spike."""
     spike: bool = False
     """The step that makes a spike of an episode: once in each."""
-    nonfinite: bool = False
     proven_step: int = -1
     """Of a spike: the newest step before it with a loss within the limits. The state at the end of any earlier step
     is good: a loss was computed with it, or with what came of it."""
-    missing: bool = False
-    """The step at which losses are taken for lost: once, until one comes again."""
 
 
 @dataclass(frozen=True)
@@ -60,44 +55,15 @@ class LossWatch:
     _outlying_in_episode: int = 0
     _proven_step: int = -1
     """Newest step with a loss within the limits, outside of any episode."""
-    _reports: int = 0
-    _without_loss: int = 0
-    """Steps since the last loss."""
-    _longest_gap: int = 0
-    """Most steps without a loss between two losses."""
 
     def observe(self, step: int, loss: float | None) -> tuple["LossWatch", LossFinding]:
-        """Return the next state and what ``loss`` tells; None: the step finished without reporting one."""
+        """Return the next state and what ``loss`` tells; None, or a number that is not finite, tells nothing here."""
         if step <= self._last_step:
             return self, LossFinding()
         watch = replace(self, _last_step=step)
-        if loss is None:
-            return watch._observe_none()
-        # A gap that was told as missing is no habit of the run.
-        is_habit = self._reports and self._without_loss < self._missing_limit
-        longest_gap = max(self._longest_gap, self._without_loss) if is_habit else self._longest_gap
-        watch = replace(watch, _reports=self._reports + 1, _without_loss=0, _longest_gap=longest_gap)
-        if not math.isfinite(loss):
-            return watch, LossFinding(nonfinite=True)
+        if loss is None or not math.isfinite(loss):
+            return watch, LossFinding()
         return watch._observe_finite(loss)
-
-    def reset(self) -> "LossWatch":
-        """Return a watch with a new baseline: after a resume, a change of batch size or of learning rate.
-
-        How often the run reports a loss stays known.
-        """
-        return LossWatch(_reports=self._reports, _longest_gap=self._longest_gap)
-
-    @property
-    def _missing_limit(self) -> float:
-        # A run may report every n-th step only: twice its longest gap is still no loss of reports.
-        known = self._reports >= _REPORTS_TO_KNOW_CADENCE
-        return max(MISSING_STEPS, 2 * self._longest_gap + 1) if known else math.inf
-
-    def _observe_none(self) -> tuple["LossWatch", LossFinding]:
-        without_loss = self._without_loss + 1
-        missing = without_loss == self._missing_limit
-        return replace(self, _without_loss=without_loss), LossFinding(missing=missing)
 
     def _observe_finite(self, loss: float) -> tuple["LossWatch", LossFinding]:
         zscore, outlying = self._judge(loss)

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from holdfast_daemon.core.deadlines import Deadlines
-from holdfast_daemon.core.duplicates import DuplicateWatch
-from holdfast_daemon.core.loss import LossWatch
-from holdfast_daemon.core.overflow import OverflowWatch
+from holdfast_daemon.core.detectors import registry
+from holdfast_daemon.core.detectors.framework import Detector
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -61,7 +60,15 @@ class CheckpointOrdered:
     reason: str = ""
 
 
-Action: TypeAlias = Send | SaveIncident | CheckpointOrdered
+@dataclass(frozen=True)
+class DetectorFailed:
+    """Log and count it: a detector of ours has raised, and keeps the state that it had."""
+
+    detector: str
+    reason: str
+
+
+Action: TypeAlias = Send | SaveIncident | CheckpointOrdered | DetectorFailed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +79,14 @@ class Totals:
     dropped_tokens: int = 0
     steps: int = 0
     skipped_steps: int = 0
-    duplicate_steps: int = 0
     productive_s: float = 0.0
     lost_s: Mapping[str, float] = field(default_factory=dict)
     lost_steps: int = 0
     restarts: Mapping[str, int] = field(default_factory=dict)
     incidents: Mapping[str, int] = field(default_factory=dict)
     anomalies: Mapping[str, int] = field(default_factory=dict)
+    suspicions: Mapping[str, int] = field(default_factory=dict)
+    """Raised, confirmed, and resolved by themselves."""
     nonfinite: Mapping[str, int] = field(default_factory=dict)
     refused_commands: int = 0
     checkpoints: int = 0
@@ -114,6 +122,15 @@ class Telemetry:
     tokens_per_s: float | None = None
 
 
+@dataclass(frozen=True)
+class Suspicion:
+    """A world that seems to stand still: see suspicion.py."""
+
+    id: str
+    confirmed: bool = False
+    """By a verdict; it lasts until something moves."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CoreState:
     """All that the core knows. Replaced, never changed."""
@@ -123,15 +140,25 @@ class CoreState:
     """The part that outlives this leader; treated as immutable."""
     nodes: Mapping[str, store.NodeState] = field(default_factory=dict)
     deadlines: Deadlines
-    loss_watch: LossWatch = field(default_factory=LossWatch)
-    overflow_watch: OverflowWatch = field(default_factory=OverflowWatch)
-    duplicate_watch: DuplicateWatch = field(default_factory=DuplicateWatch)
+    heard_of: Mapping[str, store.NodeState] = field(default_factory=dict)
+    """The last that was heard of every node of the run, also of those whose lease has run out."""
+    missed_unix_s: Mapping[str, float] = field(default_factory=dict)
+    """Since when nodes of the run are missed."""
+    detectors: Mapping[str, Detector] = field(default_factory=registry.fresh)
+    """By name, in the order in which they are asked."""
+    suspicion: Suspicion | None = None
+    stacks: Mapping[int, store.StackSummary] = field(default_factory=dict)
+    """What stacks taken at the present suspicion, or at the verdict that it led to, say."""
     telemetry: Telemetry = field(default_factory=Telemetry)
     totals: Totals = field(default_factory=Totals)
     incidents: Mapping[str, store.Incident] = field(default_factory=dict)
     first_exit_unix_s: float = 0.0
     """When the first abnormal exit of this generation was seen; 0: none."""
-    suspected_unix_s: float = 0.0
+    strays_stopped_unix_s: float = 0.0
+    """When a node that was replaced was last told to stop its ranks."""
+    gathered_unix_s: float = 0.0
+    """When evidence for a suspicion was last gathered."""
+    persisted_unix_s: float = 0.0
     """When the snapshots in memory were last made durable because the world seemed to stand still."""
     evidence_from: frozenset[str] = frozenset()
     """Nodes that have sent the open incident's evidence."""
@@ -148,8 +175,3 @@ class CoreState:
 def ranks_of(nodes: Mapping[str, store.NodeState], generation: int) -> dict[int, store.RankState]:
     """Return all ranks of a generation by number."""
     return {rank.rank: rank for node in nodes.values() if node.generation == generation for rank in node.ranks}
-
-
-def kind_name(kind: "store.VerdictKind | int") -> str:
-    """Return a verdict's kind as metrics and people spell it: ``hung_collective``."""
-    return store.VerdictKind.Name(kind).removeprefix("VERDICT_KIND_").lower()

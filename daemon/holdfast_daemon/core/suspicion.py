@@ -1,34 +1,92 @@
-"""A world that seems to stand still: before anybody is judged, what all ranks hold in memory is made durable.
+"""A run that seems to stand still: suspected first, confirmed or resolved later.
 
-No new snapshot can be had from a rank that hangs; the newest one that all hold is still good.
+A suspicion is what would be a verdict if the deadlines were a little shorter. It is counted and not reported. It has
+the evidence gathered while it is fresh, and what all ranks hold in memory made durable: no new snapshot can be had
+from a rank that hangs, but the newest one that all hold is still good.
 """
 
+import dataclasses
+
+from holdfast_daemon.core.detection import view_of
+from holdfast_daemon.core.detectors import registry
+from holdfast_daemon.core.model import Suspicion
 from holdfast_daemon.core.restore import newest_common_snapshot
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
 
-SUSPECT_RATIO = 0.7
-"""Of the deadline at which a stalled rank is judged."""
-
-EVERY_S = 60.0
+PERSIST_EVERY_S = 60.0
 """A suspicion may be wrong, and a checkpoint costs something."""
 
+GATHER_EVERY_S = 10.0
+"""Stacks stop a rank for a moment."""
 
-def persist_if_suspected(turn: Turn) -> None:
-    """Have the newest common snapshot written if every rank that lives has stalled for most of its deadline."""
-    if turn.now - turn.state.suspected_unix_s < EVERY_S or not _stands_still(turn):
+_STACKS = 4
+
+
+def watch(turn: Turn) -> None:
+    """Raise a suspicion, or see it resolved. The verdict that confirms one is the detectors' to reach."""
+    current = turn.state.suspicion
+    suspected = _suspected(turn)
+    if suspected is None:
+        if current is not None:
+            _resolve(turn, current)
+        return
+    if current is None:
+        _raise(turn, suspected)
+    _persist(turn)
+
+
+def confirm(turn: Turn) -> str:
+    """Return the id of the suspicion that a verdict confirms; empty: nobody had suspected anything."""
+    current = turn.state.suspicion
+    if current is None:
+        return ""
+    if not current.confirmed:
+        totals = turn.state.totals.count("suspicions", "confirmed")
+        turn.update(suspicion=dataclasses.replace(current, confirmed=True), totals=totals)
+    return current.id
+
+
+def _suspected(turn: Turn) -> store.Verdict | None:
+    view = view_of(turn, suspicious=True)
+    if not view.late:
+        return None
+    sights = (turn.state.detectors[kind.name].see_turn(view) for kind in registry.HANGS)
+    return next((seen.verdict for sight in sights for seen in sight.seen), None)
+
+
+def _resolve(turn: Turn, current: Suspicion) -> None:
+    if not current.confirmed:
+        turn.update(totals=turn.state.totals.count("suspicions", "resolved"))
+    turn.update(suspicion=None, stacks={})
+
+
+def _raise(turn: Turn, suspected: store.Verdict) -> None:
+    state = turn.state
+    totals = state.totals.count("suspicions", "raised")
+    # A leader that takes over counts anew: its generation keeps ids apart from those of the one before.
+    suspicion = Suspicion(f"{turn.record.generation:04}-{totals.suspicions['raised']:04}")
+    turn.update(suspicion=suspicion, totals=totals)
+    if turn.now - state.gathered_unix_s < GATHER_EVERY_S:
+        return
+    turn.update(gathered_unix_s=turn.now)
+    ranks = [*suspected.culprits, *(edge.waiter for edge in suspected.waits[:1])][:_STACKS]
+    order = store.GatherEvidence(suspicion=suspicion.id, stack_ranks=ranks, flight_recorder=True)
+    turn.send(turn.record.nodes, lambda _: store.NodeCommand(gather_evidence=order))
+
+
+def _persist(turn: Turn) -> None:
+    """Have the newest common snapshot written, if it is newer than what is committed."""
+    if turn.now - turn.state.persisted_unix_s < PERSIST_EVERY_S or not _stands_still(turn):
         return
     step = newest_common_snapshot(turn.state.nodes, turn.world_size)
     committed = max((known for node in turn.state.nodes.values() for known in node.checkpoints), default=-1)
     if step > committed:
-        turn.update(suspected_unix_s=turn.now)
+        turn.update(persisted_unix_s=turn.now)
         order = store.PersistSnapshot(step=step)
         turn.send(turn.record.nodes, lambda _: store.NodeCommand(persist_snapshot=order))
 
 
 def _stands_still(turn: Turn) -> bool:
     ranks = [rank for rank in turn.ranks.values() if rank.life != store.LIFE_EXITED]
-    deadlines = turn.state.deadlines
-    return bool(ranks) and all(
-        rank.stalled_s > SUSPECT_RATIO * deadlines.deadline_s(rank.progress.phase, rank.steps_done) for rank in ranks
-    )
+    return bool(ranks) and len(view_of(turn, suspicious=True).late) == len(ranks)

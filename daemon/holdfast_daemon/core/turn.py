@@ -2,17 +2,22 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
 
 from holdfast_daemon.core.model import Action, CoreState, Send, ranks_of
 from holdfast_proto.v1 import store_pb2 as store
+
+Timed: TypeAlias = Callable[[str], AbstractContextManager[object]]
+"""Takes the name of a part of the turn; its context times it. The core itself knows no clock."""
 
 
 class Turn:
     """What the handlers of one turn share. Protobuf messages in the state are replaced, never changed."""
 
-    def __init__(self, state: CoreState, now: float) -> None:
+    def __init__(self, state: CoreState, now: float, timed: Timed = nullcontext) -> None:
         self.state = state
+        self.timed = timed
         self.now = now
         """Unix time by the leader's clock, which never jumps."""
         self.actions: list[Action] = []
@@ -28,8 +33,15 @@ class Turn:
         return ranks_of(self.state.nodes, self.record.generation)
 
     @property
+    def observes(self) -> bool:
+        """Whether somebody else launches the ranks."""
+        return not self.state.spec.ranks_per_node
+
+    @property
     def world_size(self) -> int:
-        """Ranks of the run."""
+        """Ranks of the run; of an observed one, as its ranks say: 1 until one has said it."""
+        if self.observes:
+            return max([1, *(node.world_size for node in self.state.nodes.values())])
         return self.state.spec.nodes * self.state.spec.ranks_per_node
 
     def update(self, **changes: Any) -> None:
@@ -57,6 +69,10 @@ class Turn:
                 command.generation = self.record.generation
             self.actions.append(Send(node, command))
         self.update(sent_unix_s=self.now)
+
+    def send_to(self, node: str, command: store.NodeCommand) -> None:
+        """Order something of one node, beside the orders of the present phase."""
+        self.actions.append(Send(node, command))
 
     def once(self, what: str) -> bool:
         """Whether this is the first time in this generation that ``what`` is to be told."""

@@ -3,6 +3,7 @@
 import math
 
 from holdfast_daemon.core.model import CheckpointRequest, StopRequest
+from holdfast_daemon.core.words import kind_name
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.world import World
 
@@ -128,16 +129,41 @@ def test_a_hang_is_only_told_in_observe_mode() -> None:
     assert world.phase == "running"
 
 
-def test_a_node_without_news_is_not_judged() -> None:
+def test_ranks_of_an_agent_that_died_alone_train_on_and_are_not_judged() -> None:
     world = running(nodes=2)
-    world.hang(culprit=5)
     gone = world.node_states.pop("node1")
     for _ in range(40):
+        for number in range(4):
+            world.rank(number).stalled_s = 0.0
         world.turn()
-    assert not world.incidents
     world.node_states["node1"] = gone
-    world.turn(seconds=3.0)
-    assert list(world.incidents[0].verdict.culprits) == [5]
+    world.turn()
+    assert not world.incidents
+
+
+def test_a_node_that_others_wait_for_is_lost_with_its_ranks() -> None:
+    world = running(nodes=2)
+    world.node_states.pop("node1")
+    world.until("gathering")
+    verdict = world.incidents[0].verdict
+    assert (kind_name(verdict.kind), verdict.node, list(verdict.culprits)) == ("lost_node", "node1", [4, 5, 6, 7])
+    assert verdict.message == "node node1 is lost, and with it ranks 4, 5, 6, 7"
+
+
+def test_a_spare_node_takes_the_place_of_a_lost_one_and_the_lost_one_lets_its_ranks_go() -> None:
+    world = running(nodes=2)
+    lost = world.node_states.pop("node1")
+    world.node_states["node2"] = store.NodeState(run="r", node="node2", ready=True, stopped=True, instance="i")
+    world.until("stopping")
+    world.until("starting")
+    assert list(world.state.record.nodes) == ["node0", "node2"]
+    assert [name for name, command in world.orders if command.WhichOneof("kind") == "start"][-2:] == ["node0", "node2"]
+    world.train(2)
+    assert world.phase == "running"
+    world.node_states["node1"] = lost
+    world.turn()
+    stray = [command for name, command in world.orders if name == "node1"][-1]
+    assert (stray.WhichOneof("kind"), stray.generation) == ("stop", 1)
 
 
 def test_restarts_without_a_new_step_end_the_run() -> None:

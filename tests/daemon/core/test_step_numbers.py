@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from holdfast_daemon.core.model import kind_name
-from holdfast_daemon.core.overflow import LIMIT_STEPS
+from holdfast_daemon.core.detectors.overflow_loop import LIMIT_STEPS
+from holdfast_daemon.core.words import kind_name
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.world import World
 
@@ -102,7 +102,7 @@ def test_duplicate_samples_are_told_once_and_counted_at_every_step() -> None:
         tell(world, step, samples=samples(b"%08d" % step, b"%08d" % step))
     world.turn()
     assert kinds(world) == ["duplicate_samples"]
-    assert world.state.totals.duplicate_steps == 3
+    assert world.state.totals.anomalies["duplicate_samples"] == 3
     assert world.phase == "running"
 
 

@@ -1,6 +1,6 @@
 """The components that the wait-for graph is searched by."""
 
-from holdfast_daemon.core.strong_components import strong_components
+from holdfast_daemon.core.waits.strong_components import strong_components
 
 
 def test_components_come_after_those_they_lead_to() -> None:

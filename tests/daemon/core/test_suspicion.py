@@ -1,7 +1,7 @@
 """What is made durable when a run seems to stand still."""
 
 from holdfast_daemon.core.model import StopRequest
-from holdfast_daemon.core.suspicion import EVERY_S
+from holdfast_daemon.core.suspicion import PERSIST_EVERY_S
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.test_coordinator import running
 from tests.daemon.core.world import World
@@ -64,7 +64,7 @@ def test_a_run_that_stumbles_again_and_again_persists_now_and_then() -> None:
         stand_still(world, 1.0)
         world.train()
     assert len(persisted(world)) == 1
-    world.now += EVERY_S
+    world.now += PERSIST_EVERY_S
     stand_still(world, 1.0)
     assert len(persisted(world)) == 2
     assert persisted(world)[0] < persisted(world)[1]
@@ -76,3 +76,58 @@ def test_a_run_that_hangs_while_it_stops_keeps_what_it_has_in_memory() -> None:
     world.hang(culprit=1)
     stand_still(world, 2.0)
     assert (world.phase, persisted(world)) == ("leaving", [newest_snapshot(world)])
+
+
+def suspicions(world: World) -> dict[str, int]:
+    return dict(world.state.totals.suspicions)
+
+
+def test_a_suspicion_that_resolves_is_counted_and_not_reported() -> None:
+    world = running()
+    world.hang(culprit=1)
+    while not suspicions(world):
+        world.turn()
+    orders = [command.gather_evidence for command in world.sent("gather_evidence")]
+    assert [(order.suspicion != "", order.incident, list(order.stack_ranks)) for order in orders] == [(True, "", [1, 0])]
+    world.train()
+    world.turn()
+    assert suspicions(world) == {"raised": 1, "resolved": 1}
+    assert not world.incidents
+
+
+def test_a_suspicion_that_a_verdict_confirms_goes_with_the_incident() -> None:
+    world = running()
+    world.hang(culprit=1)
+    world.until("gathering")
+    suspected, confirmed = (command.gather_evidence for command in world.sent("gather_evidence")[:2])
+    assert confirmed.incident == world.incidents[0].id
+    assert confirmed.suspicion == suspected.suspicion
+    assert suspicions(world) == {"raised": 1, "confirmed": 1}
+
+
+def test_a_hang_that_may_only_be_observed_is_suspected_once_while_it_lasts() -> None:
+    world = running(mode=store.MODE_OBSERVE)
+    world.hang(culprit=1)
+    stand_still(world, 20.0)
+    assert len(world.incidents) == 1
+    assert suspicions(world) == {"raised": 1, "confirmed": 1}
+    world.train()
+    world.hang(culprit=1)
+    stand_still(world, 20.0)
+    assert len(world.incidents) == 2
+    assert suspicions(world) == {"raised": 2, "confirmed": 2}
+
+
+def test_a_rank_of_a_cycle_that_computes_is_the_root_and_not_a_mismatch() -> None:
+    world = running()
+    for number, peers in ((0, ("a", "b")), (1, ("b", "a"))):
+        rank = world.rank(number)
+        del rank.progress.groups[:]
+        # Both have posted a call that the other has not: rank 1 ahead of its time, and it computes.
+        rank.progress.groups.add(group=peers[0], members=[0, 1], enqueued=5, completed=4)
+        rank.progress.groups.add(group=peers[1], members=[0, 1], enqueued=4, completed=4)
+        rank.device, rank.thread_state = "cpu", "S"
+    world.rank(1).thread_state = "R"
+    world.until("gathering")
+    verdict = world.incidents[0].verdict
+    assert (verdict.kind, list(verdict.culprits)) == (store.VERDICT_KIND_HUNG_COLLECTIVE, [1])

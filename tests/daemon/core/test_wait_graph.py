@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
-from holdfast_daemon.core.wait_graph import EDGES_KEPT, ArrivedCall, Finding, find
+from holdfast_daemon.core.waits.wait_graph import EDGES_KEPT, ArrivedCall, Finding, find
 from holdfast_proto.v1 import common_pb2, store_pb2
 
 SEND, RECV = common_pb2.DIRECTION_SEND, common_pb2.DIRECTION_RECV

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast_daemon.core.wait_graph import find
+from holdfast_daemon.core.waits.wait_graph import find
 from holdfast_proto.v1 import common_pb2, store_pb2
 
 SEND, RECV = common_pb2.DIRECTION_SEND, common_pb2.DIRECTION_RECV

@@ -77,7 +77,7 @@ class World:
             match action:
                 case Send(node=name, command=command):
                     self.orders.append((name, command))
-                    if self.obeys:
+                    if self.obeys and name in self.node_states:
                         self._obey(self.node_states[name], command)
                 case CheckpointOrdered():
                     self.ordered_checkpoints.append(action)

@@ -11,14 +11,17 @@ Steps that a restart undoes are forgotten, so that doing them again is no duplic
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
+from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
+from holdfast_daemon.core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
 
 WINDOW_STEPS = 256
 
 
 @dataclass(frozen=True)
-class Duplicate:
+class _Duplicate:
     """One step's duplicate samples."""
 
     step: int
@@ -31,34 +34,42 @@ class Duplicate:
 
 
 @dataclass(frozen=True)
-class DuplicateWatch:
-    """The watch's state. Steps are fed in order."""
+class DuplicateSamples(Detector):
+    """Tells once in a generation, and counts every step."""
+
+    name: ClassVar[str] = "duplicate_samples"
 
     _window: tuple[tuple[int, frozenset[bytes]], ...] = ()
     """The newest steps and all their fingerprints."""
+    _told: bool = False
 
-    def observe(self, step: int, uses: Sequence[store.SamplesUsed]) -> tuple["DuplicateWatch", Duplicate | None]:
-        """Return the next state and what is wrong with the samples of ``step``, if anything is."""
+    def see_step(self, step: StepView) -> Sight:
+        """Compare a step's fingerprints with each other and with those of the steps before."""
+        uses = step.summary.samples
         if not uses:
-            return self, None
+            return Sight(self)
         fingerprints = frozenset(use.fingerprint for use in uses)
-        watch = DuplicateWatch((*self._window, (step, fingerprints))[-WINDOW_STEPS:])
-        return watch, _shared(step, uses) or self._repeated(step, uses, fingerprints)
+        window = (*self._window, (step.step, fingerprints))[-WINDOW_STEPS:]
+        duplicate = _shared(step.step, uses) or self._repeated(step.step, uses, fingerprints)
+        if duplicate is None:
+            return Sight(DuplicateSamples(window, self._told))
+        told = () if self._told else seen(_verdict(duplicate))
+        return Sight(DuplicateSamples(window, _told=True), told, ("duplicate_samples",))
 
-    def back_to(self, step: int) -> "DuplicateWatch":
-        """Forget the steps after ``step``: they are undone."""
-        return DuplicateWatch(tuple(seen for seen in self._window if seen[0] <= step))
+    def restarted(self, after_step: int) -> Self:
+        """Forget the steps after ``after_step``: they are undone."""
+        return type(self)(tuple(known for known in self._window if known[0] <= after_step))
 
     def _repeated(
         self, step: int, uses: Sequence[store.SamplesUsed], fingerprints: frozenset[bytes]
-    ) -> Duplicate | None:
+    ) -> _Duplicate | None:
         for earlier_step, known in reversed(self._window):
             if not known.isdisjoint(fingerprints):
                 return _duplicate(step, earlier_step, [use for use in uses if use.fingerprint in known])
         return None
 
 
-def _shared(step: int, uses: Sequence[store.SamplesUsed]) -> Duplicate | None:
+def _shared(step: int, uses: Sequence[store.SamplesUsed]) -> _Duplicate | None:
     indices: dict[bytes, set[int]] = {}
     for use in uses:
         indices.setdefault(use.fingerprint, set()).add(use.dp)
@@ -66,10 +77,25 @@ def _shared(step: int, uses: Sequence[store.SamplesUsed]) -> Duplicate | None:
     return _duplicate(step, step, shared) if shared else None
 
 
-def _duplicate(step: int, earlier_step: int, uses: Sequence[store.SamplesUsed]) -> Duplicate:
-    return Duplicate(
+def _duplicate(step: int, earlier_step: int, uses: Sequence[store.SamplesUsed]) -> _Duplicate:
+    return _Duplicate(
         step=step,
         earlier_step=earlier_step,
         indices=tuple(sorted({use.dp for use in uses})),
         ranks=tuple(sorted({use.rank for use in uses})),
+    )
+
+
+def _verdict(duplicate: _Duplicate) -> store.Verdict:
+    if duplicate.earlier_step == duplicate.step:
+        indices = ", ".join(map(str, duplicate.indices))
+        message = f"data-parallel indices {indices} trained on the same samples in step {duplicate.step}"
+    else:
+        message = f"step {duplicate.step} trained again on samples of step {duplicate.earlier_step}"
+    return store.Verdict(
+        kind=store.VERDICT_KIND_DUPLICATE_SAMPLES,
+        culprits=duplicate.ranks,
+        message=message,
+        step=duplicate.step,
+        confidence_ratio=1.0,
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from holdfast_daemon.core.standing import Standing
+from holdfast_daemon.core.waits.standing import Standing
 from holdfast_proto.v1 import common_pb2, store_pb2
 
 COLLECTIVE = "collective"

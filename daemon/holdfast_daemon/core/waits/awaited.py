@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from holdfast_daemon.core.meeting import Meeting, Waiter
+from holdfast_daemon.core.waits.meeting import Meeting, Waiter
 
 Wait = tuple[Meeting, Waiter, int]
 """A meeting, who waits there, and the rank it waits for."""

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from holdfast_daemon.core.awaited import Awaited, Wait
-from holdfast_daemon.core.meeting import Meeting, meetings
-from holdfast_daemon.core.root_search import search
-from holdfast_daemon.core.standing import Standing, standings
+from holdfast_daemon.core.waits.awaited import Awaited, Wait
+from holdfast_daemon.core.waits.meeting import Meeting, meetings
+from holdfast_daemon.core.waits.root_search import search
+from holdfast_daemon.core.waits.standing import Standing, standings
 from holdfast_proto.v1 import store_pb2
 
 EDGES_KEPT = 256

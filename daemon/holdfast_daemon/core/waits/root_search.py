@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from holdfast_daemon.core.awaited import Awaited
-from holdfast_daemon.core.meeting import Meeting
-from holdfast_daemon.core.strong_components import strong_components
+from holdfast_daemon.core.waits.awaited import Awaited
+from holdfast_daemon.core.waits.meeting import Meeting
+from holdfast_daemon.core.waits.strong_components import strong_components
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,68 @@
+"""Shows the detectors what there is to see, one by one: each is timed, and one that fails harms no other."""
+
+from collections.abc import Callable, Collection, Iterator
+
+from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
+from holdfast_daemon.core.detectors.view import LostNode, StepView, View
+from holdfast_daemon.core.model import DetectorFailed
+from holdfast_daemon.core.turn import Turn
+from holdfast_proto.v1 import store_pb2 as store
+
+
+def look_at_turn(turn: Turn, names: Collection[str] = ()) -> Iterator[Seen]:
+    """Yield what the detectors see in the state of all ranks, in the registry's order; those of ``names``, or all."""
+    view = view_of(turn)
+    for name in names or turn.state.detectors:
+        yield from _show(turn, name, lambda detector: detector.see_turn(view))
+
+
+def look_at_step(turn: Turn, summary: store.StepSummary) -> Iterator[Seen]:
+    """Yield what the detectors see in the numbers of a step."""
+    coordinates = {number: dict(rank.coordinates) for number, rank in turn.ranks.items()}
+    step = StepView(turn.now, summary, turn.state.deadlines, coordinates)
+    for name in turn.state.detectors:
+        yield from _show(turn, name, lambda detector: detector.see_step(step))
+
+
+def restart(turn: Turn, after_step: int) -> None:
+    """Tell all detectors of a new generation."""
+    detectors = {name: detector.restarted(after_step) for name, detector in turn.state.detectors.items()}
+    turn.update(detectors=detectors)
+
+
+def view_of(turn: Turn, *, suspicious: bool = False) -> View:
+    """Return what detectors are shown of this turn."""
+    state = turn.state
+    heard = state.heard_of
+    missing = [name for name in turn.record.nodes if name not in state.nodes and name in heard]
+    lost = {
+        name: LostNode(since_unix_s=state.missed_unix_s.get(name, turn.now), state=heard[name])
+        for name in missing
+        if heard[name].generation == turn.record.generation
+    }
+    present = {rank.rank: name for name, node in state.nodes.items() for rank in node.ranks}
+    gone = {rank.rank: name for name, node in lost.items() for rank in node.state.ranks}
+    return View(
+        now=turn.now,
+        world_size=turn.world_size,
+        ranks=turn.ranks,
+        node_of={**gone, **present},
+        lost_nodes=lost,
+        deadlines=state.deadlines,
+        first_exit_unix_s=state.first_exit_unix_s,
+        stacks=state.stacks,
+        suspicious=suspicious,
+    )
+
+
+def _show(turn: Turn, name: str, look: Callable[[Detector], Sight]) -> tuple[Seen, ...]:
+    try:
+        with turn.timed(name):
+            sight = look(turn.state.detectors[name])
+    except Exception as error:  # noqa: BLE001 (whatever it is, the other detectors go on; the shell logs and counts it)
+        turn.actions.append(DetectorFailed(name, f"{type(error).__name__}: {error}"))
+        return ()
+    turn.update(detectors={**turn.state.detectors, name: sight.next})
+    for anomaly in sight.anomalies:
+        turn.update(totals=turn.state.totals.count("anomalies", anomaly))
+    return sight.seen

@@ -1,0 +1,66 @@
+"""A rank has ended though the run goes on: how, where, and whether it is the cause or a victim."""
+
+import signal
+from dataclasses import dataclass
+from typing import ClassVar
+
+from holdfast_daemon.core import death
+from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
+from holdfast_daemon.core.detectors.view import View
+from holdfast_proto.v1 import store_pb2 as store
+
+SETTLE_S = 0.3
+"""One death makes its peers fail within milliseconds. Of ranks that ended with an exception, or were aborted by
+a watchdog, the first may be a victim: the others are waited for."""
+
+LOST_PEER_PATIENCE_S = 5.0
+"""Ranks that have all lost a peer may have lost it with its node, which is missed when its lease has run out."""
+
+DIRECT_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""These speak for themselves: no loss of a peer brings them about."""
+
+
+@dataclass(frozen=True)
+class DeadRank(Detector):
+    """Names the ranks whose end explains the others'."""
+
+    name: ClassVar[str] = "dead_rank"
+
+    def see_turn(self, view: View) -> Sight:
+        """Judge as soon as the cause can be told from the cascade."""
+        verdict = _verdict(view)
+        if verdict is None:
+            return Sight(self)
+        ended = view.ranks[verdict.culprits[0]].exit
+        return Sight(self, (Seen(verdict=verdict, last_progress_unix_s=min(view.now, ended.exited_unix_s)),))
+
+
+def _verdict(view: View) -> store.Verdict | None:
+    exits = {number: rank.exit for number, rank in view.ranks.items() if rank.HasField("exit")}
+    if all(death.is_clean(ended) for ended in exits.values()):
+        return None
+    culprits = death.first_cause(exits)
+    first = exits[culprits[0]]
+    if death.is_configuration_error(first):
+        last_line = first.last_words.strip().rpartition("\n")[2]
+        message = last_line.removeprefix("holdfast: ") or f"rank {culprits[0]} refused its configuration: see its log"
+        return store.Verdict(
+            kind=store.VERDICT_KIND_BAD_CONFIGURATION, culprits=culprits, message=message, confidence_ratio=1.0
+        )
+    if not _has_settled(view, exits[culprits[0]], len(exits)):
+        return None
+    return store.Verdict(
+        kind=store.VERDICT_KIND_DEAD_RANK,
+        culprits=culprits,
+        message=death.describe(culprits[0], first),
+        confidence_ratio=1.0 if first.HasField("signal") else 0.9,
+        step=first.step,
+        phase=first.phase,
+    )
+
+
+def _has_settled(view: View, first: store.RankExit, exits: int) -> bool:
+    since_s = view.now - view.first_exit_unix_s
+    if death.lost_peer(first) and len(set(view.node_of.values())) > 1:
+        return since_s >= LOST_PEER_PATIENCE_S
+    return first.signal in DIRECT_SIGNALS or exits == view.world_size or since_s >= SETTLE_S

@@ -1,0 +1,54 @@
+"""A node is gone: its agent's lease has run out, and its ranks' peers have lost them.
+
+An agent that died alone does no harm: its ranks train on, and nobody waits for them.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from holdfast_daemon.core import death
+from holdfast_daemon.core.detectors import hang
+from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
+from holdfast_daemon.core.detectors.view import View
+from holdfast_proto.v1 import store_pb2 as store
+
+
+@dataclass(frozen=True)
+class LostNode(Detector):
+    """Names the node and its ranks."""
+
+    name: ClassVar[str] = "lost_node"
+
+    def see_turn(self, view: View) -> Sight:
+        """Judge once the lease is gone and other nodes' ranks have lost a peer, or wait for ranks of the node."""
+        for name, lost in sorted(view.lost_nodes.items()):
+            ranks = sorted(rank.rank for rank in lost.state.ranks)
+            if ranks and (_peers_are_lost(view) or _is_waited_for(view, ranks)):
+                return Sight(self, (_seen(view, name, ranks),))
+        return Sight(self)
+
+
+def _peers_are_lost(view: View) -> bool:
+    return any(rank.HasField("exit") and death.lost_peer(rank.exit) for rank in view.ranks.values())
+
+
+def _is_waited_for(view: View, ranks: list[int]) -> bool:
+    if len(view.late) == len(view.ranks):
+        return bool(view.ranks)
+    return bool(view.late) and not set(view.finding.roots).isdisjoint(ranks)
+
+
+def _seen(view: View, node: str, ranks: list[int]) -> Seen:
+    lost = view.lost_nodes[node]
+    first = lost.state.ranks[0]
+    verdict = store.Verdict(
+        kind=store.VERDICT_KIND_LOST_NODE,
+        culprits=ranks,
+        node=node,
+        message=f"node {node} is lost, and with it {'rank' if len(ranks) == 1 else 'ranks'} {hang.listed(ranks)}",
+        confidence_ratio=1.0,
+        waits=view.finding.edges,
+        step=first.progress.step,
+        phase=first.progress.phase,
+    )
+    return Seen(verdict=verdict, last_progress_unix_s=lost.state.reported_unix_s)

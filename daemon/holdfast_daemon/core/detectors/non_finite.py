@@ -1,0 +1,52 @@
+"""A number that must be finite is not: which one, and which rank saw it first."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
+from holdfast_daemon.core.detectors.view import StepView
+from holdfast_proto.v1 import store_pb2 as store
+
+_ORIGIN = "gradient"
+_OF_GRADIENTS = ("grad_norm", "update_norm", _ORIGIN)
+
+
+def unexpected(summary: store.StepSummary) -> list[store.NonFinite]:
+    """Return what is not finite and should be. A skipped step's gradients are not: that it was skipped says it all."""
+    return [one for one in summary.nonfinite if not summary.overflow or one.quantity not in _OF_GRADIENTS]
+
+
+@dataclass(frozen=True)
+class NonFinite(Detector):
+    """Tells once in a generation. A rank that saw where its own gradient went bad is the origin."""
+
+    name: ClassVar[str] = "non_finite"
+
+    _told: bool = False
+
+    def see_step(self, step: StepView) -> Sight:
+        """Look for what is not finite and should be."""
+        bad = unexpected(step.summary)
+        if not bad or self._told:
+            return Sight(self)
+        first = min(bad, key=lambda one: (one.quantity != _ORIGIN, one.unix_s, one.rank))
+        others = [one.quantity for one in bad if one.quantity != _ORIGIN]
+        if first.quantity == _ORIGIN:
+            rest = f"; {others[0]} of the run is not finite" if others else ""
+            message = (
+                f"rank {first.rank} made a gradient that is not finite in {first.module} at step {step.step}{rest}"
+            )
+        else:
+            message = f"{first.quantity} is not finite since step {step.step}, first seen by rank {first.rank}"
+        verdict = store.Verdict(
+            kind=store.VERDICT_KIND_NON_FINITE,
+            culprits=[first.rank],
+            message=message,
+            step=step.step,
+            confidence_ratio=1.0 if first.quantity == _ORIGIN or len(bad) == 1 else 0.5,
+        )
+        return Sight(NonFinite(_told=True), (Seen(verdict=verdict, proven_step=step.step),))
+
+    def restarted(self, _after_step: int) -> Self:
+        """Tell anew."""
+        return type(self)()

@@ -1,0 +1,38 @@
+"""An overflow loop, in which every step is skipped, as against the odd skipped step that loss scaling brings."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
+from holdfast_daemon.core.detectors.view import StepView
+from holdfast_proto.v1 import store_pb2 as store
+
+LIMIT_STEPS = 20
+"""torch's GradScaler begins at 2^16 and halves at each overflow: after 20 in a row, at 2^-4, the scale is no cause."""
+
+
+@dataclass(frozen=True)
+class OverflowLoop(Detector):
+    """Tells once in a generation."""
+
+    name: ClassVar[str] = "overflow_loop"
+
+    _streak_steps: int = 0
+    _told: bool = False
+
+    def see_step(self, step: StepView) -> Sight:
+        """Count skipped steps in a row."""
+        streak_steps = self._streak_steps + 1 if step.summary.overflow else 0
+        if self._told or streak_steps != LIMIT_STEPS:
+            return Sight(OverflowLoop(streak_steps, self._told))
+        at_scale = f" at a loss scale of {step.summary.loss_scale:g}" if step.summary.HasField("loss_scale") else ""
+        skipped = f"the last {LIMIT_STEPS} steps, up to step {step.step}, were all skipped{at_scale}"
+        message = f"{skipped}: gradients are not finite"
+        verdict = store.Verdict(
+            kind=store.VERDICT_KIND_OVERFLOW_LOOP, message=message, step=step.step, confidence_ratio=1.0
+        )
+        return Sight(OverflowLoop(streak_steps, _told=True), seen(verdict))
+
+    def restarted(self, _after_step: int) -> Self:
+        """Count anew."""
+        return type(self)()

@@ -1,0 +1,36 @@
+"""All detectors there are."""
+
+from collections.abc import Mapping
+
+from holdfast_daemon.core.detectors.data_stall import DataStall
+from holdfast_daemon.core.detectors.dead_rank import DeadRank
+from holdfast_daemon.core.detectors.duplicate_samples import DuplicateSamples
+from holdfast_daemon.core.detectors.framework import Detector
+from holdfast_daemon.core.detectors.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.loss_spike import LossSpike
+from holdfast_daemon.core.detectors.lost_node import LostNode
+from holdfast_daemon.core.detectors.mismatched_order import MismatchedOrder
+from holdfast_daemon.core.detectors.missing_loss import MissingLoss
+from holdfast_daemon.core.detectors.non_finite import NonFinite
+from holdfast_daemon.core.detectors.overflow_loop import OverflowLoop
+from holdfast_daemon.core.detectors.transport import Transport
+
+HANGS: tuple[type[Detector], ...] = (MismatchedOrder, HungCollective, DataStall, Transport)
+"""What can be suspected before a deadline has passed."""
+
+ALL: tuple[type[Detector], ...] = (
+    # Of several that say why the run stands still, the first has the word: a death explains a hang.
+    DeadRank,
+    LostNode,
+    *HANGS,
+    NonFinite,
+    MissingLoss,
+    LossSpike,
+    OverflowLoop,
+    DuplicateSamples,
+)
+
+
+def fresh() -> Mapping[str, Detector]:
+    """Return all detectors as they begin, by name."""
+    return {detector.name: detector() for detector in ALL}

@@ -1,0 +1,137 @@
+"""What detectors are shown."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from holdfast_daemon.core.deadlines import Deadlines
+from holdfast_daemon.core.waits.wait_graph import Finding, find
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostNode:
+    """A node of the run whose lease has run out."""
+
+    since_unix_s: float
+    """When it was missed first."""
+    state: store.NodeState
+    """The last that was heard of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """The state of all ranks in one turn."""
+
+    now: float
+    """Unix time by the leader's clock, which never jumps."""
+    world_size: int
+    ranks: Mapping[int, store.RankState]
+    """All ranks of the current generation whose nodes are heard of."""
+    node_of: Mapping[int, str]
+    """Rank -> its node, also of a lost one."""
+    lost_nodes: Mapping[str, LostNode]
+    deadlines: Deadlines
+    first_exit_unix_s: float
+    """When the first abnormal exit of this generation was seen; 0: none."""
+    stacks: Mapping[int, store.StackSummary]
+    """What stacks taken at the present suspicion say, by rank."""
+    suspicious: bool = False
+    """Whether to look for what may become a hang, before any deadline has passed: see suspicion.py."""
+
+    @cached_property
+    def known_ranks(self) -> Mapping[int, store.RankState]:
+        """All ranks, those of lost nodes as they were last heard of, and silent."""
+        lost = (rank for node in self.lost_nodes.values() for rank in node.state.ranks)
+        return {**{rank.rank: _silent(rank) for rank in lost}, **self.ranks}
+
+    @cached_property
+    def late(self) -> Mapping[int, store.RankState]:
+        """Ranks that have stalled for longer than they may."""
+        ratio = SUSPECT_RATIO if self.suspicious else 1.0
+        return {number: rank for number, rank in self.ranks.items() if self._is_late(rank, ratio)}
+
+    @cached_property
+    def finding(self) -> Finding:
+        """Who holds everybody up, whether or not it is a hang."""
+        return find(self.known_ranks)
+
+    @cached_property
+    def outside_of_calls(self) -> tuple[int, ...]:
+        """Ranks of a cycle that its calls do not hold: they have posted theirs ahead and are busy elsewhere.
+
+        A call that is posted and not waited for looks like one that is: what the thread does tells them apart.
+        """
+        return tuple(rank for rank in self.finding.cycle if self.activity(rank) in _OUTSIDE)
+
+    def activity(self, number: int) -> "common.Activity":
+        """Return what a rank is doing, as far as can be seen from outside."""
+        rank = self.known_ranks[number]
+        stack = self.stacks.get(number)
+        if rank.process_state in ("T", "t"):
+            return common.ACTIVITY_STOPPED
+        if rank.progress.phase == common.PHASE_DATA:
+            return common.ACTIVITY_DATA
+        if stack is not None and stack.activity:
+            return stack.activity
+        if rank.silent_s > max(_SILENT_S, _SILENT_RATIO * self._usual_silence_s):
+            return common.ACTIVITY_GIL_HELD
+        if rank.thread_state == "R" and rank.device.startswith("cpu"):  # on a GPU, waiting spins
+            return common.ACTIVITY_USER_CODE
+        return common.ACTIVITY_UNSPECIFIED
+
+    @cached_property
+    def _usual_silence_s(self) -> float:
+        silences = sorted(rank.silent_s for rank in self.ranks.values())
+        return silences[len(silences) // 2] if silences else 0.0
+
+    def _is_late(self, rank: store.RankState, ratio: float) -> bool:
+        if rank.life == store.LIFE_EXITED:
+            return False
+        return rank.stalled_s > ratio * self.deadlines.deadline_s(rank.progress.phase, rank.steps_done)
+
+
+SUSPECT_RATIO = 0.7
+"""Of the deadline at which a stalled rank is judged."""
+
+_SILENT_S, _SILENT_RATIO = 0.7, 3.0
+"""A rank's reporter speaks five times a second; one that does not while others do cannot run."""
+
+_OUTSIDE = (
+    common.ACTIVITY_STOPPED,
+    common.ACTIVITY_DATA,
+    common.ACTIVITY_USER_CODE,
+    common.ACTIVITY_GIL_HELD,
+    common.ACTIVITY_LOCK,
+    common.ACTIVITY_SYSTEM_CALL,
+)
+
+
+def _silent(rank: store.RankState) -> store.RankState:
+    known = store.RankState()
+    known.CopyFrom(rank)
+    known.silent_s = float("inf")
+    return known
+
+
+@dataclass(frozen=True)
+class StepView:
+    """The numbers of one finished step of the whole run."""
+
+    now: float
+    summary: store.StepSummary
+    deadlines: Deadlines
+    """As of before this step."""
+    coordinates: Mapping[int, Mapping[str, int]]
+    """Rank -> mesh axis -> index."""
+
+    @property
+    def step(self) -> int:
+        """The step's number."""
+        return self.summary.step
+
+    @property
+    def loss(self) -> float | None:
+        """The mean over the ranks that reported one."""
+        return self.summary.loss_sum / self.summary.loss_count if self.summary.loss_count else None

@@ -1,0 +1,34 @@
+"""Which nodes the run is on: a spare takes the place of a lost one, and a node that was replaced lets its ranks go."""
+
+from holdfast_daemon.core import incidents
+from holdfast_daemon.core.ending import RESEND_S
+from holdfast_daemon.core.turn import Turn
+from holdfast_proto.v1 import store_pb2 as store
+
+
+def replace_lost(turn: Turn) -> None:
+    """Let ready nodes that have no part in the run take the places of those that are missed."""
+    nodes, members = turn.state.nodes, list(turn.record.nodes)
+    mine = (name for name, node in nodes.items() if node.ready and node.instance == turn.state.spec.instance)
+    spares = sorted(name for name in mine if name not in members)
+    for lost, spare in zip([name for name in members if name not in nodes], spares, strict=False):
+        members[members.index(lost)] = spare
+        incidents.act(turn, f"node {spare} takes the place of {lost}")
+    if members != list(turn.record.nodes):
+        record = store.CoordinatorState()
+        record.CopyFrom(turn.record)
+        record.ClearField("nodes")
+        record.nodes.extend(members)
+        turn.update(record=record)
+
+
+def stop_strays(turn: Turn) -> None:
+    """Have nodes that were replaced while they were away stop the ranks that they still have."""
+    if turn.now - turn.state.strays_stopped_unix_s < RESEND_S:
+        return
+    for name, node in turn.state.nodes.items():
+        ours = node.instance == turn.state.spec.instance and name not in turn.record.nodes
+        if ours and node.generation and not node.stopped:
+            turn.update(strays_stopped_unix_s=turn.now)
+            order = store.StopGeneration(reason="another node has taken this one's place")
+            turn.send_to(name, store.NodeCommand(generation=node.generation, stop=order))

@@ -1,0 +1,41 @@
+"""Worlds that somebody else launches: what the nodes tell of them is followed, and nothing is ordered."""
+
+from collections.abc import Mapping
+
+from holdfast_daemon.core import new_generation
+from holdfast_daemon.core.ending import ENDED
+from holdfast_daemon.core.model import ranks_of
+from holdfast_daemon.core.turn import Turn
+from holdfast_proto.v1 import store_pb2 as store
+
+
+def follow(turn: Turn, before: Mapping[int, store.RankState]) -> None:
+    """Go over to the world that all nodes tell of now. ``before``: the ranks of the last turn."""
+    spec, record = turn.state.spec, turn.record
+    running = {name: node for name, node in turn.state.nodes.items() if _runs(node, spec)}
+    if not turn.observes or record.phase in ENDED or len(running) < spec.nodes:
+        return
+    generation = max(node.generation for node in running.values())
+    ranks = ranks_of(running, generation)
+    # A launcher may count its starts anew, so that only the processes tell two worlds apart.
+    is_replaced = any(before[number].pid != rank.pid for number, rank in ranks.items() if number in before)
+    if generation == record.generation and not is_replaced:
+        return
+    followed = store.CoordinatorState()
+    followed.CopyFrom(record)
+    followed.ClearField("nodes")
+    followed.nodes.extend(sorted(running, key=lambda name: min((r.rank for r in running[name].ranks), default=0)))
+    turn.update(record=followed)
+    turn.enter(
+        store.RUN_PHASE_STARTING,
+        generation=generation,
+        resumed_step=-1,
+        step_at_restart=-1,
+        newest_step=-1,
+        restarts_total=record.restarts_total + (record.generation > 0),
+    )
+    new_generation.forget(turn, after_step=-1)
+
+
+def _runs(node: store.NodeState, spec: store.RunSpec) -> bool:
+    return node.instance == spec.instance and node.generation > 0

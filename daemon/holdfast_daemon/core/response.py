@@ -1,0 +1,50 @@
+"""What becomes of a verdict: an incident, evidence, and, if the run stands still and we may, a restart."""
+
+from holdfast_daemon.core import checkpoint_orders, incidents, suspicion
+from holdfast_daemon.core.detectors.framework import Seen
+from holdfast_daemon.core.ending import finish
+from holdfast_daemon.core.kinds import HANGS, RECOVERABLE, SLOW
+from holdfast_daemon.core.turn import Turn
+from holdfast_proto.v1 import store_pb2 as store
+
+
+def respond(turn: Turn, seen: Seen) -> None:
+    """Respond to what was seen in the state of the ranks: what stops a run is seen again every turn."""
+    verdict = seen.verdict
+    if verdict.kind == store.VERDICT_KIND_BAD_CONFIGURATION:
+        incidents.note_incident(turn, verdict, last_progress_unix_s=seen.last_progress_unix_s)
+        finish(turn, store.RUN_PHASE_FAILED, verdict.message)
+    elif turn.state.spec.mode == store.MODE_ACT and verdict.kind in RECOVERABLE:
+        _recover(turn, seen)
+    elif turn.once(f"{verdict.kind} {list(verdict.culprits)} at step {verdict.step}"):
+        note(turn, seen)
+
+
+def note(turn: Turn, seen: Seen) -> None:
+    """Keep a verdict that needs no recovery, or may not be acted on, and its evidence."""
+    incident = incidents.note_incident(turn, seen.verdict, last_progress_unix_s=seen.last_progress_unix_s)
+    _gather(turn, incident)
+    if seen.proven_step is not None:
+        checkpoint_orders.keep_newest_before(turn, seen.proven_step, incident)
+
+
+def _recover(turn: Turn, seen: Seen) -> None:
+    since = turn.now if seen.last_progress_unix_s is None else seen.last_progress_unix_s
+    incident = incidents.open_incident(turn, seen.verdict, last_progress_unix_s=since)
+    turn.update(evidence_from=frozenset())
+    turn.enter(store.RUN_PHASE_GATHERING)
+    _gather(turn, incident)
+
+
+def _gather(turn: Turn, incident: store.Incident) -> None:
+    """Have stacks taken of the culprit and of one rank that waits for it; nothing of a dying world that takes time."""
+    verdict = incident.verdict
+    hangs = verdict.kind in HANGS
+    waiters = [edge.waiter for edge in verdict.waits[:1]] if hangs else []
+    order = store.GatherEvidence(
+        incident=incident.id,
+        stack_ranks=[*verdict.culprits[:1], *waiters] if hangs or verdict.kind in SLOW else [],
+        flight_recorder=hangs,
+        suspicion=suspicion.confirm(turn) if hangs else "",
+    )
+    turn.send(turn.record.nodes, lambda _: store.NodeCommand(gather_evidence=order))

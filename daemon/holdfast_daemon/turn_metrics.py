@@ -1,0 +1,68 @@
+"""How long the turns of the cores take, and each of their detectors."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import Counter, Histogram
+from prometheus_client.registry import CollectorRegistry
+
+from holdfast_daemon.core.detectors import registry as detectors
+
+TURN_MS = 100
+"""Time between two turns."""
+
+TURN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+class TurnMetrics:
+    """Times the turns of all cores."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._durations = Histogram(
+            "holdfast_coordinator_tick_duration_seconds",
+            "Duration of one turn of a run's core.",
+            buckets=TURN_BUCKETS_S,
+            registry=registry,
+        )
+        self._slow = Counter(
+            "holdfast_coordinator_slow_ticks", "Turns that took longer than the time between them.", registry=registry
+        )
+        labels = ["detector"]
+        self._looks = Counter(
+            "holdfast_detector_attempts", "Times that a detector has looked.", labels, registry=registry
+        )
+        self._seconds = Counter("holdfast_detector_seconds", "Time that a detector took.", labels, registry=registry)
+        self._failures = Counter(
+            "holdfast_detector_failures", "Looks of a detector that failed.", labels, registry=registry
+        )
+        for detector in detectors.ALL:
+            for counter in (self._looks, self._seconds, self._failures):
+                counter.labels(detector.name)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Time one turn."""
+        started_s = time.perf_counter()
+        yield
+        self.observe(time.perf_counter() - started_s)
+
+    def observe(self, duration_s: float) -> None:
+        """Count one turn."""
+        self._durations.observe(duration_s)
+        if duration_s > TURN_MS / 1000:
+            self._slow.inc()
+
+    @contextmanager
+    def detector(self, name: str) -> Iterator[None]:
+        """Time one look of a detector."""
+        self._looks.labels(name).inc()
+        started_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds.labels(name).inc(time.perf_counter() - started_s)
+
+    def detector_failed(self, name: str) -> None:
+        """Count a look that ended with an exception."""
+        self._failures.labels(name).inc()
