@@ -1,111 +1,94 @@
 """Gathers what an incident is judged from, before the ranks are gone."""
 
 import asyncio
-import contextlib
 import dataclasses
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+
+from holdfast_agent import flight_dumps, stacks, suspicions
+from holdfast_agent.evidence_folder import EvidenceFolder
 from holdfast_agent.node import Node
+from holdfast_agent.node_evidence import write_device_state, write_node_state
+from holdfast_agent.process_evidence import write_process_state
 from holdfast_agent.rank import Rank
 from holdfast_proto import black_box
-from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PendingCall
 
-DUMP_PATIENCE_S = 1.5
-"""For the ranks' own dumps. A hung rank's reporter still answers; a stopped one never will."""
-
-STACK_PATIENCE_S = 4.0
+FILES_PATIENCE_S = 2.0
+"""For what is read from /proc and from the disks, which may hang."""
 
 
 async def gather(node: Node, order: store.GatherEvidence) -> store.EvidenceCaptured:
-    """Fill the incident's folder and return what is in it; what cannot be had is left out."""
-    directory = node.options.incident_directory(order.incident)
-    directory.mkdir(parents=True, exist_ok=True)
+    """Fill the folder of the incident, or of the suspicion if there is no incident; return what is in it.
+
+    Raises OSError if the folder cannot be made.
+    """
+    captured = store.EvidenceCaptured(incident=order.incident, suspicion="" if order.incident else order.suspicion)
+    folder = _folder(node, order)
     ranks = list(node.ranks.values())
-    for rank in ranks:
-        _write_black_box(node, rank, directory)
-        if rank.is_alive:
-            _write_process_state(rank, directory)
-    stacks = [_write_stack(node.ranks[rank], directory) for rank in order.stack_ranks if rank in node.ranks]
-    dumps = [_collect_dumps(node, ranks, directory)] if order.flight_recorder else []
-    await asyncio.gather(*dumps, *stacks)
-    pending = [call for rank in ranks for call in _pending_calls(directory / dump_name(rank.rank), rank.rank)]
-    files = sorted(path.name for path in directory.iterdir())
-    return store.EvidenceCaptured(incident=order.incident, files=files, pending=pending)
+    named = [node.ranks[rank] for rank in order.stack_ranks if rank in node.ranks and node.ranks[rank].is_alive]
+    dumps = [flight_dumps.collect(node, ranks, folder)] if order.flight_recorder else []
+    summaries, calls, _ = await asyncio.gather(
+        _look_at_processes(node, folder, ranks, named, is_sure=bool(order.incident)),
+        asyncio.gather(*dumps),
+        write_device_state(folder),
+    )
+    captured.stacks.extend(summary for summary in summaries if summary is not None)
+    captured.pending.extend(call for found in calls for call in found)
+    folder.write(f"node-{folder.node}.findings.json", _json(captured))
+    captured.files.extend(folder.files())
+    return captured
 
 
-def dump_name(rank: int) -> str:
-    """Return the name of the file into which the hooks write their Flight Recorder dump."""
-    return f"rank-{rank:05}.flight_recorder.json"
+def _folder(node: Node, order: store.GatherEvidence) -> EvidenceFolder:
+    suspicion = node.options.suspicion_directory(order.suspicion)
+    if not order.incident:
+        suspicions.make_room(suspicion.parent)
+        return EvidenceFolder(suspicion, node.options.node)
+    folder = EvidenceFolder(node.options.incident_directory(order.incident), node.options.node)
+    if order.suspicion:
+        suspicions.take_in(suspicion, folder.path)
+    return folder
 
 
-def _write_black_box(node: Node, rank: Rank, directory: Path) -> None:
-    with contextlib.suppress(OSError, ValueError):
+async def _look_at_processes(
+    node: Node, folder: EvidenceFolder, ranks: list[Rank], named: list[Rank], *, is_sure: bool
+) -> "list[store.StackSummary | None]":
+    # One after the other: while py-spy pauses a process, /proc tells of that and not of what it did before.
+    await _write_files(node, folder, ranks, named)
+    # A suspect may be well: what pauses it waits for the verdict.
+    return await asyncio.gather(*(stacks.take(rank, folder, may_pause=is_sure) for rank in named))
+
+
+async def _write_files(node: Node, folder: EvidenceFolder, ranks: list[Rank], named: list[Rank]) -> None:
+    def write() -> None:
+        for rank in ranks:
+            _write_black_box(node, rank, folder)
+            if rank.exit is None:
+                write_process_state(rank, folder, threads=rank in named)
+            else:
+                folder.write(f"rank-{rank.rank:05}.exit.json", _json(rank.exit))
+        checkpoints = [Path(node.spec.checkpoint_directory)] if node.spec.checkpoint_directory else []
+        write_node_state(folder, [node.options.directory, node.options.shm_directory, *checkpoints])
+
+    try:
+        await asyncio.wait_for(asyncio.to_thread(write), FILES_PATIENCE_S)
+    except TimeoutError:
+        folder.miss("the rest of what is read from /proc and disks", f"not read within {FILES_PATIENCE_S:g} s")
+
+
+def _write_black_box(node: Node, rank: Rank, folder: EvidenceFolder) -> None:
+    name = f"rank-{rank.rank:05}.black_box.json"
+    try:
         contents = black_box.read(node.options.black_box(rank.generation, rank.rank))
-        text = json.dumps(dataclasses.asdict(contents), indent=1)
-        (directory / f"rank-{rank.rank:05}.black_box.json").write_text(text)
-
-
-def _write_process_state(rank: Rank, directory: Path) -> None:
-    parts = []
-    for name in ("status", "stat", "wchan", "syscall"):
-        with contextlib.suppress(OSError):
-            parts.append(f"== /proc/{rank.pid}/{name}\n{Path(f'/proc/{rank.pid}/{name}').read_text()}\n")
-    (directory / f"rank-{rank.rank:05}.proc.txt").write_text("".join(parts))
-
-
-async def _write_stack(rank: Rank, directory: Path) -> None:
-    """Take the stacks of a rank from outside: it may be stopped, or hold its GIL."""
-    if not rank.is_alive:
-        return
-    program = Path(sys.executable).parent / "py-spy"
-    arguments = ["dump", "--nonblocking", "--pid", str(rank.pid)]
-    try:
-        process = await asyncio.create_subprocess_exec(
-            program, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-    except OSError as error:
-        text = f"no stack: {program} cannot be run: {error}\n".encode()
+    except (OSError, ValueError) as error:
+        folder.miss(name, str(error))
     else:
-        try:
-            output, errors = await asyncio.wait_for(process.communicate(), STACK_PATIENCE_S)
-            text = output or b"no stack: " + errors
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-            text = f"no stack within {STACK_PATIENCE_S:.0f} s\n".encode()
-    (directory / f"rank-{rank.rank:05}.stack.txt").write_bytes(text)
+        folder.write(name, json.dumps(dataclasses.asdict(contents), indent=1))
 
 
-async def _collect_dumps(node: Node, ranks: list[Rank], directory: Path) -> None:
-    acks = []
-    for rank in ranks:
-        if rank.is_alive and rank.process_state not in ("T", "t"):
-            capture = session.CaptureEvidence(directory=str(directory))
-            acks.append(node.command(rank, session.RankCommand(capture_evidence=capture)))
-    if acks:
-        await asyncio.wait(acks, timeout=DUMP_PATIENCE_S)
-
-
-def _pending_calls(dump: Path, rank: int) -> Iterator[PendingCall]:
-    """Yield the collectives that a rank had enqueued and not completed when it wrote its dump."""
-    try:
-        trace: dict[str, Any] = json.loads(dump.read_text())
-    except (OSError, ValueError):
-        return
-    completed = {
-        int(key): int(status["last_completed_collective"]) for key, status in trace.get("pg_status", {}).items()
-    }
-    for entry in trace.get("entries", []):
-        if not entry["is_p2p"] and entry["collective_seq_id"] > completed.get(entry["pg_id"], 0):
-            yield PendingCall(
-                rank=rank,
-                group=entry["process_group"][0],
-                seq=entry["collective_seq_id"],
-                op=entry["profiling_name"],
-            )
+def _json(message: Message) -> str:
+    return json.dumps(MessageToDict(message, preserving_proto_field_name=True), indent=1)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast_proto.rank_context import ObservedNode, black_box_path
+
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
@@ -54,12 +56,26 @@ class AgentOptions:
 
     def black_box(self, generation: int, rank: int) -> Path:
         """Where a rank of a generation keeps its black box."""
-        return self.node_directory / "black-boxes" / f"generation-{generation:04}" / f"rank-{rank:05}.box"
+        return black_box_path(self.black_boxes, generation, rank)
+
+    @property
+    def black_boxes(self) -> Path:
+        """Folder of this node's black boxes."""
+        return self.node_directory / "black-boxes"
+
+    @property
+    def observed_node(self) -> ObservedNode:
+        """What ranks need to know that somebody else launches on this node."""
+        return ObservedNode(run=self.run, agent=f"unix:{self.session_socket}", black_boxes=str(self.black_boxes))
 
     def rank_log(self, generation: int, rank: int) -> Path:
         """Where a rank's stdout and stderr go."""
         return self.directory / "logs" / f"generation-{generation:04}" / f"rank-{rank:05}.log"
 
     def incident_directory(self, incident: str) -> Path:
-        """Where evidence of an incident goes."""
-        return self.directory / "incidents" / incident
+        """Where evidence of an incident goes; a daemon with the same directory keeps its story there, too."""
+        return self.directory / "incidents" / self.run / incident
+
+    def suspicion_directory(self, suspicion: str) -> Path:
+        """Where evidence of what may yet turn out to be no incident goes."""
+        return self.directory / "suspicions" / suspicion

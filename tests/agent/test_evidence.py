@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast_agent import evidence, processes
+from holdfast_agent import evidence, flight_dumps, processes, stacks
+from holdfast_agent.flight_dumps import dump_name
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PendingCall
-from tests.agent.nodes import RUN, RecordedNode, begin, make_node
+from holdfast_proto.v1.common_pb2 import ACTIVITY_STOPPED, PendingCall
+from tests.agent.nodes import NODE, RUN, RecordedNode, begin, make_node
 from tests.proto.coroutines import wait_until
 
 GENERATION = 3
@@ -86,11 +87,17 @@ def node(folder: Path) -> Iterator[RecordedNode]:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a loaded machine py-spy takes its time."""
-    monkeypatch.setattr(evidence, "STACK_PATIENCE_S", 60.0)
+    monkeypatch.setattr(stacks, "NATIVE_PATIENCE_S", 60.0)
+    monkeypatch.setattr(stacks, "PLAIN_PATIENCE_S", 60.0)
+    monkeypatch.setattr(evidence, "FILES_PATIENCE_S", 60.0)
 
 
 def order(**fields: Any) -> store.GatherEvidence:
-    return store.GatherEvidence(incident=INCIDENT, **fields)
+    return store.GatherEvidence(**{"incident": INCIDENT, **fields})
+
+
+def missing(directory: Path) -> str:
+    return (directory / "missing.txt").read_text()
 
 
 def may_look_into_processes() -> bool:
@@ -101,19 +108,69 @@ def may_look_into_processes() -> bool:
 
 async def test_the_folder_holds_what_a_waiting_and_a_stopped_rank_left(node: RecordedNode) -> None:
     captured = await evidence.gather(node, order(stack_ranks=[0, 1, 7]))
-    names = [f"rank-{rank:05}.{what}" for rank in (0, 1) for what in ("black_box.json", "proc.txt", "stack.txt")]
-    assert list(captured.files) == names
-    assert (captured.incident, list(captured.pending)) == (INCIDENT, [])
     directory = node.options.incident_directory(INCIDENT)
-    assert sorted(path.name for path in directory.iterdir()) == names
+    assert (captured.incident, list(captured.pending)) == (INCIDENT, [])
+    assert sorted(path.name for path in directory.iterdir()) == list(captured.files)
     for rank in (0, 1):
         box = json.loads((directory / f"rank-{rank:05}.black_box.json").read_text())
         assert (box["run"], box["rank"], box["step"]) == (RUN, rank, 12)
         assert box["groups"] == [{"group": "0", "enqueued": 8, "completed": 7}]
-        stack = (directory / f"rank-{rank:05}.stack.txt").read_text()
-        assert "wait_for_a_peer" in stack if may_look_into_processes() else stack.startswith("no stack")
     assert "State:\tS (sleeping)" in (directory / "rank-00000.proc.txt").read_text()
     assert "State:\tT (stopped)" in (directory / "rank-00001.proc.txt").read_text()
+    findings = json.loads((directory / f"node-{NODE}.findings.json").read_text())
+    assert findings["incident"] == INCIDENT
+
+
+@pytest.mark.skipif(not may_look_into_processes(), reason="the kernel hides other processes")
+async def test_stacks_show_native_frames_of_a_waiting_rank_and_python_frames_of_a_stopped_one(
+    node: RecordedNode,
+) -> None:
+    captured = await evidence.gather(node, order(stack_ranks=[0, 1]))
+    directory = node.options.incident_directory(INCIDENT)
+    assert [stack.rank for stack in captured.stacks] == [0, 1]
+    assert all(stack.frame.startswith("wait_for_a_peer (<string>:") for stack in captured.stacks)
+    assert captured.stacks[1].activity == ACTIVITY_STOPPED
+    waiting, stopped = ((directory / f"rank-{rank:05}.stack.txt").read_text() for rank in (0, 1))
+    assert "wait_for_a_peer" in waiting
+    assert "nanosleep" in waiting
+    assert "wait_for_a_peer" in stopped
+    assert "nanosleep" not in stopped
+
+
+async def test_the_state_of_every_thread_of_a_named_rank_is_kept_and_its_environment_is_not(
+    node: RecordedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await evidence.gather(node, order(stack_ranks=[0]))
+    directory = node.options.incident_directory(INCIDENT)
+    pid = node.ranks[0].pid
+    assert f"/proc/{pid}/task/{pid}/wchan" in (directory / "rank-00000.proc.txt").read_text()
+    assert "/task/" not in (directory / "rank-00001.proc.txt").read_text()
+    secret = Path(f"/proc/{pid}/environ").read_bytes().partition(b"\0")[0]
+    assert secret
+    assert not any(secret in path.read_bytes() for path in directory.iterdir())
+
+
+async def test_the_node_says_how_much_memory_and_disk_it_has_and_who_uses_it(node: RecordedNode) -> None:
+    await evidence.gather(node, order())
+    text = (node.options.incident_directory(INCIDENT) / f"node-{NODE}.system.txt").read_text()
+    for part in ("/proc/loadavg", "MemAvailable", str(node.options.directory), "largest processes", "python"):
+        assert part in text
+
+
+async def test_what_a_suspicion_left_is_taken_into_the_incident(node: RecordedNode) -> None:
+    suspected = await evidence.gather(node, order(incident="", suspicion="s-2", stack_ranks=[1]))
+    assert (suspected.incident, suspected.suspicion) == ("", "s-2")
+    captured = await evidence.gather(node, order(suspicion="s-2"))
+    assert (captured.incident, captured.suspicion) == (INCIDENT, "")
+    assert {f"suspicion/{name}" for name in suspected.files} < set(captured.files)
+    assert not node.options.suspicion_directory("s-2").exists()
+
+
+async def test_only_the_newest_two_suspicions_are_kept(node: RecordedNode) -> None:
+    for number in range(4):
+        await evidence.gather(node, order(incident="", suspicion=f"s-{number}"))
+    kept = sorted(path.name for path in node.options.suspicion_directory("").iterdir())
+    assert kept == ["s-2", "s-3"]
 
 
 async def test_dumps_are_asked_of_those_who_can_answer_and_name_the_pending_calls(node: RecordedNode) -> None:
@@ -125,40 +182,48 @@ async def test_dumps_are_asked_of_those_who_can_answer_and_name_the_pending_call
         message = await outboxes[0].get()
         assert message is not None
         directory = Path(message.command.capture_evidence.directory)
-        (directory / evidence.dump_name(0)).write_text(json.dumps(DUMP))
+        (directory / dump_name(0)).write_text(json.dumps(DUMP))
         ack = session.CommandAck(id=message.command.id, accepted=True)
         await node.receive(node.ranks[0], session.RankMessage(ack=ack))
 
     captured, _ = await asyncio.gather(evidence.gather(node, order(flight_recorder=True)), dump())
-    assert evidence.dump_name(0) in captured.files
+    assert dump_name(0) in captured.files
     assert list(captured.pending) == [
         PendingCall(rank=0, group="0", seq=8, op="gloo:all_reduce"),
         PendingCall(rank=0, group="5", seq=1, op="gloo:broadcast"),
     ]
     assert outboxes[1].empty()  # a stopped rank never answers: nobody waits for it
+    assert f"{dump_name(1)}: the process is stopped" in missing(node.options.incident_directory(INCIDENT))
 
 
 async def test_a_dump_that_never_comes_or_is_cut_short_is_left_out(
     node: RecordedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evidence, "DUMP_PATIENCE_S", 0.05)
+    monkeypatch.setattr(flight_dumps, "DUMP_PATIENCE_S", 0.05)
     node.ranks[0].outbox = asyncio.Queue()
     directory = node.options.incident_directory(INCIDENT)
     directory.mkdir(parents=True)
-    (directory / evidence.dump_name(1)).write_text(json.dumps(DUMP)[:100])
+    (directory / dump_name(1)).write_text(json.dumps(DUMP)[:100])
     captured = await evidence.gather(node, order(flight_recorder=True))
-    assert evidence.dump_name(0) not in captured.files
+    assert dump_name(0) not in captured.files
     assert list(captured.pending) == []
+    assert f"{NODE}: {dump_name(0)}: no answer within 0.05 s" in missing(directory)
+    assert f"{NODE}: {dump_name(1)}: Unterminated string" in missing(directory)
 
 
-async def test_of_a_dead_rank_the_black_box_is_kept_and_nothing_is_asked(node: RecordedNode) -> None:
+async def test_of_a_dead_rank_black_box_and_exit_are_kept_and_nothing_is_asked(node: RecordedNode) -> None:
     os.kill(node.ranks[0].pid, signal.SIGKILL)
     node.ranks[0].finish(store.RankExit(signal=signal.SIGKILL), None)
     captured = await evidence.gather(node, order(stack_ranks=[0]))
-    assert [name for name in captured.files if name.startswith("rank-00000")] == ["rank-00000.black_box.json"]
+    names = [name for name in captured.files if name.startswith("rank-00000")]
+    assert names == ["rank-00000.black_box.json", "rank-00000.exit.json"]
+    ended = json.loads((node.options.incident_directory(INCIDENT) / "rank-00000.exit.json").read_text())
+    assert ended["signal"] == signal.SIGKILL
 
 
 async def test_a_rank_without_a_black_box_hides_nothing_of_the_others(node: RecordedNode) -> None:
     node.options.black_box(GENERATION, 0).write_bytes(b"not one")
     captured = await evidence.gather(node, order())
-    assert list(captured.files) == ["rank-00000.proc.txt", "rank-00001.black_box.json", "rank-00001.proc.txt"]
+    boxes = [name for name in captured.files if name.endswith("black_box.json")]
+    assert boxes == ["rank-00001.black_box.json"]
+    assert "rank-00000.black_box.json: " in missing(node.options.incident_directory(INCIDENT))

@@ -85,9 +85,7 @@ def _what_happened(rank_exit: store_pb2.RankExit) -> str:
 def _why_killed(rank_exit: store_pb2.RankExit) -> str:
     if rank_exit.signal != signal.SIGKILL:
         return ""
-    if not rank_exit.out_of_memory:
-        return " (out of memory, or killed by hand)"
-    return f" by the kernel, out of memory ({_shortened(rank_exit.kernel_line)})"
+    return " (out of memory, says the kernel)" if rank_exit.out_of_memory else " (out of memory, or killed by hand)"
 
 
 def _without_words(rank_exit: store_pb2.RankExit) -> str:

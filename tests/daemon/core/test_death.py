@@ -97,6 +97,10 @@ def test_code_78_alone_is_a_configuration_error() -> None:
             "rank 5 was killed by SIGKILL (out of memory, or killed by hand) in forward_backward of step 41",
         ),
         (
+            RankExit(signal=9, step=41, phase=common_pb2.PHASE_FORWARD_BACKWARD, out_of_memory=True),
+            "rank 5 was killed by SIGKILL (out of memory, says the kernel) in forward_backward of step 41",
+        ),
+        (
             RankExit(signal=11, step=0, phase=common_pb2.PHASE_OPTIMIZER),
             "rank 5 was killed by SIGSEGV in optimizer of step 0",
         ),

@@ -1,0 +1,77 @@
+"""The ranks' Flight Recorder dumps, and the calls that they name."""
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from holdfast_agent.evidence_folder import EvidenceFolder
+from holdfast_agent.node import Node
+from holdfast_agent.rank import Rank
+from holdfast_agent.stacks import STOPPED
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1.common_pb2 import PendingCall
+
+DUMP_PATIENCE_S = 1.5
+"""A hung rank's reporter still answers; a stopped one never will."""
+
+
+def dump_name(rank: int) -> str:
+    """Return the name of the file into which the hooks write their Flight Recorder dump."""
+    return f"rank-{rank:05}.flight_recorder.json"
+
+
+async def collect(node: Node, ranks: Iterable[Rank], folder: EvidenceFolder) -> list[PendingCall]:
+    """Have all ranks that can answer write their dumps; return the collectives that these show to be incomplete."""
+    asked = [rank for rank in ranks if rank.is_alive]
+    capture = session.CaptureEvidence(directory=str(folder.path))
+    acks = {
+        rank.rank: node.command(rank, session.RankCommand(capture_evidence=capture))
+        for rank in asked
+        if rank.process_state not in STOPPED
+    }
+    if acks:
+        await asyncio.wait(acks.values(), timeout=DUMP_PATIENCE_S)
+    calls: list[PendingCall] = []
+    for rank in asked:
+        try:
+            calls += pending_calls(folder.path / dump_name(rank.rank), rank.rank)
+        except FileNotFoundError:
+            folder.miss(dump_name(rank.rank), _why_missing(rank, acks.get(rank.rank)))
+        except (OSError, ValueError) as error:
+            folder.miss(dump_name(rank.rank), str(error))
+    return calls
+
+
+def _why_missing(rank: Rank, ack: "asyncio.Future[session.CommandAck] | None") -> str:
+    if ack is None:
+        return "the process is stopped"
+    if ack.cancelled():
+        return "the rank has no session with its agent"
+    return ack.result().detail if ack.done() else f"no answer within {DUMP_PATIENCE_S:g} s"
+
+
+def pending_calls(dump: Path, rank: int) -> Iterator[PendingCall]:
+    """Yield the collectives that a rank had enqueued and not completed when it wrote its dump.
+
+    Raises OSError if it cannot be read, ValueError if it is cut short.
+    """
+    trace: dict[str, Any] = json.loads(dump.read_text())
+    completed = {
+        int(key): int(status["last_completed_collective"]) for key, status in trace.get("pg_status", {}).items()
+    }
+    for entry in trace.get("entries", []):
+        if not entry["is_p2p"] and entry["collective_seq_id"] > completed.get(entry["pg_id"], 0):
+            yield PendingCall(
+                rank=rank,
+                group=entry["process_group"][0],
+                seq=entry["collective_seq_id"],
+                op=entry["profiling_name"],
+                sizes=_text(entry.get("input_sizes")),
+                dtypes=_text(entry.get("input_dtypes")),
+            )
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,69 @@
+"""What Linux and the devices tell about a node: was it short of memory, of cores, of disk?"""
+
+import heapq
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psutil
+
+from holdfast_agent import cgroup
+from holdfast_agent.brief_command import CommandFailedError, output_of
+from holdfast_agent.evidence_folder import EvidenceFolder
+
+DEVICE_PATIENCE_S = 2.0
+
+_PROCESSES_LISTED = 20
+_SYSTEM_FILES = ("loadavg", "meminfo", "pressure/cpu", "pressure/io", "pressure/memory")
+
+
+def write_node_state(folder: EvidenceFolder, directories: Iterable[Path]) -> None:
+    """Write the node's load, memory and pressure, free space in ``directories``, and who uses most memory."""
+    name = f"node-{folder.node}.system.txt"
+    files = [Path("/proc") / file for file in _SYSTEM_FILES]
+    events = cgroup.memory_events()
+    if events is None:
+        folder.miss(name, "no memory cgroup is mounted")
+    else:
+        files.append(events)
+    parts = [*_read(files, folder, name), *_free_space(directories, folder, name), _largest_processes()]
+    folder.write(name, "\n".join(parts))
+
+
+async def write_device_state(folder: EvidenceFolder) -> None:
+    """Write what the devices' driver tells, where there is one."""
+    name = f"node-{folder.node}.nvidia-smi.txt"
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        folder.miss(name, "no nvidia-smi on the PATH: the node has no NVIDIA device")
+        return
+    try:
+        folder.write(name, await output_of(program, ["-q"], DEVICE_PATIENCE_S))
+    except CommandFailedError as error:
+        folder.miss(name, str(error))
+
+
+def _read(files: Iterable[Path], folder: EvidenceFolder, name: str) -> Iterator[str]:
+    for file in files:
+        try:
+            yield f"== {file}\n{file.read_text()}"
+        except OSError as error:
+            folder.miss(name, str(error))
+
+
+def _free_space(directories: Iterable[Path], folder: EvidenceFolder, name: str) -> Iterator[str]:
+    for directory in directories:
+        try:
+            usage = shutil.disk_usage(directory)
+        except OSError as error:
+            folder.miss(name, str(error))
+        else:
+            yield f"== {directory}\n{usage.free / 2**20:.0f} MiB free of {usage.total / 2**20:.0f} MiB\n"
+
+
+def _largest_processes() -> str:
+    """By name alone: arguments may hold secrets."""
+    processes = (each.info for each in psutil.process_iter(["pid", "name", "memory_info"]))
+    sizes = [(info["memory_info"].rss, info["pid"], info["name"]) for info in processes if info["memory_info"]]
+    lines = [f"{rss / 2**20:10.0f} MiB  {pid:8}  {name}" for rss, pid, name in heapq.nlargest(_PROCESSES_LISTED, sizes)]
+    return "\n".join(["== resident memory, pid and name of the largest processes", *lines, ""])

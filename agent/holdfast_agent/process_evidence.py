@@ -1,0 +1,44 @@
+"""What Linux tells about a rank's process and its threads. Its environment is left alone: it holds secrets."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from holdfast_agent.evidence_folder import EvidenceFolder
+from holdfast_agent.rank import Rank
+
+_OF_PROCESS = ("status", "stat", "wchan", "syscall", "stack", "limits")
+_OF_THREAD = ("comm", "stat", "wchan", "syscall", "stack")
+
+
+def write_process_state(rank: Rank, folder: EvidenceFolder, *, threads: bool) -> None:
+    """Write the state of a rank's process and, where asked for, of each of its threads."""
+    name = f"rank-{rank.rank:05}.proc.txt"
+    process = Path(f"/proc/{rank.pid}")
+    parts = [*_read(process, _OF_PROCESS, folder, name), *_descriptors(process, folder, name)]
+    if threads:
+        for thread in _threads(process, folder, name):
+            parts += _read(thread, _OF_THREAD, folder, name)
+    folder.write(name, "".join(parts))
+
+
+def _read(directory: Path, files: Iterable[str], folder: EvidenceFolder, name: str) -> Iterator[str]:
+    for file in files:
+        try:
+            yield f"== {directory / file}\n{(directory / file).read_text(errors='replace').rstrip()}\n\n"
+        except OSError as error:
+            folder.miss(name, str(error))
+
+
+def _descriptors(process: Path, folder: EvidenceFolder, name: str) -> Iterator[str]:
+    try:
+        yield f"== open file descriptors\n{sum(1 for _ in (process / 'fd').iterdir())}\n\n"
+    except OSError as error:
+        folder.miss(name, str(error))
+
+
+def _threads(process: Path, folder: EvidenceFolder, name: str) -> list[Path]:
+    try:
+        return sorted((process / "task").iterdir(), key=lambda path: int(path.name))
+    except OSError as error:
+        folder.miss(name, str(error))
+        return []

@@ -1,0 +1,67 @@
+"""The stacks of a process as py-spy prints them in JSON."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One call. ``file``: of Python code its source, of native code the library."""
+
+    function: str
+    file: str
+    line: int
+    """0 in native code without debug information."""
+
+    @property
+    def is_python(self) -> bool:
+        """Whether it runs Python code, be it typed in or frozen."""
+        return self.file.endswith(".py") or self.file.startswith("<")
+
+    def __str__(self) -> str:
+        """``function (file.py:12)``."""
+        place = f"{Path(self.file).name}:{self.line}" if self.line else Path(self.file).name
+        return f"{self.function} ({place})"
+
+
+@dataclass(frozen=True)
+class Thread:
+    """One thread. ``frames``: the innermost first."""
+
+    system_id: int | None
+    name: str
+    active: bool
+    """Whether it runs or waits for a core; else it sleeps in the kernel."""
+    owns_gil: bool
+    frames: tuple[Frame, ...]
+
+
+def parse(text: str) -> tuple[Thread, ...]:
+    """Read the output of ``py-spy dump --json``. Raises ValueError if it is something else."""
+    try:
+        return tuple(
+            Thread(
+                system_id=entry["os_thread_id"],
+                name=entry["thread_name"] or "",
+                active=entry["active"],
+                owns_gil=entry["owns_gil"],
+                frames=tuple(Frame(each["name"], each["filename"], each["line"]) for each in entry["frames"]),
+            )
+            for entry in json.loads(text)
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not the stacks of a process: {error!r}") from None
+
+
+def render(threads: Sequence[Thread]) -> str:
+    """Return the stacks as text for people."""
+    return "\n".join(_render(thread) for thread in threads)
+
+
+def _render(thread: Thread) -> str:
+    state = "active" if thread.active else "idle"
+    gil = ", holds the GIL" if thread.owns_gil else ""
+    lines = [f'thread {thread.system_id} ({state}{gil}): "{thread.name}"', *(f"    {each}" for each in thread.frames)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,57 @@
+"""Takes the stacks of a rank from outside: it may be stopped, or hold its GIL."""
+
+import sys
+from pathlib import Path
+
+from holdfast_agent import stack_dump
+from holdfast_agent.brief_command import CommandFailedError, output_of
+from holdfast_agent.evidence_folder import EvidenceFolder
+from holdfast_agent.rank import Rank
+from holdfast_agent.stack_summary import summarize
+from holdfast_proto.v1.common_pb2 import ACTIVITY_COLLECTIVE, ACTIVITY_DATA, ACTIVITY_LOCK, ACTIVITY_STOPPED
+from holdfast_proto.v1.store_pb2 import StackSummary
+
+NATIVE_PATIENCE_S = 1.5
+"""The ranks' restart waits for it."""
+
+PLAIN_PATIENCE_S = 1.5
+
+STOPPED = ("T", "t")
+"""States of a process that py-spy cannot pause, because it is."""
+
+
+_NAMED_WAITS = (ACTIVITY_DATA, ACTIVITY_LOCK, ACTIVITY_COLLECTIVE)
+"""What Python frames alone tell well enough."""
+
+
+async def take(rank: Rank, folder: EvidenceFolder, *, may_pause: bool) -> StackSummary | None:
+    """Write the stacks of all threads of a rank, as JSON and as text; return what they say, None if they cannot be had.
+
+    ``may_pause``: if the Python frames do not say what the rank waits for, take native ones, too. The rank is
+    paused for that, ordinarily for half a second.
+    """
+    summary = await _dump(rank, folder, "--nonblocking", PLAIN_PATIENCE_S)
+    if rank.process_state in STOPPED:
+        if summary is not None:
+            summary.activity = ACTIVITY_STOPPED
+    elif may_pause and (summary is None or summary.activity not in _NAMED_WAITS):
+        rank.held_for_stacks = True
+        try:
+            summary = await _dump(rank, folder, "--native", NATIVE_PATIENCE_S) or summary
+        finally:
+            rank.held_for_stacks = False
+    return summary
+
+
+async def _dump(rank: Rank, folder: EvidenceFolder, option: str, patience_s: float) -> StackSummary | None:
+    program = Path(sys.executable).parent / "py-spy"
+    name = f"rank-{rank.rank:05}.stack"
+    try:
+        text = await output_of(program, ["dump", "--json", "--pid", str(rank.pid), option], patience_s)
+        threads = stack_dump.parse(text)
+    except (CommandFailedError, ValueError) as error:
+        folder.miss(f"{name}.txt ({option})", str(error))
+        return None
+    folder.write(f"{name}.json", text)
+    folder.write(f"{name}.txt", stack_dump.render(threads))
+    return summarize(rank.rank, rank.pid, threads, computes_on_cpu=rank.device.startswith("cpu"))

@@ -1,0 +1,112 @@
+"""``holdfast incidents``: what went wrong, one incident's whole story, and that story in one file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast_cli.commands.options import DEFAULT_DIRECTORY, Control, Directory, Json, RunName
+from holdfast_cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from holdfast_cli.target import Target
+    from holdfast_proto.v1.store_pb2 import Incident
+
+app = typer.Typer(
+    help="List what went wrong, tell one incident's whole story, pack it into a file.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_Identity = Annotated[str, typer.Argument(metavar="ID", help="The incident, e.g. 0001-hung-collective, or just 0001.")]
+
+
+@app.callback(invoke_without_command=True)
+def incidents(
+    context: typer.Context,
+    *,
+    run: RunName = None,
+    directory: Directory = DEFAULT_DIRECTORY,
+    control: Control = None,
+    json: Json = False,
+) -> None:
+    """List what went wrong, oldest first."""
+    if context.invoked_subcommand is not None:
+        if (run, directory, control, json) != (None, DEFAULT_DIRECTORY, None, False):
+            raise CommandError(f"put the options behind `{context.invoked_subcommand}`")
+        return
+    from rich.console import Console
+
+    from holdfast_cli.incident_view import incident_table
+    from holdfast_cli.output import print_json, to_json
+    from holdfast_cli.target import find_target
+
+    found = _all(find_target(directory, run, control))
+    if json:
+        print_json([to_json(incident) for incident in found])
+    else:
+        Console().print(incident_table(found))
+
+
+@app.command()
+def show(
+    identity: _Identity,
+    *,
+    run: RunName = None,
+    directory: Directory = DEFAULT_DIRECTORY,
+    control: Control = None,
+    json: Json = False,
+) -> None:
+    """Tell one incident's whole story: verdict, who waits for whom, stacks, black boxes, what was done."""
+    from rich.console import Console
+
+    from holdfast_cli.incident_files import read_files
+    from holdfast_cli.incident_view import incident_story
+    from holdfast_cli.output import print_json, to_json
+
+    incident, folder = _find(identity, directory, run, control)
+    files = read_files(folder)
+    if json:
+        stacks = [to_json(stack) for stack in files.stacks]
+        print_json({**to_json(incident), "stacks": stacks, "folder": str(folder), "files": files.names})
+    else:
+        Console().print(incident_story(incident, files))
+
+
+@app.command()
+def export(
+    identity: _Identity,
+    *,
+    to: Annotated[Path | None, typer.Option(help="File to write. Default: RUN-ID.tar.gz here.")] = None,
+    run: RunName = None,
+    directory: Directory = DEFAULT_DIRECTORY,
+    control: Control = None,
+) -> None:
+    """Pack one incident's story and all its evidence that is on this machine, for others to read or to replay."""
+    from holdfast_cli.incident_export import export_incident
+
+    incident, folder = _find(identity, directory, run, control)
+    target = to or Path(f"{incident.run}-{incident.id}.tar.gz")
+    try:
+        count = export_incident(incident, folder, target)
+    except OSError as error:
+        raise CommandError(f"--to {target}: {error}: name a file that you can write") from None
+    print(f"{target}: {count} files")
+
+
+def _all(target: "Target") -> "list[Incident]":
+    from holdfast_cli.ended import load_incidents
+
+    return load_incidents(target.ended) if target.ended else target.connect().incidents()
+
+
+def _find(identity: str, directory: Path, run: str | None, control: Path | None) -> "tuple[Incident, Path]":
+    """Return an incident and its folder, which need not exist."""
+    from holdfast_cli.run_paths import incident_directory
+    from holdfast_cli.target import find_target
+
+    target = find_target(directory, run, control)
+    found = [each for each in _all(target) if each.id == identity or each.id.startswith(f"{identity}-")]
+    if len(found) != 1:
+        raise CommandError(f"run {target.run} has no incident {identity}: `holdfast incidents` lists them")
+    run_directory = Path(target.record.directory) if target.record else directory / target.run
+    return found[0], incident_directory(run_directory, found[0].run or target.run, found[0].id)

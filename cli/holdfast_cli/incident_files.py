@@ -1,0 +1,72 @@
+"""What lies in an incident's folder, as far as it can be shown."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import ParseDict, ParseError
+
+from holdfast_proto.v1.common_pb2 import PendingCall
+from holdfast_proto.v1.store_pb2 import EvidenceCaptured, StackSummary
+
+
+@dataclass(frozen=True)
+class BlackBoxLine:
+    """How far one rank was. ``groups``: name, newest enqueued and newest completed seq."""
+
+    rank: int
+    step: int
+    phase: int
+    groups: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True)
+class IncidentFiles:
+    """Of a folder that is not on this machine, all is empty."""
+
+    names: tuple[str, ...]
+    """Relative to the folder, sorted."""
+    black_boxes: tuple[BlackBoxLine, ...]
+    stacks: tuple[StackSummary, ...]
+    pending: tuple[PendingCall, ...]
+
+
+def read_files(folder: Path) -> IncidentFiles:
+    """Read an incident's folder; what is damaged is listed and not shown."""
+    findings = list(_findings(folder))
+    return IncidentFiles(
+        names=tuple(file_names(folder)),
+        black_boxes=tuple(_black_boxes(folder)),
+        stacks=tuple(stack for found in findings for stack in found.stacks),
+        pending=tuple(call for found in findings for call in found.pending),
+    )
+
+
+def file_names(folder: Path) -> list[str]:
+    """Return the files in a folder and in those within it, relative and sorted; none if there is no folder."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".partial", ".part"))
+    return sorted(str(path.relative_to(folder)) for path in paths)
+
+
+def _black_boxes(folder: Path) -> Iterator[BlackBoxLine]:
+    for box in _objects(folder, "rank-*.black_box.json"):
+        groups = tuple((group["group"], group["enqueued"], group["completed"]) for group in box["groups"])
+        yield BlackBoxLine(box["rank"], box["step"], box["phase"], groups)
+
+
+def _findings(folder: Path) -> Iterator[EvidenceCaptured]:
+    for found in _objects(folder, "node-*.findings.json"):
+        try:
+            yield ParseDict(found, EvidenceCaptured(), ignore_unknown_fields=True)
+        except ParseError:
+            continue
+
+
+def _objects(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
+    for path in sorted(folder.glob(pattern)):
+        try:
+            yield json.loads(path.read_text())
+        except ValueError:
+            continue  # of a disk that was full

@@ -1,0 +1,74 @@
+"""Keeps every incident of a run as a folder, with the recording that its verdict came from."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from holdfast_daemon import incident_folder
+from holdfast_daemon.recording import Excerpt, Recording
+from holdfast_daemon.state_codec import CodecError
+from holdfast_proto.v1.store_pb2 import Incident, Verdict
+
+log = logging.getLogger(__name__)
+
+
+class IncidentArchive:
+    """Folders ``<directory>/incidents/<run>/<incident>``. A disk that refuses them is logged once and stops nothing."""
+
+    def __init__(self, directory: Path, run: str) -> None:
+        self._directory = directory / "incidents" / run
+        self.recording = Recording()
+        """Of what the core is fed: the shell adds to it every turn."""
+        self._recorded: dict[str, Verdict] = {}
+        """The verdicts whose recordings were written, by incident."""
+        self._known: set[str] = set()
+        self._writing: set[asyncio.Task[None]] = set()
+        self.attempts_total = 0
+        self.failures_total = 0
+
+    def keep(self, incident: Incident) -> None:
+        """Replace an incident's story; begin to write the recording if its verdict is new."""
+        folder = self._directory / incident.id
+        self.attempts_total += 1
+        try:
+            if incident.id not in self._known:
+                incident_folder.set_older_aside(folder, incident)
+                self._known.add(incident.id)
+            incident_folder.write_story(folder, incident)
+        except (OSError, ValueError) as error:
+            self._failed(folder, error)
+        excerpt = self.recording.excerpt()
+        if excerpt is not None and self._is_news(incident, excerpt):
+            self._recorded[incident.id] = incident.verdict
+            # In a thread: on many ranks it takes a while, and orders wait for this turn to end.
+            task = asyncio.create_task(asyncio.to_thread(self._write_recording, folder, excerpt))
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
+
+    def _is_news(self, incident: Incident, excerpt: Excerpt) -> bool:
+        """Whether the recorded turns led to this verdict, and no recording says so yet."""
+        known = self._recorded.get(incident.id)
+        before = excerpt.base.incidents.get(incident.id)
+        seen = [known] if known is not None else [before.verdict] if before is not None else []
+        return not any(same_verdict(verdict, incident.verdict) for verdict in seen)
+
+    def _write_recording(self, folder: Path, excerpt: Excerpt) -> None:
+        self.attempts_total += 1
+        try:
+            incident_folder.write_recording(folder, excerpt, dropped_turns=self.recording.dropped_turns_total)
+        except (OSError, CodecError) as error:
+            self._failed(folder, error)
+
+    def _failed(self, folder: Path, error: Exception) -> None:
+        self.failures_total += 1
+        if self.failures_total == 1:
+            log.error("%s cannot be written: %s", folder, error)
+
+
+def same_verdict(one: Verdict, other: Verdict) -> bool:
+    """Whether two verdicts name the same kind, culprits and call."""
+
+    def named(verdict: Verdict) -> tuple[object, ...]:
+        return verdict.kind, tuple(verdict.culprits), verdict.group, verdict.seq
+
+    return named(one) == named(other)

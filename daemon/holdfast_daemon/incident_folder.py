@@ -1,0 +1,132 @@
+"""One incident's folder on the daemon's disk: its story, and what the core was fed until the verdict."""
+
+import json
+import tarfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from google.protobuf.message import DecodeError
+
+from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.core_codec import decode_state, encode_state
+from holdfast_daemon.recorded_turn import unframed
+from holdfast_daemon.recording import Excerpt
+from holdfast_daemon.state_codec import CodecError
+from holdfast_proto.v1.recording_pb2 import RecordedTurn
+from holdfast_proto.v1.store_pb2 import Incident
+
+STORY = "incident.json"
+STATE = "core.json"
+TURNS = "observations.binpb"
+README = "README.txt"
+
+_FORMAT = 1
+
+README_TEXT = """\
+One incident of a training run that Holdfast watched.
+
+incident.json                     the verdict, what it was judged from, what was done and when
+core.json, observations.binpb     the state of the daemon's core up to a minute before, and all that it was shown since:
+                                  `holdfast replay` on this folder reaches the verdict again
+suspicion/                        the same kinds of files as below, gathered when the run first seemed to hang
+rank-*.black_box.json             step, phase, progress of every process group, last calls, last words
+rank-*.exit.json                  how a rank ended: exit code or signal, last words, the kernel's line if it killed it
+rank-*.flight_recorder.json       the rank's own list of its collectives
+rank-*.stack.txt, .stack.json     stacks of all threads, taken from outside
+rank-*.proc.txt                   what the kernel says about the process and its threads
+node-*.system.txt                 load, memory, pressure, free disk space, largest processes
+node-*.nvidia-smi.txt             state of the devices
+node-*.findings.json              what the node's agent made of these files
+missing.txt                       what could not be had, and why
+"""
+
+
+class RecordingError(Exception):
+    """A folder or archive holds no recording that can be replayed; the message is one line for people."""
+
+
+@dataclass(frozen=True)
+class RecordedIncident:
+    """An incident and what the core was fed until its verdict."""
+
+    incident: Incident
+    base: CoreState
+    turns: tuple[RecordedTurn, ...]
+
+
+def set_older_aside(folder: Path, incident: Incident) -> None:
+    """Rename the folder if an earlier run of the same name has left it. Raises OSError, ValueError if it is damaged."""
+    try:
+        older = ParseDict(json.loads((folder / STORY).read_text()), Incident(), ignore_unknown_fields=True)
+    except FileNotFoundError:
+        return
+    except ParseError as error:
+        raise ValueError(f"{folder / STORY}: {error}") from None
+    if older.detected_unix_s != incident.detected_unix_s:
+        folder.rename(folder.with_name(f"{folder.name}.{older.detected_unix_s:.0f}"))
+
+
+def write_story(folder: Path, incident: Incident) -> None:
+    """Create the folder, or replace the story in it. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / README).write_text(README_TEXT)
+    _replace(folder / STORY, story_text(incident).encode())
+
+
+def story_text(incident: Incident) -> str:
+    """Return an incident as the JSON of ``incident.json``."""
+    return json.dumps(MessageToDict(incident, preserving_proto_field_name=True), indent=1) + "\n"
+
+
+def write_recording(folder: Path, excerpt: Excerpt, *, dropped_turns: int) -> None:
+    """Write what `holdfast replay` reads. Raises OSError, and CodecError if the state cannot be carried."""
+    state = {"format": _FORMAT, "dropped_turns": dropped_turns, "state": encode_state(excerpt.base)}
+    _replace(folder / TURNS, b"".join(excerpt.turns))
+    _replace(folder / STATE, json.dumps(state).encode())
+
+
+def read_recording(path: Path) -> RecordedIncident:
+    """Read an incident's folder, or an archive that `holdfast incidents export` has made of it.
+
+    Raises RecordingError.
+    """
+    try:
+        story, state, turns = _read(path, (STORY, STATE, TURNS))
+        incident = ParseDict(json.loads(story), Incident(), ignore_unknown_fields=True)
+        return RecordedIncident(incident, _state(json.loads(state)), tuple(unframed(turns)))
+    except (OSError, tarfile.TarError) as error:
+        raise RecordingError(f"{path}: {error}: name an incident's folder or exported archive") from None
+    except (ValueError, ParseError, DecodeError, CodecError) as error:
+        raise RecordingError(f"{path}: recorded by another version of Holdfast, or damaged: {error}") from None
+
+
+def _state(data: Any) -> CoreState:
+    if not isinstance(data, dict) or data.get("format") != _FORMAT:
+        raise ValueError(f"{STATE} is not of format {_FORMAT}")
+    return decode_state(data["state"])
+
+
+def _read(path: Path, names: Iterable[str]) -> list[bytes]:
+    if path.is_dir():
+        return [(path / name).read_bytes() for name in names]
+    with tarfile.open(path) as archive:
+        return [_member(archive, name) for name in names]
+
+
+def _member(archive: tarfile.TarFile, name: str) -> bytes:
+    """Return the file of this name in the archive's one folder; nothing is unpacked."""
+    for member in archive:
+        file = archive.extractfile(member) if member.name.partition("/")[2] == name else None
+        if file is not None:
+            return file.read()
+    raise FileNotFoundError(f"no {name} in it")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """A reader sees the old file or the new one."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(data)
+    partial.replace(path)

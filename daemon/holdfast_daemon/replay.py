@@ -1,0 +1,41 @@
+"""Runs the core over a recording: does it come to the verdict again?"""
+
+from dataclasses import dataclass
+
+from holdfast_daemon.core import coordinator
+from holdfast_daemon.incident_archive import same_verdict
+from holdfast_daemon.incident_folder import RecordedIncident
+from holdfast_daemon.recorded_turn import observation_of
+from holdfast_proto.v1.store_pb2 import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """The verdict on record and the one reached again."""
+
+    recorded: Verdict
+    replayed: Verdict | None
+    """None: the core as it is now sees no such incident."""
+    turns: int
+    span_s: float
+    """Time that the recording covers."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether kind, culprits, group and seq are the same."""
+        return self.replayed is not None and same_verdict(self.recorded, self.replayed)
+
+
+def replay(recorded: RecordedIncident) -> Replay:
+    """Feed the core every recorded turn, as the shell once did. Raises CodecError if a turn cannot be read."""
+    state = recorded.base
+    for turn in recorded.turns:
+        state, _ = coordinator.step(state, turn.now_unix_s, observation_of(state.nodes, turn))
+    incident = state.incidents.get(recorded.incident.id)
+    times = [turn.now_unix_s for turn in recorded.turns]
+    return Replay(
+        recorded=recorded.incident.verdict,
+        replayed=incident.verdict if incident is not None else None,
+        turns=len(times),
+        span_s=times[-1] - times[0] if times else 0.0,
+    )

@@ -1,0 +1,118 @@
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast_agent import cgroup
+from holdfast_agent.kernel_log import KernelLog, message_of, victim_of
+from holdfast_agent.memory_kills import MemoryKills
+from holdfast_proto.v1.store_pb2 import RankExit
+
+GLOBAL = (
+    "3,912,81233451,-;Out of memory: Killed process 4711 (python) total-vm:9123456kB, anon-rss:8000000kB, "
+    "file-rss:0kB, shmem-rss:64kB, UID:1000 pgtables:17000kB oom_score_adj:0\n"
+)
+IN_CGROUP = (
+    "3,913,81233460,-;Memory cgroup out of memory: Killed process 4712 (pt_data_worker) total-vm:912kB, "
+    "anon-rss:800kB, file-rss:0kB, shmem-rss:64kB, UID:0 pgtables:17kB oom_score_adj:0\n SUBSYSTEM=memory\n"
+)
+CHOICE = (
+    "6,911,81233449,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,"
+    "oom_memcg=/job,task_memcg=/job,task=python,pid=4713,uid=0\n"
+)
+OTHERS = [
+    "6,910,81233400,-;python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0\n",
+    "6,914,81233470,-;oom_reaper: reaped process 4711 (python), now anon-rss:0kB, file-rss:0kB, shmem-rss:64kB\n",
+    "12,915,81233480,-;somebody: Killed process 99 (sh) by hand\n",
+]
+
+
+@pytest.mark.parametrize(("record", "pid"), [(GLOBAL, 4711), (IN_CGROUP, 4712), (CHOICE, 4713)])
+def test_the_kernels_line_names_the_process_that_it_kills(record: str, pid: int) -> None:
+    assert victim_of(message_of(record)) == pid
+
+
+@pytest.mark.parametrize("record", OTHERS)
+def test_other_lines_of_the_kernel_name_none(record: str) -> None:
+    assert victim_of(message_of(record)) is None
+
+
+def test_kills_of_the_cgroup_are_counted_as_both_versions_write_them() -> None:
+    assert cgroup.oom_kills("low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n") == 2
+    assert cgroup.oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n") == 7
+    assert cgroup.oom_kills("oom_kill_disable 0\nunder_oom 0\n") == 0
+
+
+@pytest.fixture
+def log_writer(tmp_path: Path) -> Iterator[int]:
+    """A descriptor to write records to, as the kernel would; they are read from ``tmp_path / "kmsg"``."""
+    (tmp_path / "kmsg").write_text(IN_CGROUP)
+    descriptor = os.open(tmp_path / "kmsg", os.O_WRONLY | os.O_APPEND)
+    yield descriptor
+    os.close(descriptor)
+
+
+def killed() -> RankExit:
+    return RankExit(signal=signal.SIGKILL)
+
+
+def test_a_rank_whose_pid_the_kernel_names_ran_out_of_memory(tmp_path: Path, log_writer: int) -> None:
+    kills = MemoryKills(KernelLog(tmp_path / "kmsg"), None)
+    os.write(log_writer, GLOBAL.encode())
+    ended = killed()
+    kills.explain(4711, ended)
+    assert ended.out_of_memory
+    assert ended.kernel_line == GLOBAL.partition(";")[2].strip()
+    other, again = killed(), killed()
+    kills.explain(4710, other)
+    kills.explain(4711, again)  # a process of the same pid, later
+    assert not other.out_of_memory
+    assert not again.out_of_memory
+
+
+def test_what_was_logged_before_the_agent_began_is_about_others(tmp_path: Path, log_writer: int) -> None:
+    ended = killed()
+    MemoryKills(KernelLog(tmp_path / "kmsg"), None).explain(4712, ended)
+    assert not ended.out_of_memory
+
+
+def test_the_kernel_tells_how_a_process_ended_whose_status_nobody_has(tmp_path: Path, log_writer: int) -> None:
+    kills = MemoryKills(KernelLog(tmp_path / "kmsg"), None)
+    os.write(log_writer, GLOBAL.encode())
+    ended = RankExit()
+    kills.explain(4711, ended)
+    assert (ended.signal, ended.out_of_memory) == (signal.SIGKILL, True)
+
+
+def test_without_the_log_every_counted_kill_explains_one_end(tmp_path: Path) -> None:
+    events = tmp_path / "memory.events"
+    events.write_text("oom_kill 5\n")
+    kills = MemoryKills(None, events)
+    by_hand = killed()
+    kills.explain(1, by_hand)
+    events.write_text("oom_kill 7\n")
+    ends = [killed(), killed(), killed()]
+    for pid, ended in enumerate(ends):
+        kills.explain(pid, ended)
+    assert [ended.out_of_memory for ended in (by_hand, *ends)] == [False, True, True, False]
+    assert ends[0].kernel_line == f"{events}: oom_kill 7"
+
+
+def test_a_rank_that_failed_because_its_worker_was_killed_has_its_own_explanation(tmp_path: Path) -> None:
+    events = tmp_path / "memory.events"
+    events.write_text("oom_kill 0\n")
+    kills = MemoryKills(None, events)
+    events.write_text("oom_kill 1\n")
+    failed, ended = RankExit(code=1), killed()
+    kills.explain(1, failed)
+    kills.explain(2, ended)
+    assert not failed.out_of_memory
+    assert not ended.out_of_memory
+
+
+def test_the_log_of_this_machine_can_be_read_or_done_without() -> None:
+    ended = killed()
+    MemoryKills.of_this_machine().explain(os.getpid(), ended)
+    assert not ended.out_of_memory

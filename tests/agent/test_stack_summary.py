@@ -1,0 +1,86 @@
+import pytest
+
+from holdfast_agent.stack_dump import Frame, Thread
+from holdfast_agent.stack_summary import summarize
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1.store_pb2 import StackSummary
+
+PID = 70
+TORCH = "/venv/lib/python3.12/site-packages/torch"
+STANDARD = "/usr/lib/python3.12"
+
+USER = Frame("train_step", "/home/me/train.py", 41)
+BACKWARD = Frame("_engine_run_backward", f"{TORCH}/autograd/graph.py", 979)
+ALL_REDUCE = Frame("all_reduce", f"{TORCH}/distributed/distributed_c10d.py", 3252)
+NATIVE_WAIT = Frame("c10d::Work::wait", "/venv/lib/libtorch_cpu.so", 0)
+REDUCER = Frame("c10d::Reducer::copy_bucket_to_grad", "/venv/lib/libtorch_cpu.so", 0)
+CONDITION = Frame("pthread_cond_wait", "/usr/lib/libc.so.6", 0)
+ACQUIRE = Frame("lock_PyThread_acquire_lock", "/usr/lib/libpython3.12.so.1.0", 0)
+EVENT = Frame("wait", f"{STANDARD}/threading.py", 359)
+QUEUE = Frame("get", f"{STANDARD}/queue.py", 171)
+LOADER = Frame("_next_data", f"{TORCH}/utils/data/dataloader.py", 1500)
+OUR_LOADER = Frame("next_batch", "/src/trainer/holdfast_trainer/data/prefetch.py", 60)
+P2P_WAIT = Frame("_wait_batch_p2p", f"{TORCH}/distributed/pipelining/schedules.py", 600)
+SCHEDULE = Frame("_step_microbatches", f"{TORCH}/distributed/pipelining/schedules.py", 700)
+DISPATCH = Frame("dispatch", f"{TORCH}/distributed/tensor/_dispatch.py", 180)
+HOOKS = Frame("step", "/src/trainer_hooks/holdfast_hooks/hooks.py", 90)
+
+
+def thread(*frames: Frame, active: bool = False, owns_gil: bool = False, system_id: int = PID) -> Thread:
+    return Thread(system_id, "", active, owns_gil, frames)
+
+
+def activity(*threads: Thread, computes_on_cpu: bool = True) -> str:
+    found = summarize(3, PID, threads, computes_on_cpu=computes_on_cpu).activity
+    return common.Activity.Name(found).removeprefix("ACTIVITY_").lower()
+
+
+@pytest.mark.parametrize(
+    ("inner", "expected"),
+    [
+        ([ALL_REDUCE], "collective"),
+        ([CONDITION, NATIVE_WAIT, BACKWARD], "collective"),
+        ([P2P_WAIT, SCHEDULE], "collective"),
+        ([EVENT], "lock"),
+        ([QUEUE], "lock"),
+        ([CONDITION, ACQUIRE], "lock"),
+        ([EVENT, QUEUE, LOADER], "data"),
+        ([EVENT, QUEUE, OUR_LOADER], "data"),
+        ([CONDITION], "unspecified"),
+        ([SCHEDULE], "unspecified"),
+        ([DISPATCH], "unspecified"),
+        ([REDUCER, BACKWARD], "unspecified"),
+        ([], "unspecified"),
+    ],
+)
+def test_what_a_sleeping_thread_waits_for(inner: list[Frame], expected: str) -> None:
+    assert activity(thread(*inner, USER)) == expected
+
+
+def test_a_call_outside_of_the_users_innermost_function_is_not_what_it_waits_for() -> None:
+    """A module's forward that FSDP has wrapped, or a hook that a collective has called."""
+    assert activity(thread(USER, ALL_REDUCE, active=True)) == "user_code"
+
+
+def test_a_thread_that_runs_computes_if_that_is_done_on_its_cores() -> None:
+    assert activity(thread(BACKWARD, USER, active=True)) == "user_code"
+    assert activity(thread(BACKWARD, USER, active=True), computes_on_cpu=False) == "unspecified"
+    assert activity(thread(USER, active=True, owns_gil=True), computes_on_cpu=False) == "user_code"
+
+
+def test_a_thread_that_sleeps_and_holds_the_gil_keeps_all_others_from_running() -> None:
+    assert activity(thread(USER, owns_gil=True)) == "gil_held"
+    other = thread(USER, owns_gil=True, system_id=PID + 1)
+    assert activity(thread(ALL_REDUCE, USER), other) == "gil_held"
+    busy = thread(USER, owns_gil=True, active=True, system_id=PID + 1)
+    assert activity(thread(ALL_REDUCE, USER), busy) == "collective"
+
+
+def test_the_frame_is_the_innermost_of_the_users_own_code() -> None:
+    summary = summarize(3, PID, [thread(EVENT, HOOKS, DISPATCH, USER, SCHEDULE)], computes_on_cpu=True)
+    assert summary.frame == "train_step (train.py:41)"
+    assert not summarize(3, PID, [thread(EVENT, HOOKS)], computes_on_cpu=True).frame
+
+
+def test_of_a_process_without_its_training_thread_nothing_is_said() -> None:
+    assert summarize(3, PID, [thread(USER, system_id=PID + 1)], computes_on_cpu=True) == StackSummary(rank=3)

@@ -1,0 +1,115 @@
+"""Stacks of real processes, as py-spy sees them."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast_agent import processes, stacks
+from holdfast_agent.evidence_folder import EvidenceFolder
+from holdfast_agent.rank import Rank
+from holdfast_proto.v1 import common_pb2 as common
+from tests.agent.nodes import make_node
+from tests.agent.test_evidence import may_look_into_processes
+from tests.proto.coroutines import end, wait_until
+
+pytestmark = pytest.mark.skipif(not may_look_into_processes(), reason="the kernel hides other processes")
+
+WAYS_TO_HANG = {
+    "lock": "import threading\nlock = threading.Lock()\nlock.acquire()\nprint(flush=True)\nlock.acquire()",
+    "event": "import threading\nprint(flush=True)\nthreading.Event().wait()",
+    "user_code": "print(flush=True)\nwhile True: pass",
+    "gil_held": "import ctypes\nprint(flush=True)\nctypes.PyDLL(None).sleep(600)",
+}
+
+Start = Callable[[str], Rank]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a rank that hangs in one of the ways."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(way: str) -> Rank:
+        process = subprocess.Popen([sys.executable, "-c", WAYS_TO_HANG[way]], stdout=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        state = "R" if way == "user_code" else "S"
+        wait_until(lambda: processes.process_state(process.pid) == state, f"the rank hangs: {way}")
+        return Rank(4, 1, 0, process.pid, processes.start_ticks(process.pid), device="cpu")
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "NATIVE_PATIENCE_S", 60.0)
+    monkeypatch.setattr(stacks, "PLAIN_PATIENCE_S", 60.0)
+
+
+@pytest.mark.parametrize("way", ["lock", "user_code", "gil_held"])
+async def test_the_stack_tells_how_a_rank_hangs(start: Start, tmp_path: Path, way: str) -> None:
+    folder = EvidenceFolder(tmp_path, "node0")
+    summary = await stacks.take(start(way), folder, may_pause=True)
+    assert summary is not None
+    assert common.Activity.Name(summary.activity) == f"ACTIVITY_{way.upper()}"
+    assert summary.frame.startswith("<module> (<string>:")
+    assert folder.files() == ["rank-00004.stack.json", "rank-00004.stack.txt"]
+
+
+async def test_a_rank_that_is_held_for_its_stacks_is_not_taken_for_stopped(start: Start, folder: Path) -> None:
+    node = make_node(folder)
+    rank = node.ranks[4] = start("lock")
+    node.pass_time(0.1)
+    seen: set[str] = set()
+
+    async def watch() -> None:
+        while True:
+            node.pass_time(0.1)
+            seen.add(rank.process_state)
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    await stacks.take(rank, EvidenceFolder(folder / "evidence", "node0"), may_pause=True)
+    await end(watching)
+    assert seen == {"S"}
+
+
+async def test_a_rank_that_must_not_be_paused_is_read_as_it_runs(start: Start, tmp_path: Path) -> None:
+    summary = await stacks.take(start("gil_held"), EvidenceFolder(tmp_path, "node0"), may_pause=False)
+    assert summary is not None
+    assert summary.activity == common.ACTIVITY_GIL_HELD
+    assert "sleep" not in (tmp_path / "rank-00004.stack.txt").read_text()
+
+
+async def test_a_rank_is_not_paused_if_its_python_frames_name_the_wait(start: Start, tmp_path: Path) -> None:
+    summary = await stacks.take(start("event"), EvidenceFolder(tmp_path, "node0"), may_pause=True)
+    assert summary is not None
+    assert summary.activity == common.ACTIVITY_LOCK
+    assert "libpython" not in (tmp_path / "rank-00004.stack.txt").read_text()
+
+
+async def test_when_native_frames_take_too_long_the_others_are_had(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "NATIVE_PATIENCE_S", 0.0)
+    folder = EvidenceFolder(tmp_path, "node0")
+    rank = start("lock")
+    assert await stacks.take(rank, folder, may_pause=True) is not None
+    assert "rank-00004.stack.txt (--native): py-spy did not answer within 0 s" in (tmp_path / "missing.txt").read_text()
+    wait_until(lambda: processes.process_state(rank.pid) == "S", "the rank goes on as before")
+
+
+async def test_of_a_process_that_is_gone_there_is_a_line_why(start: Start, tmp_path: Path) -> None:
+    rank = start("lock")
+    processes.kill_session(rank.pid)
+    wait_until(lambda: processes.process_state(rank.pid) == "Z", "the rank is gone")
+    assert await stacks.take(rank, EvidenceFolder(tmp_path, "node0"), may_pause=False) is None
+    assert "rank-00004.stack.txt (--nonblocking): py-spy failed" in (tmp_path / "missing.txt").read_text()

@@ -1,0 +1,190 @@
+"""``holdfast incidents`` and ``holdfast replay`` on what a run that has ended has left."""
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+from typer.testing import CliRunner, Result
+
+from holdfast_cli.main import app
+from holdfast_cli.run_record import RunRecord
+from holdfast_daemon import incident_folder
+from holdfast_daemon.core import coordinator
+from holdfast_daemon.core.model import Observation
+from holdfast_daemon.recording import Recording
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+
+RUN = "tiny"
+IDENTITY = "0001-hung-collective"
+
+
+def incident() -> store.Incident:
+    waits = [store.WaitEdge(waiter=rank, awaited=2, group="0", seq=8, op="gloo:all_reduce") for rank in (0, 1, 3)]
+    verdict = store.Verdict(
+        kind=store.VERDICT_KIND_HUNG_COLLECTIVE,
+        culprits=[2],
+        message="rank 2 is stopped in forward_backward of step 7",
+        confidence_ratio=1.0,
+        waits=waits,
+        step=7,
+        phase=common.PHASE_FORWARD_BACKWARD,
+        group="0",
+        seq=8,
+        op="gloo:all_reduce",
+        calls=["rank 2 has yet to call all_reduce 8"],
+    )
+    return store.Incident(
+        id=IDENTITY,
+        run=RUN,
+        generation=1,
+        verdict=verdict,
+        detected_unix_s=2_000.0,
+        state=store.INCIDENT_STATE_RECOVERED,
+        actions=[store.IncidentAction(unix_s=2_000.5, what="evidence gathered")],
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The incident's folder of an ended run, with evidence of one rank."""
+    directory = tmp_path / RUN
+    folder = directory / "incidents" / RUN / IDENTITY
+    (folder / "suspicion").mkdir(parents=True)
+    incident_folder.write_story(folder, incident())
+    box = {"rank": 2, "step": 7, "phase": 3, "groups": [{"group": "0", "enqueued": 7, "completed": 7}]}
+    (folder / "rank-00002.black_box.json").write_text(json.dumps(box))
+    (folder / "suspicion" / "rank-00002.stack.txt").write_text("a stack")
+    stack = store.StackSummary(rank=2, frame="loss (train.py:12)", activity=common.ACTIVITY_STOPPED)
+    call = common.PendingCall(rank=0, group="0", seq=8, op="gloo:all_reduce", sizes="[[4, 8]]")
+    found = store.EvidenceCaptured(incident=IDENTITY, stacks=[stack], pending=[call])
+    text = json.dumps(MessageToDict(found, preserving_proto_field_name=True))
+    (folder / "node-local.findings.json").write_text(text)
+    line = json.dumps(MessageToDict(incident(), preserving_proto_field_name=True))
+    (directory / f"incidents-{RUN}.jsonl").write_text(line + "\n")
+    RunRecord(
+        run=RUN,
+        instance="i",
+        pid=1,
+        start_ticks=1,
+        node="local",
+        directory=str(directory),
+        runtime_directory="",
+        shm_directory="",
+        checkpoint_directory="",
+        control="",
+        store_url="",
+        created_unix_s=1_000.0,
+        outcome="finished",
+    ).save()
+    return folder
+
+
+def holdfast(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "160"})
+
+
+def test_the_story_tells_verdict_waits_calls_stacks_black_boxes_actions_and_files(folder: Path, tmp_path: Path) -> None:
+    result = holdfast("incidents", "show", "0001", "--directory", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    expected = [
+        "rank 2 is stopped in forward_backward of step 7 [recovered]",
+        "who waits for whom",
+        "rank 2",
+        "ranks 0, 1, 3 in gloo:all_reduce 8 of 0",
+        "rank 2 has yet to call all_reduce 8",
+        "rank 0 has not completed gloo:all_reduce 8 of 0 [[4, 8]]",
+        "rank 2: in loss (train.py:12), stopped",
+        "forward backward   0: 7/7",
+        "+0.50 s  evidence gathered",
+        "suspicion/rank-00002.stack.txt",
+    ]
+    position = 0
+    for text in expected:
+        position = result.stdout.find(text, position)
+        assert position >= 0, f"{text!r} is missing, or out of place, in:\n{result.stdout}"
+
+
+def test_the_story_as_json_names_folder_and_files(folder: Path, tmp_path: Path) -> None:
+    story = json.loads(holdfast("incidents", "show", IDENTITY, "--json", "--directory", str(tmp_path)).stdout)
+    assert story["verdict"]["culprits"] == [2]
+    assert story["stacks"] == [{"rank": 2, "frame": "loss (train.py:12)", "activity": "stopped"}]
+    assert story["folder"] == str(folder)
+    assert "rank-00002.black_box.json" in story["files"]
+
+
+def test_an_export_holds_the_whole_folder_and_is_the_same_every_time(folder: Path, tmp_path: Path) -> None:
+    targets = [tmp_path / "one.tar.gz", tmp_path / "two.tar.gz"]
+    for target in targets:
+        result = holdfast("incidents", "export", "0001", "--to", str(target), "--directory", str(tmp_path))
+        assert result.exit_code == 0, result.output
+        assert result.stdout == f"{target}: 5 files\n"
+    assert targets[0].read_bytes() == targets[1].read_bytes()
+    with tarfile.open(targets[0]) as archive:
+        names = archive.getnames()
+        story = archive.extractfile(f"{IDENTITY}/incident.json")
+        assert story is not None
+        assert json.loads(story.read())["verdict"]["culprits"] == [2]
+    assert names == sorted(names)
+    assert set(names) == {
+        f"{IDENTITY}/{name}"
+        for name in (
+            "README.txt",
+            "incident.json",
+            "node-local.findings.json",
+            "rank-00002.black_box.json",
+            "suspicion/rank-00002.stack.txt",
+        )
+    }
+
+
+def test_an_unknown_incident_and_misplaced_options_are_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
+    unknown = holdfast("incidents", "show", "0002", "--directory", str(tmp_path))
+    assert unknown.exit_code == 1
+    assert unknown.stderr == "holdfast: run tiny has no incident 0002: `holdfast incidents` lists them\n"
+    misplaced = holdfast("incidents", "--directory", str(tmp_path), "show", "0001")
+    assert misplaced.exit_code == 1
+    assert misplaced.stderr == "holdfast: put the options behind `show`\n"
+
+
+def record_a_death(folder: Path) -> store.Incident:
+    """Have the core see a rank die; keep what it saw in ``folder``."""
+    recording = Recording()
+    spec = store.RunSpec(run=RUN, nodes=1, ranks_per_node=1, mode=store.MODE_ACT, instance="i")
+    state = coordinator.begin(spec)
+    node = store.NodeState(run=RUN, node="n", ready=True, stopped=True, instance="i")
+    dead = store.RankState(rank=0, life=store.LIFE_EXITED, exit=store.RankExit(signal=9, step=4))
+    running = store.NodeState(run=RUN, node="n", ready=True, instance="i", generation=1, ranks=[dead])
+    for now, seen in ((1_000.0, node), (1_001.0, running)):
+        observation = Observation(nodes={"n": seen})
+        recording.note(state, now, observation)
+        state, _ = coordinator.step(state, now, observation)
+    (found,) = state.incidents.values()
+    excerpt = recording.excerpt()
+    assert excerpt is not None
+    incident_folder.write_story(folder, found)
+    incident_folder.write_recording(folder, excerpt, dropped_turns=0)
+    return found
+
+
+def test_a_replay_says_whether_the_core_comes_to_the_same_verdict(tmp_path: Path) -> None:
+    found = record_a_death(tmp_path)
+    same = holdfast("replay", str(tmp_path))
+    assert same.exit_code == 0, same.output
+    assert same.stdout.splitlines()[-1] == "the same verdict, from 2 turns in 1.0 s"
+    found.verdict.culprits[:] = [5]
+    incident_folder.write_story(tmp_path, found)
+    other = holdfast("replay", str(tmp_path), "--json")
+    assert other.exit_code == 1
+    outcome = json.loads(other.stdout)
+    assert outcome["agrees"] is False
+    assert (outcome["recorded"]["culprits"], outcome["replayed"]["culprits"]) == ([5], [0])
+
+
+def test_a_replay_of_something_else_is_refused_in_one_line(tmp_path: Path) -> None:
+    result = holdfast("replay", str(tmp_path))
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert "name an incident's folder or exported archive" in result.stderr

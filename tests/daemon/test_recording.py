@@ -1,0 +1,214 @@
+"""What the core was fed, kept, written, read and shown to it again."""
+
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast_daemon import incident_folder
+from holdfast_daemon.core import coordinator
+from holdfast_daemon.core.model import CoreState, Observation
+from holdfast_daemon.incident_archive import IncidentArchive
+from holdfast_daemon.incident_folder import RecordingError, read_recording
+from holdfast_daemon.recorded_turn import unframed
+from holdfast_daemon.recording import STRETCH_S, Excerpt, Recording
+from holdfast_daemon.replay import replay
+from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.core.world import World
+from tests.proto.coroutines import until
+
+Watch = Callable[[Recording], None]
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """Has a recording note whatever the core is fed, as the shell does."""
+    step = coordinator.step
+
+    def begin(recording: Recording) -> None:
+        def noting(state: CoreState, now: float, observation: Observation, *rest: Any) -> Any:
+            recording.note(state, now, observation)
+            return step(state, now, observation, *rest)
+
+        monkeypatch.setattr(coordinator, "step", noting)
+
+    return begin
+
+
+def kept(recording: Recording) -> Excerpt:
+    excerpt = recording.excerpt()
+    assert excerpt is not None
+    return excerpt
+
+
+def trained(nodes: int = 2) -> World:
+    world = World(nodes=nodes)
+    world.until("starting")
+    world.train(10)
+    return world
+
+
+def hang(world: World) -> store.Incident:
+    world.hang(2)
+    world.until("gathering")
+    return world.incidents[-1]
+
+
+def write(folder: Path, incident: store.Incident, recording: Recording) -> None:
+    incident_folder.write_story(folder, incident)
+    incident_folder.write_recording(folder, kept(recording), dropped_turns=0)
+
+
+@pytest.mark.parametrize("way", ["hang", "death", "lost node"])
+def test_a_recording_leads_to_the_verdict_again(watch: Watch, tmp_path: Path, way: str) -> None:
+    recording = Recording()
+    watch(recording)
+    world = trained()
+    match way:
+        case "hang":
+            world.hang(2)
+        case "death":
+            world.end(5, signal=9)
+        case "lost node":
+            world.hang(7)
+            del world.node_states["node1"]
+    for _ in range(600):
+        if world.incidents:
+            break
+        world.turn()
+    write(tmp_path, world.incidents[-1], recording)
+    turns = len(kept(recording).turns)
+    result = replay(read_recording(tmp_path))
+    assert result.agrees
+    assert result.replayed == world.incidents[-1].verdict
+    assert result.turns == turns
+
+
+def test_a_story_that_the_turns_do_not_tell_is_not_agreed_with(watch: Watch, tmp_path: Path) -> None:
+    recording = Recording()
+    watch(recording)
+    incident = hang(trained())
+    write(tmp_path, incident, recording)
+    told = store.Incident()
+    told.CopyFrom(incident)
+    told.verdict.culprits[:] = [0]
+    incident_folder.write_story(tmp_path, told)
+    result = replay(read_recording(tmp_path))
+    assert not result.agrees
+    assert result.replayed is not None
+    assert list(result.replayed.culprits) == [2]
+
+
+def test_a_turn_names_only_nodes_that_have_changed_and_those_that_are_gone(watch: Watch) -> None:
+    recording = Recording()
+    world = trained(nodes=3)
+    for node in world.node_states.values():
+        del node.ranks[:]
+    world.turn()
+    watch(recording)
+    world.turn()
+    world.node_states["node1"].ready = not world.node_states["node1"].ready
+    world.turn()
+    del world.node_states["node2"]
+    world.turn()
+    turns = [turn for data in kept(recording).turns for turn in unframed(data)]
+    assert [list(turn.changed_nodes) for turn in turns] == [[], ["node1"], []]
+    assert [list(turn.gone_nodes) for turn in turns] == [[], [], ["node2"]]
+
+
+def test_a_recording_holds_the_last_half_minute_and_not_much_more_than_one(watch: Watch) -> None:
+    recording = Recording()
+    watch(recording)
+    world = trained()
+    for _ in range(30):
+        world.turn(seconds=STRETCH_S / 10)
+        times = [turn.now_unix_s for data in kept(recording).turns for turn in unframed(data)]
+        assert times[-1] == world.now
+        assert times[-1] - times[0] <= 2 * STRETCH_S
+    assert times[-1] - times[0] >= STRETCH_S
+    assert recording.dropped_turns_total == 0
+
+
+def test_what_does_not_fit_is_dropped_from_the_old_end_counted_and_the_rest_still_replays(
+    watch: Watch, tmp_path: Path
+) -> None:
+    recording = Recording(room_bytes=8_000)
+    watch(recording)
+    world = trained()
+    incident = hang(world)
+    turns = kept(recording).turns
+    assert sum(map(len, turns)) <= 8_000
+    assert recording.dropped_turns_total > 0
+    write(tmp_path, incident, recording)
+    assert replay(read_recording(tmp_path)).agrees
+
+
+def test_an_archive_is_read_without_being_unpacked(watch: Watch, tmp_path: Path) -> None:
+    recording = Recording()
+    watch(recording)
+    incident = hang(trained())
+    write(tmp_path / incident.id, incident, recording)
+    with tarfile.open(tmp_path / "it.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / incident.id, incident.id)
+    assert replay(read_recording(tmp_path / "it.tar.gz")).agrees
+
+
+def test_what_is_no_recording_is_refused_in_one_line(watch: Watch, tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="name an incident's folder or exported archive"):
+        read_recording(tmp_path / "nothing")
+    recording = Recording()
+    watch(recording)
+    incident = hang(trained())
+    write(tmp_path, incident, recording)
+    (tmp_path / incident_folder.STATE).write_text('{"format": 0}')
+    with pytest.raises(RecordingError, match=r"another version of Holdfast, or damaged: core.json is not of format 1"):
+        read_recording(tmp_path)
+
+
+async def test_the_archive_writes_the_recording_of_a_new_verdict_once_and_the_story_always(
+    watch: Watch, tmp_path: Path
+) -> None:
+    archive = IncidentArchive(tmp_path, "r")
+    watch(archive.recording)
+    world = trained()
+    folder = tmp_path / "incidents" / "r" / hang(world).id
+    archive.keep(world.incidents[-1])
+    await until((folder / incident_folder.STATE).exists, "the recording is written")
+    assert replay(read_recording(folder)).agrees
+    written = (folder / incident_folder.STATE).stat().st_mtime_ns
+    world.until("starting")
+    archive.keep(world.incidents[-1])
+    assert archive.attempts_total == 3
+    assert archive.failures_total == 0
+    assert (folder / incident_folder.STATE).stat().st_mtime_ns == written
+    assert len(read_recording(folder).incident.actions) == len(world.incidents[-1].actions)
+
+
+async def test_a_leader_that_has_not_seen_the_verdict_come_leaves_its_recording_alone(
+    watch: Watch, tmp_path: Path
+) -> None:
+    world = trained()
+    hang(world)
+    archive = IncidentArchive(tmp_path, "r")
+    watch(archive.recording)
+    world.lose_leader()
+    world.turn()
+    archive.keep(world.incidents[-1])
+    assert archive.attempts_total == 1
+
+
+async def test_the_folder_of_an_earlier_run_of_the_same_name_is_set_aside(tmp_path: Path) -> None:
+    IncidentArchive(tmp_path, "r").keep(store.Incident(id="0001-dead-rank", detected_unix_s=1000.0))
+    IncidentArchive(tmp_path, "r").keep(store.Incident(id="0001-dead-rank", detected_unix_s=2000.0))
+    IncidentArchive(tmp_path, "r").keep(store.Incident(id="0001-dead-rank", detected_unix_s=2000.0))
+    names = sorted(path.name for path in (tmp_path / "incidents" / "r").iterdir())
+    assert names == ["0001-dead-rank", "0001-dead-rank.1000"]
+
+
+async def test_a_disk_that_refuses_is_counted_and_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "incidents").write_text("in the way")
+    archive = IncidentArchive(tmp_path, "r")
+    archive.keep(store.Incident(id="0001-dead-rank"))
+    assert (archive.attempts_total, archive.failures_total) == (1, 1)

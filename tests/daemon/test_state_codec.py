@@ -1,0 +1,111 @@
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from holdfast_daemon.core.model import CheckpointRequest, StopRequest
+from holdfast_daemon.core_codec import decode_request, decode_state, encode_request, encode_state
+from holdfast_daemon.state_codec import Codec, CodecError
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.core.world import World
+
+
+class Shape:
+    """A family of which only the members are known."""
+
+
+@dataclass(frozen=True)
+class Circle(Shape):
+    radius: float = 1.0
+
+
+@dataclass(frozen=True)
+class Square(Shape):
+    sides: tuple[int, int] = (1, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everything:
+    number: float = 0.0
+    maybe: int | None = None
+    phase: "common.Phase" = common.PHASE_DATA
+    pairs: tuple[tuple[str, int], ...] = ()
+    seen: frozenset[int] = frozenset()
+    by_rank: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    message: store.Verdict | None = None
+    either: Circle | Square = field(default_factory=Circle)
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    _hidden: tuple[bool, ...] = ()
+
+
+CODEC = Codec({Shape: {"circle": Circle, "square": Square}})
+
+
+def through_json(value: Any, hint: Any) -> Any:
+    return CODEC.decode(json.loads(json.dumps(CODEC.encode(value, hint))), hint)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"number": 0.1 + 0.2, "maybe": 3, "phase": common.PHASE_EVAL},
+        {"number": -math.inf, "pairs": (("a", 1), ("b", 2)), "seen": frozenset({3, 1, 2})},
+        {"by_rank": {7: {"loss": 2.5}, 0: {}}, "_hidden": (True, False)},
+        {"message": store.Verdict(culprits=[3, 1], message="ü")},
+        {"either": Square((2, 3)), "shapes": {"x": Circle(0.5), "y": Square()}},
+    ],
+)
+def test_what_goes_in_comes_out(fields: dict[str, Any]) -> None:
+    value = Everything(**fields)
+    assert through_json(value, Everything) == value
+
+
+def test_a_number_that_is_none_is_carried_too() -> None:
+    assert math.isnan(through_json(Everything(number=math.nan), Everything).number)
+
+
+def test_what_is_not_of_its_declared_type_is_refused_by_name() -> None:
+    with pytest.raises(CodecError, match=r"Everything\.maybe: 'many' is not of type"):
+        CODEC.encode(Everything(maybe="many"), Everything)  # type: ignore[arg-type]
+    with pytest.raises(CodecError, match=r"Everything\.pairs: \[1\] is not of type"):
+        CODEC.encode(Everything(pairs=[1]), Everything)  # type: ignore[arg-type]
+    with pytest.raises(CodecError, match=r"Everything\.shapes: Shape is none of circle, square"):
+        CODEC.encode(Everything(shapes={"x": Shape()}), Everything)
+
+
+def test_what_is_not_of_this_version_is_refused() -> None:
+    data = CODEC.encode(Everything(), Everything)
+    with pytest.raises(CodecError, match="Everything has other fields here"):
+        CODEC.decode({name: value for name, value in data.items() if name != "maybe"}, Everything)
+    with pytest.raises(CodecError, match="'triangle' is none of circle, square"):
+        CODEC.decode({**data, "shapes": [["x", {"is": "triangle"}]]}, Everything)
+    with pytest.raises(CodecError, match=r"Everything\.message: 'no base64' is no Verdict"):
+        CODEC.decode({**data, "message": "no base64"}, Everything)
+    with pytest.raises(CodecError, match=r"Everything\.seen: 5 is no list"):
+        CODEC.decode({**data, "seen": 5}, Everything)
+
+
+def test_a_core_that_has_seen_a_run_comes_back_whole() -> None:
+    world = World(nodes=2)
+    world.until("starting")
+    world.train(40)
+    world.hang(2)
+    world.until("gathering")
+    world.until("starting")
+    world.train(3)
+    world.end(1, code=1, last_words="ValueError: bad sample")
+    world.until("gathering")
+    state = decode_state(json.loads(json.dumps(encode_state(world.state))))
+    for each in dataclasses.fields(world.state):
+        assert getattr(state, each.name) == getattr(world.state, each.name), each.name
+
+
+@pytest.mark.parametrize("request_", [CheckpointRequest(), StopRequest(30.0)])
+def test_requests_of_operators_are_carried(request_: Any) -> None:
+    assert decode_request(json.loads(json.dumps(encode_request(request_)))) == request_
