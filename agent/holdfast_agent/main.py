@@ -19,6 +19,7 @@ from holdfast_agent.checkpoint_writer import CheckpointWriter
 from holdfast_agent.departure import Departure
 from holdfast_agent.metrics import AgentCollector
 from holdfast_agent.node import Node
+from holdfast_agent.observer import Observer
 from holdfast_agent.options import AgentOptions
 from holdfast_agent.orders import Orders
 from holdfast_agent.parent_client import WarmParentClient
@@ -55,6 +56,7 @@ async def _serve(options: AgentOptions) -> int:
     processes.become_subreaper()
     for directory in (options.node_directory, options.directory / "logs"):
         directory.mkdir(parents=True, exist_ok=True)
+    options.runtime_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = record.lock(options.node_directory / "agent.lock")
     link = StoreLink(redis_client.connect(options.store_url, options.store_password_file), options.run, options.node)
     saved = record.load(options.record)
@@ -102,19 +104,23 @@ async def _find_spec(link: StoreLink, saved: AgentRecord | None) -> store.RunSpe
 
 async def _run(options: AgentOptions, node: Node, supervisor: Supervisor) -> int:
     metrics_port = _serve_metrics(options, node, supervisor)
-    server = await session.serve(node, options.session_socket)
+    admit = Observer(node, supervisor).admit if node.observes else node.admit
+    server = await session.serve(node, options.session_socket, admit)
     orders = Orders(node, supervisor)
     departure = Departure(node, options.preemption_grace_s)
     departure.listen()
     endpoint = {"pid": os.getpid(), "metrics_port": metrics_port, "socket": str(options.session_socket)}
     _write_endpoint(options, endpoint)
     jobs: list[Coroutine[None, None, None]] = [
-        supervisor.parent.run(list(node.spec.command)),
         node.link.send_events(),
         node.link.receive_commands(supervisor.last_command, orders.handle),
         _tick(node, supervisor),
         node.writer.refresh(),
     ]
+    if node.observes:
+        log.info("put this before the launcher: %s", options.observed_node.shell_line())
+    else:
+        jobs.append(supervisor.parent.run(list(node.spec.command)))
     tasks: list[asyncio.Future[Any]] = [asyncio.create_task(job) for job in jobs]
     ends: list[asyncio.Future[Any]] = [asyncio.create_task(departure.due.wait()), orders.finished]
     done, _ = await asyncio.wait([*tasks, *ends], return_when=asyncio.FIRST_COMPLETED)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 
-from holdfast_agent import processes
+from holdfast_agent import processes, training_thread
 from holdfast_agent.checkpoint_writer import CheckpointWriter
 from holdfast_agent.histogram import STEP_BUCKETS_S, Histogram
 from holdfast_agent.options import AgentOptions
@@ -54,6 +54,11 @@ class Node:
         self._command_ids = 0
         self._summaries = StepSummaries(0, 0)
         self._incarnation = time.time_ns()
+
+    @property
+    def observes(self) -> bool:
+        """Whether somebody else launches the ranks: they are watched, and never touched."""
+        return not self.spec.command
 
     @property
     def stopped(self) -> bool:
@@ -147,8 +152,9 @@ class Node:
         """Age all ranks and look at the state of their processes."""
         for rank in self.ranks.values():
             rank.pass_time(elapsed_s)
-            if rank.is_alive:
+            if rank.is_alive and not rank.held_for_stacks:
                 rank.process_state = processes.process_state(rank.pid)
+                rank.thread = training_thread.look_at(rank.pid)
 
     def state(self, *, ready: bool) -> store.NodeState:
         """Return what the daemon is told."""
@@ -169,6 +175,7 @@ class Node:
             failed_generation=self.failed_generation,
             failure=self.failure,
             leave_in_s=self._leave_in_s(),
+            world_size=self.start_order.world_size if self.observes else 0,
         )
 
     def _leave_in_s(self) -> float:

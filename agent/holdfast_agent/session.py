@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 REPORT_INTERVAL_S = 0.2
 
+Admit = Callable[[session.Hello], Rank | None]
+"""Returns the rank that says hello, or None if it is refused."""
+
 
 class RankSessions(session_pb2_grpc.RankAgentServicer):
     """One stream per rank: messages up go to the node, commands come down from each rank's outbox."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: "Node", admit: Admit) -> None:
         self._node = node
+        self._admit = admit
 
     async def Session(  # noqa: N802  the name is the proto's
         self,
@@ -35,7 +39,7 @@ class RankSessions(session_pb2_grpc.RankAgentServicer):
         if first is None:
             return
         hello = first.hello
-        rank = self._node.admit(hello)
+        rank = self._admit(hello)
         if rank is None:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -69,10 +73,13 @@ class RankSessions(session_pb2_grpc.RankAgentServicer):
         outbox.put_nowait(None)
 
 
-async def serve(node: "Node", socket_path: Path) -> grpc.aio.Server:
-    """Serve ranks on a unix socket, mode 0600. Raises OSError if the socket cannot be had."""
+async def serve(node: "Node", socket_path: Path, admit: Admit | None = None) -> grpc.aio.Server:
+    """Serve ranks on a unix socket, mode 0600. Raises OSError if the socket cannot be had.
+
+    ``admit``: says who is served; by default the ranks that the node has started.
+    """
     server = grpc.aio.server()
-    session_pb2_grpc.add_RankAgentServicer_to_server(RankSessions(node), server)  # type: ignore[no-untyped-call]
+    session_pb2_grpc.add_RankAgentServicer_to_server(RankSessions(node, admit or node.admit), server)  # type: ignore[no-untyped-call]
     with claimed(socket_path, "--runtime-directory") as target:
         server.add_insecure_port(target)
         await server.start()

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from holdfast_agent import processes, record
+from holdfast_agent.memory_kills import MemoryKills
 from holdfast_agent.node import Node
 from holdfast_agent.parent_client import WarmParentClient
 from holdfast_agent.processes import AgentError
@@ -44,6 +45,7 @@ class Supervisor:
         self.parent = WarmParentClient(
             node.options.parent_socket, node.options.directory / "logs" / "warm-parent.log", self._on_reaped
         )
+        self._memory_kills = MemoryKills.of_this_machine()
         self._exit_order = 0
         self._rendezvous_pid = 0
         self._last_command = "0"
@@ -125,6 +127,7 @@ class Supervisor:
             checkpoint_every=node.spec.checkpoint_every,
             restore_slot=str(point.slots.get(rank, "")),
             restore_checkpoint=str(point.checkpoint or ""),
+            faults_allowed=node.spec.injection_allowed,
         )
         environment = {
             "RANK": str(rank),
@@ -149,14 +152,17 @@ class Supervisor:
                 log_path=log_path,
             )
         )
-        self._watch(Rank(rank, node.generation, local_rank, pid, processes.start_ticks(pid)))
+        self.watch(Rank(rank, node.generation, local_rank, pid, processes.start_ticks(pid)))
 
-    def _watch(self, rank: Rank) -> None:
+    def watch(self, rank: Rank) -> None:
         """Enter a rank into the node and notice its end, whoever its parent is by then."""
         self._node.ranks[rank.rank] = rank
         loop = asyncio.get_running_loop()
 
         def settle() -> None:
+            if self._node.observes:
+                self._ended_by_itself(rank)
+                return
             task = loop.create_task(self._settle(rank))
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
@@ -188,6 +194,11 @@ class Supervisor:
             else:
                 await asyncio.sleep(0.01)
 
+    def _ended_by_itself(self, rank: Rank) -> None:
+        """Note the end of a process that is not ours to reap."""
+        status = processes.failure_of_zombie(rank.pid, rank.start_ticks)
+        self._ended(rank, store.RankExit() if status is None else _exit_of(status))
+
     def _on_reaped(self, exited: parent_pb.Exited) -> None:
         rank = self._node.ranks.get(exited.rank)
         if rank is not None and rank.pid == exited.pid and rank.is_alive:
@@ -197,11 +208,12 @@ class Supervisor:
         self._exit_order += 1
         ended.order = self._exit_order
         ended.exited_unix_s = time.time()
-        box = None
-        with contextlib.suppress(OSError, ValueError):
-            box = black_box.read(self._options.black_box(rank.generation, rank.rank))
-        rank.finish(ended, box)
-        processes.kill_group(rank.pid)  # what it had started must not outlive it
+        self._memory_kills.explain(rank.pid, ended)
+        rank.finish(ended, self._black_box(rank))
+        if not self._node.observes:
+            processes.kill_group(rank.pid)  # what it had started must not outlive it
+        elif ended.finished and not (ended.HasField("code") or ended.HasField("signal")):
+            ended.code = 0
         if ended.code and not ended.last_words:  # it failed before the hooks could keep its last words
             ended.last_words = _tail(self._options.rank_log(rank.generation, rank.rank))
         self._node.writer.schedule_pinned(rank.rank, self._node.start_order.world_size)
@@ -211,8 +223,21 @@ class Supervisor:
             )
             self._node.changed.set()
 
+    def _black_box(self, rank: Rank) -> black_box.BlackBoxContents | None:
+        try:
+            box = black_box.read(self._options.black_box(rank.generation, rank.rank))
+        except (OSError, ValueError):
+            return None
+        # A process that somebody else has launched in its place may have put its own there.
+        return box if box.pid == rank.pid or not self._node.observes else None
+
     async def stop(self) -> None:
-        """Kill every rank of the newest generation, and its rendezvous store, and see them gone."""
+        """Kill every rank of the newest generation, and its rendezvous store, and see them gone.
+
+        Ranks that somebody else has launched are left alone.
+        """
+        if self._node.observes:
+            return
         for rank in self._node.ranks.values():
             if processes.is_alive(rank.pid, rank.start_ticks):
                 processes.kill_session(rank.pid)
@@ -274,16 +299,16 @@ class Supervisor:
                 rank.exit, rank.life = entry.exit, store.LIFE_EXITED
                 node.ranks[rank.rank] = rank
             else:
-                self._watch(rank)
+                self.watch(rank)
         for rank in node.ranks.values():
             node.writer.schedule_pinned(rank.rank, saved.start.world_size)
         alive = sum(rank.is_alive for rank in node.ranks.values())
         log.info("adopted generation %d: %d ranks, %d alive", saved.generation, len(node.ranks), alive)
 
     def sweep(self, saved: AgentRecord) -> None:
-        """Kill what an agent of an earlier instance of this run left behind."""
+        """Kill what an agent of an earlier instance of this run left behind, if it had started it."""
         for entry in saved.ranks:
-            if processes.is_alive(entry.pid, entry.start_ticks):
+            if saved.spec.command and processes.is_alive(entry.pid, entry.start_ticks):
                 processes.kill_session(entry.pid)
 
 

@@ -72,7 +72,7 @@ def _run_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
         ),
     )
     single: list[tuple[str, str, dict[str, float]]] = [
-        ("run_world_size", "Ranks of the run.", {r: s.spec.nodes * s.spec.ranks_per_node for r, s in led.items()}),
+        ("run_world_size", "Ranks of the run.", {r: s.world_size for r, s in led.items()}),
         ("run_generation", "Incarnation of the run's world.", {r: s.record.generation for r, s in led.items()}),
         ("run_step", "Newest step that all ranks have completed.", {r: s.record.newest_step for r, s in led.items()}),
     ]
@@ -184,6 +184,13 @@ def _incident_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
             for run, s in led.items()
             for outcome in ("raised", "confirmed", "resolved")
         ),
+    )
+
+    yield _counter(
+        "faults_injected",
+        "Faults injected on purpose.",
+        ["run", "kind"],
+        (((run, kind), float(count)) for run, s in led.items() for kind, count in s.totals.faults.items()),
     )
 
     def open_rows() -> Rows:

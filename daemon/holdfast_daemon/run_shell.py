@@ -19,18 +19,21 @@ from holdfast_daemon.core.model import (
     CheckpointRequest,
     CoreState,
     DetectorFailed,
+    FaultRequest,
     Observation,
     Request,
     SaveIncident,
     Send,
     StopRequest,
 )
+from holdfast_daemon.incident_archive import IncidentArchive
 from holdfast_daemon.incident_log import IncidentLog
 from holdfast_daemon.options import DaemonOptions
 from holdfast_daemon.run_store import LeadershipLostError, RunStore
 from holdfast_daemon.turn_metrics import TURN_MS, TurnMetrics
 from holdfast_proto.redis_client import StoreError
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.fault_pb2 import Fault
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,7 @@ class RunShell:
         self._metrics = metrics
         self._store = RunStore(client, run, options.name)
         self.log = IncidentLog(options.directory, run)
+        self.archive = IncidentArchive(options.directory, run)
         self._requests: list[Request] = []
         self._checkpoint_waiters: list[asyncio.Future[CheckpointOrdered]] = []
         self._renewed_at = 0.0
@@ -126,6 +130,10 @@ class RunShell:
         """Have the core end the run: within ``grace_s``, after a last checkpoint, or at once."""
         self._requests.append(StopRequest(grace_s))
 
+    def order_fault(self, fault: Fault) -> None:
+        """Have the core order a fault of a rank."""
+        self._requests.append(FaultRequest(fault))
+
     def _is_over(self) -> bool:
         if self.state is None or not self.leads or self.state.record.phase not in ENDED or self.state.nodes:
             self._alone_since = None
@@ -160,6 +168,7 @@ class RunShell:
             if spec is None:
                 return False
             self.state = coordinator.begin(spec, record, await self._store.incidents())
+            self.archive.recording.forget()
         log.info("run %s: leading with fence %d", self.run_name, self._store.fence)
         await self._save(self.state.record)
         self._record_unsaved = False
@@ -183,8 +192,10 @@ class RunShell:
         requests, self._requests = tuple(self._requests), []
         observation = Observation(nodes=nodes, events=tuple(events), requests=requests)
         before = self.state.record
+        now = self._clock.now()
+        self.archive.recording.note(self.state, now, observation)
         with self._metrics.turn():
-            state, actions = coordinator.step(self.state, self._clock.now(), observation, self._metrics.detector)
+            state, actions = coordinator.step(self.state, now, observation, self._metrics.detector)
         record = store.CoordinatorState()
         record.CopyFrom(state.record)
         record.last_event_id = last_id
@@ -215,6 +226,7 @@ class RunShell:
                 await self._store.send(node, command)
             case SaveIncident(incident=incident):
                 self.log.append(incident)
+                self.archive.keep(incident)
                 await self._store.save_incident(incident)
             case CheckpointOrdered():
                 self._answer(action)

@@ -10,13 +10,15 @@ from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
 def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunStatus:
     """Return the status of a run that this daemon leads."""
     record, telemetry = state.record, state.telemetry
+    ranks = ranks_of(state.nodes, record.generation)
+    node_of = {rank.rank: name for name, node in state.nodes.items() for rank in node.ranks}
     status = control.RunStatus(
         run=record.run,
         phase=record.phase,
         generation=record.generation,
         newest_step=record.newest_step,
         newest_checkpoint=max((step for node in state.nodes.values() for step in node.checkpoints), default=-1),
-        newest_snapshot=newest_common_snapshot(state.nodes, state.spec.nodes * state.spec.ranks_per_node),
+        newest_snapshot=newest_common_snapshot(state.nodes, state.world_size),
         incidents=len(state.incidents),
         restarts=record.restarts_total,
         loss_spikes=int(state.totals.anomalies.get("spike", 0)),
@@ -29,7 +31,7 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         validation_loss=telemetry.validation_loss,
         grad_norm=telemetry.grad_norm,
         tokens_per_s=telemetry.tokens_per_s,
-        ranks=[_view(state, rank) for _, rank in sorted(ranks_of(state.nodes, record.generation).items())],
+        ranks=[_view(ranks[number], node_of[number]) for number in sorted(ranks)],
     )
     if record.HasField("left_step"):
         status.left_step = record.left_step
@@ -38,10 +40,7 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
     return status
 
 
-def _view(state: CoreState, rank: store.RankState) -> control.RankView:
-    per_node = state.spec.ranks_per_node
-    index = rank.rank // per_node
-    node = state.record.nodes[index] if index < len(state.record.nodes) else ""
+def _view(rank: store.RankState, node: str) -> control.RankView:
     return control.RankView(
         rank=rank.rank,
         node=node,

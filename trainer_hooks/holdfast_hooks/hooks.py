@@ -34,6 +34,7 @@ def attach(
     state: Mapping[str, Stateful] | None = None,
     coordinates: Mapping[str, int] | None = None,
     device: str = "cpu",
+    check_replicas: bool = True,
 ) -> "Hooks":
     """Put Holdfast into this training process.
 
@@ -43,11 +44,15 @@ def attach(
         coordinates: mesh axis -> this rank's index, e.g. ``{"pp": 0, "dp": 1, "tp": 0}``. ``dp`` is the index
             of the rank's share of the data: ranks that differ in it train on different samples.
         device: where this rank computes, as torch names it.
+        check_replicas: compare, at the end of every step, some of the parameters in ``state`` that ranks hold alike
+            (under DistributedDataParallel, or as replicated DTensors). Takes a thousandth of the time at most.
+            False where replicas are meant to drift apart between steps, as with local SGD.
 
-    In a process that no agent has started everything works, but nothing is sent, saved or restored.
+    In a process that no agent has started everything works, but nothing is sent, saved or restored; under
+    ``holdfast observe`` everything is sent, but still nothing is saved or restored.
     Raises ConfigurationError if ``state`` cannot be saved or the agent's context makes no sense.
     """
-    hooks = Hooks(state=state or {}, coordinates=coordinates or {}, device=device)
+    hooks = Hooks(state=state or {}, coordinates=coordinates or {}, device=device, check_replicas=check_replicas)
     hooks.start()
     return hooks
 
@@ -55,7 +60,9 @@ def attach(
 class Hooks:
     """The library inside one training process; made by :func:`attach`. For the training thread only."""
 
-    def __init__(self, *, state: Mapping[str, Stateful], coordinates: Mapping[str, int], device: str) -> None:
+    def __init__(
+        self, *, state: Mapping[str, Stateful], coordinates: Mapping[str, int], device: str, check_replicas: bool
+    ) -> None:
         self._pid = os.getpid()
         self._state = state
         self._context: RankContext | None = None
@@ -65,23 +72,23 @@ class Hooks:
         self._last_words = LastWords(keep=self._keep_words, send=self._send_words)
         self._coordinates = coordinates
         self._device = device
+        self._check_replicas = check_replicas
         self._timeline = Timeline(_nowhere)
         self._prepared = False
         self._next_step = 0
         self._stopped = False
+        self._failed = False
         self._closed = False
 
     def start(self) -> None:
         """Install the exception hooks and, under an agent, start to report."""
         self._last_words.install()
-        self._context = _read_context()
+        identity = Identity.from_environment()
+        self._context = _read_context(identity)
         if self._context is None:
             return
-        try:
-            reject_unsuitable(self._state)
-        except TypeError as error:
-            raise ConfigurationError(str(error)) from None
-        identity = Identity.from_environment()
+        if not self._context.observed:
+            _check_state(self._state)
         self._black_box = _open_black_box(self._context, identity, self._once)
         if self._black_box is not None:
             self._timeline = Timeline(self._black_box.moment)
@@ -96,6 +103,7 @@ class Hooks:
             timeline=self._timeline,
             black_box=self._black_box,
             once=self._once,
+            check_replicas=self._check_replicas,
         )
         self._sidecar.start()
         atexit.register(self.close)
@@ -195,15 +203,22 @@ class Hooks:
         elif tokens is not None:
             self._once.warn("tokens is not reported", "give a whole number as an int")
 
-    def close(self) -> None:
-        """Send what is left (two seconds at most) and undo every patch."""
-        if self._closed or os.getpid() != self._pid:
-            return
-        self._closed = True
-        atexit.unregister(self.close)
+    def watch_gradients(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None = "loss") -> None:
+        """Have the module named in which a gradient first is not finite. Costs a sum per module and backward pass.
+
+        Args:
+            modules: a chain, by name and in the order of the forward pass: blocks that each take the output of the
+                one before. Call it once for each chain, such as a pipeline stage, before the first step. Modules
+                within one graph of torch.compile are passed over.
+            then: what to name if the gradient of the last one's output is not finite; None if that gradient comes
+                from another rank, which then tells of it.
+        """
         if self._sidecar is not None:
-            self._sidecar.finish(timeout_s=_FLUSH_S)
-        self._last_words.uninstall()
+            self._sidecar.watch_gradients(modules, then=then)
+
+    def close(self) -> None:
+        """Say that this rank means to leave, send what is left (two seconds at most) and undo every patch."""
+        self._close(finished=not self._failed)
 
     def __enter__(self) -> "Hooks":
         return self
@@ -212,10 +227,21 @@ class Hooks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None or isinstance(error, (SystemExit, GeneratorExit)):
-            self.close()
+            self._close(finished=not (isinstance(error, SystemExit) and error.code))
         else:
             # The exception hooks stay: they turn a ConfigurationError into its exit code.
             self._last_words.say(error)
+
+    def _close(self, *, finished: bool) -> None:
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        if finished and self._black_box is not None:
+            self._black_box.finish()
+        if self._sidecar is not None:
+            self._sidecar.finish(timeout_s=_FLUSH_S, finished=finished)
+        self._last_words.uninstall()
 
     def _prepare(self) -> None:
         """Before the first step: restore, or make sure that the state can be saved at all."""
@@ -250,6 +276,7 @@ class Hooks:
             self._black_box.last_words(words)
 
     def _send_words(self, words: str) -> None:
+        self._failed = True
         if self._sidecar is not None and not self._closed:
             self._sidecar.finish(timeout_s=_LAST_WORDS_S, last_words=words)
 
@@ -258,17 +285,26 @@ def _nowhere(step: int, phase: int, unix_ns: int) -> None:
     """Stand in for a black box."""
 
 
-def _read_context() -> RankContext | None:
+def _read_context(identity: Identity) -> RankContext | None:
     try:
-        return RankContext.from_environment()
+        return RankContext.from_environment(rank=identity.rank)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
 
 
-def _open_black_box(context: RankContext, identity: Identity, once: OnceLog) -> BlackBoxWriter | None:
+def _check_state(state: Mapping[str, Stateful]) -> None:
     try:
+        reject_unsuitable(state)
+    except TypeError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def _open_black_box(context: RankContext, identity: Identity, once: OnceLog) -> BlackBoxWriter | None:
+    path = Path(context.black_box)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         return BlackBoxWriter(
-            Path(context.black_box),
+            path,
             run=context.run,
             generation=context.generation,
             rank=identity.rank,

@@ -6,18 +6,48 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class _Launcher:
+    """The variables in which a launcher tells a process its place."""
+
+    rank: str
+    world_size: str
+    local_rank: str
+    local_world_size: str
+
+
+_TORCHELASTIC = _Launcher("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_LAUNCHERS = (
+    _TORCHELASTIC,
+    # https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html
+    _Launcher(
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    # Of a job step: a batch script has SLURM_PROCID and SLURM_NTASKS too, and is no rank. https://slurm.schedmd.com/srun.html
+    _Launcher("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+)
+
+
+@dataclass(frozen=True)
 class Identity:
     """This process's place in the world."""
 
     rank: int
     world_size: int
     local_rank: int
+    local_world_size: int = 0
+    """Ranks on this node; 0: the launcher does not say."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Identity":
-        """Read torchelastic's variables; a process without them is the only one of its world."""
+        """Read the variables of torchelastic, else those of mpirun or srun; without any this is a world of one."""
+        set_by = (names for names in _LAUNCHERS if names.rank in environment and names.world_size in environment)
+        names = next(set_by, _TORCHELASTIC)
         return cls(
-            rank=int(environment.get("RANK", "0")),
-            world_size=int(environment.get("WORLD_SIZE", "1")),
-            local_rank=int(environment.get("LOCAL_RANK", "0")),
+            rank=int(environment.get(names.rank, "0")),
+            world_size=int(environment.get(names.world_size, "1")),
+            local_rank=int(environment.get(names.local_rank, "0")),
+            local_world_size=int(environment.get(names.local_world_size, "0")),
         )

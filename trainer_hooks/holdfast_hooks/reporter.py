@@ -35,6 +35,7 @@ class Reporter:
         self._report_due = False
         self._outbox: deque[RankMessage] = deque(maxlen=_OUTBOX_MESSAGES)
         self._deadline_s: float | None = None
+        self._finished = False
         self._thread = threading.Thread(target=self._run, name="holdfast-reporter", daemon=True)
 
     def start(self) -> None:
@@ -42,10 +43,14 @@ class Reporter:
         self._link.start()
         self._thread.start()
 
-    def finish(self, *, timeout_s: float, last_words: str | None = None) -> None:
-        """Send what is left, and end. Returns after ``timeout_s`` at the latest; later calls do nothing."""
+    def finish(self, *, timeout_s: float, last_words: str | None = None, finished: bool = False) -> None:
+        """Send what is left, and end. Returns after ``timeout_s`` at the latest; later calls do nothing.
+
+        ``finished``: the rank means to leave.
+        """
         if self._deadline_s is None:
             self._sources.last_words = last_words
+            self._finished = finished
             self._deadline_s = monotonic() + timeout_s
             self._wake.set()
             self._thread.join(timeout_s)
@@ -77,7 +82,9 @@ class Reporter:
     def _send_next(self) -> None:
         if self._outbox:
             self._link.send(self._outbox.popleft())
-        elif self._report_due:
+            return
+        self._commands.answered()
+        if self._report_due:
             self._link.send(RankMessage(report=self._collector.report()))
             self._report_due = self._collector.has_more
 
@@ -121,5 +128,7 @@ class Reporter:
         if self._outbox:
             self._link.send(self._outbox.popleft())
             return
-        self._link.send(RankMessage(report=self._collector.report(final=True)))
+        report = self._collector.report(final=True)
         self._report_due = self._collector.has_more
+        report.finished = self._finished and not self._report_due
+        self._link.send(RankMessage(report=report))

@@ -2,18 +2,23 @@
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from holdfast_hooks.backlog import Backlog
 from holdfast_hooks.collector import Sources
 from holdfast_hooks.commands import Commands
 from holdfast_hooks.device import device_named
 from holdfast_hooks.errors import ConfigurationError
+from holdfast_hooks.faults.effect import Site
+from holdfast_hooks.faults.injector import Injector
+from holdfast_hooks.gradient_origin import GradientWatch
 from holdfast_hooks.identity import Identity
 from holdfast_hooks.modules import NewModules
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.orders import StepOrders
 from holdfast_hooks.point_to_point import PointToPointRecord
 from holdfast_hooks.progress import ProgressPoll
+from holdfast_hooks.replicas import Replicas
 from holdfast_hooks.reporter import Reporter
 from holdfast_hooks.slot_desk import SlotDesk
 from holdfast_hooks.snapshots import Snapshots
@@ -22,6 +27,9 @@ from holdfast_hooks.timeline import StepSample, Timeline
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1.session_pb2 import Hello, SnapshotTaken
+
+if TYPE_CHECKING:
+    import torch
 
 BACKLOG_STEPS = 4096
 BACKLOG_SNAPSHOTS = 64
@@ -41,6 +49,7 @@ class Sidecar:
         timeline: Timeline,
         black_box: BlackBoxWriter | None,
         once: OnceLog,
+        check_replicas: bool,
     ) -> None:
         self.rank = identity.rank
         self._timeline = timeline
@@ -59,9 +68,13 @@ class Sidecar:
                 once=once,
                 coordinates=coordinates,
             )
-            if state
+            if state and not context.observed
             else None
         )
+        self._once = once
+        self._replicas = Replicas(state, once) if state and check_replicas else None
+        self._gradients: GradientWatch | None = None
+        self._has_findings = self._replicas is not None
         self._point_to_point = PointToPointRecord(black_box, once)
         self._sources = Sources(
             timeline=timeline,
@@ -82,6 +95,7 @@ class Sidecar:
                 snapshots=self._snapshot_orders,
                 stops=self._stop_orders,
                 refusal=self._why_no_snapshots,
+                injector=Injector(Site(timeline, state), identity.rank) if context.faults_allowed else None,
             ),
             desk=self._desk,
             once=once,
@@ -114,13 +128,31 @@ class Sidecar:
             self._sources.snapshots_skipped_total = self._snapshots.skipped_total
             if taken is not None:
                 self._taken.append(taken)
+        if self._has_findings:
+            self._note_findings(step)
         self._steps.append(self._timeline.end())
         return stop
 
-    def finish(self, *, timeout_s: float, last_words: str | None = None) -> None:
-        """Send what is left, within ``timeout_s``, and undo the patches."""
-        self._reporter.finish(timeout_s=timeout_s, last_words=last_words)
+    def watch_gradients(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None) -> None:
+        """See :meth:`Hooks.watch_gradients`."""
+        if self._gradients is None:
+            self._gradients = GradientWatch(self._once)
+            self._has_findings = True
+        self._gradients.watch(modules, then=then)
+
+    def finish(self, *, timeout_s: float, last_words: str | None = None, finished: bool = False) -> None:
+        """Send what is left, within ``timeout_s``, and undo the patches. ``finished``: the rank means to leave."""
+        self._reporter.finish(timeout_s=timeout_s, last_words=last_words, finished=finished)
         self._point_to_point.uninstall()
+        if self._gradients is not None:
+            self._gradients.close()
+
+    def _note_findings(self, step: int) -> None:
+        values = self._timeline.values
+        if self._replicas is not None and (sums := self._replicas.check(step)) is not None:
+            values["replicas"] = sums
+        if self._gradients is not None and (passed := self._gradients.take()) is not None:
+            values["nonfinite_origin"] = passed
 
     def _why_no_snapshots(self) -> str:
         if self._snapshots is None:
@@ -135,6 +167,7 @@ def _hello(context: RankContext, identity: Identity, coordinates: Mapping[str, i
         rank=identity.rank,
         world_size=identity.world_size,
         local_rank=identity.local_rank,
+        local_world_size=identity.local_world_size,
         pid=os.getpid(),
         device=device,
         coordinates=dict(coordinates),

@@ -9,6 +9,7 @@ from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_daemon.core.detectors import registry
 from holdfast_daemon.core.detectors.framework import Detector
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.fault_pb2 import Fault
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,14 @@ class StopRequest:
     grace_s: float = 0.0
 
 
-Request: TypeAlias = CheckpointRequest | StopRequest
+@dataclass(frozen=True)
+class FaultRequest:
+    """An operator wants a rank to be harmed."""
+
+    fault: Fault
+
+
+Request: TypeAlias = CheckpointRequest | StopRequest | FaultRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +96,8 @@ class Totals:
     suspicions: Mapping[str, int] = field(default_factory=dict)
     """Raised, confirmed, and resolved by themselves."""
     nonfinite: Mapping[str, int] = field(default_factory=dict)
+    faults: Mapping[str, int] = field(default_factory=dict)
+    """Injected on purpose, by kind."""
     refused_commands: int = 0
     checkpoints: int = 0
     last_checkpoint_unix_s: float = 0.0
@@ -152,6 +162,8 @@ class CoreState:
     telemetry: Telemetry = field(default_factory=Telemetry)
     totals: Totals = field(default_factory=Totals)
     incidents: Mapping[str, store.Incident] = field(default_factory=dict)
+    untold_faults: tuple[store.Event, ...] = ()
+    """Injected and not yet part of an incident's story."""
     first_exit_unix_s: float = 0.0
     """When the first abnormal exit of this generation was seen; 0: none."""
     strays_stopped_unix_s: float = 0.0
@@ -170,6 +182,18 @@ class CoreState:
     """Per node, the newest step whose summary was counted."""
     pending_steps: Mapping[int, store.StepSummary] = field(default_factory=dict)
     """Summaries that not all nodes have sent yet, merged so far."""
+
+    @property
+    def observes(self) -> bool:
+        """Whether somebody else launches the ranks."""
+        return not self.spec.ranks_per_node
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the run; of an observed one, as its ranks say: 1 until one has said it."""
+        if self.observes:
+            return max([1, *(node.world_size for node in self.nodes.values())])
+        return self.spec.nodes * self.spec.ranks_per_node
 
 
 def ranks_of(nodes: Mapping[str, store.NodeState], generation: int) -> dict[int, store.RankState]:

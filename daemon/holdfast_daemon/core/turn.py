@@ -1,7 +1,7 @@
 """One turn of the core: a working copy of the state, and the actions it has led to."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
@@ -21,6 +21,8 @@ class Turn:
         self.now = now
         """Unix time by the leader's clock, which never jumps."""
         self.actions: list[Action] = []
+        self._ranks: dict[int, store.RankState] = {}
+        self._ranks_are_of: tuple[Mapping[str, store.NodeState], int] | None = None
 
     @property
     def record(self) -> store.CoordinatorState:
@@ -30,19 +32,21 @@ class Turn:
     @property
     def ranks(self) -> dict[int, store.RankState]:
         """All ranks of the current generation that are known."""
-        return ranks_of(self.state.nodes, self.record.generation)
+        nodes, generation = self.state.nodes, self.record.generation
+        if self._ranks_are_of is None or self._ranks_are_of[0] is not nodes or self._ranks_are_of[1] != generation:
+            self._ranks = ranks_of(nodes, generation)
+            self._ranks_are_of = (nodes, generation)
+        return self._ranks
 
     @property
     def observes(self) -> bool:
         """Whether somebody else launches the ranks."""
-        return not self.state.spec.ranks_per_node
+        return self.state.observes
 
     @property
     def world_size(self) -> int:
-        """Ranks of the run; of an observed one, as its ranks say: 1 until one has said it."""
-        if self.observes:
-            return max([1, *(node.world_size for node in self.state.nodes.values())])
-        return self.state.spec.nodes * self.state.spec.ranks_per_node
+        """Ranks of the run."""
+        return self.state.world_size
 
     def update(self, **changes: Any) -> None:
         """Replace fields of the state."""

@@ -1,0 +1,72 @@
+"""Takes in ranks that somebody else launches: they are watched, and never touched."""
+
+import logging
+import shutil
+
+from holdfast_agent import processes
+from holdfast_agent.node import Node
+from holdfast_agent.rank import Rank
+from holdfast_agent.supervisor import GENERATIONS_KEPT, Supervisor
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import store_pb2 as store
+
+log = logging.getLogger(__name__)
+
+
+class Observer:
+    """Learns from the ranks' own words which world runs on this node."""
+
+    def __init__(self, node: Node, supervisor: Supervisor) -> None:
+        self._node = node
+        self._supervisor = supervisor
+
+    def admit(self, hello: session.Hello) -> Rank | None:
+        """Return the rank that says hello, or None if it can be none of the world that runs here.
+
+        The first of a launch begins a new world: one of a newer generation, or in the place of a process that is
+        gone, or after all of the world before have gone.
+        """
+        node = self._node
+        if hello.run != node.spec.run:
+            return None
+        known = node.ranks.get(hello.rank)
+        same_launch = (hello.generation, hello.world_size) == (node.generation, node.start_order.world_size)
+        if same_launch and known is not None and _is_process(known, hello.pid):
+            known.welcome(hello)
+            return known
+        if same_launch and known is not None and _lives(known):
+            log.warning("refused pid %d: rank %d is pid %d, which lives", hello.pid, hello.rank, known.pid)
+            return None
+        if not same_launch and hello.generation <= node.generation and any(map(_lives, node.ranks.values())):
+            return None  # a late one of a world that is gone
+        if known is not None or not same_launch:
+            self._begin(hello, kept=[rank for rank in node.ranks.values() if same_launch and _lives(rank)])
+        return self._enter(hello)
+
+    def _begin(self, hello: session.Hello, kept: list[Rank]) -> None:
+        """Begin a new world. ``kept``: ranks of it that were taken for late ones of the world before."""
+        node = self._node
+        ranks = hello.local_world_size or hello.world_size
+        first_rank = hello.rank - hello.local_rank
+        log.info("generation %d: %d ranks, launched by somebody else", hello.generation, ranks)
+        order = store.StartGeneration(first_rank=first_rank, ranks=ranks, world_size=hello.world_size, step=-1)
+        node.begin_generation(hello.generation, order)
+        node.ranks.update({rank.rank: rank for rank in kept})
+        old = node.options.black_box(hello.generation - GENERATIONS_KEPT, 0).parent
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _enter(self, hello: session.Hello) -> Rank:
+        rank = Rank(hello.rank, hello.generation, hello.local_rank, hello.pid, processes.start_ticks(hello.pid))
+        rank.welcome(hello)
+        self._supervisor.watch(rank)
+        self._supervisor.save()
+        self._node.changed.set()
+        return rank
+
+
+def _is_process(rank: Rank, pid: int) -> bool:
+    return rank.pid == pid and rank.start_ticks == processes.start_ticks(pid)
+
+
+def _lives(rank: Rank) -> bool:
+    return processes.is_alive(rank.pid, rank.start_ticks)

@@ -1,0 +1,96 @@
+"""Watching a run that somebody else launches, and never touching it."""
+
+import time
+from collections.abc import Callable
+
+from holdfast_agent.options import AgentOptions
+from holdfast_cli.errors import CommandError
+from holdfast_cli.interruption import Interruption
+from holdfast_cli.launcher import Launcher
+from holdfast_cli.local_run import NODE, POLL_S, LocalRun, has_ended
+from holdfast_proto.rank_context import ObservedNode
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import LIFE_EXITED
+
+VERDICT_PATIENCE_S = 5.0
+"""For the verdict on a world that has died, once its launcher has ended."""
+
+
+def observed_node(local: LocalRun) -> ObservedNode:
+    """Return what the ranks of a run on this machine must find in their environment."""
+    return AgentOptions(
+        run=local.options.run,
+        node=NODE,
+        store_url=local.store_url,
+        directory=local.paths.directory,
+        runtime_directory=local.paths.runtime,
+    ).observed_node
+
+
+class Observation:
+    """Shows a run while its launcher runs. ``complain`` is told, once, if Holdfast itself cannot go on."""
+
+    def __init__(
+        self,
+        local: LocalRun,
+        interruption: Interruption,
+        show: Callable[[RunStatus], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        self._local = local
+        self._interruption = interruption
+        self._show = show
+        self._complain = complain
+        self._has_given_up = False
+        self.has_met_ranks = False
+        """Whether any rank has said hello."""
+
+    def until_exit(self, launcher: Launcher) -> int:
+        """Wait for the launcher, pass signals on to it, and return its exit code."""
+        forwarded = 0
+        while (code := launcher.exit_code) is None:
+            if self._interruption.count > forwarded:
+                forwarded = self._interruption.count
+                launcher.forward(self._interruption.signal)
+            self._look()
+            time.sleep(POLL_S)
+        if not forwarded:
+            self._await_verdict()
+        return code
+
+    def until_end(self) -> None:
+        """Wait until the ranks have left, or for a signal."""
+        while not (self._interruption.count or self._has_given_up):
+            status = self._look()
+            if status is not None and has_ended(status):
+                return
+            time.sleep(POLL_S)
+
+    def _await_verdict(self) -> None:
+        deadline = time.monotonic() + VERDICT_PATIENCE_S
+        while time.monotonic() < deadline and not (self._has_given_up or self._interruption.count):
+            status = self._look()
+            if status is not None and _is_judged(status):
+                return
+            time.sleep(POLL_S)
+
+    def _look(self) -> RunStatus | None:
+        if self._has_given_up:
+            return None
+        try:
+            status = self._local.look()
+        except CommandError as error:  # the run must go on, whatever has become of us
+            self._has_given_up = True
+            self._complain(str(error))
+            return None
+        if status is not None:
+            self.has_met_ranks |= bool(status.ranks)
+            self._show(status)
+        return status
+
+
+def _is_judged(status: RunStatus) -> bool:
+    """Whether nothing more is to be heard of a run whose launcher has ended."""
+    is_told = status.HasField("newest_incident") and status.newest_incident.generation == status.generation
+    has_died = is_told and all(rank.life == LIFE_EXITED for rank in status.ranks)
+    return has_ended(status) or not status.ranks or has_died

@@ -1,0 +1,262 @@
+"""The agent beside ranks that somebody else has launched."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast_agent import record
+from holdfast_agent.observer import Observer
+from holdfast_agent.orders import Orders
+from holdfast_agent.supervisor import Supervisor
+from holdfast_proto.black_box import BlackBoxWriter
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import store_pb2 as store
+from tests.agent.nodes import RUN, RecordedNode, make_node
+from tests.proto.coroutines import until
+
+
+class Processes:
+    """Stand-ins for ranks, children of this process: until it reaps them they stay zombies."""
+
+    def __init__(self) -> None:
+        self.all: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> int:
+        """The pid of one that sleeps."""
+        self.all.append(subprocess.Popen(["sleep", "600"]))
+        return self.all[-1].pid
+
+    def end(self, pid: int, number: int = signal.SIGKILL) -> None:
+        """End one, and do not reap it."""
+        os.kill(pid, number)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    def reap(self, pid: int) -> None:
+        """End one for good."""
+        (process,) = (process for process in self.all if process.pid == pid)
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def children() -> Iterator[Processes]:
+    started = Processes()
+    yield started
+    for process in started.all:
+        process.kill()
+        process.wait()
+
+
+class World:
+    """A node that observes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.node: RecordedNode = make_node(folder, command=())
+        self.supervisor = Supervisor(self.node)
+        self.observer = Observer(self.node, self.supervisor)
+
+    def hello(self, rank: int, pid: int, *, generation: int = 1, world_size: int = 2, run: str = RUN) -> bool:
+        """Whether a rank is taken in."""
+        hello = session.Hello(
+            run=run, generation=generation, rank=rank, local_rank=rank, world_size=world_size, pid=pid
+        )
+        return self.observer.admit(hello) is not None
+
+    def black_box(self, rank: int) -> BlackBoxWriter:
+        """The black box of this process as a rank of the newest generation."""
+        path = self.node.options.black_box(self.node.generation, rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return BlackBoxWriter(path, run=RUN, generation=self.node.generation, rank=rank, world_size=2)
+
+    async def exit_of(self, rank: int) -> store.RankExit:
+        """How a rank ended, once it has."""
+        known = self.node.ranks[rank]
+        await until(lambda: known.exit, "its end is seen")
+        assert known.exit is not None
+        return known.exit
+
+
+async def test_the_first_hello_begins_a_world_and_the_others_join_it(folder: Path, children: Processes) -> None:
+    world = World(folder)
+    assert world.node.state(ready=False).generation == 0
+    pids = [children.start(), children.start()]
+    assert [world.hello(rank, pid) for rank, pid in enumerate(pids)] == [True, True]
+    state = world.node.state(ready=False)
+    assert (state.generation, state.world_size, state.stopped) == (1, 2, False)
+    assert [(rank.rank, rank.pid, rank.life) for rank in state.ranks] == [
+        (0, pids[0], store.LIFE_RUNNING),
+        (1, pids[1], store.LIFE_RUNNING),
+    ]
+
+
+async def test_the_same_process_may_say_hello_again(folder: Path, children: Processes) -> None:
+    world = World(folder)
+    pid = children.start()
+    assert world.hello(0, pid)
+    known = world.node.ranks[0]
+    assert world.hello(0, pid)
+    assert world.node.ranks == {0: known}
+
+
+async def test_of_two_processes_that_live_and_call_themselves_one_rank_the_second_is_refused(
+    folder: Path, children: Processes
+) -> None:
+    world = World(folder)
+    first = children.start()
+    assert world.hello(0, first)
+    assert not world.hello(0, children.start())
+    assert not world.hello(1, children.start(), run="another")
+    assert [rank.pid for rank in world.node.ranks.values()] == [first]
+
+
+async def test_a_signal_that_ends_a_rank_is_known_until_its_launcher_has_reaped_it(
+    folder: Path, children: Processes
+) -> None:
+    world = World(folder)
+    pid = children.start()
+    world.hello(0, pid)
+    children.end(pid)
+    ended = await world.exit_of(0)
+    assert (ended.signal, ended.HasField("code"), ended.finished) == (signal.SIGKILL, False, False)
+    assert world.node.link.kinds() == ["rank_exited"]
+
+
+async def test_a_rank_that_was_reaped_first_has_ended_without_a_status(folder: Path, children: Processes) -> None:
+    world = World(folder)
+    pid = children.start()
+    world.hello(0, pid)
+    world.hello(1, children.start())
+    children.reap(pid)
+    ended = await world.exit_of(0)
+    assert not (ended.HasField("code") or ended.HasField("signal") or ended.finished)
+    assert world.node.ranks[1].is_alive
+
+
+async def test_a_rank_that_has_said_that_it_is_finished_has_left_with_code_0(folder: Path, children: Processes) -> None:
+    world = World(folder)
+    pid = children.start()
+    world.hello(0, pid)
+    await world.node.receive(world.node.ranks[0], session.RankMessage(report=session.Report(finished=True)))
+    world.node.pass_time(600.0)
+    assert world.node.ranks[0].stalled_s == 0.0  # it may take its time to leave
+    children.reap(pid)
+    ended = await world.exit_of(0)
+    assert (ended.HasField("code"), ended.code, ended.finished) == (True, 0, True)
+
+
+CLOSES_AND_ENDS = """
+import sys
+from pathlib import Path
+from holdfast_proto.black_box import BlackBoxWriter
+box = BlackBoxWriter(Path(sys.argv[1]), run="run", generation=1, rank=0, world_size=1)
+box.moment(7, 3, 1)
+print(flush=True)
+sys.stdin.readline()
+if sys.argv[2] == "finishes":
+    box.finish()
+else:
+    box.last_words("ValueError: bad sample")
+"""
+
+
+@pytest.mark.parametrize(("what", "has_left"), [("finishes", True), ("fails", False)])
+async def test_the_black_box_tells_how_a_rank_meant_to_end_whose_last_report_was_lost(
+    folder: Path, what: str, has_left: bool
+) -> None:
+    world = World(folder)
+    path = world.node.options.black_box(1, 0)
+    path.parent.mkdir(parents=True)
+    arguments = [sys.executable, "-c", CLOSES_AND_ENDS, str(path), what]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        world.hello(0, process.pid, world_size=1)
+        process.communicate(b"\n")
+    ended = await world.exit_of(0)
+    assert (ended.HasField("code"), ended.finished, ended.step) == (has_left, has_left, 7)
+    assert ended.last_words == ("" if has_left else "ValueError: bad sample")
+
+
+async def test_the_black_box_of_another_process_says_nothing_of_a_rank(folder: Path, children: Processes) -> None:
+    world = World(folder)
+    pid = children.start()
+    world.hello(0, pid)
+    world.black_box(0).finish()
+    children.reap(pid)
+    assert not (await world.exit_of(0)).finished
+
+
+async def test_a_newer_generation_takes_the_place_of_the_world_before(folder: Path, children: Processes) -> None:
+    world = World(folder)
+    world.hello(0, children.start())
+    world.hello(1, children.start())
+    newer = children.start()
+    assert world.hello(1, newer, generation=2)
+    assert world.node.generation == 2
+    assert {number: rank.pid for number, rank in world.node.ranks.items()} == {1: newer}
+    assert not world.hello(0, children.start(), generation=1)
+
+
+async def test_a_rank_whose_process_was_replaced_begins_the_same_generation_anew(
+    folder: Path, children: Processes
+) -> None:
+    world = World(folder)
+    old = [children.start(), children.start()]
+    for rank, pid in enumerate(old):
+        world.hello(rank, pid)
+        children.end(pid)
+    new = [children.start(), children.start()]
+    assert [world.hello(rank, pid) for rank, pid in enumerate(new)] == [True, True]
+    state = world.node.state(ready=False)
+    assert [(rank.pid, rank.HasField("exit")) for rank in state.ranks] == [(new[0], False), (new[1], False)]
+    assert state.generation == 1
+
+
+async def test_a_launcher_that_counts_anew_after_all_ranks_have_gone_is_followed(
+    folder: Path, children: Processes
+) -> None:
+    world = World(folder)
+    old = children.start()
+    world.hello(0, old, generation=3)
+    children.end(old)
+    assert world.hello(2, children.start(), generation=1, world_size=4)
+    assert (world.node.generation, world.node.state(ready=False).world_size) == (1, 4)
+    assert list(world.node.ranks) == [2]
+
+
+async def test_nothing_that_touches_the_ranks_is_obeyed(folder: Path, children: Processes) -> None:
+    world = World(folder)
+    pid = children.start()
+    world.hello(0, pid)
+    orders = Orders(world.node, world.supervisor)
+    await orders.handle(store.NodeCommand(id="1", generation=2, start=store.StartGeneration()), "1-0")
+    await orders.handle(store.NodeCommand(id="2", generation=1, stop=store.StopGeneration()), "2-0")
+    await orders.handle(store.NodeCommand(id="3", generation=1, leave=store.LeaveAt(step=9)), "3-0")
+    assert world.node.link.kinds() == ["command_refused"] * 3
+    await world.supervisor.stop()
+    world.supervisor.sweep(record.load(world.node.options.record) or pytest.fail("no record"))
+    assert world.node.ranks[0].is_alive
+    assert children.all[0].poll() is None
+    finish = store.FinishRun(succeeded=True)
+    await orders.handle(store.NodeCommand(id="4", generation=1, finish=finish), "4-0")
+    assert orders.finished.result() == finish
+
+
+async def test_the_next_agent_knows_the_ranks_of_the_one_before(folder: Path, children: Processes) -> None:
+    world = World(folder)
+    pids = [children.start(), children.start()]
+    for rank, pid in enumerate(pids):
+        world.hello(rank, pid, generation=2)
+    next_world = World(folder)
+    children.end(pids[1])
+    next_world.supervisor.adopt(record.load(world.node.options.record) or pytest.fail("no record"))
+    assert (await next_world.exit_of(1)).signal == signal.SIGKILL
+    known = next_world.node.ranks[0]
+    assert next_world.hello(0, pids[0], generation=2)
+    assert next_world.node.ranks[0] is known
+    assert next_world.node.state(ready=False).world_size == 2

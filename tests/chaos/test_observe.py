@@ -1,0 +1,177 @@
+"""``holdfast observe`` beside runs that stock launchers start: it names the culprit and touches nothing."""
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast_cli.control import ControlClient, ControlError
+from holdfast_cli.run_record import load_record
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import VERDICT_KIND_HUNG_COLLECTIVE, Incident
+from tests.chaos.conftest import Runs
+
+SCRIPTS = Path(__file__).parent / "observed"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+ENDLESS = "1000000"
+PATIENCE_S = 45.0
+
+Found = TypeVar("Found")
+
+PLAIN_RANK = """
+import time, holdfast_hooks
+with holdfast_hooks.attach() as hooks:
+    for step in hooks.steps(until=20):
+        time.sleep(0.01)
+"""
+
+
+def wait_for(look: Callable[[], Found | None], what: str) -> Found:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ControlError):
+            if found := look():
+                return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited in vain: {what}")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One ``holdfast observe``."""
+
+    process: "subprocess.Popen[str]"
+    directory: Path
+    log: Path
+
+    @property
+    def control(self) -> ControlClient:
+        record = load_record(self.directory)
+        if record is None:
+            raise ControlError("the run is not recorded yet", unreachable=True)
+        return ControlClient(Path(record.control), record.run, timeout_s=2.0)
+
+    def until(self, condition: Callable[[RunStatus], object]) -> RunStatus:
+        def look() -> RunStatus | None:
+            assert self.process.poll() is None, self.log.read_text()
+            status = self.control.status()
+            return status if condition(status) else None
+
+        return wait_for(look, "its status")
+
+    def pids_at_step(self, step: int) -> dict[int, int]:
+        status = self.until(lambda status: len(status.ranks) == 2 and status.newest_step >= step)
+        return {rank.rank: rank.pid for rank in status.ranks}
+
+    def first_incident(self) -> Incident:
+        return wait_for(self.control.incidents, "an incident")[0]
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end; return the exit code and what was told."""
+        return self.process.wait(PATIENCE_S), self.log.read_text()
+
+
+@contextlib.contextmanager
+def observed(runs: Runs, name: str, *command: str) -> Iterator[Observed]:
+    """Observe a command; afterwards, nothing of it may be left."""
+    log = runs.folder / f"{name}.log"
+    arguments = ["observe", "--run", name, "--preset", "fast", "--directory", str(runs.folder), "--", *command]
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast_cli", *arguments],
+            env={**os.environ, "HOLDFAST_TEST_MARK": runs.mark},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    try:
+        yield Observed(process, runs.folder / name, log)
+        assert not runs.processes()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+
+
+def incidents_told(told: str) -> set[str]:
+    return set(re.findall(r"^incident (\S+):", told, re.MULTILINE))
+
+
+def assert_names_the_stopped(incident: Incident, rank: int) -> None:
+    assert incident.verdict.kind == VERDICT_KIND_HUNG_COLLECTIVE
+    assert list(incident.verdict.culprits) == [rank]
+    assert incident.verdict.message.startswith(f"rank {rank} is stopped in ")
+    assert [(edge.waiter, edge.awaited) for edge in incident.verdict.waits] == [(1 - rank, rank)]
+
+
+def test_a_stopped_and_later_a_killed_rank_of_a_ddp_script_are_named_and_the_launchers_exit_code_is_ours(
+    runs: Runs,
+) -> None:
+    with observed(runs, "ddp", *TORCHRUN, str(SCRIPTS / "ddp.py"), ENDLESS) as watched:
+        pids = watched.pids_at_step(3)
+        os.kill(pids[0], signal.SIGSTOP)
+        assert_names_the_stopped(watched.first_incident(), 0)
+        reached = watched.control.status()
+        assert {rank.rank: rank.pid for rank in reached.ranks} == pids  # both were left alone
+        os.kill(pids[0], signal.SIGCONT)
+        watched.until(lambda status: status.newest_step > reached.newest_step + 1)
+        os.kill(pids[1], signal.SIGKILL)
+        code, told = watched.end()
+    assert code == 1  # torchrun's
+    # Whoever reaps it first knows how it ended: torchrun, or we.
+    named = re.findall(r"^incident \S+: (rank \d+) (?:was killed|ended|raised|lost)", told, re.MULTILINE)
+    assert named == ["rank 1"]
+
+
+def test_a_stopped_rank_of_an_fsdp2_script_is_named_and_the_run_finishes_once_it_goes_on(runs: Runs) -> None:
+    with observed(runs, "fsdp", *TORCHRUN, str(SCRIPTS / "fsdp.py"), "80") as watched:
+        pids = watched.pids_at_step(3)
+        os.kill(pids[1], signal.SIGSTOP)
+        assert_names_the_stopped(watched.first_incident(), 1)
+        os.kill(pids[1], signal.SIGCONT)
+        code, told = watched.end()
+    assert code == 0
+    assert "fsdp finished, generation 1" in told
+    assert set(re.findall(r"(rank \d+) is stopped in", told)) == {"rank 1"}
+
+
+def test_ranks_that_find_the_printed_line_in_their_environment_are_watched_to_a_clean_end(runs: Runs) -> None:
+    with observed(runs, "serve") as watched:
+        assert watched.process.stdout is not None
+        export, assignment = shlex.split(watched.process.stdout.readline())
+        variable, _, value = assignment.partition("=")
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", PLAIN_RANK],
+                env={
+                    **os.environ,
+                    variable: value,
+                    "OMPI_COMM_WORLD_RANK": str(rank),
+                    "OMPI_COMM_WORLD_SIZE": "2",
+                    "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
+                    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+                },
+            )
+            for rank in range(2)
+        ]
+        assert [rank.wait(PATIENCE_S) for rank in ranks] == [0, 0]
+        code, told = watched.end()
+    assert (export, variable) == ("export", "HOLDFAST_CONTEXT")
+    assert code == 0
+    assert "serve finished, generation 1" in told
+    assert incidents_told(told) == set()
+
+
+def test_the_script_in_the_documentation_is_the_one_that_is_tried_here() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "own-trainer.md").read_text()
+    shown = page.partition("```python\n")[2].partition("```")[0]
+    tried = (SCRIPTS / "ddp.py").read_text().partition("\n\n")[2].replace("  # type: ignore[no-untyped-call]", "")
+    assert re.sub(r" +# \d$", "", shown, flags=re.MULTILINE) == tried

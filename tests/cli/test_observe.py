@@ -1,0 +1,132 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.interruption import Interruption
+from holdfast_cli.launcher import Launcher
+from holdfast_cli.local_run import LocalRun
+from holdfast_cli.local_run_options import LocalRunOptions
+from holdfast_cli.observation import Observation
+from holdfast_cli.processes import identify
+from holdfast_cli.run_record import RunRecord
+from holdfast_cli.sweep import sweep
+from holdfast_proto.rank_context import VARIABLE
+from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_RUNNING, RunPhase, RunSpec
+from tests.cli.fakes import write_status
+
+Options = Callable[..., LocalRunOptions]
+
+COMMAND = (
+    "import sys; from holdfast_cli import local_commands; from holdfast_cli.main import app; "
+    "local_commands.HOLDFAST = (sys.executable, sys.argv.pop(1)); app()"
+)
+FAKES = str(Path(__file__).with_name("fakes.py"))
+
+
+@pytest.fixture
+def observe(options: Options) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Start ``holdfast observe`` beside a run that is in some phase."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*command: str, phase: RunPhase = RUN_PHASE_FINISHED) -> "subprocess.Popen[str]":
+        directory = options().directory / "testing"
+        directory.mkdir(parents=True)
+        write_status(directory, RunStatus(run="testing", generation=1, newest_step=9, phase=phase))
+        arguments = ["observe", "--run", "testing", "--directory", str(options().directory), "--", *command]
+        process = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, FAKES, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_the_launcher_gets_the_nodes_variable_and_its_exit_code_is_ours(observe: Any) -> None:
+    launcher = f"import os, sys; print(os.environ['{VARIABLE}']); sys.exit(3)"
+    process = observe(sys.executable, "-c", launcher)
+    printed, told = process.communicate(timeout=30)
+    assert json.loads(printed)["observed_node"]["run"] == "testing"
+    assert "testing finished, generation 1" in told
+    assert process.returncode == 3
+
+
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "INT"), (signal.SIGTERM, "TERM")])
+def test_a_signal_is_the_launchers_to_answer(observe: Any, number: signal.Signals, word: str) -> None:
+    script = f"trap 'exit 7' {word}; echo ready; while :; do sleep 0.02; done"
+    process = observe("sh", "-c", script, phase=RUN_PHASE_RUNNING)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == 7
+
+
+def test_without_a_launcher_the_line_for_its_shell_is_printed_and_a_signal_ends_it(observe: Any) -> None:
+    process = observe(phase=RUN_PHASE_RUNNING)
+    assert process.stdout.readline().startswith(f"export {VARIABLE}='")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_a_launcher_that_a_signal_ended_has_the_exit_code_that_shells_give() -> None:
+    launcher = Launcher(["sh", "-c", "kill -9 $$"], {})
+    while launcher.exit_code is None:
+        pass
+    assert launcher.exit_code == 128 + signal.SIGKILL
+
+
+def test_a_launcher_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="no-such-launcher cannot be run"):
+        Launcher(["no-such-launcher"], {})
+
+
+class BrokenRun:
+    """A run whose daemon has given up."""
+
+    def look(self) -> RunStatus | None:
+        raise ConfigurationError("--metrics-port 80: taken")
+
+
+def test_a_launcher_goes_on_when_we_cannot() -> None:
+    complaints: list[str] = []
+    broken = cast(LocalRun, BrokenRun())
+    observation = Observation(broken, Interruption(), show=lambda _: None, complain=complaints.append)
+    assert observation.until_exit(Launcher(["sh", "-c", "sleep 0.5; exit 5"], {})) == 5
+    assert complaints == ["--metrics-port 80: taken"]
+
+
+@pytest.mark.parametrize(("command", "survives"), [((), True), (("python", "train.py"), False)])
+def test_only_ranks_that_we_have_started_are_swept(tmp_path: Path, command: tuple[str, ...], survives: bool) -> None:
+    with subprocess.Popen(["sleep", "600"]) as rank:
+        identity = identify(rank.pid)
+        assert identity is not None
+        entry = RankRecord(pid=rank.pid, start_ticks=identity.start_ticks)
+        (tmp_path / "node-local").mkdir()
+        saved = AgentRecord(spec=RunSpec(run="r", command=command), ranks=[entry])
+        (tmp_path / "node-local" / "record.pb").write_bytes(saved.SerializeToString())
+        sweep(
+            RunRecord(
+                run="r", instance="none", pid=os.getpid(), start_ticks=0, node="local", directory=str(tmp_path),
+                runtime_directory=str(tmp_path / "runtime"), shm_directory=str(tmp_path / "shm"),
+                checkpoint_directory="", control="", store_url="", created_unix_s=0.0,
+            )
+        )  # fmt: skip
+        assert (rank.poll() is None) == survives
+        rank.kill()

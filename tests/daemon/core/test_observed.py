@@ -1,0 +1,144 @@
+"""The core beside worlds that somebody else launches."""
+
+from dataclasses import replace
+from typing import Any
+
+from holdfast_daemon.core import coordinator
+from holdfast_daemon.core.model import CoreState, Observation, Send
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+
+SPEC = store.RunSpec(run="r", nodes=1, mode=store.MODE_OBSERVE, preset=store.PRESET_FAST, instance="i")
+
+
+class ObservedWorld:
+    """One node whose ranks come and go by themselves."""
+
+    def __init__(self) -> None:
+        self.state: CoreState = coordinator.begin(SPEC)
+        self.now = 1_000_000.0
+        self.node = store.NodeState(run="r", node="n", instance="i", stopped=True)
+        self.orders: list[store.NodeCommand] = []
+
+    def launch(self, generation: int, pids: list[int], *, step: int = 0) -> None:
+        self.node.generation, self.node.world_size, self.node.stopped = generation, len(pids), False
+        del self.node.ranks[:]
+        for rank, pid in enumerate(pids):
+            progress = common.Progress(step=step, phase=common.PHASE_FORWARD_BACKWARD)
+            self.node.ranks.add(
+                rank=rank, pid=pid, life=store.LIFE_RUNNING, progress=progress, steps_done=step,
+                first_step_ended_unix_s=self.now if step else 0.0,
+            )  # fmt: skip
+
+    def end(self, rank: int, **ended: Any) -> None:
+        self.node.ranks[rank].life = store.LIFE_EXITED
+        self.node.ranks[rank].exit.CopyFrom(store.RankExit(step=5, exited_unix_s=self.now, order=rank, **ended))
+
+    def turn(self, *, seconds: float = 0.1, events: tuple[store.Event, ...] = (), present: bool = True) -> None:
+        self.now += seconds
+        node = store.NodeState()
+        node.CopyFrom(self.node)
+        observation = Observation(nodes={"n": node} if present else {}, events=events)
+        self.state, actions = coordinator.step(self.state, self.now, observation)
+        self.orders += [action.command for action in actions if isinstance(action, Send)]
+
+    @property
+    def where(self) -> tuple[str, int]:
+        phase = store.RunPhase.Name(self.state.record.phase).removeprefix("RUN_PHASE_").lower()
+        return phase, self.state.record.generation
+
+    @property
+    def kinds(self) -> list[int]:
+        return [incident.verdict.kind for incident in self.state.incidents.values()]
+
+    def ordered(self) -> set[str | None]:
+        return {order.WhichOneof("kind") for order in self.orders}
+
+
+def test_a_world_is_followed_from_its_first_hello_to_its_end_and_nothing_is_ordered_of_its_ranks() -> None:
+    world = ObservedWorld()
+    world.turn()
+    assert world.where == ("waiting", 0)
+    world.launch(1, [10, 11])
+    world.turn()
+    assert world.where == ("starting", 1)
+    assert list(world.state.record.nodes) == ["n"]
+    world.launch(1, [10, 11], step=3)
+    world.turn()
+    assert world.where == ("running", 1)
+    for rank in range(2):
+        world.end(rank, code=0, finished=True)
+    world.turn()
+    assert world.where == ("finished", 1)
+    assert world.kinds == []
+    assert world.ordered() == {"finish"}
+
+
+def test_a_world_is_not_over_while_its_ranks_are_not_heard_of() -> None:
+    world = ObservedWorld()
+    world.launch(1, [10, 11], step=3)
+    world.turn()
+    world.turn(present=False)
+    assert world.where == ("running", 1)
+
+
+def test_the_rank_that_died_first_is_named_once_however_many_die_with_it() -> None:
+    world = ObservedWorld()
+    world.launch(1, [10, 11, 12], step=5)
+    world.turn()
+    world.end(0)
+    world.turn()
+    assert world.kinds == []  # an end without a status may be another's fault
+    for rank in (1, 2):
+        world.end(rank)
+    for _ in range(10):
+        world.turn()
+    assert world.kinds == [store.VERDICT_KIND_DEAD_RANK]
+    (incident,) = world.state.incidents.values()
+    assert incident.verdict.culprits[0] == 0
+    assert incident.state == store.INCIDENT_STATE_NOTED
+    assert world.ordered() == {"gather_evidence"}
+
+
+def test_the_next_world_of_a_launcher_is_judged_by_itself() -> None:
+    world = ObservedWorld()
+    world.launch(1, [10, 11], step=9)
+    world.turn()
+    world.end(1, signal=9)
+    world.turn()
+    world.launch(2, [12, 13])
+    world.turn()
+    assert world.where == ("starting", 2)
+    assert world.state.record.newest_step == -1
+    assert world.state.record.restarts_total == 1
+    assert world.state.noted == frozenset()
+    world.launch(2, [12, 13], step=9)
+    world.turn()
+    world.end(1, signal=9)
+    world.turn()
+    assert world.kinds == [store.VERDICT_KIND_DEAD_RANK] * 2
+
+
+def test_new_processes_under_an_old_number_are_a_new_world_and_their_steps_count_at_once() -> None:
+    world = ObservedWorld()
+    world.launch(1, [10, 11], step=9)
+    summary = store.StepSummary(step=8, generation=1, ended_unix_s=world.now)
+    world.turn(events=(store.Event(node="n", generation=1, step_summary=summary),))
+    assert world.state.counted_steps == {"n": 8}
+    world.launch(1, [12, 13])
+    first = store.StepSummary(step=0, generation=1, ended_unix_s=world.now)
+    world.turn(events=(store.Event(node="n", generation=1, step_summary=first),))
+    assert world.where == ("starting", 1)
+    assert world.state.counted_steps == {"n": 0}
+
+
+def test_a_new_leader_goes_on_where_the_last_one_was() -> None:
+    world = ObservedWorld()
+    world.launch(3, [10, 11], step=9)
+    world.turn()
+    world.state = replace(coordinator.begin(SPEC, world.state.record), nodes={})
+    world.turn()
+    assert world.where == ("running", 3)
+    world.state = coordinator.begin(SPEC)  # the store has lost everything
+    world.turn()
+    assert world.where == ("running", 3)
