@@ -34,6 +34,13 @@ DETECTORS = (
     "loss_spike",
     "overflow_loop",
     "duplicate_samples",
+    "silent_corruption",
+    "gradient_explosion",
+    "straggler",
+    "data_share",
+    "throughput_drop",
+    "memory_creep",
+    "allocator_retries",
 )
 QUANTITIES = ("loss", "validation_loss", "grad_norm", "update_norm", "balance_loss", "gradient")
 
@@ -102,6 +109,7 @@ RUN_METRICS = (
         "Steps in which data-parallel ranks shared samples, or that used samples of an earlier step.",
     ),
     counter("incidents_total", "run kind", "Incidents.", kind=INCIDENT_KINDS),
+    counter("faults_injected_total", "run kind", "Faults injected on purpose, by their name in the catalogue."),
     gauge("incident_open", "run kind", "1 while an incident of this kind is open, else 0.", kind=INCIDENT_KINDS),
     histogram("detection_latency_seconds", "run", "Time from the last progress to the verdict."),
     histogram(

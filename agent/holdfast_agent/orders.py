@@ -5,6 +5,7 @@ import logging
 from collections.abc import Coroutine
 
 from holdfast_agent import evidence
+from holdfast_agent.injection import inject
 from holdfast_agent.node import Node
 from holdfast_agent.supervisor import Supervisor
 from holdfast_proto.v1 import session_pb2 as session
@@ -13,6 +14,9 @@ from holdfast_proto.v1 import store_pb2 as store
 log = logging.getLogger(__name__)
 
 ACK_PATIENCE_S = 5.0
+
+HARMLESS = ("gather_evidence", "finish")
+"""What may be ordered of a node whose ranks somebody else has launched."""
 
 
 class Orders:
@@ -43,6 +47,8 @@ class Orders:
         node = self._node
         if command.fence < node.fence:
             return f"its leader has fence {command.fence}, a newer one has {node.fence}"
+        if node.observes and command.WhichOneof("kind") not in HARMLESS:
+            return "its ranks were launched by somebody else: they are watched and never touched"
         if command.WhichOneof("kind") == "finish":
             return ""
         if command.generation < node.generation:
@@ -72,6 +78,8 @@ class Orders:
             case "finish":
                 if not self.finished.done():
                     self.finished.set_result(command.finish)
+            case "inject_fault":
+                self._begin(inject(node, command.inject_fault))
             case "leave":
                 self._leave(command.leave.step)
 
@@ -79,8 +87,9 @@ class Orders:
         try:
             return await evidence.gather(self._node, order)
         except OSError as error:
-            log.error("evidence of %s cannot be kept: %s", order.incident, error)
-            return store.EvidenceCaptured(incident=order.incident)
+            log.error("evidence of %s cannot be kept: %s", order.incident or order.suspicion, error)
+            suspicion = "" if order.incident else order.suspicion
+            return store.EvidenceCaptured(incident=order.incident, suspicion=suspicion)
 
     def _begin(self, job: Coroutine[None, None, None]) -> None:
         """Do something that takes a while beside the next orders."""

@@ -20,6 +20,7 @@ from holdfast_cli.processes import identify
 from holdfast_cli.run_lock import RunLock
 from holdfast_cli.run_paths import RunPaths, make_memory_directory, make_runtime_directory, prepare_directory
 from holdfast_cli.run_record import RunRecord, load_record
+from holdfast_cli.run_spec import run_spec
 from holdfast_cli.sweep import agent_records, forget_ranks, sweep
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
@@ -113,6 +114,18 @@ class LocalRun:
                 raise CommandError(f"the agent has ended but no daemon says how: see {self.paths.logs}")
             time.sleep(POLL_S)
 
+    def look(self) -> RunStatus | None:
+        """Return the run as the daemon sees it now, or None while there is none.
+
+        Raises ConfigurationError if a component gave up. Whoever waits calls this: it keeps the run's record fresh.
+        """
+        self._stack.raise_if_fatal()
+        self._note_endpoints()
+        try:
+            return self.status()
+        except ControlError:  # it is being started again; training goes on
+            return None
+
     def status(self) -> RunStatus:
         """Return the run as the daemon sees it now. Raises ControlError while there is no daemon."""
         self._last_status = self._control.status()
@@ -204,12 +217,7 @@ class LocalRun:
     def _look(self) -> RunStatus | None:
         """One turn of a wait: raises what shall end it, returns the status if there is a daemon."""
         self._preemption.check()
-        self._stack.raise_if_fatal()
-        self._note_endpoints()
-        try:
-            return self.status()
-        except ControlError:  # it is being started again; training goes on
-            return None
+        return self.look()
 
     def _settle(self, last: RunStatus, observe: Callable[[RunStatus], None]) -> RunStatus:
         """Wait until the agent of an ended run has gone, and return the last status that still knows its ranks."""
@@ -286,20 +294,10 @@ class LocalRun:
         )
 
     def _spec(self) -> RunSpec:
-        options = self.options
-        return RunSpec(
-            run=options.run,
+        return run_spec(
+            self.options,
             nodes=1,
-            ranks_per_node=options.ranks,
-            command=options.command,
-            mode=options.mode,
-            preset=options.preset,
-            snapshot_every=options.snapshot_every,
-            checkpoint_every=options.checkpoint_every,
-            checkpoint_every_s=60 * options.checkpoint_every_minutes,
-            checkpoint_directory=str(self.checkpoint_directory),
-            checkpoints_kept=options.checkpoints_kept,
-            restarts_without_progress=options.restarts_without_progress,
+            checkpoint_directory=self.checkpoint_directory,
             created_unix_s=self._record.created_unix_s,
             instance=self._instance,
         )

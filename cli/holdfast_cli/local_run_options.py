@@ -16,7 +16,7 @@ class LocalRunOptions:
 
     run: str
     command: tuple[str, ...]
-    """argv of one rank."""
+    """argv of one rank; none, and no ranks: somebody else launches them."""
     ranks: int = 1
     directory: Path = Path("holdfast-runs")
     """Holds one folder per run."""
@@ -26,6 +26,8 @@ class LocalRunOptions:
     """Steps; 0: on command and at the end only."""
     checkpoint_every_minutes: float = 0.0
     """Besides those by steps; 0: none by time."""
+    checkpoint_full_every: int = 8
+    """Every so many checkpoints one that can be read alone; those between are stored as differences to it."""
     snapshot_every: int = 10
     """Steps; 0: never."""
     checkpoints_kept: int = 3
@@ -34,6 +36,8 @@ class LocalRunOptions:
     """From SIGTERM to the end, for a last checkpoint; 0: end at once."""
     mode: Mode = MODE_ACT
     preset: Preset = PRESET_DEFAULT
+    faults_allowed: bool = False
+    """Whether `holdfast inject` may harm its ranks."""
     redis_url: str | None = None
     """None: a server of the run's own."""
     redis_password_file: Path | None = None
@@ -47,9 +51,9 @@ class LocalRunOptions:
             keys.check_run_name(self.run)
         except ValueError as error:
             raise ConfigurationError(f"--run: {error}") from None
-        if not self.command:
+        if not self.command and self.ranks:
             raise ConfigurationError("nothing to run: give the trainer's command after --")
-        if self.ranks < 1:
+        if self.ranks < 1 and self.command:
             raise ConfigurationError(f"--ranks {self.ranks}: at least one is needed")
         if self.checkpoint_every and (not self.snapshot_every or self.checkpoint_every % self.snapshot_every):
             raise ConfigurationError(
@@ -62,5 +66,9 @@ class LocalRunOptions:
         ):
             if value < 0:
                 raise ConfigurationError(f"{flag} {value:g}: use 0 or more")
+        if self.checkpoint_full_every < 1:
+            raise ConfigurationError(
+                f"--checkpoint-full-every {self.checkpoint_full_every}: use 1 (all can be read alone) or more"
+            )
         if self.redis_url is not None:
             check_url(self.redis_url)

@@ -5,7 +5,19 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from holdfast_cli.commands import checkpoint, demo, operate, plan, run, services
+from holdfast_cli.commands import (
+    checkpoint,
+    demo,
+    incidents,
+    inject,
+    observe,
+    operate,
+    plan,
+    publish,
+    replay,
+    run,
+    services,
+)
 from holdfast_cli.errors import CommandError
 
 
@@ -31,12 +43,16 @@ app = typer.Typer(
 )
 # Everything after the first word that is no option of ours belongs to the trainer.
 app.command(context_settings={"allow_interspersed_args": False})(run.run)
+app.command(context_settings={"allow_interspersed_args": False})(observe.observe)
 app.command()(demo.demo)
 app.command()(operate.status)
-app.command()(operate.incidents)
+app.add_typer(incidents.app, name="incidents")
+app.command()(replay.replay)
 app.add_typer(checkpoint.app, name="checkpoint")
 app.command()(operate.stop)
+app.command()(inject.inject)
 app.command(context_settings=plan.CONTEXT)(plan.plan)
+app.command(context_settings={"allow_interspersed_args": False})(publish.publish)
 app.command()(services.agent)
 app.command()(services.daemon)
 

@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from holdfast_hooks.faults.fault import Fault
+from holdfast_hooks.faults.injector import Injector
 from holdfast_hooks.flight_recorder import RecorderUnavailableError, find_dump
 from holdfast_hooks.orders import StepOrders
+from holdfast_proto.v1 import fault_pb2
 from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
 
 Outcome = tuple[bool, str]
@@ -20,6 +23,7 @@ class Commands:
         snapshots: orders for a persisted snapshot at the end of a step.
         stops: orders to leave the loop at the end of a step.
         refusal: returns why this rank takes no snapshots, or "" if it does.
+        injector: harms this rank when told to; None: the run allows no faults.
     """
 
     def __init__(
@@ -30,17 +34,26 @@ class Commands:
         snapshots: StepOrders,
         stops: StepOrders,
         refusal: Callable[[], str],
+        injector: Injector | None = None,
     ) -> None:
         self._generation = generation
         self._rank = rank
         self._snapshots = snapshots
         self._stops = stops
         self._refusal = refusal
+        self._injector = injector
+        self._accepted_faults: list[Fault] = []
 
     def execute(self, command: RankCommand) -> CommandAck:
         """Do what ``command`` says, or place it for the training thread; return the answer."""
         accepted, detail = self._outcome(command)
         return CommandAck(id=command.id, accepted=accepted, detail=detail)
+
+    def answered(self) -> None:
+        """Arm what was accepted, now that the answers are on their way: this rank may not live to send more."""
+        if self._injector is not None and self._accepted_faults:
+            accepted, self._accepted_faults = self._accepted_faults, []
+            self._injector.lie_in_wait(accepted)
 
     def _outcome(self, command: RankCommand) -> Outcome:
         if command.generation != self._generation:
@@ -53,8 +66,19 @@ class Commands:
                 return (False, refusal) if refusal else _place(self._snapshots, command.snapshot_at.step)
             case "stop_at":
                 return _place(self._stops, command.stop_at.step)
+            case "inject_fault":
+                return self._accept_fault(command.inject_fault)
             case kind:
                 return False, f"unknown command {kind}"
+
+    def _accept_fault(self, order: fault_pb2.Fault) -> Outcome:
+        if self._injector is None:
+            return False, "this run allows no faults: start it with --allow-faults"
+        try:
+            self._accepted_faults += self._injector.accept(Fault.from_message(order))
+        except ValueError as error:
+            return False, str(error)
+        return True, ""
 
     def _capture_evidence(self, directory: Path) -> Outcome:
         path = directory / f"rank-{self._rank:05d}.flight_recorder.json"

@@ -1,7 +1,7 @@
 """The parts of a model that one rank holds, as one state."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +26,16 @@ class MergedModules:
         name, count = max(counts.items(), key=lambda item: item[1], default=("", 0))
         if count > 1:
             raise ValueError(f"merged(): {count} modules have a {name}; give each stage the names of the whole model")
+
+    def modules(self) -> "Iterator[torch.nn.Module]":
+        """Yield every module of all parts, as ``torch.nn.Module.modules`` does for one."""
+        for module in self._modules:
+            yield from module.modules()
+
+    def named_parameters(self) -> "Iterator[tuple[str, torch.nn.Parameter]]":
+        """Yield the parameters of all parts with their names."""
+        for module in self._modules:
+            yield from module.named_parameters()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the live state of all parts; nothing is copied."""

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from time import monotonic_ns, time_ns
 
+from holdfast_hooks.gradient_origin import GradientSums
 from holdfast_hooks.phases import Phase
+from holdfast_hooks.replicas import ReplicaSums
 from holdfast_hooks.scalars import DeferredScalar
 
-Values = dict[str, float | bytes | DeferredScalar]
-"""What was reported for one step, by the field names of StepRecord."""
+Values = dict[str, float | bytes | DeferredScalar | ReplicaSums | GradientSums]
+"""What was reported for one step, and what the hooks themselves found out, by the field names of StepRecord."""
 
 
 StepSample = tuple[int, int, int, list[int], Values]
@@ -45,6 +47,11 @@ class Timeline:
         self._unix_offset_ns = time_ns() - self._since_ns
         self._phase_ns = [0] * (max(Phase) + 1)
         moment(-1, Phase.INIT, time_ns())
+
+    def intercept(self, moment: Callable[[int, int, int], None]) -> Callable[[int, int, int], None]:
+        """Tell ``moment`` from now on; return what was told before (any thread)."""
+        before, self._moment = self._moment, moment
+        return before
 
     def begin(self, step: int) -> None:
         """The training thread starts to work on ``step``."""

@@ -2,7 +2,6 @@
 
 import time
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,12 +10,19 @@ from holdfast_cli.commands.options import (
     DEFAULT_DIRECTORY,
     DEFAULT_PREEMPTION_GRACE_S,
     DEFAULT_SHM_DIRECTORY,
+    AllowFaults,
+    CheckpointEvery,
+    CheckpointEveryMinutes,
+    Checkpoints,
     Directory,
     Json,
+    Keep,
     PreemptionGrace,
+    RankCommand,
     Redis,
     RedisPasswordFile,
     ShmDirectory,
+    SnapshotEvery,
 )
 from holdfast_proto.v1 import store_pb2
 
@@ -39,19 +45,23 @@ class ModeName(StrEnum):
     ACT = "act"
 
 
-_PRESETS = {
+PRESETS = {
     PresetName.FAST: store_pb2.PRESET_FAST,
     PresetName.DEFAULT: store_pb2.PRESET_DEFAULT,
     PresetName.PATIENT: store_pb2.PRESET_PATIENT,
 }
-_MODES = {
+MODES = {
     ModeName.OBSERVE: store_pb2.MODE_OBSERVE,
     ModeName.ACT: store_pb2.MODE_ACT,
 }
+Preset = Annotated[
+    PresetName, typer.Option(help="Shortest silence that is judged: fast 1 s, default 5 s, patient 60 s.")
+]
+Mode = Annotated[ModeName, typer.Option(help="observe: verdicts, evidence and metrics; act: and restarts.")]
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(help="Command of one rank: everything after --.", metavar="COMMAND")],
+    command: RankCommand,
     *,
     name: Annotated[
         str | None,
@@ -59,24 +69,18 @@ def run(
     ] = None,
     ranks: Annotated[int, typer.Option(help="Training processes.", min=1)] = 1,
     directory: Directory = DEFAULT_DIRECTORY,
-    checkpoints: Annotated[
-        Path | None, typer.Option(help="Folder for checkpoints. Default: in the run's folder.")
-    ] = None,
-    checkpoint_every: Annotated[
-        int, typer.Option(help="Steps between checkpoints, a multiple of --snapshot-every; 0: only at the end.", min=0)
-    ] = 100,
-    checkpoint_every_minutes: Annotated[
-        float, typer.Option(help="Minutes after which a checkpoint is taken if none was; 0: only by steps.", min=0)
-    ] = 0.0,
-    snapshot_every: Annotated[int, typer.Option(help="Steps between snapshots in memory; 0: none.", min=0)] = 10,
-    keep: Annotated[int, typer.Option(help="Checkpoints to keep.", min=1)] = 3,
+    checkpoints: Checkpoints = None,
+    checkpoint_every: CheckpointEvery = 100,
+    checkpoint_every_minutes: CheckpointEveryMinutes = 0.0,
+    checkpoint_full_every: Annotated[
+        int, typer.Option(help="Every so many checkpoints a full one, differences to it between; 1: all full.", min=1)
+    ] = 8,
+    snapshot_every: SnapshotEvery = 10,
+    keep: Keep = 3,
     preemption_grace_s: PreemptionGrace = DEFAULT_PREEMPTION_GRACE_S,
-    preset: Annotated[
-        PresetName, typer.Option(help="Shortest silence that is judged: fast 1 s, default 5 s, patient 60 s.")
-    ] = PresetName.DEFAULT,
-    mode: Annotated[
-        ModeName, typer.Option(help="observe: verdicts, evidence and metrics; act: and restarts.")
-    ] = ModeName.ACT,
+    preset: Preset = PresetName.DEFAULT,
+    mode: Mode = ModeName.ACT,
+    allow_faults: AllowFaults = False,
     redis: Redis = None,
     redis_password_file: RedisPasswordFile = None,
     shm_directory: ShmDirectory = DEFAULT_SHM_DIRECTORY,
@@ -106,11 +110,13 @@ def run(
         checkpoint_directory=checkpoints,
         checkpoint_every=checkpoint_every,
         checkpoint_every_minutes=checkpoint_every_minutes,
+        checkpoint_full_every=checkpoint_full_every,
         snapshot_every=snapshot_every,
         checkpoints_kept=keep,
         preemption_grace_s=preemption_grace_s,
-        mode=_MODES[mode],
-        preset=_PRESETS[preset],
+        mode=MODES[mode],
+        preset=PRESETS[preset],
+        faults_allowed=allow_faults,
         redis_url=redis,
         redis_password_file=redis_password_file,
         shm_directory=shm_directory,

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from holdfast_daemon.core import checkpoint_orders, incidents, observed
+from holdfast_daemon.core import checkpoint_orders, incidents, injection, observed
 from holdfast_daemon.core.death import is_clean
 from holdfast_daemon.core.kinds import HANGS
 from holdfast_daemon.core.model import Observation
@@ -65,6 +65,8 @@ def _event(turn: Turn, event: store.Event) -> None:
         case "evidence_captured":
             _stacks(turn, event.evidence_captured)
             _evidence(turn, event.node, event.evidence_captured)
+        case "fault_injected":
+            injection.absorb(turn, event)
         case "command_refused":
             totals = turn.state.totals
             turn.update(totals=dataclasses.replace(totals, refused_commands=totals.refused_commands + 1))

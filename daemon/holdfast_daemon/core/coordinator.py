@@ -2,13 +2,14 @@
 
 from contextlib import nullcontext
 
-from holdfast_daemon.core import absorb, checkpoint_orders, leaving, lifecycle
+from holdfast_daemon.core import absorb, checkpoint_orders, injection, leaving, lifecycle
 from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_daemon.core.ending import ENDED, finish
 from holdfast_daemon.core.model import (
     Action,
     CheckpointRequest,
     CoreState,
+    FaultRequest,
     Observation,
     Request,
     StopRequest,
@@ -57,3 +58,5 @@ def _serve(turn: Turn, request: Request) -> None:
                 finish(turn, store.RUN_PHASE_FAILED, "stopped by an operator")
         case CheckpointRequest():
             checkpoint_orders.serve(turn)
+        case FaultRequest(fault=fault):
+            injection.serve(turn, fault)

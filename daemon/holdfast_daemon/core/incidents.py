@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from holdfast_daemon.core import injection
 from holdfast_daemon.core.model import SaveIncident
 from holdfast_daemon.core.turn import Turn
 from holdfast_daemon.core.words import kind_name
@@ -95,6 +96,7 @@ def _new(
         state=state,
     )
     turn.update(totals=turn.state.totals.count("incidents", kind))
+    injection.tell(turn, incident)
     save(turn, incident)
     return incident
 

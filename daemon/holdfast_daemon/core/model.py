@@ -184,6 +184,11 @@ class CoreState:
     """Summaries that not all nodes have sent yet, merged so far."""
 
     @property
+    def members(self) -> Mapping[str, store.NodeState]:
+        """The nodes that the run is on, of those heard of: neither spares nor nodes that were replaced."""
+        return {name: self.nodes[name] for name in self.record.nodes if name in self.nodes}
+
+    @property
     def observes(self) -> bool:
         """Whether somebody else launches the ranks."""
         return not self.spec.ranks_per_node

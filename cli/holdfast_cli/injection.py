@@ -1,0 +1,91 @@
+"""Ordering faults of a daemon: one, or many at random."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from rich import box
+from rich.table import Table
+
+from holdfast_cli.control import ControlClient, ControlError
+from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.local_run import has_ended
+from holdfast_hooks.faults import CATALOGUE, Fault, check, random_faults
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING
+
+_LOOK_S = 0.1
+
+
+def order(client: ControlClient, fault: Fault) -> None:
+    """Have a fault injected. Raises ConfigurationError if it makes no sense, ControlError if it is refused."""
+    try:
+        check(fault)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    client.inject_fault(fault.to_message())
+
+
+def fault_table() -> Table:
+    """Return the catalogue for people."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("kind", "what happens to the rank", "takes", "verdict to expect"):
+        table.add_column(column)
+    for name, kind in CATALOGUE.items():
+        options = ", ".join(f"--{setting.removesuffix('_s')}" for setting in kind.takes)
+        table.add_row(name, kind.what, options, kind.verdict)
+    return table
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomInjection:
+    """Faults at random steps, each ordered when the run comes to its step and trains."""
+
+    rate_per_step: float
+    kinds: tuple[str, ...]
+    ranks: tuple[int, ...]
+    """Empty: all of the run."""
+    seed: int
+    steps: int
+
+    def carry_out(self, client: ControlClient, tell: Callable[[str], None]) -> None:
+        """Go on for ``steps``, or until the run has ended; ``tell`` gets a line for each fault.
+
+        Raises ConfigurationError for settings that make no sense, ControlError if a fault is refused.
+        """
+        status = client.status()
+        for fault in self._faults(status):
+            if not self._order(client, fault):
+                return
+            tell(f"{fault.kind} is ordered for rank {fault.rank} in step {fault.step}")
+
+    def _faults(self, status: RunStatus) -> Iterator[Fault]:
+        first = status.newest_step + 1
+        try:
+            faults = random_faults(
+                rate_per_step=self.rate_per_step,
+                kinds=self.kinds,
+                ranks=self.ranks or tuple(rank.rank for rank in status.ranks),
+                seed=self.seed,
+                first_step=first,
+            )
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        for fault in faults:
+            if fault.step >= first + self.steps:
+                return
+            yield fault
+
+    def _order(self, client: ControlClient, fault: Fault) -> bool:
+        """Order a fault as soon as the run is at its step; False if the run ends before."""
+        while not has_ended(status := client.status()):
+            if status.phase == RUN_PHASE_RUNNING and status.newest_step + 1 >= fault.step:
+                try:
+                    order(client, replace(fault, step=-1))
+                except ControlError:
+                    if client.status().phase == RUN_PHASE_RUNNING:
+                        raise
+                else:
+                    return True
+            time.sleep(_LOOK_S)
+        return False

@@ -1,0 +1,60 @@
+"""Faults injected on purpose: ordered, counted, and told in the incident that they lead to."""
+
+from holdfast_daemon.core.model import CoreState, Send, ranks_of
+from holdfast_daemon.core.turn import Turn
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.fault_pb2 import Fault
+
+_PHASES = (store.RUN_PHASE_STARTING, store.RUN_PHASE_RUNNING)
+
+
+def refusal(state: CoreState, fault: Fault) -> str:
+    """Return why a fault is not injected now, or "" if it is."""
+    if not state.spec.injection_allowed:
+        return "this run allows no faults: start it with --allow-faults"
+    if state.record.phase not in _PHASES:
+        phase = store.RunPhase.Name(state.record.phase).removeprefix("RUN_PHASE_").lower()
+        return f"the run is {phase}, not running: try again when it is"
+    if not _node_of(state, fault.rank):
+        alive = sorted(number for number, rank in _ranks(state).items() if not rank.HasField("exit"))
+        return f"there is no rank {fault.rank} that is alive: name one of {', '.join(map(str, alive)) or 'none'}"
+    return ""
+
+
+def serve(turn: Turn, fault: Fault) -> None:
+    """Order a fault of the node that has its rank. Once only: a lost order harms nobody."""
+    if not refusal(turn.state, fault):
+        command = store.NodeCommand(generation=turn.record.generation, inject_fault=fault)
+        turn.actions.append(Send(_node_of(turn.state, fault.rank), command))
+
+
+def absorb(turn: Turn, event: store.Event) -> None:
+    """Count a fault that a rank has accepted."""
+    turn.update(
+        totals=turn.state.totals.count("faults", event.fault_injected.fault.kind),
+        untold_faults=(*turn.state.untold_faults, event),
+    )
+
+
+def tell(turn: Turn, incident: store.Incident) -> None:
+    """Say at the beginning of an incident's story what was injected before it in its generation."""
+    for event in turn.state.untold_faults:
+        if event.generation == incident.generation:
+            injected = event.fault_injected
+            what = f"{injected.fault.kind} was injected into rank {injected.fault.rank} in step {injected.step}"
+            incident.actions.add(unix_s=event.unix_s, what=what)
+    turn.update(untold_faults=())
+
+
+def _ranks(state: CoreState) -> dict[int, store.RankState]:
+    return ranks_of(state.nodes, state.record.generation)
+
+
+def _node_of(state: CoreState, number: int) -> str:
+    """Return the node on which a rank of this generation lives, or "" if none does."""
+    for name, node in state.nodes.items():
+        if node.generation == state.record.generation and name in state.record.nodes:
+            for rank in node.ranks:
+                if rank.rank == number and not rank.HasField("exit"):
+                    return name
+    return ""

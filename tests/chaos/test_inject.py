@@ -1,0 +1,45 @@
+"""A fault's whole way: command line, daemon, agent, rank, and what is said of it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+from holdfast_cli.run_record import find_record
+from holdfast_proto.v1.store_pb2 import VERDICT_KIND_DEAD_RANK
+from tests.chaos.conftest import Runs, finish, until, until_step
+
+
+def holdfast(runs: Runs, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "holdfast_cli", *arguments, "--directory", str(runs.folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_an_ordered_fault_strikes_its_rank_is_told_and_overcome(runs: Runs, undisturbed: Path) -> None:
+    with runs.run("injected", faults_allowed=True) as local:
+        until_step(local, 4)
+        ordered = holdfast(runs, "inject", "kill", "--rank", "3", "--phase", "optimizer", "--run", "injected")
+        assert (ordered.returncode, ordered.stderr) == (0, "")
+        until(local, lambda status: status.incidents == 1)
+        status = json.loads(holdfast(runs, "status", "--json", "--run", "injected").stdout)
+        first = status["newest_incident"]["actions"][0]["what"]
+        assert first.startswith("kill was injected into rank 3 in step ")
+        page = find_record(runs.folder, "injected").components["daemon"]
+        with urlopen(f"http://127.0.0.1:{page['metrics_port']}/metrics") as metrics:
+            assert 'holdfast_faults_injected_total{kind="kill",run="injected"} 1.0' in metrics.read().decode()
+        finish(local, undisturbed, runs, "injected")
+        [incident] = local.incidents()
+    assert incident.verdict.kind == VERDICT_KIND_DEAD_RANK
+    assert list(incident.verdict.culprits) == [3]
+    assert "SIGKILL" in incident.verdict.message
+
+
+def test_a_run_that_allows_no_faults_refuses_them_in_one_line(runs: Runs) -> None:
+    with runs.run("protected") as local:
+        until_step(local, 1)
+        refused = holdfast(runs, "inject", "kill", "--rank", "0", "--run", "protected")
+        assert refused.returncode == 1
+        assert "start it with --allow-faults" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+        assert not local.status().incidents

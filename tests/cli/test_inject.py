@@ -1,0 +1,92 @@
+import itertools
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from holdfast_cli.control import ControlClient, ControlError
+from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.injection import RandomInjection
+from holdfast_cli.main import app
+from holdfast_hooks.faults import CATALOGUE
+from holdfast_proto.v1.control_pb2 import RankView, RunStatus
+from holdfast_proto.v1.fault_pb2 import Fault
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_RUNNING, RUN_PHASE_STOPPING
+
+
+def inject(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["inject", *arguments], env={"COLUMNS": "200"})
+
+
+def test_the_list_names_every_kind_and_what_to_expect() -> None:
+    output = inject("--list").output
+    for name, kind in CATALOGUE.items():
+        assert name in output
+        assert kind.what in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((), "holdfast inject --list"),
+        (("kill", "--random"), "or --random"),
+        (("kill",), "--rank is missing"),
+        (("kil", "--rank", "0"), "no fault is called 'kil'"),
+        (("slow", "--rank", "0", "--factor", "0.5"), "factor above 1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, arguments: tuple[str, ...], reason: str) -> None:
+    result = inject(*arguments, "--control", str(tmp_path / "none.sock"))
+    assert result.exit_code == 78
+    assert reason in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+class Daemon(ControlClient):
+    """Of a run that completes a step whenever it is asked, stops for a while at step 20 and ends at 100."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("none.sock"), "run")
+        self._step = itertools.count()
+        self.newest = -1
+        self.ordered: list[tuple[int, Fault]] = []
+
+    def status(self) -> RunStatus:
+        self.newest = next(self._step)
+        phase = RUN_PHASE_STOPPING if 20 <= self.newest < 40 else RUN_PHASE_RUNNING
+        phase = RUN_PHASE_FINISHED if self.newest >= 100 else phase
+        return RunStatus(newest_step=self.newest, phase=phase, ranks=[RankView(rank=rank) for rank in range(4)])
+
+    def inject_fault(self, fault: Fault) -> None:
+        if 20 <= self.newest + 1 < 40:
+            raise ControlError("it stops just now", unreachable=False)
+        self.ordered.append((self.newest, fault))
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    monkeypatch.setattr("holdfast_cli.injection._LOOK_S", 0.0)
+    return Daemon()
+
+
+def test_random_faults_are_ordered_when_the_run_is_at_their_steps_and_trains(daemon: Daemon) -> None:
+    lines: list[str] = []
+    injection = RandomInjection(rate_per_step=0.2, kinds=("kill", "stop"), ranks=(1, 2), seed=4, steps=1000)
+    injection.carry_out(daemon, lines.append)
+    assert len(lines) == len(daemon.ordered) > 5
+    for line, (newest, fault) in zip(lines, daemon.ordered, strict=True):
+        assert newest + 1 >= int(line.rsplit(maxsplit=1)[1])
+        assert fault.step == -1
+        assert fault.rank in (1, 2)
+        assert not 20 <= newest < 40
+
+
+def test_random_faults_are_over_after_so_many_steps(daemon: Daemon) -> None:
+    injection = RandomInjection(rate_per_step=1.0, kinds=("kill",), ranks=(), seed=0, steps=5)
+    injection.carry_out(daemon, lambda line: None)
+    assert len(daemon.ordered) == 5
+
+
+def test_a_rate_that_makes_no_sense_is_a_setting_to_correct(daemon: Daemon) -> None:
+    with pytest.raises(ConfigurationError, match="rate_per_step"):
+        RandomInjection(rate_per_step=2.0, kinds=("kill",), ranks=(), seed=0, steps=5).carry_out(daemon, print)

@@ -1,0 +1,129 @@
+"""Every kind of fault by name: what it does, what it takes, what verdict to expect."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast_hooks.faults import calls, clock, corruption, process, slow, stuck
+from holdfast_hooks.faults.effect import Strike
+from holdfast_hooks.faults.fault import Fault
+from holdfast_hooks.phases import Phase
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of fault."""
+
+    strike: Strike
+    what: str
+    """What happens to the rank."""
+    verdict: str
+    """What Holdfast is expected to say."""
+    takes: tuple[str, ...] = ()
+    """Of ``duration_s``, ``factor`` and ``seed``; the others must not be given."""
+    phase: Phase | None = None
+    """Where it strikes if the fault does not say."""
+    needs_model: bool = False
+    """The state given to ``attach`` must hold a module."""
+
+
+_FOR_A_WHILE = ("duration_s",)
+
+CATALOGUE: Mapping[str, Kind] = {
+    "kill": Kind(strike=process.kill, what="SIGKILL", verdict="dead rank"),
+    "segfault": Kind(strike=process.segfault, what="reads address 0", verdict="dead rank"),
+    "stop": Kind(strike=process.stop, what="SIGSTOP: stands still", verdict="hung collective: stopped"),
+    "out-of-memory": Kind(
+        strike=process.out_of_memory, what="allocates until it fails, below a lowered limit", verdict="dead rank"
+    ),
+    "exception": Kind(strike=process.raise_exception, what="raises RuntimeError", verdict="dead rank"),
+    "exit-0": Kind(strike=process.exit_0, what="leaves too early, with exit code 0", verdict="dead rank"),
+    "infinite-loop": Kind(
+        strike=stuck.infinite_loop, takes=_FOR_A_WHILE, what="computes for ever", verdict="hung collective: user code"
+    ),
+    "gil-held": Kind(
+        strike=stuck.gil_held,
+        takes=_FOR_A_WHILE,
+        what="waits in C and holds the interpreter's lock",
+        verdict="hung collective: GIL held",
+    ),
+    "deadlock": Kind(
+        strike=stuck.deadlock,
+        takes=_FOR_A_WHILE,
+        what="waits for a lock that another thread holds",
+        verdict="hung collective: lock",
+    ),
+    "data-stall": Kind(
+        strike=stuck.data_stall,
+        takes=_FOR_A_WHILE,
+        phase=Phase.DATA,
+        what="waits for a batch that does not come",
+        verdict="data stall",
+    ),
+    "frozen-disk": Kind(
+        strike=stuck.frozen_disk,
+        takes=_FOR_A_WHILE,
+        what="reads from a file that does not answer",
+        verdict="hung collective: system call",
+    ),
+    "slow": Kind(
+        strike=slow.Slow,
+        takes=("factor", "duration_s"),
+        what="each forward and backward pass takes factor times as long",
+        verdict="straggler",
+    ),
+    "skipped-collective": Kind(
+        strike=calls.Skipped, what="leaves one collective out", verdict="hung collective or mismatched order"
+    ),
+    "extra-collective": Kind(
+        strike=calls.Extra, what="makes one collective twice", verdict="hung collective or mismatched order"
+    ),
+    "wrong-shape": Kind(
+        strike=calls.WrongShape, what="one collective on longer tensors", verdict="dead rank or mismatched order"
+    ),
+    "wrong-order": Kind(
+        strike=calls.WrongOrder, what="swaps two collectives of two groups", verdict="mismatched order"
+    ),
+    "lost-message": Kind(
+        strike=calls.LostMessage,
+        what="a point-to-point message is never sent",
+        verdict="hung collective or transport",
+    ),
+    "nan-gradient": Kind(
+        strike=corruption.NanGradient,
+        takes=("seed",),
+        needs_model=True,
+        what="a NaN in its own gradient, before any reduction",
+        verdict="non-finite numbers",
+    ),
+    "bit-flip": Kind(
+        strike=corruption.flip_bit,
+        takes=("seed",),
+        needs_model=True,
+        what="one bit of one weight, as this rank holds it",
+        verdict="silent corruption",
+    ),
+    "clock-jump": Kind(
+        strike=clock.ClockJump,
+        takes=_FOR_A_WHILE,
+        what="its wall clock jumps by the duration, back if that is negative",
+        verdict="none",
+    ),
+}
+
+
+def check(fault: Fault) -> Kind:
+    """Return the kind of ``fault``. Raises ValueError, one line that names the setting, if it makes no sense."""
+    kind = CATALOGUE.get(fault.kind)
+    if kind is None:
+        raise ValueError(f"no fault is called {fault.kind!r}: `holdfast inject --list` names them all")
+    for setting in ("duration_s", "factor", "seed"):
+        if getattr(fault, setting) and setting not in kind.takes:
+            raise ValueError(f"{fault.kind} takes no {setting}: leave it out")
+    if fault.kind == "clock-jump":
+        if not fault.duration_s:
+            raise ValueError("clock-jump needs a duration_s: seconds by which the clock jumps, back if negative")
+    elif fault.duration_s < 0:
+        raise ValueError(f"duration_s {fault.duration_s:g}: use 0 (for good) or more")
+    if fault.kind == "slow" and fault.factor <= 1:
+        raise ValueError(f"slow needs a factor above 1, not {fault.factor:g}")
+    return kind

@@ -1,0 +1,83 @@
+"""Faults of numbers: training goes on, and what it computes is wrong."""
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from holdfast_hooks.faults.effect import Site
+from holdfast_hooks.faults.fault import Fault
+from holdfast_hooks.sharding import is_dtensor
+
+if TYPE_CHECKING:
+    import torch
+
+
+class NanGradient:
+    """Puts one NaN into the gradient at the output of a block, so before anything is summed over ranks.
+
+    The module is drawn by ``seed``. It strikes once, in the first backward pass that comes by.
+    """
+
+    def __init__(self, fault: Fault, site: Site) -> None:
+        modules = [module for module in site.modules() if _learns(module)]
+        self._forward_hook: Any = random.Random(fault.seed).choice(modules).register_forward_hook(self._output)
+        self._done = False
+
+    def moment(self, step: int, phase: int) -> bool:
+        """Over once there is a NaN."""
+        if self._done:
+            self.end()
+        return self._done
+
+    def end(self) -> None:
+        """Harm no later pass."""
+        self._forward_hook.remove()
+
+    def _output(self, _: "torch.nn.Module", __: Any, output: Any) -> None:
+        # Inside of the module's own backward hooks: to them, this module makes the NaN.
+        first = output[0] if isinstance(output, (tuple, list)) and output else output
+        if getattr(first, "requires_grad", False) and not self._done:
+            first.register_hook(self._poison)
+
+    def _poison(self, gradient: "torch.Tensor") -> "torch.Tensor | None":
+        if self._done:
+            return None
+        self._done = True
+        poisoned = gradient.clone()
+        local(poisoned).view(-1)[0] = float("nan")
+        return poisoned
+
+
+def flip_bit(fault: Fault, site: Site) -> None:
+    """Flip one bit of one element of one weight, as this rank holds it. ``seed`` chooses all three."""
+    import torch
+
+    whole_number = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    weights = [
+        weight
+        for module in site.modules()
+        for parameter in module.parameters(recurse=False)
+        if (weight := local(parameter.detach())).numel() and weight.is_floating_point()
+    ]
+    chance = random.Random(fault.seed)
+    weight = chance.choice(weights)
+    bits = weight.view(whole_number[weight.element_size()])
+    place = tuple(chance.randrange(length) for length in weight.shape)
+    bit = chance.randrange(8 * weight.element_size())
+    top = 8 * weight.element_size() - 1
+    # The top bit of a signed number has a negative value.
+    mask = -(1 << bit) if bit == top and bits.dtype is not torch.uint8 else 1 << bit
+    bits[place] ^= mask
+
+
+def local(tensor: "torch.Tensor") -> "torch.Tensor":
+    """Return this rank's part, which shares the memory."""
+    import torch
+
+    if not is_dtensor(tensor):
+        return tensor
+    with torch.no_grad():
+        return tensor.to_local()
+
+
+def _learns(module: "torch.nn.Module") -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters(recurse=False))

@@ -1,0 +1,52 @@
+"""What is to happen to which rank, and when."""
+
+from dataclasses import dataclass
+
+from holdfast_hooks.phases import Phase
+from holdfast_proto.v1 import fault_pb2
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault of one rank. See the catalogue for what ``duration_s``, ``factor`` and ``seed`` mean to each kind."""
+
+    kind: str
+    """Its name in the catalogue."""
+    rank: int = 0
+    step: int = -1
+    """Strikes in this step, or in the first after it that enters ``phase``; -1: at once."""
+    phase: Phase | None = None
+    """Strikes as soon as the rank enters this phase; None: as the step begins, or where the kind says."""
+    duration_s: float = 0.0
+    """0: for good."""
+    factor: float = 0.0
+    seed: int = 0
+
+    def is_due(self, step: int, phase: int) -> bool:
+        """Whether a rank that has just come to this step and phase is to be struck."""
+        return step >= self.step and (self.phase is None or phase == self.phase)
+
+    @classmethod
+    def from_message(cls, message: fault_pb2.Fault) -> "Fault":
+        """Return the fault that an order names. Raises ValueError for a phase that this version does not know."""
+        return cls(
+            kind=message.kind,
+            rank=message.rank,
+            step=message.step,
+            phase=Phase(message.phase) if message.phase else None,
+            duration_s=message.duration_s,
+            factor=message.factor,
+            seed=message.seed,
+        )
+
+    def to_message(self) -> fault_pb2.Fault:
+        """Return the order to inject this fault."""
+        return fault_pb2.Fault(
+            kind=self.kind,
+            rank=self.rank,
+            step=self.step,
+            phase=self.phase or 0,  # type: ignore[arg-type]
+            duration_s=self.duration_s,
+            factor=self.factor,
+            seed=self.seed,
+        )

@@ -1,0 +1,109 @@
+"""Lies in wait for the training thread and strikes."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from holdfast_hooks.faults.catalogue import CATALOGUE, check
+from holdfast_hooks.faults.effect import Effect, Site
+from holdfast_hooks.faults.fault import Fault
+from holdfast_hooks.identity import Identity
+
+if TYPE_CHECKING:
+    from holdfast_hooks.hooks import Hooks
+
+
+class Injector:
+    """The faults of one rank. :meth:`arm` may be called from any thread; all else happens on the training thread.
+
+    While a fault is armed or has an effect that lasts, the timeline tells its moments here first. At all other
+    times nothing is in the training thread's way.
+    """
+
+    def __init__(self, site: Site, rank: int) -> None:
+        self.rank = rank
+        self.struck: list[Fault] = []
+        """Oldest first."""
+        self._site = site
+        self._lock = threading.Lock()
+        self._waiting: list[Fault] = []
+        self._effects: list[Effect] = []
+        self._told: Callable[[int, int, int], None] | None = None
+        """Whom the timeline would tell; None while that is whom it tells."""
+
+    @classmethod
+    def into(cls, hooks: "Hooks") -> "Injector":
+        """Return an injector for a process that has called ``attach``, whether or not an agent has started it."""
+        return cls(Site(hooks._timeline, hooks._state), Identity.from_environment().rank)
+
+    def arm(self, *faults: Fault) -> None:
+        """Have faults strike, each when it is due; those of other ranks are left out.
+
+        Raises ValueError, and arms none, if one of them makes no sense here or comes too late.
+        """
+        self.lie_in_wait(self.accept(*faults))
+
+    def accept(self, *faults: Fault) -> list[Fault]:
+        """Return what :meth:`arm` would arm, or raise as it does."""
+        mine = []
+        for fault in faults:
+            kind = check(fault)
+            if fault.rank == self.rank:
+                self._check_here(fault)
+                mine.append(replace(fault, phase=fault.phase or kind.phase))
+        return mine
+
+    def lie_in_wait(self, accepted: list[Fault]) -> None:
+        """Arm what :meth:`accept` has returned."""
+        with self._lock:
+            self._waiting += accepted
+            if self._waiting and self._told is None:
+                self._told = self._site.timeline.intercept(self._moment)
+
+    def disarm(self) -> None:
+        """Forget what has not struck, and end what lasts (training thread)."""
+        with self._lock:
+            self._waiting.clear()
+        while self._effects:
+            self._effects.pop().end()
+        self._withdraw()
+
+    def _check_here(self, fault: Fault) -> None:
+        if 0 <= fault.step <= self._site.timeline.boundary:
+            raise ValueError(
+                f"step {fault.step} has already ended: name a later one, or leave it out to strike at once"
+            )
+        if CATALOGUE[fault.kind].needs_model and next(self._site.modules(), None) is None:
+            raise ValueError(f"{fault.kind} needs a torch module in the state that this rank gave to attach()")
+
+    def _moment(self, step: int, phase: int, unix_ns: int) -> None:
+        told = self._told
+        if told is not None:
+            told(step, phase, unix_ns)  # first, so that the black box knows where the rank was struck
+        self._effects = [effect for effect in self._effects if not effect.moment(step, phase)]
+        try:
+            while (fault := self._next_due(step, phase)) is not None:
+                self._strike(fault)
+        finally:
+            self._withdraw()
+
+    def _next_due(self, step: int, phase: int) -> Fault | None:
+        with self._lock:
+            due = next((fault for fault in self._waiting if fault.is_due(step, phase)), None)
+            if due is not None:
+                self._waiting.remove(due)
+            return due
+
+    def _strike(self, fault: Fault) -> None:
+        self.struck.append(fault)
+        effect = CATALOGUE[fault.kind].strike(fault, self._site)
+        if effect is not None:
+            self._effects.append(effect)
+
+    def _withdraw(self) -> None:
+        """Get out of the way if nothing is left to do."""
+        with self._lock:
+            if self._told is not None and not self._waiting and not self._effects:
+                self._site.timeline.intercept(self._told)
+                self._told = None
