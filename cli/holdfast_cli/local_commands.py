@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from holdfast_cli.local_run_options import LocalRunOptions
 from holdfast_cli.run_paths import RunPaths
 
 HOLDFAST = (sys.executable, "-P", "-m", "holdfast_cli")
@@ -20,15 +21,16 @@ def daemon_command(paths: RunPaths, store: list[str]) -> list[str]:
     return [*HOLDFAST, "daemon", *_flatten(arguments), *store]
 
 
-def agent_command(paths: RunPaths, run: str, store: list[str], preemption_grace_s: float) -> list[str]:
-    """Return the argv of the agent of ``run``."""
+def agent_command(paths: RunPaths, options: LocalRunOptions, store: list[str]) -> list[str]:
+    """Return the argv of the agent of a run."""
     arguments: dict[str, Path | str] = {
-        "--run": run,
+        "--run": options.run,
         "--node": paths.node,
         "--directory": paths.directory,
         "--runtime-directory": paths.runtime,
         "--shm-directory": paths.memory,
-        "--preemption-grace-s": f"{preemption_grace_s:g}",
+        "--preemption-grace-s": f"{options.preemption_grace_s:g}",
+        "--checkpoint-full-every": str(options.checkpoint_full_every),
     }
     return [*HOLDFAST, "agent", *_flatten(arguments), *store]
 

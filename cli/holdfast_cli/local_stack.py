@@ -59,7 +59,7 @@ class LocalStack:
         self._publish(spec)
         store = local_commands.store_arguments(self.store_url, options.redis_password_file)
         self._add("daemon", local_commands.daemon_command(paths, store))
-        agent = local_commands.agent_command(paths, options.run, store, options.preemption_grace_s)
+        agent = local_commands.agent_command(paths, options, store)
         self._add("agent", agent, is_agent_done, signal.SIGINT)  # SIGTERM would have it wait for a last checkpoint
         for name in ("daemon", "agent"):
             self._wait_until(partial(self._has_served, name), f"the {name} does not come up", name)
@@ -165,4 +165,4 @@ class LocalStack:
 
 def _threads(ranks: int) -> dict[str, str]:
     """As torchrun: unless told otherwise, several ranks on one machine do not each take all its cores."""
-    return {} if ranks == 1 or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
+    return {} if ranks <= 1 or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}

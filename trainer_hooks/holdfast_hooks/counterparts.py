@@ -16,7 +16,7 @@ class Counterparts:
 
     def __init__(self, state: Mapping[str, Stateful], live: Image) -> None:
         self._parts = {part.name: part for part in live.parts}
-        self._parameters = {name: parameters for name, value in state.items() if (parameters := _parameters(value))}
+        self._parameters = {name: parameters for name, value in state.items() if (parameters := parameters_of(value))}
 
     def part(self, name: str) -> Part | None:
         """Return the live tensor of this name."""
@@ -41,7 +41,7 @@ class Counterparts:
         return place_in_owner != "state" or owner not in self._parameters or key in self._parameters[owner]
 
 
-def _parameters(stateful: object) -> "dict[str, torch.Tensor]":
+def parameters_of(stateful: object) -> "dict[str, torch.Tensor]":
     """Return an optimizer's parameters by the keys of its state; empty for anything else."""
     if isinstance(stateful, ByName):
         return stateful.parameters

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast_hooks.device_copies import DeviceCopy
 from holdfast_hooks.sharding import is_dtensor, writer_of
 from holdfast_hooks.state import Image, Part
+from holdfast_hooks.unchanged import is_unchanged
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, align
 
 if TYPE_CHECKING:
@@ -89,13 +91,25 @@ class SlotTensors:
     """The tensors' places in one mapped slot, ready to be copied to."""
 
     def __init__(self, slot: Slot, entries: Sequence[TensorEntry]) -> None:
+        self.unchanged_bytes = 0
+        """Of tensors that the last :meth:`copy` found in place."""
         self._places = [place(slot, entry) for entry in entries]
 
-    def copy(self, parts: Iterable[Part]) -> None:
-        """Copy every part to its place: all that the training thread waits for."""
+    def copy(self, parts: Iterable[Part]) -> list[DeviceCopy]:
+        """Copy what is in host memory to its place, unless it lies there already; return what is left to copy."""
+        self.unchanged_bytes = 0
+        left: list[DeviceCopy] = []
         for destination, part in zip(self._places, parts, strict=True):
-            if destination is not None:
-                destination.copy_(part.local.detach())
+            if destination is None:
+                continue
+            source = part.local.detach()
+            if source.device.type != "cpu":
+                left.append(DeviceCopy(destination, part))
+            elif is_unchanged(destination, source):
+                self.unchanged_bytes += destination.nbytes
+            else:
+                destination.copy_(source)
+        return left
 
 
 def place(slot: Slot, entry: TensorEntry) -> "torch.Tensor | None":

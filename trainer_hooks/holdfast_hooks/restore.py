@@ -9,7 +9,7 @@ from holdfast_hooks.counterparts import Counterparts
 from holdfast_hooks.fit import check_names, difference, differences, refusal
 from holdfast_hooks.layout import place
 from holdfast_hooks.sharding import distribute_like, is_dtensor
-from holdfast_hooks.state import Image, Stateful, decode_state, encode_state
+from holdfast_hooks.state import Image, Part, Stateful, decode_state, encode_state
 from holdfast_proto.snapshot import Slot, SnapshotError, TensorEntry
 
 if TYPE_CHECKING:
@@ -30,8 +30,10 @@ def restore(path: Path, state: Mapping[str, Stateful], *, rank: int) -> int:
             raise SnapshotError(f"{path}: holds the state of rank {header.rank}, not of rank {rank}")
         if found := differences(meta.tensors, live):
             raise refusal(found)
-        reader = _Reader(slot, meta.tensors, Counterparts(state, live))
-        saved = decode_state(meta.tree, reader.read)
+        targets = _Targets(meta.tensors, Counterparts(state, live))
+        saved = decode_state(meta.tree, targets.take)
+        check_names(saved, state)
+        targets.fill(slot)
     load(state, saved, live_states)
     return header.step
 
@@ -62,41 +64,58 @@ def load(state: Mapping[str, Stateful], saved: dict[str, Any], live_states: Mapp
     random_states.restore(saved[random_states.KEY])
 
 
-class _Reader:
-    def __init__(self, slot: Slot, entries: tuple[TensorEntry, ...], counterparts: Counterparts) -> None:
-        self._slot = slot
+class _Targets:
+    """Memory for the tensors of a snapshot: the live ones' own, so that nothing is copied twice, else new."""
+
+    def __init__(self, entries: tuple[TensorEntry, ...], counterparts: Counterparts) -> None:
         self._entries = entries
         self._counterparts = counterparts
+        self._taken: list[tuple[TensorEntry, torch.Tensor]] = []
 
-    def read(self, kind: str, index: int) -> Any:
+    def take(self, kind: str, index: int) -> Any:
+        """Return what the owner of an entry is to be given; it is not filled yet. Raises ConfigurationError."""
         entry = self._entries[index]
-        local = _clone(self._slot, entry)
         if kind == "array":
-            return local.numpy()
+            return self._note(entry, _new(entry)).numpy()
         if kind == "dtensor":
-            return self._distribute(local, entry)
+            return self._take_part(entry)
         live = self._counterparts.part(entry.name)
         if live is None:
-            return local
+            return self._note(entry, _new(entry))
         if is_dtensor(live.source):
             raise refusal([difference(entry.name, "a tensor of one rank", "one that is spread over ranks")])
-        return local.to(live.local.device)
+        return self._note(entry, live.local.detach() if _is_own(live) else _new(entry, live.local.device))
 
-    def _distribute(self, local: "torch.Tensor", entry: TensorEntry) -> "torch.Tensor":
+    def _take_part(self, entry: TensorEntry) -> "torch.Tensor":
         like = self._counterparts.sharded_like(entry.name)
         if not is_dtensor(like) or tuple(like.shape) != entry.global_shape:
             part = f"a part of {entry.global_shape}"
             raise refusal([difference(entry.name, part, "no tensor that is spread like it")])
-        return distribute_like(local.to(like.device), like)
+        live = self._counterparts.part(entry.name)
+        local = live.local.detach() if live is not None and _is_own(live) else _new(entry, like.device)
+        return distribute_like(self._note(entry, local), like)
+
+    def _note(self, entry: TensorEntry, target: "torch.Tensor") -> "torch.Tensor":
+        self._taken.append((entry, target))
+        return target
+
+    def fill(self, slot: Slot) -> None:
+        """Copy all that were taken from the slot."""
+        for entry, target in self._taken:
+            stored = place(slot, entry)
+            if stored is not None:
+                target.copy_(stored)
 
 
-def _clone(slot: Slot, entry: TensorEntry) -> "torch.Tensor":
-    stored = place(slot, entry)
-    if stored is not None:
-        return stored.clone()
+def _is_own(live: Part) -> bool:
+    """Whether every element of a live tensor has a place of its own, in order."""
+    return live.local.is_contiguous()
+
+
+def _new(entry: TensorEntry, device: "torch.device | str" = "cpu") -> "torch.Tensor":
     import torch
 
-    return torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+    return torch.empty(entry.shape, dtype=getattr(torch, entry.dtype), device=device)
 
 
 def _with_metadata(saved: Any, live: Any) -> Any:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_hooks.once import OnceLog
+from holdfast_hooks.slot_memory import make_ready
 from holdfast_proto.snapshot import Slot, SnapshotError
 from holdfast_proto.v1.session_pb2 import SlotGrant
 
@@ -61,6 +62,8 @@ class SlotDesk:
             files = _identify(grant.paths)
             if self.grant is None or self.grant.files != files:
                 self.grant = Grant(tuple(Slot(Path(path)) for path in grant.paths), grant.on_disk, files)
+                if not grant.on_disk:
+                    make_ready(self.grant.slots, self._once)
             self.refusal = ""
         except (OSError, SnapshotError) as error:
             self._once.warn("granted snapshot slots cannot be opened", error)

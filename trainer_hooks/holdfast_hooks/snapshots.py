@@ -1,10 +1,12 @@
 """Copying the state into a slot at the end of a step. Training thread only."""
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast_hooks import random_states
+from holdfast_hooks.device_copies import CudaCopyStream, DeviceCopies, DeviceCopy, Landing
 from holdfast_hooks.layout import LaidOutMeta, Layout, SlotTensors, lay_out
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
@@ -26,6 +28,9 @@ class Snapshots:
 
     Only after the last step does it wait for anything but the copy: for slots, and for the agent to
     finish the checkpoint before.
+
+    ``late`` is told, in another thread, of snapshots that are complete only some time after the end of their step:
+    those of tensors on a GPU, whose copies overlap with the next step. Without it they are waited for.
     """
 
     def __init__(
@@ -38,8 +43,11 @@ class Snapshots:
         timeline: Timeline,
         once: OnceLog,
         coordinates: Mapping[str, int] | None = None,
+        late: Callable[[SnapshotTaken], None] | None = None,
     ) -> None:
         self.skipped_total = 0
+        self.unchanged_bytes_total = 0
+        """Bytes that were not copied, as the slot held them already."""
         self.refusal = ""
         """Why no snapshot can be taken for the rest of this run; empty if they can."""
         self._state = state
@@ -52,6 +60,9 @@ class Snapshots:
         self._measured = False
         self._layout: Layout | None = None
         self._copier: _Copier | None = None
+        self._late = late
+        self._device_copies: DeviceCopies | None = None
+        self._landing: Landing | None = None
 
     def capture(self) -> Image:
         """Take the state apart, random states included. Raises TypeError if it cannot be encoded."""
@@ -95,6 +106,7 @@ class Snapshots:
     def _take(self, step: int, *, checkpoint: bool, last: bool) -> SnapshotTaken | None:
         started_s = time.monotonic()
         self._measured = True
+        self._await_landing()
         if self._desk.grant is not None and self._desk.grant.on_disk and not checkpoint:
             return None
         image = self.capture()
@@ -110,14 +122,18 @@ class Snapshots:
         self.skipped_total += index is None or (checkpoint and not persist)
         if index is None or (grant.on_disk and not persist):
             return None
-        self._write(grant, index, step, image, meta, persist=persist)
-        return SnapshotTaken(
-            step=step,
-            slot=index,
-            persist=persist,
-            stall_s=time.monotonic() - started_s,
-            bytes=meta.layout.data_bytes + len(meta.encode()),
-        )
+        taken = SnapshotTaken(step=step, slot=index, persist=persist, bytes=meta.layout.data_bytes + len(meta.encode()))
+        left = self._copy(grant, index, step, image, meta)
+        if left and self._late is not None:
+            self._copy_late(left, taken, started_s, functools.partial(_commit, grant, meta, taken), self._late)
+            if last:
+                self._await_landing()
+            return None
+        for place, part in left:
+            place.copy_(part.local.detach())
+        _commit(grant, meta, taken)
+        taken.stall_s = time.monotonic() - started_s
+        return taken
 
     def _prepare(self, image: Image) -> LaidOutMeta:
         self._layout = lay_out(image, self._layout)
@@ -145,13 +161,45 @@ class Snapshots:
         headers = [slot.header for slot in grant.slots]
         return choose_slot(headers, restored=restored, generation=self._context.generation)
 
-    def _write(self, grant: Grant, index: int, step: int, image: Image, meta: LaidOutMeta, *, persist: bool) -> None:
+    def _copy(self, grant: Grant, index: int, step: int, image: Image, meta: LaidOutMeta) -> list[DeviceCopy]:
+        """Begin a snapshot and copy what is in host memory; return what is still to be copied."""
         if self._copier is None or not self._copier.serves(grant, meta.layout):
             self._copier = _Copier(grant, meta.layout)
-        slot = grant.slots[index]
-        slot.begin(generation=self._context.generation, step=step, rank=self._rank)
-        self._copier.tensors(index).copy(image.parts)
-        slot.commit(meta, data_bytes=meta.layout.data_bytes, persist=persist)
+        grant.slots[index].begin(generation=self._context.generation, step=step, rank=self._rank)
+        tensors = self._copier.tensors(index)
+        left = tensors.copy(image.parts)
+        self.unchanged_bytes_total += tensors.unchanged_bytes
+        return left
+
+    def _copy_late(
+        self,
+        left: Sequence[DeviceCopy],
+        taken: SnapshotTaken,
+        started_s: float,
+        commit: Callable[[], None],
+        late: Callable[[SnapshotTaken], None],
+    ) -> None:
+        if self._device_copies is None:
+            self._device_copies = DeviceCopies(self._state, CudaCopyStream())
+        event = self._device_copies.start(left)
+        taken.stall_s = time.monotonic() - started_s
+
+        def complete() -> None:
+            commit()
+            late(taken)
+
+        self._landing = Landing(event, left, complete, self._once)
+
+    def _await_landing(self) -> None:
+        """Wait for the snapshot before, should it still be under way."""
+        if self._landing is not None:
+            self._landing.wait()
+            self.skipped_total += self._landing.failed
+            self._landing = None
+
+
+def _commit(grant: Grant, meta: LaidOutMeta, taken: SnapshotTaken) -> None:
+    grant.slots[taken.slot].commit(meta, data_bytes=meta.layout.data_bytes, persist=taken.persist)
 
 
 class _Copier:

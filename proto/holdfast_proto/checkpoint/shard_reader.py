@@ -1,12 +1,14 @@
 """Reads tensors of a shard from its disk and lets no wrong byte through."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
 from holdfast_proto.checkpoint.base_shard import BaseShard
 from holdfast_proto.checkpoint.codec_registry import PayloadError, codec_named
 from holdfast_proto.checkpoint.errors import CheckpointUnreadable
+from holdfast_proto.checkpoint.parallel_read import file_digest, read_tensors
 from holdfast_proto.checkpoint.shard_file import ShardFile
 from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor, load_index_file
 
@@ -58,25 +60,38 @@ class ShardReader:
         for _ in self.chunks(tensor, into):
             pass
 
-    def read_all(self, index: ShardIndex, into: dict[int, memoryview]) -> None:
-        """Read the whole shard, its tensors to where ``into`` says by their position in the index, if it does.
+    def read_all(self, index: ShardIndex, into: Mapping[int, memoryview]) -> None:
+        """Read the whole shard, its tensors to where ``into`` says by their position in the index.
 
-        Raises CheckpointUnreadable if any byte is wrong, those that belong to no tensor included. For once,
-        before anything else is read.
+        On several cores. Raises CheckpointUnreadable if any byte is wrong, those that belong to no tensor included.
+        """
+        with ThreadPoolExecutor(1) as thread:
+            file = thread.submit(file_digest, self.path)  # reads ahead for the others
+            read_tensors(lambda: ShardReader(self.path, index), index, into)
+            if file.result() != (index.shard_bytes, index.shard_digest):
+                raise self._damage()
+
+    def verify(self, index: ShardIndex) -> None:
+        """Read the whole shard and keep nothing; raises as :meth:`read_all` does.
+
+        On one core, as ranks may be training. For once, before anything else is read.
         """
         self._index = index
         position = 0
-        for number, tensor in enumerate(index.tensors):
+        for tensor in index.tensors:
             if not tensor.is_stored:
                 continue
             if tensor.stored_offset != position:
                 raise self._file.damage(tensor, "is not where this version stores it")
-            for _ in self.chunks(tensor, into.get(number)):
+            for _ in self.chunks(tensor):
                 pass
             position += tensor.stored_bytes
         is_whole = self._file.is_at_end() and position == index.shard_bytes
         if not is_whole or self._file.digest != index.shard_digest:
-            raise CheckpointUnreadable(f"{self.path} is damaged: it does not match its digest, though all tensors do")
+            raise self._damage()
+
+    def _damage(self) -> CheckpointUnreadable:
+        return CheckpointUnreadable(f"{self.path} is damaged: it does not match its digest, though all tensors do")
 
     def _is_difference(self, tensor: StoredTensor) -> bool:
         try:
@@ -97,4 +112,4 @@ class ShardReader:
 def verify_shard(path: Path, index: ShardIndex) -> None:
     """Read the whole shard. Raises CheckpointUnreadable if it is not what ``index`` says."""
     with ShardReader(path) as reader:
-        reader.read_all(index, {})
+        reader.verify(index)

@@ -1,0 +1,251 @@
+"""What checkpoints cost a training run, beside torch's async_save, torch.save, plain zstd and ZipNN.
+
+Trains the reference trainer's byte-level transformer in this process, on all cores, with a state as large models have
+it: bf16 weights, fp32 master weights and Adam's two moments, 14 bytes per parameter. With that one state, round by
+round so that what else runs on the machine falls on all alike, and as the median of the rounds:
+
+* memcpy: torch's ``copy_`` of all tensors into memory that was written before. stall: what the training thread waits
+  for when a snapshot is taken through the hooks, or when ``async_save`` or ``torch.save`` returns. A training step lies
+  between any two of these, so that nothing is in place or in a cache already.
+* slowdown: a checkpoint is begun and training goes on until it is durable; the time beyond what so many steps take
+  without one, measured just before and just after. Holdfast's is written by an agent's workers in processes of their
+  own. ``async_save`` does not flush what it has written, Holdfast does and reads it back.
+* load: a rank restores from a slot into a new model and optimizer, as after a restart, beside the memory copy; a worker
+  verifies and unpacks a shard, beside reading that file. Both from a cold page cache.
+* extra memory: all slots, and the most that the workers had to themselves, beside two copies of the state.
+* ratio: raw over stored bytes; ``delta`` cases code the difference to the state ``--apart`` steps before.
+
+Of ``async_save`` the better of its default and its shared-memory stager counts for each figure.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import checkpoint_codecs
+from benchmarks.checkpoint_loading import DiskLoads, memory_load_s
+from benchmarks.checkpoint_training import Training
+from benchmarks.checkpoint_writers import AsyncSave, Holdfast, TorchSave, Writer
+from holdfast_trainer import config
+from holdfast_trainer.data import corpus
+
+Samples = dict[str, list[float]]
+
+_LARGE = ["--model.dim", "512", "--model.hidden", "1536", "--model.layers", "10", "--model.heads", "8"]
+_SMALL = ["--model.dim", "256", "--model.hidden", "768", "--model.layers", "4"]
+_DCP = ("dcp_default", "dcp_shared_memory")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the state and few steps: shows that it works")
+    parser.add_argument("--steps", type=int, help="steps to train (default 500, quick 30)")
+    parser.add_argument("--apart", type=int, help="steps between the states of the delta cases (default 50, quick 5)")
+    parser.add_argument("--rounds", type=int, help="rounds (default 7, quick 2)")
+    parser.add_argument("--folder", type=Path, help="where the files go; default: a temporary folder")
+    parser.add_argument("--threads", type=int, help="cores that train (default all); fewer leave some to the writers")
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    quick: bool = arguments.quick
+    steps = arguments.steps or (30 if quick else 500)
+    apart = arguments.apart or (5 if quick else 50)
+    rounds = arguments.rounds or (2 if quick else 7)
+    new_training = maker(_SMALL if quick else _LARGE, steps=steps)
+    training = new_training()
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=arguments.folder) as folder:
+        found = measure(training, new_training, Path(folder), steps=steps, apart=apart, rounds=rounds)
+    show(found)
+    if arguments.json:
+        print(json.dumps(found))
+    return 0
+
+
+def maker(flags: list[str], *, steps: int) -> Callable[[], Training]:
+    settings = config.load(flags, world_size=1)
+    text = corpus.prepare(settings.data, vocabulary=settings.model.vocabulary)
+    return lambda: Training(settings.model, text, steps=steps, batch=4)
+
+
+def measure(
+    training: Training, new_training: Callable[[], Training], folder: Path, *, steps: int, apart: int, rounds: int
+) -> dict[str, Any]:
+    for _ in range(steps - apart):
+        training.step()
+    before = training.kinds()
+    for _ in range(apart):
+        training.step()
+    cases = checkpoint_codecs.make_cases(before, training.kinds())
+    state_bytes = sum(tensor.nbytes for tensor in training.tensors())
+    found: dict[str, Any] = {"state_bytes": state_bytes, "steps": steps, "loss": round(training.losses[-1], 3)}
+    codecs = checkpoint_codecs.measure_all(cases, rounds=min(rounds, 3))
+    del before, cases
+    with Holdfast(folder, training.state) as ours:
+        writers: dict[str, Writer] = {
+            "holdfast": ours,
+            "dcp_default": AsyncSave(folder, training.state, shared_memory=False),
+            "dcp_shared_memory": AsyncSave(folder, training.state, shared_memory=True),
+            "torch_save": TorchSave(folder, training.state),
+        }
+        found |= stalls(training, writers, ours, rounds=rounds)
+        found |= slowdowns(training, writers, rounds=rounds)
+        found |= memory(ours)
+        found |= loads(new_training, ours, folder, found["stalls_s"]["memcpy"], rounds=rounds)
+    return headline(found) | found | compression(codecs)
+
+
+def stalls(training: Training, writers: dict[str, Writer], ours: Holdfast, *, rounds: int) -> dict[str, Any]:
+    """Measure what the training thread waits for."""
+    tensors = training.tensors()
+    places = [tensor.clone() for tensor in tensors]
+
+    def copy() -> None:
+        for place, tensor in zip(places, tensors, strict=True):
+            place.copy_(tensor)
+
+    samples: Samples = {}
+    actions: dict[str, Callable[[], Any]] = {"memcpy": copy, "holdfast": ours.snapshot}
+    first_s = timed(ours.snapshot)
+    for _ in range(rounds):
+        for name, action in actions.items():
+            training.step()
+            samples.setdefault(name, []).append(timed(action))
+        for name, writer in writers.items():
+            if writer is not ours:
+                training.step()
+                samples.setdefault(name, []).append(timed(writer.begin))
+                writer.finish()
+    return {"first_stall_s": first_s, "stalls_s": medians(samples)}
+
+
+def slowdowns(training: Training, writers: dict[str, Writer], *, rounds: int) -> dict[str, Any]:
+    """Measure what a checkpoint costs the training loop until it is durable."""
+    extra: Samples = {}
+    until_durable: Samples = {}
+    for _ in range(rounds):
+        for name, writer in writers.items():
+            extra_s, durable_s = slowdown(training, writer)
+            extra.setdefault(name, []).append(extra_s)
+            until_durable.setdefault(name, []).append(durable_s)
+    return {"slowdowns_s": medians(extra), "durable_s": medians(until_durable)}
+
+
+def slowdown(training: Training, writer: Writer, *, around: int = 5) -> tuple[float, float]:
+    """Return by how much a checkpoint delays training, and how long it takes to be durable, seconds."""
+    plain_s = [timed(training.step) for _ in range(around)]
+    start_s = time.perf_counter()
+    writer.begin()
+    steps = 0
+    while steps < around or not writer.is_done():
+        training.step()
+        steps += 1
+    duration_s = time.perf_counter() - start_s
+    writer.finish()
+    plain_s += [timed(training.step) for _ in range(around)]
+    return duration_s - steps * statistics.median(plain_s), duration_s
+
+
+def memory(ours: Holdfast) -> dict[str, Any]:
+    """Measure what a checkpoint needs beside the state itself."""
+    slots_bytes, workers_bytes = len(ours.agent.slots) * ours.slot_bytes, ours.peak_worker_bytes()
+    return {
+        "slots_bytes": slots_bytes,
+        "workers_bytes": workers_bytes,
+        "extra_memory_ratio": (slots_bytes + workers_bytes) / (2 * ours.slot_bytes),
+    }
+
+
+def loads(
+    new_training: Callable[[], Training], ours: Holdfast, folder: Path, memcpy_s: float, *, rounds: int
+) -> dict[str, Any]:
+    """Measure loading from memory and from the disk."""
+    taken = ours.snapshot()
+    assert taken is not None
+    slot = ours.agent.slots[taken.slot]
+    samples: Samples = {"memory": [], "disk": [], "read": []}
+    with DiskLoads(ours.directory, folder / "restored") as disk:
+        for _ in range(rounds):
+            samples["memory"].append(memory_load_s(slot, new_training().state))
+            samples["disk"].append(disk.load_s())
+            samples["read"].append(disk.read_s())
+    found = medians(samples)
+    return {
+        "loads_s": found,
+        "load_memory_ratio": memcpy_s / found["memory"],
+        "load_disk_ratio": found["read"] / found["disk"],
+    }
+
+
+def compression(codecs: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures of the codecs; those of ZipNN say so if it is missing."""
+    return {
+        "ratio": {case: by_codec["holdfast"]["ratio"] for case, by_codec in codecs.items()},
+        "zstd": {case: by_codec["zstd_1"] for case, by_codec in codecs.items() if "zstd_1" in by_codec},
+        "zipnn": {case: by_codec["zipnn"] for case, by_codec in codecs.items() if "zipnn" in by_codec},
+        "codec": {case: by_codec["holdfast"] for case, by_codec in codecs.items()},
+        "mb_per_s_core": codecs["adam"]["holdfast"]["encode_mb_s"],
+    }
+
+
+def headline(found: dict[str, Any]) -> dict[str, Any]:
+    """Return ours and the better of the two of async_save."""
+    stalls_s, slowdowns_s = found["stalls_s"], found["slowdowns_s"]
+    stall_peer, slowdown_peer = min(_DCP, key=stalls_s.__getitem__), min(_DCP, key=slowdowns_s.__getitem__)
+    return {
+        "memcpy_s": stalls_s["memcpy"],
+        "stall_s": stalls_s["holdfast"],
+        "stall_ratio": stalls_s["holdfast"] / stalls_s["memcpy"],
+        "slowdown_s": slowdowns_s["holdfast"],
+        "dcp": {
+            "stall_s": stalls_s[stall_peer],
+            "stall_stager": stall_peer,
+            "slowdown_s": slowdowns_s[slowdown_peer],
+            "slowdown_stager": slowdown_peer,
+        },
+    }
+
+
+def medians(samples: Samples) -> dict[str, float]:
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def timed(action: Callable[[], Any]) -> float:
+    start_s = time.perf_counter()
+    action()
+    return time.perf_counter() - start_s
+
+
+def show(found: dict[str, Any]) -> None:
+    dcp, memcpy_s = found["dcp"], found["memcpy_s"]
+    table = Table(title=f"Checkpoints of a state of {found['state_bytes'] / 1e6:.0f} MB")
+    for heading in ("", "found", "wanted", "async_save"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    table.add_row("stall / memory copy", f"{found['stall_ratio']:.2f}", "<= 1.2", f"{dcp['stall_s'] / memcpy_s:.2f}")
+    table.add_row("stall (s)", f"{found['stall_s']:.3f}", "", f"{dcp['stall_s']:.3f} {dcp['stall_stager']}")
+    slowdown_limit = f"<= {dcp['slowdown_s'] / 3:.2f}"
+    peer = f"{dcp['slowdown_s']:.2f} {dcp['slowdown_stager']}"
+    table.add_row("slowdown (s)", f"{found['slowdown_s']:.2f}", slowdown_limit, peer)
+    table.add_row("load from memory / memory copy", f"{found['load_memory_ratio']:.2f}", ">= 0.8", "")
+    table.add_row("load from disk / reading", f"{found['load_disk_ratio']:.2f}", ">= 0.8", "")
+    table.add_row("extra memory / two copies", f"{found['extra_memory_ratio']:.2f}", "<= 1.1", "")
+    for case, figures in found["codec"].items():
+        table.add_row(f"raw / stored: {case}", f"{figures['ratio']:.3f}", "", "")
+    table.add_row("MB/s of a core", str(found["mb_per_s_core"]), "", "")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The agent's side of a rank's checkpoints, in a process of its own: slots, and the real writer with its workers."""
+
+import asyncio
+import multiprocessing
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_agent.checkpoint_writer import CheckpointWriter
+from holdfast_agent.snapshot_memory import SnapshotMemory
+from holdfast_proto.checkpoint.shard_index import step_directory
+from holdfast_proto.v1 import store_pb2 as store
+
+RUN = "benchmark"
+_PATIENCE_S = 600.0
+
+
+@dataclass(frozen=True)
+class Written:
+    """A checkpoint that was tried: ``failure`` is empty if it is committed."""
+
+    step: int
+    failure: str
+
+
+class AgentProcess:
+    """Grants slots of ``bytes_per_slot`` and writes full checkpoints from them. A context manager."""
+
+    def __init__(self, folder: Path, bytes_per_slot: int) -> None:
+        self.checkpoints = folder / "checkpoints"
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, folder, self.checkpoints, bytes_per_slot))
+        self._process.start()
+        self.slots: list[Path] = self._pipe.recv()
+
+    def __enter__(self) -> "AgentProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pipe.send(None)
+        self._process.join()
+
+    @property
+    def pid(self) -> int:
+        """Parent of the workers."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def write(self, step: int) -> None:
+        """Begin to write the checkpoint of ``step``, whose snapshot is pinned."""
+        self._pipe.send(step)
+
+    def is_done(self) -> bool:
+        """Whether what was begun is written, or has failed."""
+        return self._pipe.poll()
+
+    def finish(self) -> Path:
+        """Wait for what was begun; return the checkpoint's directory. Raises RuntimeError if it failed."""
+        written: Written = self._pipe.recv()
+        if written.failure:
+            raise RuntimeError(written.failure)
+        return step_directory(self.checkpoints, written.step)
+
+
+def _serve(pipe: Connection, folder: Path, checkpoints: Path, bytes_per_slot: int) -> None:
+    asyncio.run(_write_all(pipe, folder, checkpoints, bytes_per_slot))
+
+
+async def _write_all(pipe: Connection, folder: Path, checkpoints: Path, bytes_per_slot: int) -> None:
+    failures: list[str] = []
+
+    def keep_failure(event: store.Event) -> None:
+        if event.HasField("checkpoint_failed"):
+            failures.append(event.checkpoint_failed.reason)
+
+    memory = SnapshotMemory(Path("/dev/shm"), folder / "slots", f"{RUN}-{folder.name}", "local")
+    writer = CheckpointWriter(memory, CheckpointDirectory(checkpoints, kept=2), RUN, keep_failure, full_every=1)
+    try:
+        pipe.send(list(memory.grant(0, bytes_per_slot, 1).paths))
+        while (step := await asyncio.to_thread(pipe.recv)) is not None:
+            writer.schedule(0, step, 1)
+            await writer.drain(_PATIENCE_S)
+            pipe.send(Written(step, failures.pop() if failures else ""))
+    finally:
+        writer.close()
+        memory.remove_all()

@@ -1,0 +1,66 @@
+"""How fast a state comes back: from the node's memory beside a memory copy, from the disk beside reading the file."""
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast_agent.checkpoint_workers import CheckpointWorkers
+from holdfast_hooks import Stateful
+from holdfast_hooks.restore import restore
+from holdfast_proto.checkpoint.shard_index import load_index, shard_path, slot_bytes_needed
+from holdfast_proto.snapshot import allocate
+
+_READ_BYTES = 4 << 20
+
+
+def memory_load_s(slot: Path, state: Mapping[str, Stateful]) -> float:
+    """Return how long a rank takes to restore ``state`` from a slot."""
+    start_s = time.perf_counter()
+    restore(slot, state, rank=0)
+    return time.perf_counter() - start_s
+
+
+class DiskLoads:
+    """Loads of one checkpoint of one rank from the disk, by a worker as at the start of a run. A context manager."""
+
+    def __init__(self, directory: Path, slot: Path) -> None:
+        self._directory = directory
+        self._slot = slot
+        self._shard = shard_path(directory, 0)
+        allocate(slot, slot_bytes_needed(load_index(directory, 0)))
+        self._workers = CheckpointWorkers(1, idle=False)
+        self.load_s()  # starts the worker
+
+    def __enter__(self) -> "DiskLoads":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._workers.close()
+        self._slot.unlink()
+
+    def load_s(self) -> float:
+        """Return how long the worker takes to verify the shard and to unpack it into a slot."""
+        forget(self._shard)
+        start_s = time.perf_counter()
+        job = self._workers.run("restore", directory=self._directory, rank=0, slot=str(self._slot), generation=2)
+        asyncio.run(job)
+        return time.perf_counter() - start_s
+
+    def read_s(self) -> float:
+        """Return how long it takes to read the shard and do nothing with it."""
+        forget(self._shard)
+        buffer = memoryview(bytearray(_READ_BYTES))
+        start_s = time.perf_counter()
+        with self._shard.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+        return time.perf_counter() - start_s
+
+
+def forget(path: Path) -> None:
+    """Drop a file from the page cache."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

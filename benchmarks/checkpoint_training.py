@@ -1,0 +1,104 @@
+"""A training loop whose state is that of large models: bf16 weights, fp32 master weights, Adam's moments."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from holdfast_hooks import Stateful
+from holdfast_trainer.config import ModelConfig
+from holdfast_trainer.data.corpus import Corpus
+from holdfast_trainer.model import Transformer
+
+_SEQUENCE = 128
+_PEAK_RATE = 1e-3
+_WARM_UP_SHARE = 0.1
+
+
+class MasterWeights:
+    """The fp32 weights that the optimizer updates, by the names of the model's parameters."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors = tensors
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the live tensors."""
+        return self.tensors
+
+    def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
+        """Copy them back."""
+        for name, tensor in self.tensors.items():
+            tensor.copy_(state_dict[name])
+
+
+class Training:
+    """The reference trainer's byte-level transformer, trained for ``steps`` steps; the rate decays to zero."""
+
+    def __init__(self, config: ModelConfig, corpus: Corpus, *, steps: int, batch: int) -> None:
+        self.losses: list[float] = []
+        self._steps = steps
+        self._batch = batch
+        self._tokens = corpus.train.map()
+        self._random = np.random.default_rng(0)
+        self._model = Transformer(
+            config, positions=torch.arange(_SEQUENCE), layers=range(config.layers), first=True, last=True
+        )
+        self._model.initialise(torch.device("cpu"), seed=0)
+        parameters = dict(self._model.named_parameters())
+        self._master = MasterWeights({name: value.detach().clone() for name, value in parameters.items()})
+        self._model.bfloat16()
+        self._optimizer = torch.optim.AdamW(self._master.tensors.values(), lr=_PEAK_RATE, weight_decay=0.1, fused=True)
+
+    @property
+    def state(self) -> dict[str, Stateful]:
+        """As one gives it to ``attach(state=...)``."""
+        return {"model": self._model, "master": self._master, "optimizer": self._optimizer}
+
+    def step(self) -> None:
+        """Train one step."""
+        progress = len(self.losses) / self._steps
+        rate = min(progress / _WARM_UP_SHARE, (1 - progress) / (1 - _WARM_UP_SHARE), 1.0)
+        for group in self._optimizer.param_groups:
+            group["lr"] = max(rate, 0.0) * _PEAK_RATE
+        starts = self._random.integers(len(self._tokens) - _SEQUENCE - 1, size=self._batch)
+        samples = np.stack([self._tokens[start : start + _SEQUENCE + 1] for start in starts]).astype(np.int64)
+        tokens = torch.from_numpy(samples)
+        logits = self._model(tokens[:, :-1])
+        loss = functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._update()
+        self.losses.append(loss.item())
+
+    def kinds(self) -> dict[str, Tensor]:
+        """Return the state as one tensor for each kind, copied."""
+        weights = list(self._model.parameters())
+        moments = [self._optimizer.state[master] for master in self._master.tensors.values()]
+        return {
+            "bf16": _joined(weights),
+            "fp32": _joined(self._master.tensors.values()),
+            "exp_avg": _joined(moment["exp_avg"] for moment in moments),
+            "exp_avg_sq": _joined(moment["exp_avg_sq"] for moment in moments),
+        }
+
+    def tensors(self) -> list[Tensor]:
+        """Return the live tensors that make up the state."""
+        moments: list[dict[str, Any]] = list(self._optimizer.state.values())
+        own = [value for moment in moments for value in moment.values() if isinstance(value, Tensor)]
+        return [*(weight.detach() for weight in self._model.parameters()), *self._master.tensors.values(), *own]
+
+    @torch.no_grad()
+    def _update(self) -> None:
+        for name, weight in self._model.named_parameters():
+            assert weight.grad is not None
+            self._master.tensors[name].grad = weight.grad.float()
+            weight.grad = None
+        self._optimizer.step()
+        for name, weight in self._model.named_parameters():
+            weight.copy_(self._master.tensors[name])
+
+
+def _joined(tensors: Any) -> Tensor:
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])

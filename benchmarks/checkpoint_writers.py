@@ -1,0 +1,155 @@
+"""Three ways to checkpoint a training loop: Holdfast's hooks and agent, torch's async_save, and torch.save."""
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+import torch
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+from benchmarks.checkpoint_agent import RUN, AgentProcess
+from holdfast_hooks import Stateful
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.slot_desk import SlotDesk
+from holdfast_hooks.snapshots import Snapshots
+from holdfast_hooks.timeline import Timeline
+from holdfast_proto.rank_context import RankContext
+from holdfast_proto.v1.session_pb2 import SlotGrant, SnapshotTaken
+
+States = Callable[[], Mapping[str, Stateful]]
+
+
+class Writer(Protocol):
+    """One way to write a checkpoint."""
+
+    def begin(self) -> None:
+        """Take the state and begin to write it: what the training thread has to wait for."""
+
+    def is_done(self) -> bool:
+        """Whether it is written. Does not wait."""
+
+    def finish(self) -> None:
+        """Wait until it is written, and remove it. Raises what has gone wrong."""
+
+
+class Holdfast:
+    """The hooks' snapshots into slots of a real agent's memory, and its worker processes. A context manager."""
+
+    def __init__(self, folder: Path, state: Mapping[str, Stateful]) -> None:
+        self._step = -1
+        self._desk = SlotDesk(OnceLog())
+        context = RankContext(run=RUN, generation=1, agent="unix:/nowhere", black_box="", snapshot_every=1)
+        timeline = Timeline(lambda step, phase, unix_ns: None)
+        self._snapshots = Snapshots(
+            state=state, context=context, rank=0, desk=self._desk, timeline=timeline, once=OnceLog()
+        )
+        assert self.snapshot() is None  # asks for slots
+        self.agent = AgentProcess(folder, self._desk.needed_bytes)
+        self._desk.receive(SlotGrant(paths=[str(slot) for slot in self.agent.slots]))
+        for thread in threading.enumerate():
+            if thread.name == "holdfast-slots":
+                thread.join()  # a run has steps to train until its first snapshot
+
+    def __enter__(self) -> "Holdfast":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.agent.__exit__(*error)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Size of one slot."""
+        assert self._desk.grant is not None
+        return self._desk.grant.bytes_per_slot
+
+    def snapshot(self, *, persist: bool = False) -> SnapshotTaken | None:
+        """Take a snapshot as at the end of a step."""
+        self._step += 1
+        return self._snapshots.at_boundary(self._step, ordered=persist, last=False)
+
+    def begin(self) -> None:
+        """See Writer."""
+        taken = self.snapshot(persist=True)
+        assert taken is not None
+        assert taken.persist
+        self.agent.write(self._step)
+
+    def is_done(self) -> bool:
+        """See Writer."""
+        return self.agent.is_done()
+
+    def finish(self) -> None:
+        """See Writer."""
+        self.directory = self.agent.finish()
+
+    def peak_worker_bytes(self) -> int:
+        """Write a checkpoint; return the most memory that the agent's workers had to themselves meanwhile."""
+        workers = psutil.Process(self.agent.pid).children()
+        self.begin()
+        peak_kib = 0
+        while not self.is_done():
+            lines = [line for worker in workers for line in Path(f"/proc/{worker.pid}/status").read_text().splitlines()]
+            peak_kib = max(peak_kib, sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon")))
+        self.finish()
+        return peak_kib << 10
+
+
+class AsyncSave:
+    """``dcp.async_save`` with its default stager, or one that stages into shared memory."""
+
+    def __init__(self, folder: Path, state: Mapping[str, Stateful], *, shared_memory: bool) -> None:
+        self._folder = folder / "dcp"
+        self._state = state
+        self._stager = (
+            DefaultStager(
+                StagingOptions(
+                    use_pinned_memory=False,
+                    use_shared_memory=True,
+                    use_async_staging=False,
+                    use_non_blocking_copy=False,
+                )
+            )
+            if shared_memory
+            else None
+        )
+        self._future: Future[Any]
+
+    def begin(self) -> None:
+        """See Writer."""
+        future = async_save(dict(self._state), checkpoint_id=self._folder, async_stager=self._stager, no_dist=True)
+        assert isinstance(future, Future)
+        self._future = future
+
+    def is_done(self) -> bool:
+        """See Writer."""
+        return self._future.done()
+
+    def finish(self) -> None:
+        """See Writer."""
+        self._future.result()
+        shutil.rmtree(self._folder)
+
+
+class TorchSave:
+    """``torch.save``: the training thread waits for all of it."""
+
+    def __init__(self, folder: Path, state: Mapping[str, Stateful]) -> None:
+        self._file = folder / "state.pt"
+        self._state = state
+
+    def begin(self) -> None:
+        """See Writer."""
+        torch.save({name: stateful.state_dict() for name, stateful in self._state.items()}, self._file)
+
+    def is_done(self) -> bool:
+        """See Writer."""
+        return True
+
+    def finish(self) -> None:
+        """See Writer."""
+        self._file.unlink()

@@ -1,0 +1,117 @@
+"""How long the core takes to judge a hang of thousands of ranks, and how long its usual turn takes meanwhile.
+
+A program of data, tensor, pipeline and expert parallelism is run until one rank stops at a random moment and all others
+are blocked; then the core is shown the state of every node, as agents would tell it. The turn that
+reaches the verdict is timed whole: taking the states in, the wait-for graph, the verdict, the orders that follow.
+
+    python benchmarks/hang_at_scale.py [--json]
+"""
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from holdfast_daemon.core import coordinator
+from holdfast_daemon.core.model import CoreState, Observation
+from holdfast_proto.v1 import store_pb2 as store
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.simulation.machine import Machine
+from tests.simulation.programs import Layout, training
+
+LAYOUTS = {
+    1_000: Layout(data=25, tensor=8, pipeline=5, experts=5, microbatches=8),
+    10_000: Layout(data=125, tensor=8, pipeline=10, experts=5, microbatches=16),
+}
+RANKS_PER_NODE = 8
+STARTED_UNIX_S = 1_000_000.0
+WANTED_S = 2.0
+"""At ten thousand ranks."""
+
+
+def observation(machine: Machine, stalled_s: float) -> Observation:
+    nodes: dict[str, store.NodeState] = {}
+    for rank, state in machine.states(stalled_s).items():
+        name = f"node{rank // RANKS_PER_NODE:05}"
+        node = nodes.setdefault(name, store.NodeState(node=name, instance="i", generation=1, ready=True))
+        node.ranks.append(state)
+    return Observation(nodes=nodes)
+
+
+def trained(ranks: int) -> CoreState:
+    """Return the core of a run that has trained for a while, so that its deadlines are learned."""
+    count = ranks // RANKS_PER_NODE
+    spec = store.RunSpec(run="r", nodes=count, ranks_per_node=RANKS_PER_NODE, mode=store.MODE_ACT, instance="i")
+    record = store.CoordinatorState(run="r", phase=store.RUN_PHASE_RUNNING, generation=1, newest_step=40)
+    record.nodes.extend(f"node{number:05}" for number in range(count))
+    state = coordinator.begin(spec, record)
+    events = [
+        store.Event(node=node, step_summary=store.StepSummary(step=step, generation=1, duration_s=1.0))
+        for step in range(41, 45)
+        for node in record.nodes
+    ]
+    return coordinator.step(state, STARTED_UNIX_S, Observation(events=tuple(events)))[0]
+
+
+def timed_s(turn: Callable[[], object], repeats: int) -> float:
+    """Return the median."""
+    durations = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        turn()
+        durations.append(time.perf_counter() - started)
+    return statistics.median(durations)
+
+
+def measure(ranks: int, seed: int, repeats: int) -> dict[str, float | bool | int]:
+    programs = training(LAYOUTS[ranks], steps=1)
+    chance = random.Random(seed)
+    culprit = chance.randrange(ranks)
+    machine = Machine(programs, {culprit: chance.randrange(4, len(programs.calls[culprit]) - 2)}).run()
+    healthy, hung = observation(machine, 0.2), observation(machine, 30.0)
+    culprit_state = hung.nodes[f"node{culprit // RANKS_PER_NODE:05}"].ranks[culprit % RANKS_PER_NODE]
+    culprit_state.thread_state = "R"
+    now = STARTED_UNIX_S + 1.0
+    state, _ = coordinator.step(trained(ranks), now, healthy)
+    judged, _ = coordinator.step(state, now + 30.0, hung)
+    verdicts = [incident.verdict for incident in judged.incidents.values()]
+    return {
+        "ranks": ranks,
+        "named": [(verdict.kind, list(verdict.culprits)) for verdict in verdicts]
+        == [(store.VERDICT_KIND_HUNG_COLLECTIVE, [culprit])],
+        "healthy_turn_s": timed_s(lambda: coordinator.step(state, now + 0.1, healthy), repeats),
+        "verdict_turn_s": timed_s(lambda: coordinator.step(state, now + 30.0, hung), repeats),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0] if __doc__ else None)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    rows = [measure(ranks, arguments.seed, arguments.repeats) for ranks in LAYOUTS]
+    table = Table("ranks", "rank named", "turn of a healthy run", "turn that names the hung rank")
+    for row in rows:
+        table.add_row(
+            f"{row['ranks']:,}",
+            "yes" if row["named"] else "NO",
+            f"{row['healthy_turn_s'] * 1000:.0f} ms",
+            f"{row['verdict_turn_s'] * 1000:.0f} ms",
+        )
+    Console().print(table)
+    if arguments.json:
+        print(json.dumps(rows))
+    return 0 if all(row["named"] for row in rows) and rows[-1]["verdict_turn_s"] < WANTED_S else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""The order of things when a GPU copies: on this side of a fake stream, for want of a GPU."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import optimizer as torch_optimizer
+
+from holdfast_hooks import snapshots
+from holdfast_hooks.device_copies import CopyEvent, DeviceCopy
+from holdfast_hooks.layout import SlotTensors
+from holdfast_proto.snapshot import Slot, SlotState
+from holdfast_proto.v1.session_pb2 import SnapshotTaken
+
+DEADLINE_S = 30.0
+MakeSlots = Callable[..., list[Path]]
+
+
+class Stream:
+    """Copies when it is told that the device has come so far. Records what was asked of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[str]]] = []
+        self.error: RuntimeError | None = None
+        self._reached = threading.Event()
+
+    def copy(self, copies: Sequence[DeviceCopy]) -> "Event":
+        self.calls.append(("copy", names(copies)))
+        return Event(self, copies)
+
+    def hold_back(self, event: CopyEvent) -> None:
+        assert isinstance(event, Event)
+        self.calls.append(("hold back", names(event.copies)))
+
+    def reach(self) -> None:
+        self._reached.set()
+
+    def wait(self) -> None:
+        assert self._reached.wait(DEADLINE_S)
+        if self.error is not None:
+            raise self.error
+
+
+class Event:
+    def __init__(self, stream: Stream, copies: Sequence[DeviceCopy]) -> None:
+        self.copies = copies
+        self._stream = stream
+
+    def synchronize(self) -> None:
+        self._stream.wait()
+        for place, part in self.copies:
+            place.copy_(part.local.detach())
+
+
+class Run:
+    """A rank on a GPU: snapshots of a model with a parameter and a buffer, and of its optimizer."""
+
+    def __init__(self, bench: Any, paths: list[Path], stream: Stream, **context: Any) -> None:
+        self.stream = stream
+        self.paths = paths
+        self.late: list[SnapshotTaken] = []
+        self.model = torch.nn.BatchNorm1d(3)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), momentum=0.9)
+        self.train()
+        state = {"model": self.model, "optimizer": self.optimizer}
+        self.rank = bench(state, late=self._tell, **{"snapshot_every": 1, **context})
+        self.rank.grant(paths)
+        self._told = threading.Condition()
+
+    def _tell(self, taken: SnapshotTaken) -> None:
+        with self._told:
+            self.late.append(taken)
+            self._told.notify_all()
+
+    def wait_for_late(self, count: int) -> None:
+        with self._told:
+            assert self._told.wait_for(lambda: len(self.late) == count, DEADLINE_S)
+
+    def train(self) -> None:
+        self.model(torch.randn(4, 3)).sum().backward()
+        self.optimizer.step()
+
+    def states(self) -> list[SlotState]:
+        found = []
+        for path in self.paths:
+            with Slot(path) as slot:
+                found.append(slot.header.state)
+        return found
+
+
+def names(copies: Sequence[DeviceCopy]) -> list[str]:
+    return [copy.part.name for copy in copies if not copy.part.name.startswith("_random/")]
+
+
+UPDATED = [
+    "model/weight",
+    "model/bias",
+    "optimizer/state/0/momentum_buffer",
+    "optimizer/state/1/momentum_buffer",
+]
+OTHERS = ["model/running_mean", "model/running_var", "model/num_batches_tracked"]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
+    """Make all tensors ones that a GPU has to copy."""
+    stream = Stream()
+
+    def copy_nothing(tensors: Any, parts: Any) -> list[DeviceCopy]:
+        return [DeviceCopy(place, part) for place, part in zip(tensors._places, parts, strict=True)]
+
+    monkeypatch.setattr(SlotTensors, "copy", copy_nothing)
+    monkeypatch.setattr(snapshots, "CudaCopyStream", lambda: stream)
+    yield stream
+    torch_optimizer._global_optimizer_pre_hooks.clear()
+
+
+def test_snapshot_is_complete_and_told_only_after_the_copies(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:
+    run = Run(bench, make_slots(), gpu)
+    assert run.rank.end(0) is None
+    assert run.states() == [SlotState.WRITING, SlotState.EMPTY, SlotState.EMPTY]
+    assert run.late == []
+    gpu.reach()
+    run.wait_for_late(1)
+    assert (run.late[0].step, run.late[0].slot, run.late[0].persist) == (0, 0, False)
+    assert run.late[0].stall_s > 0
+    assert run.states() == [SlotState.COMPLETE, SlotState.EMPTY, SlotState.EMPTY]
+
+
+def test_optimizer_waits_once_for_its_copies_and_anything_else_at_once(
+    bench: Any, make_slots: MakeSlots, gpu: Stream
+) -> None:
+    run = Run(bench, make_slots(), gpu)
+    run.rank.end(0)
+    assert gpu.calls == [("copy", OTHERS), ("hold back", OTHERS), ("copy", UPDATED)]
+    gpu.calls.clear()
+    run.train()
+    assert gpu.calls == [("hold back", UPDATED)]
+    run.train()
+    assert gpu.calls == [("hold back", UPDATED)]
+    gpu.reach()
+
+
+def test_next_snapshot_waits_for_the_one_before(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:
+    run = Run(bench, make_slots(), gpu, checkpoint_every=1)
+    run.rank.end(0)
+    device = threading.Timer(0.05, gpu.reach)
+    device.start()
+    run.rank.end(1)
+    device.join()
+    run.wait_for_late(2)
+    assert [(taken.step, taken.persist) for taken in run.late] == [(0, True), (1, False)]
+    assert run.states() == [SlotState.COMPLETE, SlotState.COMPLETE, SlotState.EMPTY]
+    assert run.rank.snapshots.skipped_total == 1
+
+
+def test_last_snapshot_is_complete_when_the_loop_ends(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:
+    run = Run(bench, make_slots(), gpu)
+    gpu.reach()
+    run.rank.end(0, last=True)
+    assert [taken.persist for taken in run.late] == [True]
+    assert run.states()[0] is SlotState.COMPLETE
+
+
+def test_failed_copies_leave_no_snapshot_and_are_counted(
+    bench: Any, make_slots: MakeSlots, gpu: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(bench, make_slots(), gpu)
+    gpu.error = RuntimeError("device lost")
+    gpu.reach()
+    run.rank.end(0)
+    run.rank.end(1, last=True)
+    assert run.late == []
+    assert run.rank.snapshots.skipped_total == 2
+    assert SlotState.COMPLETE not in run.states()
+    assert [record.message for record in caplog.records] == ["a snapshot failed: RuntimeError('device lost')"]
+
+
+def test_without_a_listener_the_copies_are_waited_for(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:
+    rank = bench({"model": torch.nn.Linear(2, 2)}, snapshot_every=1)
+    rank.grant(make_slots())
+    assert rank.end(0).step == 0
+    assert gpu.calls == []

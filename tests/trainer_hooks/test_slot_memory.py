@@ -1,0 +1,90 @@
+import gc
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.slot_memory import make_ready
+from holdfast_proto.snapshot import Slot
+
+MakeSlots = Callable[..., list[Path]]
+
+
+def mapped_kib(path: Path) -> int:
+    """How much of a file this process has mapped pages of."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    for line in lines:
+        if line.endswith(str(path)):
+            return next(int(fields.split()[1]) for fields in lines if fields.startswith("Rss:"))
+    raise AssertionError(f"{path} is not mapped")
+
+
+class Runtime:
+    """As much of CUDA's runtime as locks memory."""
+
+    def __init__(self, error: int) -> None:
+        self.locked: dict[int, int] = {}
+        self._error = error
+
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:  # noqa: N802 - CUDA's name
+        if not self._error:
+            self.locked[address] = nbytes
+        return self._error
+
+    def cudaHostUnregister(self, address: int) -> None:  # noqa: N802 - CUDA's name
+        del self.locked[address]
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Runtime:
+    """Make this process one that uses a GPU."""
+    found = Runtime(request.param)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: found)
+    return found
+
+
+def test_granted_slots_are_mapped_before_the_first_snapshot_and_stay_as_they_are(
+    bench: Any, make_slots: MakeSlots
+) -> None:
+    (path,) = make_slots(1, nbytes=20 << 20)
+    with path.open("r+b") as file:
+        file.seek(15 << 20)
+        file.write(b"earlier generation")
+    run = bench({})
+    run.grant([path])
+    for thread in threading.enumerate():
+        if thread.name == "holdfast-slots":
+            thread.join()
+    assert mapped_kib(path) == 20 << 10
+    assert run.desk.grant.slots[0].buffer[15 << 20 :].startswith(b"earlier generation")
+
+
+def test_slots_on_disk_are_not_written_ahead(bench: Any, make_slots: MakeSlots) -> None:
+    paths = make_slots(1, nbytes=20 << 20)
+    bench({}).grant(paths, on_disk=True)
+    assert "holdfast-slots" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize("runtime", [0], indirect=True)
+def test_memory_is_locked_for_the_gpu_as_long_as_it_is_mapped(make_slots: MakeSlots, runtime: Runtime) -> None:
+    slots = [Slot(path) for path in make_slots(2)]
+    make_ready(slots, OnceLog()).join()
+    assert list(runtime.locked.values()) == [1 << 20, 1 << 20]
+    slots.pop()
+    gc.collect()
+    assert len(runtime.locked) == 1
+
+
+@pytest.mark.parametrize("runtime", [2], indirect=True)
+def test_memory_that_cannot_be_locked_is_told_once(
+    make_slots: MakeSlots, runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_ready([Slot(path) for path in make_slots(2)], OnceLog()).join()
+    assert [record.message for record in caplog.records] == [
+        "snapshots will hold up the training thread: cudaHostRegister failed with error 2"
+    ]
