@@ -125,18 +125,20 @@ class NonFiniteOrigin(_message.Message):
     def __init__(self, module: _Optional[str] = ..., unix_s: _Optional[float] = ...) -> None: ...
 
 class SnapshotTaken(_message.Message):
-    __slots__ = ("step", "slot", "persist", "stall_s", "bytes")
+    __slots__ = ("step", "slot", "persist", "stall_s", "bytes", "unchanged_bytes")
     STEP_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     PERSIST_FIELD_NUMBER: _ClassVar[int]
     STALL_S_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_BYTES_FIELD_NUMBER: _ClassVar[int]
     step: int
     slot: int
     persist: bool
     stall_s: float
     bytes: int
-    def __init__(self, step: _Optional[int] = ..., slot: _Optional[int] = ..., persist: bool = ..., stall_s: _Optional[float] = ..., bytes: _Optional[int] = ...) -> None: ...
+    unchanged_bytes: int
+    def __init__(self, step: _Optional[int] = ..., slot: _Optional[int] = ..., persist: bool = ..., stall_s: _Optional[float] = ..., bytes: _Optional[int] = ..., unchanged_bytes: _Optional[int] = ...) -> None: ...
 
 class MemoryStatus(_message.Message):
     __slots__ = ("allocated_bytes", "reserved_bytes", "alloc_retries", "ooms", "limit_bytes")
