@@ -49,6 +49,17 @@ def is_alive(pid: int, ticks: int) -> bool:
     return fields is not None and int(fields[19]) == ticks and fields[0] not in "ZX"
 
 
+def failure_of_zombie(pid: int, ticks: int) -> int | None:
+    """Return the wait status of a process that has failed and that its parent, not us, has yet to reap.
+
+    None: it is reaped, or it runs, or its status is 0, which is also what the kernel shows to whom it tells nothing.
+    """
+    fields = stat_fields(pid)
+    if fields is None or int(fields[19]) != ticks or fields[0] != "Z":
+        return None
+    return int(fields[49]) or None
+
+
 def kill_session(pid: int) -> None:
     """SIGKILL a process that leads its session, and its process group."""
     kill_group(pid)

@@ -4,10 +4,11 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
+from holdfast_agent.training_thread import ThreadStatus
 from holdfast_proto import black_box
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PHASE_INIT, Progress
+from holdfast_proto.v1.common_pb2 import PHASE_INIT, PendingCall, Progress
 
 
 @dataclass
@@ -24,7 +25,14 @@ class Rank:
     stalled_s: float = 0.0
     silent_s: float = 0.0
     process_state: str = ""
+    held_for_stacks: bool = False
+    """For a moment, by us: what the kernel says of the process meanwhile is none of its own doing."""
+    thread: ThreadStatus = field(default_factory=ThreadStatus)
+    pending: list[PendingCall] = field(default_factory=list)
+    """Calls that have been pending for long, or that it was in when it ended."""
     exit: store.RankExit | None = None
+    finished: bool = False
+    """It has said that it means to leave."""
     coordinates: dict[str, int] = field(default_factory=dict)
     device: str = ""
     first_step_ended_unix_s: float = 0.0
@@ -53,8 +61,8 @@ class Rank:
         return self.exit is None
 
     def pass_time(self, elapsed_s: float) -> None:
-        """Age by time in which this agent itself ran."""
-        if self.is_alive:
+        """Age by time in which this agent itself ran. What a rank does once its hooks are closed is not seen."""
+        if self.is_alive and not self.finished:
             self.stalled_s += elapsed_s
             self.silent_s += elapsed_s
 
@@ -79,6 +87,10 @@ class Rank:
             self._finish_step(step)
         if report.HasField("memory"):
             self.memory = report.memory
+        self.pending = [*report.pending]
+        for call in self.pending:
+            call.rank = self.rank
+        self.finished |= report.finished
         self.dropped = report.dropped_total
         self.snapshots_skipped = report.snapshots_skipped_total
         self.reporter_cpu_s = report.reporter_cpu_s
@@ -105,11 +117,15 @@ class Rank:
         if box is not None:
             ended.step, ended.phase = box.step, box.phase  # type: ignore[assignment]
             ended.last_words = box.last_words
+            self.finished |= box.finished
+            self.pending = [PendingCall(rank=self.rank, **vars(call)) for call in box.pending]
         else:
             ended.step, ended.phase = self.progress.step, self.progress.phase
+        ended.finished = self.finished
         self.exit = ended
         self.life = store.LIFE_EXITED
         self.process_state = ""
+        self.thread = ThreadStatus(busy_s=self.thread.busy_s)
 
     def state(self, snapshots: list[int]) -> store.RankState:
         """Return what the daemon is told."""
@@ -127,4 +143,10 @@ class Rank:
             device=self.device,
             first_step_ended_unix_s=self.first_step_ended_unix_s,
             steps_done=self.steps_done,
+            busy_s=self.thread.busy_s,
+            phase_s=self.phase_s,
+            memory=self.memory,
+            thread_state=self.thread.state,
+            thread_syscall=self.thread.syscall,
+            pending=self.pending,
         )

@@ -37,6 +37,7 @@ class StepSummaries:
         reported.add(rank)
         _fold(summary, record)
         _tell_nonfinite(summary, rank, record)
+        _tell_replicas(summary, rank, record)
         _tell_samples(summary, rank, dp, record.samples)
         if len(reported) < self._ranks:
             return []
@@ -69,6 +70,16 @@ def _tell_nonfinite(summary: store.StepSummary, rank: int, record: session.StepR
     for quantity in WATCHED:
         if record.HasField(quantity) and not math.isfinite(getattr(record, quantity)):
             summary.nonfinite.add(rank=rank, quantity=quantity)
+    if record.HasField("nonfinite_origin"):
+        origin = record.nonfinite_origin
+        summary.nonfinite.add(rank=rank, quantity="gradient", module=origin.module, unix_s=origin.unix_s)
+
+
+def _tell_replicas(summary: store.StepSummary, rank: int, record: session.StepRecord) -> None:
+    known = {(hashes.part, hashes.hash): hashes for hashes in summary.replicas}
+    for replica in record.replicas:
+        hashes = known.get((replica.part, replica.hash)) or summary.replicas.add(part=replica.part, hash=replica.hash)
+        hashes.ranks.append(rank)
 
 
 def _tell_samples(summary: store.StepSummary, rank: int, dp: int, fingerprint: bytes) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -214,7 +215,8 @@ class Supervisor:
             processes.kill_group(rank.pid)  # what it had started must not outlive it
         elif ended.finished and not (ended.HasField("code") or ended.HasField("signal")):
             ended.code = 0
-        if ended.code and not ended.last_words:  # it failed before the hooks could keep its last words
+        # It failed before the hooks could keep its last words, or in C++, where they cannot.
+        if (ended.code or ended.signal == signal.SIGABRT) and not ended.last_words:
             ended.last_words = _tail(self._options.rank_log(rank.generation, rank.rank))
         self._node.writer.schedule_pinned(rank.rank, self._node.start_order.world_size)
         if rank.generation == self._node.generation:

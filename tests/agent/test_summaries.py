@@ -5,7 +5,7 @@ import pytest
 from holdfast_agent.summaries import StepSummaries
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER
-from holdfast_proto.v1.session_pb2 import StepRecord
+from holdfast_proto.v1.session_pb2 import NonFiniteOrigin, ReplicaHash, StepRecord
 
 
 def test_a_step_is_summed_up_once_all_ranks_have_reported_it() -> None:
@@ -66,6 +66,30 @@ def test_a_number_that_is_not_finite_is_told_with_its_rank(quantity: str, number
     summaries.add(1, record)
     (summary,) = summaries.add(0, StepRecord(step=0, loss=1.0))
     assert list(summary.nonfinite) == [store.NonFinite(rank=1, quantity=quantity)]
+
+
+def test_the_module_in_which_a_gradient_went_bad_is_told_with_its_rank_and_time() -> None:
+    summaries = StepSummaries(generation=1, ranks=2)
+    summaries.add(0, StepRecord(step=0, grad_norm=math.nan))
+    origin = NonFiniteOrigin(module="layers.2", unix_s=8.5)
+    (summary,) = summaries.add(1, StepRecord(step=0, nonfinite_origin=origin))
+    assert list(summary.nonfinite) == [
+        store.NonFinite(rank=0, quantity="grad_norm"),
+        store.NonFinite(rank=1, quantity="gradient", module="layers.2", unix_s=8.5),
+    ]
+
+
+def test_ranks_that_hold_a_part_with_the_same_hash_are_told_together() -> None:
+    summaries = StepSummaries(generation=1, ranks=3)
+    up, norm = ReplicaHash(part="up", hash=7), ReplicaHash(part="norm", hash=7)
+    summaries.add(4, StepRecord(step=0, replicas=[up, norm]))
+    summaries.add(5, StepRecord(step=0, replicas=[up, ReplicaHash(part="norm", hash=8)]))
+    (summary,) = summaries.add(6, StepRecord(step=0, replicas=[norm]))
+    assert list(summary.replicas) == [
+        store.ReplicaHashes(part="up", hash=7, ranks=[4, 5]),
+        store.ReplicaHashes(part="norm", hash=7, ranks=[4, 6]),
+        store.ReplicaHashes(part="norm", hash=8, ranks=[5]),
+    ]
 
 
 def test_a_step_that_a_rank_never_reports_is_closed_before_the_next_one() -> None:

@@ -191,3 +191,19 @@ def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
             read(tmp_path / name)
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "none")
+
+
+def test_it_tells_whether_the_rank_meant_to_leave(tmp_path: Path) -> None:
+    path = tmp_path / "rank.box"
+    box = BlackBoxWriter(path, run="run", generation=1, rank=0, world_size=1)
+    assert not read(path).finished
+    box.finish()
+    assert read(path).finished
+
+
+def test_the_next_black_box_leaves_whoever_still_writes_to_the_one_before_alone(tmp_path: Path) -> None:
+    path = tmp_path / "rank.box"
+    old = BlackBoxWriter(path, run="run", generation=1, rank=0, world_size=1)
+    BlackBoxWriter(path, run="run", generation=2, rank=0, world_size=1)
+    old.last_words("still here")
+    assert (read(path).generation, read(path).last_words) == (2, "")

@@ -1,6 +1,8 @@
+import subprocess
+
 import pytest
 
-from holdfast_proto.rank_context import VARIABLE, RankContext
+from holdfast_proto.rank_context import VARIABLE, ObservedNode, RankContext
 
 CONTEXT = RankContext(
     run="run",
@@ -42,3 +44,27 @@ def test_a_broken_variable_is_named(text: str) -> None:
     with pytest.raises(ValueError, match=VARIABLE) as caught:
         RankContext.from_environment({VARIABLE: text})
     assert "\n" not in str(caught.value)
+
+
+NODE = ObservedNode(run="run", agent="unix:/run/agent.sock", black_boxes="/var/black boxes")
+
+
+@pytest.mark.parametrize(("restarts", "generation"), [({}, 1), ({"TORCHELASTIC_RESTART_COUNT": "2"}, 3)])
+def test_every_rank_that_somebody_else_launches_finds_its_own_context_in_the_nodes_variable(
+    restarts: dict[str, str], generation: int
+) -> None:
+    context = RankContext.from_environment({**NODE.to_environment(), **restarts}, rank=7)
+    assert context == RankContext(
+        run="run",
+        generation=generation,
+        agent="unix:/run/agent.sock",
+        black_box=f"/var/black boxes/generation-000{generation}/rank-00007.box",
+        observed=True,
+    )
+
+
+def test_the_shell_line_sets_the_nodes_variable() -> None:
+    printed = subprocess.run(
+        ["sh", "-c", f'{NODE.shell_line()}; printf %s "${VARIABLE}"'], check=True, capture_output=True, text=True
+    ).stdout
+    assert {VARIABLE: printed} == NODE.to_environment()

@@ -33,6 +33,7 @@ from holdfast_trainer.train import train
 from tests.trainer.collective_counts import print_collectives
 from tests.trainer.number_cases import check_fp8, check_memory_options, check_overflow
 from tests.trainer.parity import check_layout
+from tests.trainer.watched_ranks import check_watched
 
 PASSED = "passed"
 TIMEOUT = timedelta(seconds=60)
@@ -101,6 +102,9 @@ class RecordingHooks:
     def enter(self, phase: holdfast_hooks.Phase) -> None:
         self.calls.append(phase.name)
 
+    def watch_gradients(self, modules: dict[str, torch.nn.Module], *, then: str | None) -> None:
+        self.calls.append(f"watch {sorted(modules)} {then}")
+
     def report(self, **values: object) -> None:
         told = sorted(name for name, value in values.items() if value is not None)
         self.calls.append(f"report {told}")
@@ -144,6 +148,7 @@ CASES: dict[str, Callable[..., None]] = {
     "sweep": functools.partial(sweep, check_layout),
     "overflow": functools.partial(sweep, check_overflow),
     "memory": functools.partial(sweep, check_memory_options),
+    "watched": functools.partial(sweep, check_watched),
     "fp8": functools.partial(sweep, check_fp8),
     "collectives": functools.partial(sweep, print_collectives),
     "calls": calls,

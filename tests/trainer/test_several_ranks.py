@@ -1,4 +1,4 @@
-"""Precision and memory options in worlds of several ranks."""
+"""Precision and memory options in worlds of several ranks, and what the hooks find out about such ranks."""
 
 from typing import Any
 
@@ -56,3 +56,16 @@ def test_fp8_composes_with_tensor_parallelism_and_sharding(run_ranks: RunRanks) 
     pytest.importorskip("torchao")
     precision = {"compute": "bf16", "fp8": True}
     run_ranks("fp8", ranks=4, **SMALL, parallel={"dp": 2, "tp": 2}, precision=precision)
+
+
+@pytest.mark.parametrize(
+    "parallel",
+    [
+        {"dp": 2, "pp": 2, "zero": 0, "microbatches": 2},
+        {"pp": 2, "tp": 2, "schedule": "zero-bubble", "microbatches": 4},
+    ],
+)
+def test_a_flipped_bit_and_the_origin_of_a_bad_gradient_are_found_and_nothing_else(
+    run_ranks: RunRanks, parallel: dict[str, Any]
+) -> None:
+    run_ranks("watched", ranks=4, **SMALL, parallel=parallel)

@@ -12,6 +12,7 @@ def test_hooks_are_told_the_phases_and_figures_of_each_step(run_ranks: Any) -> N
     compute = ["DATA", "FORWARD_BACKWARD", "report ['samples']", "OPTIMIZER"]
     assert [line for line in output.splitlines() if not line.startswith("step 1  ")] == [
         "attach ['model', 'optimizer', 'scheduler'] {'pp': 0, 'dp': 0, 'tp': 0} cpu",
+        "watch ['embedding', 'layers.0', 'layers.1', 'norm'] head",
         *["step 0", *compute, "report ['grad_norm', 'learning_rate', 'loss', 'tokens']"],
         *["step 1", *compute, "report ['grad_norm', 'learning_rate', 'loss', 'tokens', 'update_norm']"],
         *["EVAL", "report ['validation_loss']"],

@@ -19,7 +19,7 @@ from holdfast_hooks.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import allocate
 from holdfast_proto.v1 import session_pb2, session_pb2_grpc
-from holdfast_proto.v1.session_pb2 import AgentMessage, RankCommand, RankMessage, SlotGrant, Welcome
+from holdfast_proto.v1.session_pb2 import AgentMessage, RankCommand, RankMessage, SlotGrant, SnapshotTaken, Welcome
 
 DEADLINE_S = 30.0
 
@@ -139,13 +139,21 @@ def make_slots(folder: Path) -> Callable[..., list[Path]]:
 class SnapshotBench:
     """Snapshots with a desk to which a test grants slots by hand."""
 
-    def __init__(self, state: dict[str, Any], **context: Any) -> None:
+    def __init__(
+        self, state: dict[str, Any], late: Callable[[SnapshotTaken], None] | None = None, **context: Any
+    ) -> None:
         self.context = RankContext(run="test", generation=2, agent="unix:/none", black_box="/none", **context)
         self.desk = SlotDesk(OnceLog())
         self.timeline = Timeline(lambda step, phase, unix_ns: None)
         self.timeline.enter(Phase.FORWARD_BACKWARD)
         self.snapshots = Snapshots(
-            state=state, context=self.context, rank=0, desk=self.desk, timeline=self.timeline, once=OnceLog()
+            state=state,
+            context=self.context,
+            rank=0,
+            desk=self.desk,
+            timeline=self.timeline,
+            once=OnceLog(),
+            late=late,
         )
 
     def grant(self, paths: list[Path], **fields: Any) -> None:

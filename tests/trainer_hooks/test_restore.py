@@ -75,6 +75,28 @@ def test_restored_state_does_not_share_memory_with_the_slot(bench: Any, make_slo
     assert all(map(torch.equal, before, moments.values()))
 
 
+def test_live_tensors_are_filled_where_they_are(bench: Any, make_slots: MakeSlots) -> None:
+    training = Training()
+    training.step()
+    slot = save(bench, training.state, make_slots(), step=0)
+    saved = training.optimizer.state[next(training.model.parameters())]["exp_avg"].clone()
+    training.step()
+    before = training.optimizer.state[next(training.model.parameters())]["exp_avg"]
+    restore(slot, training.state, rank=0)
+    after = training.optimizer.state[next(training.model.parameters())]["exp_avg"]
+    assert after.data_ptr() == before.data_ptr()
+    assert torch.equal(after, saved)
+
+
+def test_scattered_live_tensors_are_restored(bench: Any, make_slots: MakeSlots) -> None:
+    model = torch.nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    slot = save(bench, {"model": model}, make_slots(), step=0)
+    restored = torch.nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    restore(slot, {"model": restored}, rank=0)
+    assert torch.equal(restored.weight, model.weight)
+    assert restored.weight.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_numpy_random_state_is_restored(bench: Any, make_slots: MakeSlots) -> None:
     numpy = pytest.importorskip("numpy")
     training = Training()

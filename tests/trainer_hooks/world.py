@@ -1,5 +1,6 @@
 """Two ranks on gloo, forked from one process that has imported torch: ``world.py SCENARIO FOLDER``."""
 
+import importlib
 import json
 import os
 import sys
@@ -64,6 +65,27 @@ def hang(folder: Path, rank: int) -> None:
                 dist.all_reduce(value)
             wait_for(folder / "end")
     assert dist.ProcessGroup.send is original
+
+
+def corrupt(folder: Path, rank: int) -> None:
+    """Train three steps under DistributedDataParallel; flip a bit on rank 1 in the last, then fail there."""
+    os.environ.update(context(folder, rank).to_environment())
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    own = torch.nn.Linear(rank + 1, 1)  # of this rank alone, under a name that the other has too
+    trained = torch.nn.parallel.DistributedDataParallel(model)
+    with holdfast_hooks.attach(state={"model": model, "own": own}) as hooks:
+        for step in hooks.steps(until=100):
+            if step == 3:  # not the last one: that would wait for a place to save the state to
+                break
+            trained(torch.full((1, 4), rank + 1.0)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 2 and rank == 1:
+                model.bias.detach().view(torch.int32)[3] ^= 1
+        if rank == 1:
+            raise ValueError("bad sample")
 
 
 class Sharded:
@@ -140,6 +162,8 @@ def fsdp(folder: Path, rank: int) -> None:
 
 def main(scenario: str, folder: Path) -> None:
     children = []
+    if scenario == "corrupt":
+        importlib.import_module("torch._dynamo")  # DistributedDataParallel would have each rank take its time for it
     for rank in range(WORLD_SIZE):
         pid = os.fork()
         if pid == 0:

@@ -122,6 +122,12 @@ class Transformer(nn.Module):
             x = self.head(self.norm(x)).clone()
         return x
 
+    def chain(self) -> dict[str, nn.Module]:
+        """Return what :meth:`forward` goes through, in order and by name, up to the head."""
+        blocks = {f"layers.{name}": block for name, block in self.layers.items()}
+        modules = {"embedding": self.embedding, **blocks, "norm": self.norm}
+        return {name: module for name, module in modules.items() if module is not None}
+
     @torch.no_grad()
     def initialise(self, device: torch.device, *, seed: int) -> None:
         """Allocate all parameters on ``device`` and fill them from the seed, whatever the layout.

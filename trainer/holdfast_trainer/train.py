@@ -51,6 +51,9 @@ def train(config: TrainerConfig, corpus: Corpus, device: Device) -> ModelParts:
             closing(Batches(config, corpus, device=device.torch_device, **mesh.data_indices)) as batches,
             holdfast_hooks.attach(state=state, coordinates=mesh.coordinates, device=device.kind) as hooks,
         ):
+            for stage, module in zip(parts.stages, parts.modules, strict=True):
+                # The head's own output is left out: logits are the largest gradient of all.
+                hooks.watch_gradients(module.chain(), then="head" if stage.is_last else None)
             for step in hooks.steps(until=config.train.steps):
                 hooks.enter(Phase.DATA)
                 batch = batches.training(step)

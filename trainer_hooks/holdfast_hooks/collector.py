@@ -7,10 +7,12 @@ from typing import Any
 
 from holdfast_hooks.backlog import Backlog
 from holdfast_hooks.device import Device
+from holdfast_hooks.gradient_origin import GradientSums
 from holdfast_hooks.modules import NewModules
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.point_to_point import PointToPointRecord
 from holdfast_hooks.progress import ProgressPoll
+from holdfast_hooks.replicas import ReplicaSums
 from holdfast_hooks.scalars import DeferredScalar
 from holdfast_hooks.timeline import StepSample, Timeline
 from holdfast_proto.v1.common_pb2 import ChannelProgress, GroupProgress, Progress
@@ -56,7 +58,7 @@ class Collector:
 
     def poll(self) -> None:
         """Look how far every group and channel is; the black box learns it with or without an agent."""
-        self._groups = self._sources.progress.poll()
+        self._groups = self._sources.progress.poll(last=self._sources.last_words is not None)
         self._channels = self._sources.point_to_point.advance()
 
     def report(self, *, final: bool = False) -> Report:
@@ -75,6 +77,7 @@ class Collector:
             last_words=sources.last_words,
             recorder_failures_total=sources.progress.failures_total,
             recorder_attempts_total=sources.progress.attempts_total,
+            pending=sources.progress.pending.calls,
         )
 
     def _progress(self) -> Progress:
@@ -110,6 +113,10 @@ class Collector:
             phase_s={phase: spent_ns / 1e9 for phase, spent_ns in enumerate(phase_ns) if spent_ns},
         )
         for name, value in values.items():
+            if isinstance(value, (ReplicaSums, GradientSums)):
+                if not value.put(record) and not final:
+                    return None
+                continue
             number = value.read() if isinstance(value, DeferredScalar) else value
             if number is not None:
                 self._put(record, name, number)

@@ -1,10 +1,12 @@
 """The few things the hooks ask of a device."""
 
+import functools
 import resource
 import sys
 from pathlib import Path
 from typing import Protocol
 
+from holdfast_hooks.memory_limit import memory_limit_bytes
 from holdfast_proto.v1.session_pb2 import MemoryStatus
 
 
@@ -19,9 +21,11 @@ class CpuDevice:
     """A rank that computes on the CPU: its memory is the process's resident set."""
 
     def memory(self) -> MemoryStatus:
-        """Return the resident set size as allocated bytes."""
-        resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return MemoryStatus(allocated_bytes=resident_pages * resource.getpagesize())
+        """Return the resident set size as allocated and reserved bytes, and what the process can have at most."""
+        resident_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        return MemoryStatus(
+            allocated_bytes=resident_bytes, reserved_bytes=resident_bytes, limit_bytes=_memory_limit_bytes()
+        )
 
 
 class CudaDevice:
@@ -31,7 +35,7 @@ class CudaDevice:
         self._name = name
 
     def memory(self) -> MemoryStatus:
-        """Return the allocator's statistics, zeros before the rank first used the GPU."""
+        """Return the allocator's statistics and the device's size, zeros before the rank first used the GPU."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return MemoryStatus()
@@ -41,9 +45,18 @@ class CudaDevice:
             reserved_bytes=statistics.get("reserved_bytes.all.current", 0),
             alloc_retries=statistics.get("num_alloc_retries", 0),
             ooms=statistics.get("num_ooms", 0),
+            limit_bytes=torch.cuda.get_device_properties(self._name).total_memory,
         )
 
 
 def device_named(name: str) -> Device:
     """Return the device of torch's name ``cpu``, ``cuda`` or ``cuda:N``."""
     return CudaDevice(name) if name.startswith("cuda") else CpuDevice()
+
+
+@functools.cache
+def _memory_limit_bytes() -> int:
+    try:
+        return memory_limit_bytes()
+    except (OSError, ValueError):
+        return 0

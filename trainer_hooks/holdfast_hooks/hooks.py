@@ -204,7 +204,9 @@ class Hooks:
             self._once.warn("tokens is not reported", "give a whole number as an int")
 
     def watch_gradients(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None = "loss") -> None:
-        """Have the module named in which a gradient first is not finite. Costs a sum per module and backward pass.
+        """Have the module named in which a gradient first is not finite; of a long chain, the part of it.
+
+        Costs four sums in a backward pass at most.
 
         Args:
             modules: a chain, by name and in the order of the forward pass: blocks that each take the output of the

@@ -2,11 +2,14 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from holdfast_hooks.flight_recorder import Dump, RecorderUnavailableError, find_dump
 from holdfast_hooks.once import OnceLog
+from holdfast_hooks.pending_calls import PendingCalls
 from holdfast_hooks.point_to_point import PointToPointRecord
 from holdfast_hooks.settling import Settling
 from holdfast_proto.black_box import BlackBoxWriter
@@ -39,6 +42,7 @@ class ProgressPoll:
 
     def __init__(self, black_box: BlackBoxWriter | None, point_to_point: PointToPointRecord, once: OnceLog) -> None:
         self.failures_total = 0
+        self.pending = PendingCalls(black_box)
         self._black_box = black_box
         self._point_to_point = point_to_point
         self._once = once
@@ -46,18 +50,21 @@ class ProgressPoll:
         self.attempts_total = 0
         self._next_resolve = 0
 
-    def poll(self) -> list[GroupProgress]:
-        """Return every known group's progress; empty before the first group, or if the recorder fails."""
+    def poll(self, *, last: bool = False) -> list[GroupProgress]:
+        """Return every known group's progress; empty before the first group, or if the recorder fails.
+
+        ``last``: an exception ends this rank; :attr:`pending` then names what it had not finished.
+        """
         self.attempts_total += 1
         try:
             dump = find_dump()
-            return [] if dump is None else self._read(dump)
+            return [] if dump is None else self._read(dump, last=last)
         except (RecorderUnavailableError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
             self.failures_total += 1
             self._once.warn("progress of process groups is not available", error)
             return []
 
-    def _read(self, dump: Dump) -> list[GroupProgress]:
+    def _read(self, dump: Dump, *, last: bool) -> list[GroupProgress]:
         status = json.loads(dump(False, False))["pg_status"]
         if status.keys() - self._groups.keys() and self.attempts_total >= self._next_resolve:
             self._resolve(dump)
@@ -65,9 +72,11 @@ class ProgressPoll:
             self._next_resolve = 2 * self.attempts_total if unresolved else 0
         seqs = {key: self._seqs(self._groups[key], status[key]) for key in status if key in self._groups}
         self._settle(dump, seqs)
+        seqs = {key: (enqueued, self._completed(key, completed)) for key, (enqueued, completed) in seqs.items()}
+        self._name_pending(dump, seqs, last=last)
         return [self._progress(self._groups[key], *pair) for key, pair in seqs.items()]
 
-    def _settle(self, dump: Dump, seqs: dict[str, tuple[int, int]]) -> None:
+    def _settle(self, dump: Dump, seqs: Mapping[str, tuple[int, int]]) -> None:
         """Check against the entries where a status has shown the same unfinished call for long."""
         settling = {key: one for key in seqs if (one := self._groups[key].settling) is not None}
         # A list, as every group must see every poll.
@@ -76,6 +85,18 @@ class ProgressPoll:
             entries = _collectives(json.loads(dump(True, False)))
             for key in doubtful:
                 settling[key].correct(entries.get(key, ()))
+
+    def _completed(self, key: str, completed: int) -> int:
+        settling = self._groups[key].settling
+        return completed if settling is None else settling.completed
+
+    def _name_pending(self, dump: Dump, seqs: Mapping[str, tuple[int, int]], *, last: bool) -> None:
+        began_s = monotonic()
+        if self.pending.observe(seqs, began_s):
+            entries = _collectives(json.loads(dump(True, False)))
+            self.pending.name(entries, began_s=began_s, ended_s=monotonic())
+        if last:
+            self.pending.name_last(_collectives(json.loads(dump(True, False))))
 
     def _resolve(self, dump: Dump) -> None:
         alive = _groups_by_name()
@@ -103,8 +124,6 @@ class ProgressPoll:
         )
 
     def _progress(self, group: Group, enqueued: int, completed: int) -> GroupProgress:
-        if group.settling is not None:
-            completed = group.settling.completed
         if self._black_box is not None and group.box_index is not None:
             self._black_box.group(group.box_index, enqueued, completed)
         return GroupProgress(

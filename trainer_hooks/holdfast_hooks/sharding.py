@@ -35,6 +35,12 @@ def writer_of(name: str, value: "DTensor") -> int:
     """
     if any(placement.is_partial() for placement in value.placements):
         raise TypeError(f"{name}: a DTensor that is not reduced yet cannot be part of a snapshot; redistribute it")
+    ranks = ranks_alike(value)
+    return ranks[zlib.crc32(name.encode()) % len(ranks)]
+
+
+def ranks_alike(value: "DTensor") -> list[int]:
+    """Return the ranks that hold the same part of a reduced tensor as this one, which is among them."""
     coordinate = value.device_mesh.get_coordinate()
     assert coordinate is not None
     alike = tuple(
@@ -42,7 +48,7 @@ def writer_of(name: str, value: "DTensor") -> int:
         for index, placement in zip(coordinate, value.placements, strict=True)
     )
     ranks: list[int] = value.device_mesh.mesh[alike].flatten().tolist()
-    return ranks[zlib.crc32(name.encode()) % len(ranks)]
+    return ranks
 
 
 def distribute_like(local: "torch.Tensor", like: "DTensor") -> "DTensor":

@@ -76,15 +76,15 @@ def _what_happened(rank_exit: store_pb2.RankExit) -> str:
     if is_configuration_error(rank_exit):
         return f"says that its configuration is wrong: {said}" if said else "says that its configuration is wrong"
     if rank_exit.HasField("signal"):
-        return f"was killed by {_signal_name(rank_exit.signal)}{_why_killed(rank_exit)}"
+        return f"was killed by {_signal_name(rank_exit.signal)}{_why_killed(rank_exit, said)}"
     if connection_lost(rank_exit.last_words):
         return f"lost a peer ({said})" if said else "lost a peer"
     return f"raised {said}" if said else _without_words(rank_exit)
 
 
-def _why_killed(rank_exit: store_pb2.RankExit) -> str:
+def _why_killed(rank_exit: store_pb2.RankExit, said: str) -> str:
     if rank_exit.signal != signal.SIGKILL:
-        return ""
+        return f" ({said})" if said and rank_exit.signal == signal.SIGABRT else ""
     return " (out of memory, says the kernel)" if rank_exit.out_of_memory else " (out of memory, or killed by hand)"
 
 

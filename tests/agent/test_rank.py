@@ -1,0 +1,57 @@
+"""What the daemon is told of a rank."""
+
+import os
+from pathlib import Path
+
+from holdfast_agent.rank import Rank
+from holdfast_proto import black_box
+from holdfast_proto.black_box import BlackBoxWriter, NamedCall
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, PendingCall
+from tests.agent.nodes import begin, make_node
+
+
+def make_rank() -> Rank:
+    return Rank(rank=5, generation=1, local_rank=0, pid=os.getpid(), start_ticks=0)
+
+
+async def test_each_look_at_a_node_tells_what_the_training_threads_do(folder: Path) -> None:
+    node = make_node(folder)
+    begin(node, 1, {0: os.getpid()})
+    node.pass_time(0.1)
+    (told,) = node.state(ready=True).ranks
+    assert told.busy_s > 0
+    assert told.thread_state == "R"
+
+
+def test_phases_and_memory_are_told_as_reported() -> None:
+    rank = make_rank()
+    memory = session.MemoryStatus(allocated_bytes=10, reserved_bytes=20, limit_bytes=30)
+    phases: list[dict[int, float]] = [{PHASE_DATA: 0.5}, {PHASE_DATA: 0.25, PHASE_OPTIMIZER: 1.0}]
+    steps = [session.StepRecord(step=step, phase_s=phase_s) for step, phase_s in enumerate(phases)]
+    rank.apply(session.Report(steps=steps, memory=memory))
+    told = rank.state([])
+    assert dict(told.phase_s) == {PHASE_DATA: 0.75, PHASE_OPTIMIZER: 1.0}
+    assert told.memory == memory
+
+
+def test_pending_calls_are_told_until_a_report_is_without_them() -> None:
+    rank = make_rank()
+    rank.apply(session.Report(pending=[PendingCall(group="0", seq=7, op="gloo:all_reduce", sizes="[[4]]")]))
+    assert list(rank.state([]).pending) == [PendingCall(rank=5, group="0", seq=7, op="gloo:all_reduce", sizes="[[4]]")]
+    rank.apply(session.Report())
+    assert list(rank.state([]).pending) == []
+
+
+def test_the_calls_that_a_rank_ended_in_are_read_from_its_black_box(folder: Path) -> None:
+    path = folder / "box"
+    box = BlackBoxWriter(path, run="run", generation=1, rank=5, world_size=8)
+    box.pending([NamedCall("0", 7, "gloo:all_reduce", "[[4, 8]]", "['Float']")])
+    rank = make_rank()
+    rank.finish(store.RankExit(signal=9), black_box.read(path))
+    told = rank.state([])
+    expected = PendingCall(rank=5, group="0", seq=7, op="gloo:all_reduce", sizes="[[4, 8]]", dtypes="['Float']")
+    assert list(told.pending) == [expected]
+    assert told.thread_state == ""
+    assert told.thread_syscall == -1

@@ -1,0 +1,84 @@
+"""What the hooks find out about the trainer's own ranks: replicas that differ, and where a gradient went bad."""
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import holdfast_hooks
+from holdfast_hooks.gradient_origin import GradientWatch
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.replica_sets import replica_sets
+from holdfast_hooks.replicas import Replicas
+from holdfast_proto.v1.session_pb2 import StepRecord
+from holdfast_trainer.config import TrainerConfig
+from tests.trainer.number_cases import Rank
+
+EVERY_STEP = 1e9
+"""A budget that is never exceeded."""
+
+
+def check_watched(config: TrainerConfig) -> None:
+    """Train a little and look: nothing is found until memory is corrupted, or a gradient, and then just that."""
+    rank = Rank(config)
+    state = {"model": holdfast_hooks.merged(rank.parts.modules)}
+    replicas = Replicas(state, OnceLog(), budget_ratio=EVERY_STEP)
+    watch = GradientWatch(OnceLog())
+    for stage, module in zip(rank.parts.stages, rank.parts.modules, strict=True):
+        watch.watch(module.chain(), then="head" if stage.is_last else None)
+
+    for step in range(3):
+        rank.forward_backward(step)
+        rank.update()
+        assert not found(watch).HasField("nonfinite_origin")
+        assert conflicts(replicas, step) == set()
+
+    sets = replica_sets(state)
+    assert sets, "the layout holds nothing twice"
+    if dist.get_rank() == dist.get_world_size() - 1:
+        tensor = next(iter(next(iter(sets.values())).values()))
+        tensor.view(torch.int32).view(-1)[0].bitwise_xor_(1)  # far too little for a loss to show
+    assert len(conflicts(replicas, 3)) == 1
+
+    check_origin(rank, watch)
+
+
+def check_origin(rank: Rank, watch: GradientWatch) -> None:
+    """Let the gradient go bad in a block of the last rank: it says so, and those to whom it is passed on do not."""
+    culprit = dist.get_world_size() - 1
+    name, block = max(rank.parts.modules[-1].layers.items())
+    if dist.get_rank() == culprit:
+        block.register_forward_hook(spoil_gradient)
+    rank.forward_backward(3)
+    origin = found(watch).nonfinite_origin
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, (origin.unix_s, dist.get_rank(), origin.module, f"layers.{name}"))
+    _, first, module, _ = min(one for one in told if one[0])
+    # Tensor-parallel ranks exchange gradients within a block, so theirs go bad in it at the same time.
+    tp = rank.config.parallel.tp
+    assert first // tp == culprit // tp, told
+    assert module == told[culprit][3], told
+    assert sum(one[0] > 0 for one in told) <= tp, told
+
+
+def spoil_gradient(module: Any, inputs: Any, output: Any) -> None:
+    output.register_hook(lambda gradient: gradient * math.nan)
+
+
+def found(watch: GradientWatch) -> StepRecord:
+    record = StepRecord()
+    passed = watch.take()
+    assert passed is not None and passed.put(record)
+    return record
+
+
+def conflicts(replicas: Replicas, step: int) -> set[str]:
+    """Return the parts that not all ranks which hold them hold alike."""
+    record = StepRecord()
+    sums = replicas.check(step)
+    assert sums is not None and sums.put(record)
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, {replica.part: replica.hash for replica in record.replicas})
+    known: dict[str, int] = {}
+    return {part for of_rank in told for part, hash_ in of_rank.items() if known.setdefault(part, hash_) != hash_}

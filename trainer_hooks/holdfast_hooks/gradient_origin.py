@@ -1,0 +1,134 @@
+"""Finds the module in which a gradient first stopped being finite, on this rank and before any reduction.
+
+The gradient of each watched module's output is summed up as it passes: a sum is finite only if every element
+is (or the elements are as good as infinite). What it passed first, in backward order, with a sum that is not finite
+was handed down by the module after that point. Gradients of weights are not looked at, as that would take a sum per
+parameter: one that alone is not finite shows in the gradient's norm, with no module named.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from time import time_ns
+from typing import TYPE_CHECKING, Any
+
+from holdfast_hooks.deferred import DeferredNumbers
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.sharding import is_dtensor
+from holdfast_proto.v1.session_pb2 import NonFiniteOrigin, StepRecord
+
+if TYPE_CHECKING:
+    import torch
+
+_SUMS_PER_STEP = 4096
+
+_POINTS = 4
+"""Watched in a chain at most. A hook in autograd costs tens of microseconds, whatever it does: of a long chain, parts of
+several modules are watched."""
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """A gradient on its way from one module to the one before."""
+
+    giver: str | None
+    """The module that made it out of the one it got; None: another rank's."""
+    total: "torch.Tensor"
+    unix_ns: int
+
+
+@dataclass(frozen=True)
+class GradientSums:
+    """The sums of one step, in backward order."""
+
+    passed: tuple[_Passed, ...]
+    totals: DeferredNumbers
+
+    def put(self, record: StepRecord) -> bool:
+        """Put the origin into the record of the step (reporter thread); return False while sums are on their way.
+
+        There is none if all sums are finite, or the first that is not belongs to a gradient from another rank.
+        """
+        totals = self.totals.read()
+        if totals is None:
+            return False
+        for one, total in zip(self.passed, totals, strict=True):
+            if not math.isfinite(total):
+                if one.giver is not None:
+                    record.nonfinite_origin.CopyFrom(NonFiniteOrigin(module=one.giver, unix_s=one.unix_ns / 1e9))
+                break
+        return True
+
+
+def _span(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+
+
+class GradientWatch:
+    """The hooks on watched modules. For the training thread, and autograd's own."""
+
+    def __init__(self, once: OnceLog) -> None:
+        self._once = once
+        self._passed: deque[_Passed] = deque(maxlen=_SUMS_PER_STEP)
+        self._handles: list[Any] = []
+
+    def watch(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None) -> None:
+        """Watch a chain of modules: see :meth:`Hooks.watch_gradients`."""
+        names = list(modules)
+        last = len(names) - 1
+        ends = sorted({round(last * point / (_POINTS - 1)) for point in range(_POINTS)})
+        parts = [_span(names[one + 1 : other + 1]) for one, other in pairwise(ends)]
+        for end, giver in zip(ends, [*parts, then], strict=True):
+            self._handles.append(modules[names[end]].register_forward_hook(partial(self._on_output, giver)))
+        first = modules[names[0]]
+        self._handles.append(first.register_forward_pre_hook(partial(self._on_input, names[0])))
+
+    def take(self) -> GradientSums | None:
+        """Return the sums since the last call, if any."""
+        if not self._passed:
+            return None
+        passed = tuple(self._passed)
+        self._passed.clear()
+        totals = [one.total for one in passed]
+        if totals[0].is_cuda:
+            import torch
+
+            totals = [torch.stack(totals)]  # one copy to the host
+        return GradientSums(passed, DeferredNumbers.of(totals))
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _on_input(self, giver: str, _module: Any, inputs: tuple[Any, ...]) -> None:
+        self._follow(inputs, giver)
+
+    def _on_output(self, giver: str | None, _module: Any, _inputs: Any, output: Any) -> None:
+        self._follow(output if isinstance(output, (tuple, list)) else (output,), giver)
+
+    def _follow(self, values: "tuple[Any, ...] | list[Any]", giver: str | None) -> None:
+        import torch
+
+        if torch.compiler.is_compiling():
+            return
+        for value in values:
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                value.register_hook(partial(self._pass, giver))  # type: ignore[no-untyped-call]
+                return
+
+    def _pass(self, giver: str | None, gradient: Any) -> None:
+        import torch
+
+        try:
+            # Of a DTensor this rank's own part: the sum of the whole would be a collective.
+            local = gradient.to_local() if is_dtensor(gradient) else gradient
+            total = local.detach().sum(dtype=torch.float32)
+        except (RuntimeError, TypeError) as error:
+            self._once.warn("a gradient is not watched", error)
+            return
+        self._passed.append(_Passed(giver, total, time_ns()))

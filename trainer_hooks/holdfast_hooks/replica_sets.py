@@ -1,0 +1,69 @@
+"""Which parameters, or which parts of them, several ranks must hold alike.
+
+Only what is certain: parameters that ``DistributedDataParallel`` keeps equal, and DTensors along those axes of their
+mesh on which they are replicated. Any other plain tensor may well be one rank's own.
+"""
+
+import gc
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from holdfast_hooks.counterparts import parameters_of
+from holdfast_hooks.sharding import is_dtensor, local_part, ranks_alike
+
+if TYPE_CHECKING:
+    import torch
+
+Ranks = tuple[int, ...]
+
+
+def replica_sets(state: Mapping[str, Any]) -> "dict[Ranks, dict[str, torch.Tensor]]":
+    """Return this rank's parts of the parameters of ``state`` by the ranks that hold the same parts.
+
+    Every rank of a set finds the same names and shapes in it. Parts of the same name that differ, as they are
+    other shards or other pipeline stages, are in other sets.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return {}
+    kept_equal = _kept_equal_by_ddp()
+    sets: dict[Ranks, dict[str, torch.Tensor]] = {}
+    for name, parameter in _parameters(state):
+        local, ranks = parameter, kept_equal.get(id(parameter), ())
+        if is_dtensor(parameter) and not any(placement.is_partial() for placement in parameter.placements):
+            local, ranks = local_part(parameter)[0], tuple(ranks_alike(parameter))
+        if len(ranks) > 1 and local.numel():
+            sets.setdefault(ranks, {})[name] = local.detach()
+    return sets
+
+
+def _parameters(state: Mapping[str, Any]) -> "Iterator[tuple[str, torch.Tensor]]":
+    """Yield each parameter once, under the name that its module, else its optimizer, has for it."""
+    seen: set[int] = set()
+    of_modules = {name: value.named_parameters() for name, value in state.items() if hasattr(value, "named_parameters")}
+    of_optimizers = {name: parameters_of(value).items() for name, value in state.items()}
+    for owners in (of_modules, of_optimizers):
+        for owner, parameters in owners.items():
+            for name, parameter in parameters:
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield f"{owner}/{name}", parameter
+
+
+def _kept_equal_by_ddp() -> dict[int, Ranks]:
+    """Return the ranks of each parameter, by its id, that a DistributedDataParallel keeps equal.
+
+    Looks through all objects, as the wrapper is hardly ever what people save: they save the module in it.
+    """
+    from torch.distributed import get_process_group_ranks
+    from torch.nn.parallel import DistributedDataParallel
+
+    found: dict[int, Ranks] = {}
+    # The type is asked and not the object: a proxy's answer could have side effects.
+    for wrapper in [thing for thing in gc.get_objects() if issubclass(type(thing), DistributedDataParallel)]:
+        ranks = tuple(sorted(get_process_group_ranks(wrapper.process_group)))
+        for name, parameter in wrapper.module.named_parameters():
+            if name not in wrapper.parameters_to_ignore:
+                found[id(parameter)] = ranks
+    return found

@@ -1,0 +1,79 @@
+"""Fingerprints, step by step, of what several ranks must hold alike: memory that was corrupted silently shows.
+
+Taken at the end of a step, when the optimizer is done and all replicas must be bit-equal. Training thread only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from holdfast_hooks.deferred import DeferredNumbers
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.pace import Pace
+from holdfast_hooks.replica_pieces import Rotation, cut
+from holdfast_hooks.replica_sets import replica_sets
+from holdfast_proto.v1.session_pb2 import ReplicaHash, StepRecord
+
+BUDGET_RATIO = 0.001
+"""Of the training thread's time."""
+
+_HASH_BITS = 0xFFFF_FFFF_FFFF_FFFF
+
+
+@dataclass(frozen=True)
+class ReplicaSums:
+    """What was looked at in one step."""
+
+    names: tuple[str, ...]
+    sums: DeferredNumbers
+
+    def put(self, record: StepRecord) -> bool:
+        """Put the hashes into the record of the step (reporter thread); return False while they are on their way."""
+        sums = self.sums.read()
+        if sums is None:
+            return False
+        for name, total in zip(self.names, sums, strict=True):
+            record.replicas.append(ReplicaHash(part=name, hash=int(total) & _HASH_BITS))
+        return True
+
+
+class Replicas:
+    """Looks at some pieces of this rank's replicated parameters, at no more than its pace allows.
+
+    Ranks need not agree on a pace: what fewer of them looked at in a step is compared between those.
+    """
+
+    def __init__(self, state: Mapping[str, Any], once: OnceLog, *, budget_ratio: float = BUDGET_RATIO) -> None:
+        self._state = state
+        self._once = once
+        self._rotations: list[Rotation] | None = None
+        self._pace = Pace(budget_ratio)
+
+    def check(self, step: int) -> ReplicaSums | None:
+        """Return the sums of the pieces whose turn it is at the end of ``step``, if it is due."""
+        if not self._pace.is_due(step) or self._rotations == []:
+            return None
+        try:
+            if self._rotations is None:
+                self._rotations = self._find()
+            return self._sum(step)
+        except Exception as error:  # noqa: BLE001 - the state is the user's own; training goes on whatever it raises
+            self._once.warn("replicas are not compared", repr(error))
+            self._rotations = []
+            return None
+
+    def _find(self) -> list[Rotation]:
+        # Once: who replaces parameters later has them compared no more, but gets no false alarm.
+        sets = replica_sets(self._state)
+        pieces = [cut(tensors, holders=str(min(ranks))) for ranks, tensors in sets.items()]
+        return [Rotation(of_set) for of_set in pieces if of_set]
+
+    def _sum(self, step: int) -> ReplicaSums | None:
+        assert self._rotations is not None
+        began_s = monotonic()
+        portions = self._pace.portions
+        pieces = [piece for rotation in self._rotations for piece in rotation.at(step, portions)]
+        sums = DeferredNumbers.of([piece.sum() for piece in pieces])
+        self._pace.worked(step, began_s=began_s, ended_s=monotonic())
+        return ReplicaSums(tuple(piece.name for piece in pieces), sums) if pieces else None
