@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from holdfast_cli.errors import CommandError
 from holdfast_proto.v1 import control_pb2, control_pb2_grpc
 from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.fault_pb2 import Fault
 from holdfast_proto.v1.store_pb2 import Incident
 
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
@@ -48,6 +49,10 @@ class ControlClient:
         """Order a checkpoint and return its step; it is not yet taken then."""
         response = self._call("TakeCheckpoint", control_pb2.TakeCheckpointRequest(run=self._run))
         return int(response.step)
+
+    def inject_fault(self, fault: Fault) -> None:
+        """Order a fault; whether it has struck is seen in the run."""
+        self._call("InjectFault", control_pb2.InjectFaultRequest(run=self._run, fault=fault))
 
     def stop_run(self, *, grace_s: float = 0.0) -> None:
         """Order the end of the run, within ``grace_s`` after a last checkpoint, or at once.

@@ -1,16 +1,30 @@
 """Incidents as something that rich can draw."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from holdfast_cli.incident_files import IncidentFiles
+from holdfast_cli.wait_tree import wait_trees
 from holdfast_cli.words import enum_word, incident_line, outcome_line, verdict_word
 from holdfast_proto.v1 import common_pb2
-from holdfast_proto.v1.store_pb2 import Incident, IncidentState, Source
+from holdfast_proto.v1.common_pb2 import PendingCall
+from holdfast_proto.v1.store_pb2 import Incident, IncidentState, Source, StackSummary
+
+_ACTIVITIES = {
+    common_pb2.ACTIVITY_STOPPED: "stopped",
+    common_pb2.ACTIVITY_DATA: "waits for data",
+    common_pb2.ACTIVITY_USER_CODE: "computes",
+    common_pb2.ACTIVITY_GIL_HELD: "cannot run: something holds the GIL",
+    common_pb2.ACTIVITY_LOCK: "waits for a lock",
+    common_pb2.ACTIVITY_SYSTEM_CALL: "waits in a system call",
+    common_pb2.ACTIVITY_COLLECTIVE: "waits in a collective",
+}
 
 
 def incident_table(incidents: Sequence[Incident]) -> RenderableType:
@@ -28,7 +42,7 @@ def incident_table(incidents: Sequence[Incident]) -> RenderableType:
     return table
 
 
-def incident_story(incident: Incident) -> RenderableType:
+def incident_story(incident: Incident, files: IncidentFiles) -> RenderableType:
     """Return everything that is known of an incident."""
     verdict = incident.verdict
     facts = Table.grid(padding=(0, 2))
@@ -45,21 +59,42 @@ def incident_story(incident: Incident) -> RenderableType:
     ):
         facts.add_row(Text(name, style="dim"), Text(value))
     parts: list[RenderableType] = [Text(incident_line(incident), style="bold"), facts]
-    for heading, lines in (
-        ("who waits for whom", _waits(incident)),
-        ("what was done", [f"{a.unix_s - incident.detected_unix_s:+8.2f} s  {a.what}" for a in incident.actions]),
-        ("evidence", list(incident.evidence)),
+    for heading, body in (
+        ("who waits for whom", wait_trees(verdict.waits)),
+        ("calls", _lines([*verdict.calls, *map(_pending_line, files.pending)])),
+        ("stacks", _lines(map(_stack_line, files.stacks))),
+        ("black boxes", [_black_boxes(files)] if files.black_boxes else []),
+        ("what was done", _lines(f"{a.unix_s - incident.detected_unix_s:+8.2f} s  {a.what}" for a in incident.actions)),
+        ("files", _lines(files.names or incident.evidence)),
     ):
-        if lines:
-            parts += [Text(heading, style="dim"), *(Text(f"  {line}") for line in lines)]
+        if body:
+            parts += [Text(heading, style="dim"), *(Padding(each, (0, 0, 0, 2)) for each in body)]
     return Group(*parts)
 
 
-def _waits(incident: Incident) -> list[str]:
-    return [
-        f"rank {edge.waiter} for rank {edge.awaited}: {edge.op} {edge.seq} of {edge.group}"
-        for edge in incident.verdict.waits
-    ]
+def _lines(lines: Iterable[str]) -> list[RenderableType]:
+    return [Text(line) for line in lines]
+
+
+def _pending_line(call: PendingCall) -> str:
+    operands = " ".join(part for part in (call.sizes, call.dtypes) if part)
+    return f"rank {call.rank} has not completed {call.op} {call.seq} of {call.group} {operands}".rstrip()
+
+
+def _stack_line(stack: StackSummary) -> str:
+    where = f"in {stack.frame}" if stack.frame else "in no code of the user"
+    return f"rank {stack.rank}: {where}, {_ACTIVITIES.get(stack.activity, 'the stack does not tell what it does')}"
+
+
+def _black_boxes(files: IncidentFiles) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("rank", "step", "phase", "group: completed/enqueued"):
+        table.add_column(column)
+    for line in files.black_boxes:
+        phase = enum_word(common_pb2.Phase, "PHASE_", line.phase)
+        groups = ", ".join(f"{name}: {completed}/{enqueued}" for name, enqueued, completed in line.groups)
+        table.add_row(str(line.rank), str(line.step), phase, groups)
+    return table
 
 
 def _ranks(incident: Incident) -> str:

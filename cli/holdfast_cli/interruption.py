@@ -18,7 +18,8 @@ class Interruption:
     def __init__(self) -> None:
         self.count = 0
         """Signals so far: whoever sends two is in a hurry."""
-        self._signal = 0
+        self.signal = 0
+        """The first of them; 0: none yet."""
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Interruption":
@@ -32,13 +33,13 @@ class Interruption:
     @property
     def is_one_sigterm(self) -> bool:
         """Whether SIGTERM has come, and nothing else."""
-        return self.count == 1 and self._signal == signal.SIGTERM
+        return self.count == 1 and self.signal == signal.SIGTERM
 
     def check(self) -> None:
         """Raise InterruptionError if a signal has come."""
         if self.count:
-            raise InterruptionError(self._signal)
+            raise InterruptionError(self.signal)
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.count += 1
-        self._signal = self._signal or number
+        self.signal = self.signal or number

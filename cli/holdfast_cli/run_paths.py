@@ -60,6 +60,11 @@ class RunPaths:
         return self.runtime / f"agent-{self.node}.json"
 
 
+def incident_directory(run_directory: Path, run: str, identity: str) -> Path:
+    """Return where agent and daemon of a local run keep an incident: evidence, story and recording."""
+    return run_directory / "incidents" / run / identity
+
+
 def prepare_directory(directory: Path) -> Path:
     """Create a run's directory with its folders and return its absolute path."""
     absolute = directory.absolute()

@@ -24,6 +24,7 @@ def sweep(record: RunRecord) -> None:
     recorded = [
         ProcessIdentity(rank.pid, rank.start_ticks)
         for agent in agent_records(Path(record.directory))
+        if agent.spec.command  # else somebody else has launched them
         for rank in agent.ranks
     ]
     marked = list(marked_processes(MARKER, record.instance))

@@ -151,8 +151,19 @@ class RunShell:
         if not await self._store.acquire(self._options.lease_s, lowest):
             return False
         self._renewed_at = time.monotonic()
+        if self.state is not None and self.state.record.phase in ENDED:
+            await self._look_for_successor(self.state.spec)
         self.leads = self._store.fence == self._last_fence or await self._assume()
         return self.leads
+
+    async def _look_for_successor(self, ended: store.RunSpec) -> None:
+        """Go over to a new run that was published under the name of one that has ended."""
+        spec = await self._store.spec()
+        if spec is not None and spec.instance != ended.instance:
+            log.info("run %s: published anew", self.run_name)
+            self.state = coordinator.begin(spec)
+            self.archive.recording.forget()
+            await self._save(self.state.record)
 
     async def _follow(self) -> None:
         """See what the leader sees, so that operators may ask any daemon."""

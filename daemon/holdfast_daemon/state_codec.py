@@ -1,6 +1,6 @@
 """Frozen dataclasses as JSON and back, guided by their type hints.
 
-Carries numbers, strings, None, tuples, frozensets, mappings, protobuf messages (their bytes in base64) and dataclasses
+Carries numbers, strings, None, bytes and protobuf messages (in base64), tuples, frozensets, mappings and dataclasses
 of these, and refuses everything else. A field that is declared as a union of dataclasses, or as a family of which
 only the members are known (see ``Codec``), carries the name of the one that it holds.
 """
@@ -39,8 +39,8 @@ class Codec:
         members = self._members(hint)
         if members is not None:
             return self._encode_member(value, members)
-        if isinstance(value, Message):
-            return base64.b64encode(value.SerializeToString(deterministic=True)).decode()
+        if isinstance(value, Message) or (hint is bytes and isinstance(value, bytes)):
+            return _encode_binary(value)
         if dataclasses.is_dataclass(value):
             return self._encode_fields(value)
         return value if _is_plain(value, hint) else self._encode_items(value, hint)
@@ -70,8 +70,8 @@ class Codec:
         members = self._members(hint)
         if members is not None:
             return self._decode_member(data, members)
-        if isinstance(hint, type) and issubclass(hint, Message):
-            return _decode_message(data, hint)
+        if isinstance(hint, type) and issubclass(hint, (bytes, Message)):
+            return _decode_binary(data, hint)
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             return self._decode_fields(data, hint)
         if _is_plain(data, hint):
@@ -163,9 +163,15 @@ def _is_plain(value: object, hint: Any) -> bool:
     return hint in (bool, int, str, types.NoneType) and type(value) is hint
 
 
-def _decode_message(data: Any, kind: type[Message]) -> Message:
+def _encode_binary(value: bytes | Message) -> str:
+    data = value if isinstance(value, bytes) else value.SerializeToString(deterministic=True)
+    return base64.b64encode(data).decode()
+
+
+def _decode_binary(data: Any, kind: type[bytes | Message]) -> bytes | Message:
     try:
-        return kind.FromString(base64.b64decode(data, validate=True))
+        decoded = base64.b64decode(data, validate=True)
+        return kind.FromString(decoded) if issubclass(kind, Message) else decoded
     except (DecodeError, TypeError, ValueError):
         raise CodecError(f"{data!r:.80} is no {kind.__name__}") from None
 

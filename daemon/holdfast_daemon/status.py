@@ -10,15 +10,15 @@ from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
 def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunStatus:
     """Return the status of a run that this daemon leads."""
     record, telemetry = state.record, state.telemetry
-    ranks = ranks_of(state.nodes, record.generation)
-    node_of = {rank.rank: name for name, node in state.nodes.items() for rank in node.ranks}
+    ranks = ranks_of(state.members, record.generation)
+    node_of = {rank.rank: name for name, node in state.members.items() for rank in node.ranks}
     status = control.RunStatus(
         run=record.run,
         phase=record.phase,
         generation=record.generation,
         newest_step=record.newest_step,
         newest_checkpoint=max((step for node in state.nodes.values() for step in node.checkpoints), default=-1),
-        newest_snapshot=newest_common_snapshot(state.nodes, state.world_size),
+        newest_snapshot=newest_common_snapshot(state.members, state.world_size),
         incidents=len(state.incidents),
         restarts=record.restarts_total,
         loss_spikes=int(state.totals.anomalies.get("spike", 0)),

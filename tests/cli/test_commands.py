@@ -41,7 +41,9 @@ def where(run: LocalRun) -> tuple[str, str]:
     return "--directory", str(run.options.directory)
 
 
-@pytest.mark.parametrize("command", ["run", "demo", "status", "incidents", "checkpoint", "stop", "agent", "daemon"])
+@pytest.mark.parametrize(
+    "command", ["run", "observe", "demo", "status", "incidents", "checkpoint", "stop", "agent", "daemon"]
+)
 def test_every_command_has_a_help_page(command: str) -> None:
     result = holdfast(command, "--help")
     assert result.exit_code == 0
@@ -112,9 +114,9 @@ def test_incidents_are_listed_and_one_is_told(going: LocalRun) -> None:
     status.newest_incident.CopyFrom(Incident(id="i-1", verdict=Verdict(message="rank 5 was killed", culprits=[5])))
     write_status(going.paths.directory, status)
     assert "rank 5 was killed" in holdfast("incidents", *where(going)).stdout
-    assert "rank 5 was killed" in holdfast("incidents", "i-1", *where(going)).stdout
+    assert "rank 5 was killed" in holdfast("incidents", "show", "i-1", *where(going)).stdout
     assert json.loads(holdfast("incidents", "--json", *where(going)).stdout)[0]["verdict"]["culprits"] == [5]
-    unknown = holdfast("incidents", "i-9", *where(going))
+    unknown = holdfast("incidents", "show", "i-9", *where(going))
     assert unknown.exit_code == 1
     assert "no incident i-9" in unknown.stderr
 

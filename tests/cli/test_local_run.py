@@ -14,10 +14,12 @@ import pytest
 from holdfast_cli.ending import end_run
 from holdfast_cli.errors import CommandError, ConfigurationError, InterruptionError
 from holdfast_cli.interruption import Interruption
+from holdfast_cli.local_commands import agent_command
 from holdfast_cli.local_run import LocalRun
 from holdfast_cli.local_run_options import LocalRunOptions
 from holdfast_cli.processes import identify
 from holdfast_cli.redis_server import answers
+from holdfast_cli.run_paths import RunPaths
 from holdfast_cli.run_record import find_record, load_record
 from holdfast_cli.store import connect
 from holdfast_proto import keys
@@ -72,6 +74,12 @@ def test_the_spec_is_published_before_the_components_start(options: Options) -> 
     assert (spec.snapshot_every, spec.checkpoint_every, spec.checkpoints_kept) == (10, 20, 3)
     assert spec.checkpoint_directory == str(run.paths.directory / "checkpoints")
     assert spec.instance
+
+
+def test_the_agent_is_told_how_often_a_checkpoint_is_full(options: Options, tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path, tmp_path, tmp_path, "local")
+    words = agent_command(paths, options(checkpoint_full_every=3), [])
+    assert words[words.index("--checkpoint-full-every") + 1] == "3"
 
 
 def test_the_record_names_the_components_and_prometheus_finds_them(options: Options) -> None:
@@ -218,6 +226,7 @@ SUPERVISE = """
 import sys
 from pathlib import Path
 from holdfast_cli import local_commands
+from holdfast_cli.local_commands import agent_command
 from holdfast_cli.local_run import LocalRun
 from holdfast_cli.local_run_options import LocalRunOptions
 fakes, directory, memory = sys.argv[1:]
@@ -257,6 +266,7 @@ def test_settings_that_make_no_sense_are_refused_with_the_flag_to_change(options
         ({"checkpoint_every": 15}, "--checkpoint-every"),
         ({"checkpoint_every_minutes": -1.0}, "--checkpoint-every-minutes"),
         ({"preemption_grace_s": -1.0}, "--preemption-grace-s"),
+        ({"checkpoint_full_every": 0}, "--checkpoint-full-every"),
         ({"redis_url": "redis://:secret@host"}, "--redis-password-file"),
     ):
         with pytest.raises(ConfigurationError, match=flag):

@@ -6,6 +6,8 @@ import pytest
 
 from holdfast_daemon import run_shell
 from holdfast_daemon.core.model import CheckpointOrdered
+from holdfast_daemon.incident_folder import read_recording
+from holdfast_daemon.replay import replay
 from holdfast_daemon.run_store import RunStore
 from holdfast_proto import keys, redis_client
 from holdfast_proto.redis_client import connect
@@ -67,6 +69,9 @@ async def test_a_killed_rank_is_an_incident_and_the_run_comes_back(store_server:
     assert {line["id"] for line in lines} == {"0001-dead-rank"}
     assert lines[0]["state"] == "INCIDENT_STATE_OPEN"
     assert lines[-1]["state"] == "INCIDENT_STATE_RECOVERED"
+    recorded = read_recording(folder / "incidents" / RUN / incident.id)
+    assert recorded.incident.state == store.INCIDENT_STATE_RECOVERED
+    assert replay(recorded).agrees
 
 
 async def test_a_store_that_comes_back_empty_gets_the_record_and_the_incidents_again(

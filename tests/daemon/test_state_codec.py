@@ -35,6 +35,7 @@ class Everything:
     maybe: int | None = None
     phase: "common.Phase" = common.PHASE_DATA
     pairs: tuple[tuple[str, int], ...] = ()
+    digests: frozenset[bytes] = frozenset()
     seen: frozenset[int] = frozenset()
     by_rank: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     message: store.Verdict | None = None
@@ -57,6 +58,7 @@ def through_json(value: Any, hint: Any) -> Any:
         {"number": 0.1 + 0.2, "maybe": 3, "phase": common.PHASE_EVAL},
         {"number": -math.inf, "pairs": (("a", 1), ("b", 2)), "seen": frozenset({3, 1, 2})},
         {"by_rank": {7: {"loss": 2.5}, 0: {}}, "_hidden": (True, False)},
+        {"digests": frozenset({b"", b"\x00\xff"})},
         {"message": store.Verdict(culprits=[3, 1], message="ü")},
         {"either": Square((2, 3)), "shapes": {"x": Circle(0.5), "y": Square()}},
     ],

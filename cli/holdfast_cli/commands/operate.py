@@ -1,4 +1,4 @@
-"""``holdfast status``, ``incidents`` and ``stop``: what operators ask of a daemon."""
+"""``holdfast status`` and ``stop``: what operators ask of a daemon."""
 
 import time
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from holdfast_cli.commands.options import DEFAULT_DIRECTORY, Control, Directory, Json, RunName
-from holdfast_cli.errors import CommandError
 
 _LOOK_S = 0.2
 
@@ -47,38 +46,6 @@ def status(
                 time.sleep(_LOOK_S)
                 seen = client.status()
                 display.update(seen, surroundings)
-
-
-def incidents(
-    identity: Annotated[str | None, typer.Argument(metavar="[ID]", help="Show this incident's whole story.")] = None,
-    run: RunName = None,
-    directory: Directory = DEFAULT_DIRECTORY,
-    control: Control = None,
-    json: Json = False,
-) -> None:
-    """List what went wrong, or tell one incident's whole story."""
-    from rich.console import Console
-
-    from holdfast_cli.ended import load_incidents
-    from holdfast_cli.incident_view import incident_story, incident_table
-    from holdfast_cli.output import print_json, to_json
-    from holdfast_cli.target import find_target
-
-    target = find_target(directory, run, control)
-    found = load_incidents(target.ended) if target.ended else target.connect().incidents()
-    if identity is None:
-        if json:
-            print_json([to_json(incident) for incident in found])
-        else:
-            Console().print(incident_table(found))
-        return
-    story = next((incident for incident in found if incident.id == identity), None)
-    if story is None:
-        raise CommandError(f"run {target.run} has no incident {identity}: `holdfast incidents` lists them")
-    if json:
-        print_json(to_json(story))
-    else:
-        Console().print(incident_story(story))
 
 
 def stop(

@@ -17,6 +17,7 @@ Redis = Annotated[
     str | None,
     typer.Option("--redis", help=REDIS_HELP),
 ]
+RequiredRedis = Annotated[str, typer.Option("--redis", help=REDIS_HELP)]
 RedisPasswordFile = Annotated[Path | None, typer.Option(help="File that holds the password of --redis.")]
 ShmDirectory = Annotated[Path, typer.Option(help="Memory file system for snapshots.")]
 MetricsAddress = Annotated[str, typer.Option(help="Address on which /metrics is served.")]
@@ -27,6 +28,17 @@ PreemptionGrace = Annotated[
         "--preemption-grace-s", help="Seconds from SIGTERM to the end, for a last checkpoint; 0: end at once.", min=0.0
     ),
 ]
+RankCommand = Annotated[list[str], typer.Argument(help="Command of one rank: everything after --.", metavar="COMMAND")]
+Checkpoints = Annotated[Path | None, typer.Option(help="Folder for checkpoints. Default: in the run's folder.")]
+CheckpointEvery = Annotated[
+    int, typer.Option(help="Steps between checkpoints, a multiple of --snapshot-every; 0: only at the end.", min=0)
+]
+CheckpointEveryMinutes = Annotated[
+    float, typer.Option(help="Minutes after which a checkpoint is taken if none was; 0: only by steps.", min=0)
+]
+SnapshotEvery = Annotated[int, typer.Option(help="Steps between snapshots in memory; 0: none.", min=0)]
+Keep = Annotated[int, typer.Option(help="Checkpoints to keep.", min=1)]
+AllowFaults = Annotated[bool, typer.Option("--allow-faults", help="Let `holdfast inject` harm the ranks of this run.")]
 
 DEFAULT_PREEMPTION_GRACE_S = 30.0
 DEFAULT_DIRECTORY = Path("holdfast-runs")

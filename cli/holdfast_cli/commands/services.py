@@ -9,24 +9,24 @@ import typer
 from holdfast_cli.commands.options import (
     DEFAULT_PREEMPTION_GRACE_S,
     DEFAULT_SHM_DIRECTORY,
-    REDIS_HELP,
     MetricsAddress,
     MetricsPort,
     PreemptionGrace,
     RedisPasswordFile,
+    RequiredRedis,
     ShmDirectory,
 )
 from holdfast_cli.errors import ConfigurationError
-
-_RequiredRedis = Annotated[str, typer.Option("--redis", help=REDIS_HELP)]
 
 
 def agent(
     *,
     run: Annotated[str, typer.Option(help="Name of the run to serve.")],
-    redis: _RequiredRedis,
+    redis: RequiredRedis,
     directory: Annotated[Path, typer.Option(help="The run's folder: logs, incidents, this agent's record.")],
-    runtime_directory: Annotated[Path, typer.Option(help="Folder for sockets: a short path, mode 0700.")],
+    runtime_directory: Annotated[
+        Path, typer.Option(help="Folder of this node for sockets: a short path; made with mode 0700.")
+    ],
     node: Annotated[str | None, typer.Option(help="Name of this node. Default: its host name.")] = None,
     redis_password_file: RedisPasswordFile = None,
     shm_directory: ShmDirectory = DEFAULT_SHM_DIRECTORY,
@@ -62,7 +62,7 @@ def agent(
 
 def daemon(
     *,
-    redis: _RequiredRedis,
+    redis: RequiredRedis,
     directory: Annotated[Path, typer.Option(help="Folder for the log of incidents.")],
     control: Annotated[Path, typer.Option(help="Unix socket of the control API, for `holdfast status --control`.")],
     name: Annotated[str | None, typer.Option(help="Name of this daemon. Default: the host name.")] = None,

@@ -9,7 +9,9 @@ from holdfast_proto.v1 import store_pb2 as store
 
 def serve(turn: Turn) -> None:
     """Order a checkpoint for an operator, or say why there is none now."""
-    if turn.record.phase != store.RUN_PHASE_RUNNING:
+    if turn.observes:
+        turn.actions.append(CheckpointOrdered(-1, "the run is only observed: its own program takes its checkpoints"))
+    elif turn.record.phase != store.RUN_PHASE_RUNNING:
         phase = store.RunPhase.Name(turn.record.phase).removeprefix("RUN_PHASE_").lower()
         turn.actions.append(CheckpointOrdered(-1, f"the run is {phase}, not running: try again when it is"))
     elif not turn.ranks:

@@ -33,14 +33,12 @@ def restart(turn: Turn, after_step: int) -> None:
 def view_of(turn: Turn, *, suspicious: bool = False) -> View:
     """Return what detectors are shown of this turn."""
     state = turn.state
-    heard = state.heard_of
-    missing = [name for name in turn.record.nodes if name not in state.nodes and name in heard]
     lost = {
-        name: LostNode(since_unix_s=state.missed_unix_s.get(name, turn.now), state=heard[name])
-        for name in missing
-        if heard[name].generation == turn.record.generation
+        name: LostNode(since_unix_s=state.missed_unix_s.get(name, turn.now), state=_last_heard(turn, name))
+        for name in turn.record.nodes
+        if name not in state.nodes
     }
-    present = {rank.rank: name for name, node in state.nodes.items() for rank in node.ranks}
+    present = {rank.rank: name for name, node in state.members.items() for rank in node.ranks}
     gone = {rank.rank: name for name, node in lost.items() for rank in node.state.ranks}
     return View(
         now=turn.now,
@@ -53,6 +51,18 @@ def view_of(turn: Turn, *, suspicious: bool = False) -> View:
         stacks=state.stacks,
         suspicious=suspicious,
     )
+
+
+def _last_heard(turn: Turn, name: str) -> store.NodeState:
+    """Return the last state of a node; of one that has told nothing of this generation, which ranks it is to have."""
+    generation, per_node = turn.record.generation, turn.state.spec.ranks_per_node
+    heard = turn.state.heard_of.get(name)
+    if heard is not None and heard.generation == generation:
+        return heard
+    first = list(turn.record.nodes).index(name) * per_node
+    ranks = [store.RankState(rank=number) for number in range(first, first + per_node)]
+    missed_unix_s = turn.state.missed_unix_s.get(name, turn.now)
+    return store.NodeState(node=name, generation=generation, ranks=ranks, reported_unix_s=missed_unix_s)
 
 
 def _show(turn: Turn, name: str, look: Callable[[Detector], Sight]) -> tuple[Seen, ...]:

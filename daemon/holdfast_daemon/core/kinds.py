@@ -18,6 +18,3 @@ HANGS = (
     store.VERDICT_KIND_DATA_STALL,
 )
 """The ranks are there and do not move: their stacks and recorders tell more."""
-
-SLOW = (store.VERDICT_KIND_STRAGGLER,)
-"""The culprit's stack tells more, the others' nothing."""

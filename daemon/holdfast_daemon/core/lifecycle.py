@@ -25,9 +25,12 @@ def waiting(turn: Turn) -> None:
     """Start the first generation when enough nodes are ready; take over one that already runs."""
     mine = {name: node for name, node in turn.state.nodes.items() if node.instance == turn.state.spec.instance}
     running = {name: node for name, node in mine.items() if node.generation > 0}
-    if len(running) == turn.state.spec.nodes:
-        _take_over(turn, running)
-        return
+    newest = max((node.generation for node in running.values()), default=0)
+    current = {name: node for name, node in running.items() if node.generation == newest}
+    for members in (current, running):  # those that are behind may have been replaced
+        if len(members) == turn.state.spec.nodes:
+            _take_over(turn, members)
+            return
     ready = sorted(name for name, node in mine.items() if node.ready)
     if len(ready) >= turn.state.spec.nodes and not running:
         record = store.CoordinatorState()
@@ -54,7 +57,7 @@ def _take_over(turn: Turn, running: dict[str, store.NodeState]) -> None:
 def begin_generation(turn: Turn) -> None:
     """Order every node to start its ranks from the newest state that all can have."""
     record = turn.record
-    point = restore.choose(turn.state.nodes, turn.world_size, record.unreadable_checkpoints)
+    point = restore.choose(turn.state.members, turn.world_size, record.unreadable_checkpoints)
     turn.enter(
         store.RUN_PHASE_STARTING,
         generation=max([record.generation, *(node.checkpoint_generation for node in turn.state.nodes.values())]) + 1,

@@ -26,8 +26,9 @@ def stop_strays(turn: Turn) -> None:
     """Have nodes that were replaced while they were away stop the ranks that they still have."""
     if turn.now - turn.state.strays_stopped_unix_s < RESEND_S:
         return
+    members = set(turn.record.nodes)
     for name, node in turn.state.nodes.items():
-        ours = node.instance == turn.state.spec.instance and name not in turn.record.nodes
+        ours = name not in members and node.instance == turn.state.spec.instance
         if ours and node.generation and not node.stopped:
             turn.update(strays_stopped_unix_s=turn.now)
             order = store.StopGeneration(reason="another node has taken this one's place")

@@ -3,7 +3,7 @@
 from holdfast_daemon.core import checkpoint_orders, incidents, suspicion
 from holdfast_daemon.core.detectors.framework import Seen
 from holdfast_daemon.core.ending import finish
-from holdfast_daemon.core.kinds import HANGS, RECOVERABLE, SLOW
+from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -23,7 +23,7 @@ def respond(turn: Turn, seen: Seen) -> None:
 def note(turn: Turn, seen: Seen) -> None:
     """Keep a verdict that needs no recovery, or may not be acted on, and its evidence."""
     incident = incidents.note_incident(turn, seen.verdict, last_progress_unix_s=seen.last_progress_unix_s)
-    _gather(turn, incident)
+    _gather(turn, incident, seen)
     if seen.proven_step is not None:
         checkpoint_orders.keep_newest_before(turn, seen.proven_step, incident)
 
@@ -33,18 +33,17 @@ def _recover(turn: Turn, seen: Seen) -> None:
     incident = incidents.open_incident(turn, seen.verdict, last_progress_unix_s=since)
     turn.update(evidence_from=frozenset())
     turn.enter(store.RUN_PHASE_GATHERING)
-    _gather(turn, incident)
+    _gather(turn, incident, seen)
 
 
-def _gather(turn: Turn, incident: store.Incident) -> None:
+def _gather(turn: Turn, incident: store.Incident, seen: Seen) -> None:
     """Have stacks taken of the culprit and of one rank that waits for it; nothing of a dying world that takes time."""
-    verdict = incident.verdict
-    hangs = verdict.kind in HANGS
-    waiters = [edge.waiter for edge in verdict.waits[:1]] if hangs else []
-    order = store.GatherEvidence(
-        incident=incident.id,
-        stack_ranks=[*verdict.culprits[:1], *waiters] if hangs or verdict.kind in SLOW else [],
-        flight_recorder=hangs,
-        suspicion=suspicion.confirm(turn) if hangs else "",
-    )
+    verdict = seen.verdict
+    waiters = [edge.waiter for edge in verdict.waits[:1]]
+    order = store.GatherEvidence(incident=incident.id, flight_recorder=seen.stands_still)
+    if seen.stands_still:
+        order.stack_ranks.extend([*verdict.culprits[:1], *waiters])
+        order.suspicion = suspicion.confirm(turn)
+    elif verdict.kind == store.VERDICT_KIND_STRAGGLER:
+        order.stack_ranks.extend(verdict.culprits[:1])
     turn.send(turn.record.nodes, lambda _: store.NodeCommand(gather_evidence=order))

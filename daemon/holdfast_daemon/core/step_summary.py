@@ -24,4 +24,18 @@ def merge(one: store.StepSummary, other: store.StepSummary) -> store.StepSummary
             getattr(merged, name).CopyFrom(store.Mean(sum=mean.sum + more.sum, count=mean.count + more.count))
     for phase, spent_s in one.phase_s.items():
         merged.phase_s[phase] = max(spent_s, merged.phase_s[phase])
+    _join_replicas(merged)
     return merged
+
+
+def _join_replicas(merged: store.StepSummary) -> None:
+    """Make one entry of those that tell of the same part with the same hash."""
+    joined: dict[tuple[str, int], store.ReplicaHashes] = {}
+    for replica in merged.replicas:
+        same = joined.setdefault((replica.part, replica.hash), replica)
+        if same is not replica:
+            same.ranks.extend(replica.ranks)
+    if len(joined) < len(merged.replicas):
+        kept = [*joined.values()]
+        merged.ClearField("replicas")
+        merged.replicas.extend(kept)

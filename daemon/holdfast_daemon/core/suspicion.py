@@ -70,8 +70,8 @@ def _raise(turn: Turn, suspected: store.Verdict) -> None:
     if turn.now - state.gathered_unix_s < GATHER_EVERY_S:
         return
     turn.update(gathered_unix_s=turn.now)
-    ranks = [*suspected.culprits, *(edge.waiter for edge in suspected.waits[:1])][:_STACKS]
-    order = store.GatherEvidence(suspicion=suspicion.id, stack_ranks=ranks, flight_recorder=True)
+    ranks = dict.fromkeys([*suspected.culprits, *(edge.waiter for edge in suspected.waits[:1])])
+    order = store.GatherEvidence(suspicion=suspicion.id, stack_ranks=list(ranks)[:_STACKS], flight_recorder=True)
     turn.send(turn.record.nodes, lambda _: store.NodeCommand(gather_evidence=order))
 
 
@@ -79,7 +79,7 @@ def _persist(turn: Turn) -> None:
     """Have the newest common snapshot written, if it is newer than what is committed."""
     if turn.now - turn.state.persisted_unix_s < PERSIST_EVERY_S or not _stands_still(turn):
         return
-    step = newest_common_snapshot(turn.state.nodes, turn.world_size)
+    step = newest_common_snapshot(turn.state.members, turn.world_size)
     committed = max((known for node in turn.state.nodes.values() for known in node.checkpoints), default=-1)
     if step > committed:
         turn.update(persisted_unix_s=turn.now)

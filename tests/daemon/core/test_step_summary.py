@@ -48,3 +48,13 @@ def test_means_are_over_the_ranks_of_all_nodes() -> None:
         assert merged.mfu == store.Mean(sum=1.4, count=4)
         assert merged.balance_loss == store.Mean(sum=0.5, count=1)
         assert not merged.HasField("pipeline_bubble")
+
+
+def test_ranks_of_all_nodes_that_hold_a_part_with_one_hash_are_put_together() -> None:
+    def side(part: str, value: int, *ranks: int) -> store.ReplicaHashes:
+        return store.ReplicaHashes(part=part, hash=value, ranks=ranks)
+
+    one = store.StepSummary(replicas=[side("a", 1, 0, 1), side("b", 2, 0)])
+    other = store.StepSummary(replicas=[side("a", 1, 2), side("a", 9, 3), side("b", 2, 3)])
+    assert list(merge(one, other).replicas) == [side("a", 1, 0, 1, 2), side("b", 2, 0, 3), side("a", 9, 3)]
+    assert list(one.replicas) == [side("a", 1, 0, 1), side("b", 2, 0)]

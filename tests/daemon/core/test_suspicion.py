@@ -88,7 +88,9 @@ def test_a_suspicion_that_resolves_is_counted_and_not_reported() -> None:
     while not suspicions(world):
         world.turn()
     orders = [command.gather_evidence for command in world.sent("gather_evidence")]
-    assert [(order.suspicion != "", order.incident, list(order.stack_ranks)) for order in orders] == [(True, "", [1, 0])]
+    assert [(order.suspicion != "", order.incident, list(order.stack_ranks)) for order in orders] == [
+        (True, "", [1, 0])
+    ]
     world.train()
     world.turn()
     assert suspicions(world) == {"raised": 1, "resolved": 1}

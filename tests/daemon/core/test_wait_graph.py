@@ -315,7 +315,7 @@ def test_everyone_arrived_tells_the_call_that_does_not_complete() -> None:
     world.ranks[2].progress.groups[0].enqueued = 5
     finding = world.find()
     assert finding.roots == () and finding.cycle == ()
-    assert finding.everyone_arrived == (ArrivedCall("dp", 5, (0, 1, 2), "collective"),)
+    assert finding.everyone_arrived == (ArrivedCall("dp", 5, (0, 1, 2), "collective", held=(1, 2)),)
     assert (finding.group, finding.seq) == ("dp", 5)
 
 
@@ -325,7 +325,7 @@ def test_message_sent_and_not_received_is_a_suspicion_of_the_transport() -> None
     world.channel(1, 0, SEND, 4, 4)
     finding = world.find()
     assert finding.roots == ()
-    assert finding.everyone_arrived == (ArrivedCall("pp", 4, (0, 1), "recv"),)
+    assert finding.everyone_arrived == (ArrivedCall("pp", 4, (0, 1), "recv", held=(0,)),)
 
 
 def test_group_without_known_members_tells_nothing() -> None:

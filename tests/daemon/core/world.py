@@ -122,8 +122,16 @@ class World:
                 snapshots=[step for step in held.get(number, []) if step == command.start.step],
             )
 
-    def train(self, steps: int = 1, *, snapshot: bool = True, step_s: float = 0.3, loss: float = 2.0) -> None:
-        """Let every rank finish some steps."""
+    def train(
+        self,
+        steps: int = 1,
+        *,
+        snapshot: bool = True,
+        step_s: float = 0.3,
+        loss: float = 2.0,
+        turn_s: float = 0.01,
+    ) -> None:
+        """Let every rank finish some steps, with a turn after each that comes ``turn_s`` later."""
         for _ in range(steps):
             for node in self.node_states.values():
                 for rank in node.ranks:
@@ -140,7 +148,7 @@ class World:
                     step=done, generation=node.generation, loss_sum=loss, loss_count=1, duration_s=step_s
                 )
                 self.events.append(store.Event(node=node.node, generation=node.generation, step_summary=summary))
-            self.turn(seconds=0.01)
+            self.turn(seconds=turn_s)
 
     def _seq(self, rank: store.RankState, *, enqueued: int, completed: int) -> None:
         del rank.progress.groups[:]

@@ -12,14 +12,11 @@ from holdfast_proto.v1 import store_pb2 as store
 
 @dataclass(frozen=True)
 class DataStall(Detector):
-    """Names the rank whose data does not come."""
+    """Names the ranks whose data does not come."""
 
     name: ClassVar[str] = "data_stall"
 
     def see_turn(self, view: View) -> Sight:
-        """Judge once that rank has stalled past its deadline."""
-        roots = hang.roots(view)
-        if not roots or view.activity(roots[0]) != common.ACTIVITY_DATA:
-            return Sight(self)
-        message = hang.root_message(view, roots[0])
-        return Sight(self, (hang.seen_hang(view, store.VERDICT_KIND_DATA_STALL, roots, message),))
+        """Judge once such a rank has stalled past its deadline."""
+        kind = store.VERDICT_KIND_DATA_STALL
+        return Sight(self, hang.see_roots(view, kind, is_meant=lambda activity: activity == common.ACTIVITY_DATA))

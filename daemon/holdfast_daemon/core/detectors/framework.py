@@ -18,6 +18,8 @@ class Seen:
     verdict: store.Verdict
     last_progress_unix_s: float | None = None
     """Of the culprits; None: when the verdict was reached."""
+    stands_still: bool = False
+    """The ranks are there and do not move: their stacks and recorders tell more."""
     proven_step: int | None = None
     """The state at the end of any step before this one is good; None: nothing speaks against any state."""
 

@@ -1,15 +1,16 @@
 """What the detectors of hangs share: whether there is one, who is at its root, and how it is told."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from holdfast_daemon.core.detectors.framework import Seen
-from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.detectors.view import OUTSIDE, View
+from holdfast_daemon.core.waits.wait_graph import Finding, MissedCall
 from holdfast_daemon.core.words import phase_name
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 _EDGES_KEPT = 32
-_NUMBERS_SHOWN = 8
+_NAMES_SHOWN = 8
 
 _DOES = {
     common.ACTIVITY_STOPPED: "is stopped",
@@ -27,30 +28,59 @@ def stands_still(view: View) -> bool:
 
 
 def roots(view: View) -> list[int]:
-    """Return the ranks that hold everybody up, the likeliest first; none if nobody does, or nothing stands still."""
-    if not stands_still(view):
+    """Return the ranks that hold everybody up, the likeliest first; none if nobody does, or nothing stands still.
+
+    While a node is missing, so that others may wait for what it would tell, only ranks that are seen to be busy
+    outside of all calls.
+    """
+    if not view.late or view.parted_call is not None:
         return []
+    found = _roots(view)
+    return [rank for rank in found if view.activity(rank) in OUTSIDE] if view.lost_nodes else found
+
+
+def _roots(view: View) -> list[int]:
     finding = view.finding
-    ends = [rank for rank in finding.roots if rank in view.late or view.known_ranks[rank].HasField("exit")]
+    ends = [rank for rank in finding.roots if rank in view.late or _has_ended(view, rank)]
     if ends:
         return ends
-    if view.outside_of_calls and len(view.outside_of_calls) < len(finding.cycle):
-        return list(view.outside_of_calls)
-    if not finding.cycle and not finding.everyone_arrived and len(view.late) == len(view.ranks):
-        return sorted(view.late)  # nobody waits for anybody, and nobody moves
-    return []
+    if finding.roots or finding.cycle or finding.everyone_arrived:
+        return [rank for rank in view.outside_of_calls if rank in view.late]
+    if len(view.late) < len(view.ranks):
+        return []
+    # Nobody is known to wait for anybody, and nobody moves.
+    busy = [rank for rank in sorted(view.late) if view.activity(rank) in OUTSIDE]
+    return busy or sorted(view.late)
+
+
+def _has_ended(view: View, number: int) -> bool:
+    return number in view.ranks and view.ranks[number].HasField("exit")
+
+
+def see_roots(
+    view: View, kind: "store.VerdictKind", *, is_meant: Callable[["common.Activity"], bool]
+) -> tuple[Seen, ...]:
+    """Return the verdict on the ranks at the root that do what is meant, if there are any."""
+    culprits = [rank for rank in roots(view) if is_meant(view.activity(rank))]
+    if not culprits:
+        return ()
+    message = root_message(view, culprits[0])
+    if len(culprits) == 2:
+        message += f"; rank {culprits[1]} stands still on its own, too"
+    elif len(culprits) > 2:
+        message += f"; ranks {listed(culprits[1:])} stand still on their own, too"
+    return (seen_hang(view, kind, culprits, message),)
 
 
 def root_message(view: View, root: int) -> str:
     """Return one line on a rank that others wait for: what it does, who waits for it, and where."""
-    rank, finding = view.known_ranks[root], view.finding
-    waits = {edge.waiter: edge.group for edge in finding.edges if edge.awaited == root}
-    waiting = sorted(waiter for waiter, group in waits.items() if group == finding.group)
-    message = f"rank {root} {_how(view, rank)}"
-    if waiting:
-        call = f"{finding.op} {finding.seq} of group {group_name(view, finding.group)}"
-        who = f"rank {waiting[0]} waits" if len(waiting) == 1 else f"ranks {listed(waiting)} wait"
-        elsewhere = f", {len(waits) - len(waiting)} elsewhere" if len(waits) > len(waiting) else ""
+    message = f"rank {root} {_how(view, view.known_ranks[root])}"
+    missed = next((call for call in view.finding.missed if call.rank == root), None)
+    if missed is not None:
+        call = f"{_call_name(view, missed)} {missed.seq} of group {group_name(view, missed.group)}"
+        waiters = missed.waiters
+        who = f"rank {waiters[0]} waits" if len(waiters) == 1 else f"ranks {listed(waiters)} wait"
+        elsewhere = f", {missed.elsewhere} elsewhere" if missed.elsewhere else ""
         message += f"; {who} for it in {call}{elsewhere}"
     return message
 
@@ -66,23 +96,24 @@ def _how(view: View, rank: store.RankState) -> str:
 
 
 def seen_hang(view: View, kind: "store.VerdictKind", culprits: Sequence[int], message: str) -> Seen:
-    """Return a verdict with the waits that it rests on."""
+    """Return a verdict with the waits that it rests on. It tells of the call in which the first culprit is missing."""
     finding = view.finding
     first = view.known_ranks[culprits[0]] if culprits else next(iter(view.ranks.values()))
+    call = next((missed for missed in finding.missed if missed.rank in culprits[:1]), finding)
     verdict = store.Verdict(
         kind=kind,
         culprits=culprits,
         message=message,
         confidence_ratio=1.0 if len(culprits) == 1 else 0.8,
-        waits=finding.edges[:_EDGES_KEPT],
+        waits=sorted(finding.edges, key=lambda edge: edge.awaited not in culprits[:1])[:_EDGES_KEPT],
         step=first.progress.step,
         phase=first.progress.phase,
-        group=finding.group,
-        seq=finding.seq,
-        op=_call_name(view) or finding.op,
+        group=call.group,
+        seq=call.seq,
+        op=_call_name(view, call),
         activity=view.activity(culprits[0]) if culprits else common.ACTIVITY_UNSPECIFIED,
     )
-    return Seen(verdict=verdict, last_progress_unix_s=_last_progress(view, culprits))
+    return Seen(verdict=verdict, last_progress_unix_s=_last_progress(view, culprits), stands_still=True)
 
 
 def _last_progress(view: View, culprits: Sequence[int]) -> float:
@@ -92,11 +123,11 @@ def _last_progress(view: View, culprits: Sequence[int]) -> float:
     return view.now - min(rank.stalled_s for rank in of)
 
 
-def _call_name(view: View) -> str:
-    """Return what the waiting ranks' recorders call the call in question, if any has said."""
-    finding = view.finding
-    calls = (call for rank in view.ranks.values() for call in rank.pending)
-    return next((call.op for call in calls if (call.group, call.seq) == (finding.group, finding.seq)), "")
+def _call_name(view: View, call: Finding | MissedCall) -> str:
+    """Return what the recorders of those that wait call a call, if any has said."""
+    waiters = {edge.waiter for edge in view.finding.edges if (edge.group, edge.seq) == (call.group, call.seq)}
+    named = (pending for rank in sorted(waiters) for pending in view.known_ranks[rank].pending)
+    return next((one.op for one in named if (one.group, one.seq) == (call.group, call.seq)), call.op)
 
 
 def group_name(view: View, name: str) -> str:
@@ -106,8 +137,8 @@ def group_name(view: View, name: str) -> str:
     return f"{name} ({description})" if description else name
 
 
-def listed(numbers: Iterable[int]) -> str:
-    """Return ranks as people list them: the first few, and how many more."""
-    every = list(numbers)
-    shown = ", ".join(map(str, every[:_NUMBERS_SHOWN]))
-    return f"{shown} and {len(every) - _NUMBERS_SHOWN} more" if len(every) > _NUMBERS_SHOWN else shown
+def listed(names: Iterable[int | str]) -> str:
+    """Return ranks or nodes as people list them: the first few, and how many more."""
+    every = list(names)
+    shown = ", ".join(map(str, every[:_NAMES_SHOWN]))
+    return f"{shown} and {len(every) - _NAMES_SHOWN} more" if len(every) > _NAMES_SHOWN else shown

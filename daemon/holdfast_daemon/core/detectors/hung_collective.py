@@ -12,14 +12,11 @@ from holdfast_proto.v1 import store_pb2 as store
 
 @dataclass(frozen=True)
 class HungCollective(Detector):
-    """Names the root, what it is doing, and who waits for it in which call."""
+    """Names the root, what it is doing, and who waits for it in which call. Of several, all but those without data."""
 
     name: ClassVar[str] = "hung_collective"
 
     def see_turn(self, view: View) -> Sight:
         """Judge once the root has stalled past the deadline of its own phase."""
-        roots = hang.roots(view)
-        if not roots or view.activity(roots[0]) == common.ACTIVITY_DATA:
-            return Sight(self)
-        message = hang.root_message(view, roots[0])
-        return Sight(self, (hang.seen_hang(view, store.VERDICT_KIND_HUNG_COLLECTIVE, roots, message),))
+        kind = store.VERDICT_KIND_HUNG_COLLECTIVE
+        return Sight(self, hang.see_roots(view, kind, is_meant=lambda activity: activity != common.ACTIVITY_DATA))

@@ -21,6 +21,8 @@ class LostNode(Detector):
 
     def see_turn(self, view: View) -> Sight:
         """Judge once the lease is gone and other nodes' ranks have lost a peer, or wait for ranks of the node."""
+        if not view.lost_nodes or not (_peers_are_lost(view) or view.late) or hang.roots(view):
+            return Sight(self)
         for name, lost in sorted(view.lost_nodes.items()):
             ranks = sorted(rank.rank for rank in lost.state.ranks)
             if ranks and (_peers_are_lost(view) or _is_waited_for(view, ranks)):
@@ -34,8 +36,8 @@ def _peers_are_lost(view: View) -> bool:
 
 def _is_waited_for(view: View, ranks: list[int]) -> bool:
     if len(view.late) == len(view.ranks):
-        return bool(view.ranks)
-    return bool(view.late) and not set(view.finding.roots).isdisjoint(ranks)
+        return True
+    return not set(view.finding.roots).isdisjoint(ranks)
 
 
 def _seen(view: View, node: str, ranks: list[int]) -> Seen:

@@ -2,17 +2,24 @@
 
 from collections.abc import Mapping
 
+from holdfast_daemon.core.detectors.allocator_retries import AllocatorRetries
+from holdfast_daemon.core.detectors.data_share import DataShare
 from holdfast_daemon.core.detectors.data_stall import DataStall
 from holdfast_daemon.core.detectors.dead_rank import DeadRank
 from holdfast_daemon.core.detectors.duplicate_samples import DuplicateSamples
 from holdfast_daemon.core.detectors.framework import Detector
+from holdfast_daemon.core.detectors.gradient_explosion import GradientExplosion
 from holdfast_daemon.core.detectors.hung_collective import HungCollective
 from holdfast_daemon.core.detectors.loss_spike import LossSpike
 from holdfast_daemon.core.detectors.lost_node import LostNode
+from holdfast_daemon.core.detectors.memory_creep import MemoryCreep
 from holdfast_daemon.core.detectors.mismatched_order import MismatchedOrder
 from holdfast_daemon.core.detectors.missing_loss import MissingLoss
 from holdfast_daemon.core.detectors.non_finite import NonFinite
 from holdfast_daemon.core.detectors.overflow_loop import OverflowLoop
+from holdfast_daemon.core.detectors.silent_corruption import SilentCorruption
+from holdfast_daemon.core.detectors.straggler import Straggler
+from holdfast_daemon.core.detectors.throughput_drop import ThroughputDrop
 from holdfast_daemon.core.detectors.transport import Transport
 
 HANGS: tuple[type[Detector], ...] = (MismatchedOrder, HungCollective, DataStall, Transport)
@@ -28,6 +35,13 @@ ALL: tuple[type[Detector], ...] = (
     LossSpike,
     OverflowLoop,
     DuplicateSamples,
+    SilentCorruption,
+    GradientExplosion,
+    Straggler,
+    DataShare,
+    ThroughputDrop,
+    MemoryCreep,
+    AllocatorRetries,
 )
 
 

@@ -5,8 +5,9 @@ from typing import ClassVar
 
 from holdfast_daemon.core.detectors import hang
 from holdfast_daemon.core.detectors.framework import Detector, Sight
-from holdfast_daemon.core.detectors.mismatched_order import MismatchedOrder
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.waits.meeting import RECV
+from holdfast_daemon.core.waits.wait_graph import ArrivedCall
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -17,16 +18,28 @@ class Transport(Detector):
     name: ClassVar[str] = "transport"
 
     def see_turn(self, view: View) -> Sight:
-        """Judge once the group's ranks have stalled past their deadlines, and no rank and no mismatch explain it."""
-        if not hang.stands_still(view) or hang.roots(view) or view.finding.cycle:
+        """Judge once all ranks that the call holds have stalled past their deadlines, and no rank explains it."""
+        if not hang.stands_still(view) or hang.roots(view) or view.parted_call is not None or view.finding.cycle:
             return Sight(self)
-        if not view.finding.everyone_arrived or MismatchedOrder().see_turn(view).seen:
+        calls = (call for call in view.finding.everyone_arrived if set(call.held) <= view.late.keys())
+        stuck = next(calls, None)
+        if stuck is None:
             return Sight(self)
-        members = view.finding.everyone_arrived[0].members
-        nodes = sorted({view.node_of[rank] for rank in members if rank in view.node_of})
-        between = f" between nodes {', '.join(nodes)}" if len(nodes) > 1 else ""
-        message = (
-            f"all ranks of group {hang.group_name(view, view.finding.group)} have entered call {view.finding.seq}"
-            f" and it does not complete{between}: transport or device, not a rank"
-        )
-        return Sight(self, (hang.seen_hang(view, store.VERDICT_KIND_TRANSPORT, [], message),))
+        seen = hang.seen_hang(view, store.VERDICT_KIND_TRANSPORT, [], _message(view, stuck))
+        first = view.ranks[stuck.held[0]].progress
+        verdict = seen.verdict
+        verdict.group, verdict.seq, verdict.op = stuck.group, stuck.seq, stuck.op
+        verdict.step, verdict.phase = first.step, first.phase
+        return Sight(self, (seen,))
+
+
+def _message(view: View, call: ArrivedCall) -> str:
+    nodes = sorted({view.node_of[rank] for rank in call.members if rank in view.node_of})
+    between = f" between nodes {hang.listed(nodes)}" if len(nodes) > 1 else ""
+    group = f"group {hang.group_name(view, call.group)}"
+    if call.op == RECV:
+        receiver, sender = call.members
+        what = f"rank {sender} has sent message {call.seq} of {group}, and it does not come to rank {receiver}"
+    else:
+        what = f"all ranks of {group} have entered call {call.seq}, and it does not complete"
+    return f"{what}{between}: transport or device, not a rank"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from holdfast_daemon.core.deadlines import Deadlines
+from holdfast_daemon.core.waits.named_calls import PartedCall, parted_calls
 from holdfast_daemon.core.waits.wait_graph import Finding, find
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -50,7 +51,12 @@ class View:
     def late(self) -> Mapping[int, store.RankState]:
         """Ranks that have stalled for longer than they may."""
         ratio = SUSPECT_RATIO if self.suspicious else 1.0
-        return {number: rank for number, rank in self.ranks.items() if self._is_late(rank, ratio)}
+        least_s = ratio * self.deadlines.floor_s
+        return {
+            number: rank
+            for number, rank in self.ranks.items()
+            if rank.stalled_s > least_s and self._is_late(rank, ratio)
+        }
 
     @cached_property
     def finding(self) -> Finding:
@@ -59,27 +65,39 @@ class View:
 
     @cached_property
     def outside_of_calls(self) -> tuple[int, ...]:
-        """Ranks of a cycle that its calls do not hold: they have posted theirs ahead and are busy elsewhere.
+        """Ranks that pending calls seem to hold and do not: they have posted these ahead and are busy elsewhere.
 
         A call that is posted and not waited for looks like one that is: what the thread does tells them apart.
         """
-        return tuple(rank for rank in self.finding.cycle if self.activity(rank) in _OUTSIDE)
+        held = {rank for call in self.finding.everyone_arrived for rank in call.held}
+        return tuple(rank for rank in sorted(held.union(self.finding.knot)) if self.activity(rank) in OUTSIDE)
+
+    @cached_property
+    def parted_call(self) -> PartedCall | None:
+        """The first call in which ranks do different things, by the names that their recorders give it."""
+        return next(parted_calls(self.ranks), None)
 
     def activity(self, number: int) -> "common.Activity":
-        """Return what a rank is doing, as far as can be seen from outside."""
+        """Return what a rank is doing, as far as can be seen from outside.
+
+        What a rank that holds its interpreter lock has told is old: its phase says no more what it does.
+        """
         rank = self.known_ranks[number]
         stack = self.stacks.get(number)
+        if rank.life == store.LIFE_EXITED:
+            return common.ACTIVITY_UNSPECIFIED
         if rank.process_state in ("T", "t"):
             return common.ACTIVITY_STOPPED
-        if rank.progress.phase == common.PHASE_DATA:
-            return common.ACTIVITY_DATA
-        if stack is not None and stack.activity:
-            return stack.activity
-        if rank.silent_s > max(_SILENT_S, _SILENT_RATIO * self._usual_silence_s):
+        if self._is_silent(rank):
             return common.ACTIVITY_GIL_HELD
-        if rank.thread_state == "R" and rank.device.startswith("cpu"):  # on a GPU, waiting spins
-            return common.ACTIVITY_USER_CODE
-        return common.ACTIVITY_UNSPECIFIED
+        told = stack.activity if stack is not None else common.ACTIVITY_UNSPECIFIED
+        if rank.progress.phase == common.PHASE_DATA and told != common.ACTIVITY_COLLECTIVE:
+            return common.ACTIVITY_DATA
+        return told or _thread_activity(rank)
+
+    def _is_silent(self, rank: store.RankState) -> bool:
+        least_s = max(_SILENT_S, _SILENT_RATIO * self._usual_silence_s, _SILENT_SHARE * rank.stalled_s)
+        return rank.silent_s > least_s
 
     @cached_property
     def _usual_silence_s(self) -> float:
@@ -98,7 +116,10 @@ SUSPECT_RATIO = 0.7
 _SILENT_S, _SILENT_RATIO = 0.7, 3.0
 """A rank's reporter speaks five times a second; one that does not while others do cannot run."""
 
-_OUTSIDE = (
+_SILENT_SHARE = 0.5
+"""Of its stall. What keeps the reporter from running is why the rank stands still, so both began together."""
+
+OUTSIDE = (
     common.ACTIVITY_STOPPED,
     common.ACTIVITY_DATA,
     common.ACTIVITY_USER_CODE,
@@ -106,6 +127,15 @@ _OUTSIDE = (
     common.ACTIVITY_LOCK,
     common.ACTIVITY_SYSTEM_CALL,
 )
+"""Activities in which no call holds the rank."""
+
+
+def _thread_activity(rank: store.RankState) -> "common.Activity":
+    if rank.thread_state == "D":
+        return common.ACTIVITY_SYSTEM_CALL
+    if rank.thread_state == "R" and rank.device.startswith("cpu"):  # on a GPU, waiting spins
+        return common.ACTIVITY_USER_CODE
+    return common.ACTIVITY_UNSPECIFIED
 
 
 def _silent(rank: store.RankState) -> store.RankState:

@@ -60,6 +60,17 @@ class Meeting:
         return min(self.arrived.values()) < self.waiters[0].enqueued
 
     @property
+    def waiting(self) -> Iterator[Waiter]:
+        """Those that wait for anybody."""
+        least = min(self.arrived.values())
+        return (waiter for waiter in self.waiters if waiter.enqueued > least)
+
+    @cached_property
+    def oldest_waiters(self) -> tuple[Waiter, ...]:
+        """Those that the oldest pending call holds."""
+        return tuple(waiter for waiter in self.waiters if waiter.completed < self.pending_seq)
+
+    @property
     def everyone_arrived(self) -> bool:
         """Whether the oldest pending call has all its members, and still does not complete."""
         return self.strong and min(self.arrived.values()) >= self.pending_seq

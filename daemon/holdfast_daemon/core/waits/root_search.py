@@ -10,12 +10,24 @@ from holdfast_daemon.core.waits.strong_components import strong_components
 
 
 @dataclass(frozen=True)
+class Knot:
+    """Ranks that wait for each other and for nobody else."""
+
+    cycle: tuple[int, ...]
+    """A shortest cycle through the most awaited rank, which comes first."""
+    ranks: tuple[int, ...]
+    """All of them, ascending."""
+
+
+NO_KNOT = Knot((), ())
+
+
+@dataclass(frozen=True)
 class Ends:
     """Where all waiting ends."""
 
     roots: tuple[int, ...]
-    cycles: tuple[tuple[int, ...], ...]
-    """Each a shortest cycle through the most awaited rank of its component, which comes first."""
+    knots: tuple[Knot, ...]
 
 
 def search(ranks: Iterable[int], meetings: Iterable[Meeting], awaited: Awaited) -> Ends:
@@ -27,7 +39,7 @@ def search(ranks: Iterable[int], meetings: Iterable[Meeting], awaited: Awaited) 
     graph = _Graph(sorted({*ranks, *awaited.ranks}), meetings)
     wanted = set(awaited.ranks)
     roots: list[int] = []
-    cycles: list[tuple[int, ...]] = []
+    knots: list[Knot] = []
     for component in _terminal_components(graph.edges):
         if len(component) == 1:
             roots += [rank for rank in graph.ranks_of(component) if rank in wanted]
@@ -39,8 +51,8 @@ def search(ranks: Iterable[int], meetings: Iterable[Meeting], awaited: Awaited) 
             if len(nodes) == 1:
                 roots += graph.ranks_of(nodes)
             else:
-                cycles.append(_cycle(graph, nodes, awaited))
-    return Ends(tuple(roots), tuple(cycles))
+                knots.append(Knot(_cycle(graph, nodes, awaited), tuple(sorted(graph.ranks_of(component)))))
+    return Ends(tuple(roots), tuple(knots))
 
 
 class _Graph:

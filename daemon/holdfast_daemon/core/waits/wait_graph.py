@@ -7,13 +7,13 @@ leads round in a circle, a rank in it with nothing but sends pending is the root
 without such a rank is a mismatch in the order of calls.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from holdfast_daemon.core.waits.awaited import Awaited, Wait
-from holdfast_daemon.core.waits.meeting import Meeting, meetings
-from holdfast_daemon.core.waits.root_search import search
+from holdfast_daemon.core.waits.meeting import RECV, SEND, Meeting, meetings
+from holdfast_daemon.core.waits.root_search import NO_KNOT, search
 from holdfast_daemon.core.waits.standing import Standing, standings
 from holdfast_proto.v1 import store_pb2
 
@@ -21,17 +21,37 @@ EDGES_KEPT = 256
 """Edges of a finding, at most: enough to tell the story of a hang of any size."""
 
 _ROOTS_WEIGHED = 16
-"""Roots whose waiters are counted transitively; beyond these, direct waits decide the order."""
+"""Roots whose waiters are counted transitively; beyond these, direct waits decide the order. Also those whose missed
+calls are told."""
+
+_EDGES_OF_A_ROOT = 32
+"""Waits for one root that are told before the next root has its turn."""
 
 
 @dataclass(frozen=True)
 class ArrivedCall:
-    """A pending call at which all members have arrived."""
+    """A pending call at which all members have arrived, and none of those that it holds waits for anybody else."""
 
     group: str
     seq: int
     members: tuple[int, ...]
     op: str
+    held: tuple[int, ...]
+    """Members of which it is not complete."""
+
+
+@dataclass(frozen=True)
+class MissedCall:
+    """The call in which others have waited longest for a rank."""
+
+    rank: int
+    group: str
+    seq: int
+    op: str
+    waiters: tuple[int, ...]
+    """Who waits for it there, ascending."""
+    elsewhere: int
+    """How many more wait for it in other calls."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +59,11 @@ class Finding:
     """What the graph tells. Time plays no part in it: whether it is a hang is for the deadlines to say."""
 
     roots: tuple[int, ...]
-    """Ranks that hold others up, the likeliest first."""
+    """Ranks that hold others up and are not held by a call of ``everyone_arrived`` themselves, the likeliest first."""
     cycle: tuple[int, ...]
     """Ranks of which each waits for the next and the last for the first, the most awaited first; mostly empty."""
     everyone_arrived: tuple[ArrivedCall, ...]
-    """Without a root or cycle: the calls that transport or device do not complete."""
+    """Calls that transport or device do not complete, the one that has taken longest first."""
     edges: tuple[store_pb2.WaitEdge, ...]
     """Waits for the roots and the cycle first, then one of each rank that leads on to them; at most EDGES_KEPT."""
     group: str
@@ -53,6 +73,10 @@ class Finding:
     """The call of ``group`` at which the likeliest root is missing."""
     op: str
     """Of that call: "collective", "recv" or "send"."""
+    knot: tuple[int, ...] = ()
+    """All ranks that wait for each other like those of ``cycle``, which is one way round among them; ascending."""
+    missed: tuple[MissedCall, ...] = ()
+    """By roots, cycle and knot, in this order; of the first ranks, at most."""
 
 
 @dataclass(frozen=True)
@@ -65,19 +89,41 @@ class WaitGraph:
     def roots(self) -> Finding:
         """Return who holds everybody up. Near linear in the number of group memberships."""
         awaited = Awaited(self.meetings)
-        ends = search(self.standing, self.meetings, awaited)
-        roots = self._likeliest_first(ends.roots, awaited)
-        cycle = min(ends.cycles, key=lambda ranks: (-awaited.direct_count(ranks[0]), ranks), default=())
-        arrived = tuple(_arrived_call(meeting) for meeting in self.meetings if meeting.everyone_arrived)
-        group, seq, op = _missed_call((*roots, *cycle), arrived, awaited)
+        found = search(self.standing, self.meetings, awaited)
+        arrived = self._arrived_calls()
+        held = {rank for call in arrived for rank in call.held}
+        roots = self._likeliest_first([rank for rank in found.roots if rank not in held], awaited)
+        knot = min(found.knots, key=lambda knot: (-awaited.direct_count(knot.cycle[0]), knot.cycle), default=NO_KNOT)
+        cycle = knot.cycle
+        ends = list(dict.fromkeys((*roots, *cycle, *knot.ranks)))
+        missed = tuple(_missed_call(rank, awaited) for rank in ends[:_ROOTS_WEIGHED])
+        told = missed[0] if missed else arrived[0] if arrived else None
         return Finding(
             roots=roots,
             cycle=cycle,
             everyone_arrived=arrived,
             edges=tuple(_edge(wait) for wait in islice(_story((*roots, *cycle), awaited), EDGES_KEPT)),
-            group=group,
-            seq=seq,
-            op=op,
+            group=told.group if told else "",
+            seq=told.seq if told else 0,
+            op=told.op if told else "",
+            knot=knot.ranks,
+            missed=missed,
+        )
+
+    def _arrived_calls(self) -> tuple[ArrivedCall, ...]:
+        suspects = [meeting for meeting in self.meetings if meeting.everyone_arrived]
+        suspects.sort(key=lambda meeting: -max(waiter.stalled_s for waiter in meeting.oldest_waiters))
+        waits: dict[int, list[Meeting]] = {}
+        for meeting in self.meetings if suspects else ():
+            for waiter in meeting.waiting if meeting.strong else ():
+                waits.setdefault(waiter.rank, []).append(meeting)
+        senders = {(meeting.group, meeting.members) for meeting in self.meetings if meeting.op == SEND}
+        calls = [(meeting, _arrived_call(meeting, senders)) for meeting in suspects]
+        # A call that is queued behind another waits for whom that one waits for: it says nothing.
+        return tuple(
+            call
+            for meeting, call in calls
+            if all(other is meeting for rank in call.held for other in waits.get(rank, ()))
         )
 
     def _likeliest_first(self, roots: Sequence[int], awaited: Awaited) -> tuple[int, ...]:
@@ -103,18 +149,24 @@ def find(ranks: Mapping[int, store_pb2.RankState]) -> Finding:
     return build(ranks).roots()
 
 
-def _missed_call(ends: Sequence[int], arrived: Sequence[ArrivedCall], awaited: Awaited) -> tuple[str, int, str]:
-    if ends:
-        meeting = awaited.meetings_for(ends[0])[0]
-        seq = min(meeting.awaited_seq(waiter, ends[0]) for waiter in meeting.waiters_for(ends[0]))
-        return meeting.group, seq, meeting.op
-    return (arrived[0].group, arrived[0].seq, arrived[0].op) if arrived else ("", 0, "")
+def _missed_call(rank: int, awaited: Awaited) -> MissedCall:
+    meeting = awaited.meetings_for(rank)[0]
+    there = list(meeting.waiters_for(rank))
+    everywhere = {waiter.rank for _, waiter, _ in awaited.direct(rank)}
+    return MissedCall(
+        rank=rank,
+        group=meeting.group,
+        seq=min(meeting.awaited_seq(waiter, rank) for waiter in there),
+        op=meeting.op,
+        waiters=tuple(sorted(waiter.rank for waiter in there)),
+        elsewhere=len(everywhere) - len(there),
+    )
 
 
 def _story(ends: Sequence[int], awaited: Awaited) -> Iterator[Wait]:
     direct: set[int] = set()
     for rank in ends:
-        for wait in awaited.direct(rank):
+        for wait in islice(awaited.direct(rank), _EDGES_OF_A_ROOT if len(ends) > 1 else None):
             direct.add(wait[1].rank)
             yield wait
     for wait in awaited.towards(ends):
@@ -128,5 +180,8 @@ def _edge(wait: Wait) -> store_pb2.WaitEdge:
     return store_pb2.WaitEdge(waiter=waiter.rank, awaited=awaited, group=meeting.group, seq=seq, op=meeting.op)
 
 
-def _arrived_call(meeting: Meeting) -> ArrivedCall:
-    return ArrivedCall(meeting.group, meeting.pending_seq, meeting.members, meeting.op)
+def _arrived_call(meeting: Meeting, senders: Collection[tuple[str, tuple[int, ...]]]) -> ArrivedCall:
+    held = {waiter.rank for waiter in meeting.oldest_waiters}
+    if meeting.op == RECV and (meeting.group, meeting.members[::-1]) in senders:
+        held.update(meeting.members)
+    return ArrivedCall(meeting.group, meeting.pending_seq, meeting.members, meeting.op, tuple(sorted(held)))

@@ -1,0 +1,94 @@
+"""The gradient norm has left its range and stays out: it often does so some steps before the loss jumps.
+
+    z = (log g - median(log g)) / max(1.4826 x MAD(log g), 0.05)
+
+over the last 128 accepted norms g, because norms scatter by factors. A step is outlying if z > 6 and g is more than
+10 times the median norm; three of the last five steps are an explosion. Outlying norms are kept out of the
+baseline until 128 of them in one episode have made their level the new one. Norms that are not finite, or
+not positive, are others' to judge.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
+from holdfast_daemon.core.detectors.robust import spread
+from holdfast_daemon.core.detectors.view import StepView
+from holdfast_proto.v1 import store_pb2 as store
+
+WINDOW_STEPS = 128
+MIN_HISTORY_STEPS = 32
+"""Accepted norms before any is judged: those of a first step can be a hundred times what follows."""
+
+_Z_LIMIT = 6.0
+_RISE_LIMIT_RATIO = 10.0
+"""Healthy runs have single norms of a few times the median; BLOOM-176B's rose to 10 times its own two steps before its
+loss moved."""
+
+_OUTLYING_STEPS, _OF_STEPS = 3, 5
+_CALM_STEPS = 5
+"""Steps in a row within the limits that end an episode."""
+
+_LEAST_LOG_SIGMA = 0.05
+
+
+@dataclass(frozen=True)
+class GradientExplosion(Detector):
+    """Tells once in an episode, as an early warning."""
+
+    name: ClassVar[str] = "gradient_explosion"
+
+    _log_norms: tuple[float, ...] = ()
+    """The baseline."""
+    _outlying: tuple[bool, ...] = ()
+    """Of the newest steps."""
+    _outlying_log_norms: tuple[float, ...] = ()
+    """Of the present episode."""
+    _told: bool = False
+
+    def see_step(self, step: StepView) -> Sight:
+        """Judge the norm against its own past."""
+        norm = step.summary.grad_norm
+        if not math.isfinite(norm) or norm <= 0.0:
+            return Sight(self)
+        log_norm = math.log(norm)
+        if not self._is_outlying(log_norm):
+            return Sight(self._accept(log_norm))
+        watch = replace(
+            self,
+            _outlying=(*self._outlying, True)[-_OF_STEPS:],
+            _outlying_log_norms=(*self._outlying_log_norms, log_norm),
+        )
+        if len(watch._outlying_log_norms) >= WINDOW_STEPS:
+            return Sight(GradientExplosion(watch._outlying_log_norms))
+        if self._told or sum(watch._outlying) < _OUTLYING_STEPS:
+            return Sight(watch)
+        return Sight(replace(watch, _told=True), seen(self._verdict(step.step, norm)))
+
+    def restarted(self, _after_step: int) -> Self:
+        """Begin a new baseline."""
+        return type(self)()
+
+    def _is_outlying(self, log_norm: float) -> bool:
+        if len(self._log_norms) < MIN_HISTORY_STEPS:
+            return False
+        usual = spread(self._log_norms, least_sigma=_LEAST_LOG_SIGMA)
+        return usual.zscore(log_norm) > _Z_LIMIT and log_norm - usual.middle > math.log(_RISE_LIMIT_RATIO)
+
+    def _accept(self, log_norm: float) -> "GradientExplosion":
+        log_norms = (*self._log_norms, log_norm)[-WINDOW_STEPS:]
+        outlying = (*self._outlying, False)[-_OF_STEPS:]
+        if outlying == (False,) * _CALM_STEPS:
+            return GradientExplosion(log_norms, outlying)
+        return replace(self, _log_norms=log_norms, _outlying=outlying)
+
+    def _verdict(self, step: int, norm: float) -> store.Verdict:
+        usual = math.exp(spread(self._log_norms).middle)
+        message = (
+            f"early warning: the gradient norm is {norm:.3g} at step {step}, {norm / usual:.0f} times its median,"
+            f" and was as far off in {_OUTLYING_STEPS} of {_OF_STEPS} steps: the loss may follow"
+        )
+        return store.Verdict(
+            kind=store.VERDICT_KIND_GRADIENT_EXPLOSION, message=message, step=step, confidence_ratio=1.0
+        )

@@ -1,0 +1,155 @@
+"""A rank, or a node, that is slower than those that do the same work: all others wait for it in every step.
+
+Over windows of at least 8 steps and 3 s, slow_ranks.py says which ranks were slow. One that was slow in three of the
+last four windows, the newest among them, is a straggler; four windows in a row in which it was not end the episode.
+What a rank usually needs is an average of its earlier windows, each newer one with a weight of a quarter, without
+those in which it was slow.
+
+Ranks on a GPU are not compared: a training thread that waits for the device spins and looks busy, so that the time
+that they need for themselves would have to be measured on the device.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
+from holdfast_daemon.core.detectors.naming import ranks_named
+from holdfast_daemon.core.detectors.own_time import OwnTime, is_measured, own_times
+from holdfast_daemon.core.detectors.slow_ranks import Slow, slow_ranks
+from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.words import phase_name
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+
+WINDOW_STEPS, WINDOW_S = 8, 3.0
+"""Steps finished are counted a moment after the processor's time is read: one step in eight, or 0.2 s, is not much."""
+
+WARM_UP_STEPS = 3
+"""Of a generation: kernels compile and modules load, on some ranks for longer."""
+
+SLOW_WINDOWS, OF_WINDOWS = 3, 4
+_JOINING_WINDOWS = 2
+"""A rank that was slow so often is told with another that is a straggler: a slow node's ranks show one by one."""
+
+_WEIGHT = 0.25
+_HISTORY_WINDOWS = 3
+"""Before what ranks usually need counts for something."""
+
+
+@dataclass(frozen=True)
+class Straggler(Detector):
+    """Tells once in an episode. Between the ends of windows it looks at one rank only."""
+
+    name: ClassVar[str] = "straggler"
+
+    _since: Mapping[int, store.RankState] = field(default_factory=dict)
+    """All ranks as the present window began."""
+    _since_unix_s: float = 0.0
+    _window_steps: tuple[int, ...] = ()
+    """The step in which each of the last four windows began, the newest last."""
+    _slow: Mapping[int, tuple[bool, ...]] = field(default_factory=dict)
+    """Of ranks that were slow in one of the last four windows: whether they were, in each."""
+    _usual: Mapping[int, OwnTime] = field(default_factory=dict)
+    _windows: int = 0
+    """Judged in this generation."""
+    _told: frozenset[int] = frozenset()
+
+    def see_turn(self, view: View) -> Sight:
+        """Judge a window once it is over."""
+        first = next(iter(view.ranks.values()), None)
+        if first is None or first.steps_done < WARM_UP_STEPS or not is_measured(first):
+            return Sight(self)
+        began = self._since.get(first.rank)
+        if began is None:
+            return Sight(self._begin(view))
+        if first.steps_done - began.steps_done < WINDOW_STEPS or view.now - self._since_unix_s < WINDOW_S:
+            return Sight(self)
+        return self._end_window(view, began.progress.step, first.steps_done - began.steps_done)
+
+    def restarted(self, _after_step: int) -> Self:
+        """Begin anew."""
+        return type(self)()
+
+    def _begin(self, view: View) -> "Straggler":
+        return replace(self, _since=view.ranks, _since_unix_s=view.now)
+
+    def _end_window(self, view: View, began_in_step: int, steps: int) -> Sight:
+        times = own_times(self._since, view.ranks, least_steps=steps // 2)
+        slow = slow_ranks(
+            times,
+            {number: view.ranks[number].coordinates.get("pp", 0) for number in times},
+            self._usual if self._windows >= _HISTORY_WINDOWS else {},
+            step_s=(view.now - self._since_unix_s) / steps,
+        )
+        judged = replace(
+            self._begin(view),
+            _window_steps=(*self._window_steps, began_in_step)[-OF_WINDOWS:],
+            _slow=self._remember(slow),
+            _usual=self._learn({number: own for number, own in times.items() if number not in slow}),
+            _windows=self._windows + 1,
+        )
+        judged = replace(judged, _told=self._told.intersection(judged._slow))
+        stragglers = judged._new_stragglers(slow)
+        verdict = judged._verdict(view, {rank: slow[rank] for rank in stragglers}) if stragglers else None
+        return Sight(replace(judged, _told=judged._told.union(stragglers)), seen(verdict))
+
+    def _remember(self, slow: Mapping[int, Slow]) -> dict[int, tuple[bool, ...]]:
+        windows = {rank: (*self._slow.get(rank, ()), rank in slow)[-OF_WINDOWS:] for rank in {*self._slow, *slow}}
+        return {rank: of_rank for rank, of_rank in windows.items() if any(of_rank)}
+
+    def _learn(self, times: Mapping[int, OwnTime]) -> dict[int, OwnTime]:
+        known = self._usual
+        newest = {rank: _averaged(known[rank], own) if rank in known else own for rank, own in times.items()}
+        return {**known, **newest}
+
+    def _new_stragglers(self, slow: Mapping[int, Slow]) -> list[int]:
+        windows = {rank: sum(self._slow[rank]) for rank in slow if rank not in self._told}
+        if max(windows.values(), default=0) < SLOW_WINDOWS:
+            return []
+        joining = [rank for rank, count in windows.items() if count >= _JOINING_WINDOWS]
+        return sorted(joining, key=lambda rank: (-slow[rank].excess_s, rank))
+
+    def _verdict(self, view: View, slow: Mapping[int, Slow]) -> store.Verdict:
+        culprits = list(slow)
+        first, node = slow[culprits[0]], _slow_node(view, culprits)
+        of_first = self._slow[culprits[0]]
+        since_step = self._window_steps[of_first.index(True) - len(of_first)]
+        who = f"node {node} is" if node else f"{ranks_named(culprits)} {'is' if len(culprits) == 1 else 'are'}"
+        whose = "" if len(culprits) == 1 else f"{ranks_named(culprits[:1])} needs "
+        compared = f"its peers {first.usual_s:.3g} s" if first.by_peers else f"{first.usual_s:.3g} s before"
+        factor = f" ({first.own_s / first.usual_s:.1f} times as much)" if first.usual_s > 0.0 else ""
+        phase: common.Phase = first.phase  # type: ignore[assignment]
+        message = (
+            f"{who} slow since step {since_step}, in {phase_name(phase)}:"
+            f" {whose}{first.own_s:.3g} s of its own time per step, {compared}{factor}"
+        )
+        return store.Verdict(
+            kind=store.VERDICT_KIND_STRAGGLER,
+            culprits=culprits,
+            message=message,
+            confidence_ratio=1.0 if first.by_peers else 0.8,
+            step=since_step,
+            phase=phase,
+            node=node,
+        )
+
+
+def _averaged(before: OwnTime, newest: OwnTime) -> OwnTime:
+    return OwnTime(
+        busy_s=before.busy_s + _WEIGHT * (newest.busy_s - before.busy_s),
+        data_s=before.data_s + _WEIGHT * (newest.data_s - before.data_s),
+        optimizer_s=before.optimizer_s + _WEIGHT * (newest.optimizer_s - before.optimizer_s),
+        occasional_s=before.occasional_s + _WEIGHT * (newest.occasional_s - before.occasional_s),
+    )
+
+
+def _slow_node(view: View, culprits: Sequence[int]) -> str:
+    """Return the node that most ranks of are slow, and none of the others; empty if it is not a node that is slow."""
+    slow_on = {view.node_of.get(rank, "") for rank in culprits}
+    if len(slow_on) != 1 or len(culprits) < 2:
+        return ""
+    node = slow_on.pop()
+    sizes = Counter(view.node_of.values())
+    return node if len(sizes) > 1 and 2 * len(culprits) > sizes[node] else ""

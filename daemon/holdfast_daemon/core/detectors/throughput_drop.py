@@ -1,0 +1,187 @@
+"""The run has become slower, or its devices do less of what they could, and it stays so.
+
+The medians of the newest 16 steps are compared with those of the 128 before them (at least 32). The run is slower if
+
+    seconds per step > 1.3 x before, and tokens per second < before / 1.3 (where tokens are reported)
+
+so that neither larger batches, which take longer, nor smaller ones, which do less per second, count; or if
+
+    MFU < 1/2 x before, with as many tokens per step as before, or 10 % fewer at most
+
+It is told when that has held for 17 steps in a row and for a minute, against what was before it began, and again after
+it has ended: when the steps before are slow ones too, the new pace is the usual one. Seconds are without evaluation
+and idling; a checkpoint now and then does not move a median. The likely bottleneck is what makes up half of the added
+seconds at least:
+
+    time in the data phase, in checkpoints, or in the pipeline's bubble; else
+    busy time of the busiest rank's training thread: computation, and if that has not grown: communication
+
+On GPUs a training thread that waits looks busy: there the last two are not told apart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import ClassVar, Self
+
+from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
+from holdfast_daemon.core.detectors.own_time import is_measured
+from holdfast_daemon.core.detectors.pace import Pace, pace_of, usual_pace
+from holdfast_daemon.core.detectors.view import StepView, View
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+
+NEWEST_STEPS, EARLIER_STEPS, LEAST_EARLIER_STEPS = 16, 128, 32
+PERSISTENT_STEPS, PERSISTENT_S = 17, 60.0
+"""The medians stay where they are for 16 more steps; a machine that somebody else uses for a moment is no news."""
+
+_RATIO_LIMIT = 1.3
+_MFU_LIMIT_RATIO = 0.5
+_TOKENS_RATIO = 0.9
+_CAUSE_RATIO = 0.5
+"""Of the added seconds."""
+
+BUSY_STEPS = 8
+"""Per value of busy time."""
+_BUSY_NEWEST, _BUSY_LEAST, _BUSY_KEPT = 2, 5, 16
+"""Values after a drop, values that say what was before, values kept: a drop shows when it is two of them old."""
+
+
+@dataclass(frozen=True)
+class _Drop:
+    """Since when the run has been slower, and how fast it was before."""
+
+    since_step: int
+    shown_unix_s: float
+    """When it began to show."""
+    before: Pace
+    busy_before_s: float | None
+    """None if not known."""
+    steps: int = 1
+    """In a row."""
+    told: bool = False
+
+    def is_due(self, now: float) -> bool:
+        """Whether it has lasted long enough and is to be told now."""
+        return not self.told and self.steps >= PERSISTENT_STEPS and now - self.shown_unix_s >= PERSISTENT_S
+
+
+@dataclass(frozen=True)
+class ThroughputDrop(Detector):
+    """Tells once in an episode."""
+
+    name: ClassVar[str] = "throughput_drop"
+
+    _paces: tuple[Pace, ...] = ()
+    """Of the newest steps."""
+    _drop: _Drop | None = None
+    _steps: int = 0
+    """Seen in this generation."""
+    _marked_at: int = 0
+    """``_steps`` when ``_marked`` was taken."""
+    _marked: Mapping[int, store.RankState] = field(default_factory=dict)
+    _busy_s: tuple[float, ...] = ()
+    """Busy seconds per step of the busiest rank, over stretches of steps; the newest last."""
+
+    def see_turn(self, view: View) -> Sight:
+        """Measure how busy ranks are, every few steps."""
+        if self._marked and self._steps - self._marked_at < BUSY_STEPS:
+            return Sight(self)
+        busy_s = (*self._busy_s, *_most_busy_s(self._marked, view.ranks))[-_BUSY_KEPT:]
+        return Sight(replace(self, _marked=view.ranks, _marked_at=self._steps, _busy_s=busy_s))
+
+    def see_step(self, step: StepView) -> Sight:
+        """Compare the newest steps with those before."""
+        paces = (*self._paces, pace_of(step.summary))[-(NEWEST_STEPS + EARLIER_STEPS) :]
+        watch = replace(self, _paces=paces, _steps=self._steps + 1)
+        if len(paces) < NEWEST_STEPS + LEAST_EARLIER_STEPS:
+            return Sight(watch)
+        before, newest = usual_pace(paces[:-NEWEST_STEPS]), usual_pace(paces[-NEWEST_STEPS:])
+        drop = self._drop
+        if drop is not None and not drop.told:
+            before = drop.before
+        if not (_is_slower(before, newest) or _is_less_used(before, newest)):
+            return Sight(replace(watch, _drop=None))
+        drop = self._begin(step, before, paces) if drop is None else replace(drop, steps=drop.steps + 1)
+        if not drop.is_due(step.now):
+            return Sight(replace(watch, _drop=drop))
+        return Sight(replace(watch, _drop=replace(drop, told=True)), seen(self._verdict(drop, newest)))
+
+    def restarted(self, _after_step: int) -> Self:
+        """Begin anew."""
+        return type(self)()
+
+    def _begin(self, step: StepView, before: Pace, paces: tuple[Pace, ...]) -> _Drop:
+        return _Drop(
+            since_step=step.step - _slower_for(paces, before),
+            shown_unix_s=step.now,
+            before=before,
+            busy_before_s=median(self._busy_s) if len(self._busy_s) >= _BUSY_LEAST else None,
+        )
+
+    def _verdict(self, drop: _Drop, newest: Pace) -> store.Verdict:
+        before = drop.before
+        cause, phase = self._bottleneck(drop, newest)
+        what = []
+        if _is_slower(before, newest):
+            factor = newest.training_s / before.training_s
+            seconds = f"{newest.training_s:.3g} s, {before.training_s:.3g} s before"
+            what.append(f"steps take {factor:.1f} times as long ({seconds})")
+        if _is_less_used(before, newest):
+            what.append(f"devices do {newest.mfu:.0%} of what they could, {before.mfu:.0%} before")
+        likely = f": the bottleneck is likely {cause}" if cause else ""
+        return store.Verdict(
+            kind=store.VERDICT_KIND_THROUGHPUT_DROP,
+            message=f"since step {drop.since_step} {' and '.join(what)}{likely}",
+            step=drop.since_step,
+            phase=phase,
+            confidence_ratio=1.0,
+        )
+
+    def _bottleneck(self, drop: _Drop, newest: Pace) -> tuple[str, "common.Phase"]:
+        """Return what the added seconds are spent on, for people, and the phase that says so."""
+        before = drop.before
+        added_s = newest.training_s - before.training_s
+        if added_s <= 0.0:
+            return "", common.PHASE_UNSPECIFIED
+        grown_s, cause, phase = max(
+            (newest.data_s - before.data_s, "data", common.PHASE_DATA),
+            (newest.checkpoint_s - before.checkpoint_s, "checkpoints", common.PHASE_CHECKPOINT),
+            (newest.bubble_s - before.bubble_s, "the pipeline's bubble", common.PHASE_FORWARD_BACKWARD),
+        )
+        if grown_s >= _CAUSE_RATIO * added_s:
+            return cause, phase
+        return self._compute_or_communication(drop, added_s), common.PHASE_FORWARD_BACKWARD
+
+    def _compute_or_communication(self, drop: _Drop, added_s: float) -> str:
+        if drop.busy_before_s is None:
+            return "computation or communication"
+        grown_s = median(self._busy_s[-_BUSY_NEWEST:]) - drop.busy_before_s
+        return "computation" if grown_s >= _CAUSE_RATIO * added_s else "communication"
+
+
+def _is_slower(before: Pace, newest: Pace) -> bool:
+    takes_longer = newest.training_s > _RATIO_LIMIT * before.training_s
+    return takes_longer and (not before.tokens or newest.tokens_per_s < before.tokens_per_s / _RATIO_LIMIT)
+
+
+def _is_less_used(before: Pace, newest: Pace) -> bool:
+    return newest.mfu < _MFU_LIMIT_RATIO * before.mfu and newest.tokens >= _TOKENS_RATIO * before.tokens
+
+
+def _slower_for(paces: tuple[Pace, ...], before: Pace) -> int:
+    """Return how many steps before the newest one the drop began."""
+    newest = paces[-NEWEST_STEPS:]
+    began = (index for index, pace in enumerate(newest) if _is_slower(before, pace) or _is_less_used(before, pace))
+    return len(newest) - 1 - next(began, 0)
+
+
+def _most_busy_s(before: Mapping[int, store.RankState], after: Mapping[int, store.RankState]) -> list[float]:
+    """Return the busy seconds per step of the busiest rank; nothing if none can be measured."""
+    pairs = ((before[number], rank) for number, rank in after.items() if number in before and is_measured(rank))
+    busy_s = [
+        (now.busy_s - then.busy_s) / (now.steps_done - then.steps_done)
+        for then, now in pairs
+        if now.steps_done - then.steps_done >= BUSY_STEPS // 2
+    ]
+    return [max(busy_s)] if busy_s else []

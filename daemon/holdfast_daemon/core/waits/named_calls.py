@@ -1,0 +1,72 @@
+"""Calls by the names that ranks' recorders give them: have all members of a group met in the same call?"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+
+_EQUAL_INPUTS = frozenset(
+    (
+        "all_reduce",
+        "allreduce",
+        "broadcast",
+        "reduce",
+        "all_gather",
+        "_allgather_base",
+        "reduce_scatter",
+        "_reduce_scatter_base",
+    )
+)
+"""Operations, as recorders spell them after the backend's name, whose inputs are alike on all ranks."""
+
+_UNORDERED = ("send", "recv", "coalesced")
+"""Beginnings of the operations that take no number of their own in a group's sequence."""
+
+Signature = tuple[str, str, str]
+"""Operation, sizes, data types; the last two are empty where ranks may differ in them."""
+
+_GroupId = tuple[str, int, int]
+"""Name, first member, number of members: processes use one name for groups of different members."""
+
+
+@dataclass(frozen=True)
+class PartedCall:
+    """A call in which not all ranks do the same."""
+
+    group: str
+    seq: int
+    sides: tuple[tuple[Signature, tuple[int, ...]], ...]
+    """What is called, and by which ranks; the most frequent first."""
+
+
+def parted_calls(ranks: Mapping[int, store.RankState]) -> Iterator[PartedCall]:
+    """Yield the calls of a group at one seq that are not one and the same call."""
+    meetings: dict[tuple[_GroupId, int], dict[Signature, list[int]]] = {}
+    for number in sorted(ranks):
+        rank = ranks[number]
+        if not rank.pending:
+            continue
+        groups = {group.group: _group_id(group) for group in rank.progress.groups if group.members}
+        for call in rank.pending:
+            if call.group in groups and not _operation(call).startswith(_UNORDERED):
+                sides = meetings.setdefault((groups[call.group], call.seq), {})
+                sides.setdefault(_signature(call), []).append(number)
+    for ((name, _, _), seq), sides in sorted(meetings.items(), key=lambda item: item[0]):
+        if len(sides) > 1:
+            ordered = sorted(sides.items(), key=lambda side: -len(side[1]))
+            yield PartedCall(name, seq, tuple((signature, tuple(numbers)) for signature, numbers in ordered))
+
+
+def _group_id(group: common.GroupProgress) -> _GroupId:
+    return group.group, group.members[0], len(group.members)
+
+
+def _operation(call: common.PendingCall) -> str:
+    return call.op.rpartition(":")[2]
+
+
+def _signature(call: common.PendingCall) -> Signature:
+    if _operation(call) in _EQUAL_INPUTS:
+        return call.op, call.sizes, call.dtypes
+    return call.op, "", ""

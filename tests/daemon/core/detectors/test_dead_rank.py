@@ -1,0 +1,82 @@
+"""Which of several ends is the cause, and when that can be told."""
+
+import pytest
+
+from holdfast_daemon.core.detectors.dead_rank import LOST_PEER_PATIENCE_S, SETTLE_S, DeadRank
+from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.core.detectors.views import NOW, Ranks
+
+LOST_PEER = "Traceback\nRuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:8070"
+RAISED = "Traceback\nValueError: bad sample"
+
+
+def culprits(ranks: Ranks) -> list[int]:
+    verdict = ranks.verdict(DeadRank())
+    return list(verdict.culprits) if verdict else []
+
+
+@pytest.mark.parametrize("number", [9, 11, 7])
+def test_a_signal_that_no_lost_peer_brings_about_is_judged_at_once(number: int) -> None:
+    ranks = Ranks()
+    ranks.end(2, at=NOW, signal=number)
+    assert culprits(ranks) == [2]
+
+
+def test_an_exception_is_judged_when_the_cascade_has_settled() -> None:
+    ranks = Ranks()
+    ranks.end(2, at=NOW, code=1, last_words=RAISED)
+    assert culprits(ranks) == []
+    ranks.first_exit_unix_s = NOW - SETTLE_S - 0.01
+    assert culprits(ranks) == [2]
+
+
+def test_an_exception_is_judged_at_once_when_all_ranks_have_ended() -> None:
+    ranks = Ranks()
+    ranks.end(2, at=NOW, code=1, last_words=RAISED)
+    for number in (0, 1, 3):
+        ranks.end(number, at=NOW - 0.01, code=1, last_words=LOST_PEER)
+    assert culprits(ranks) == [2]
+
+
+def test_an_abort_is_waited_out_because_a_watchdog_may_have_caused_it() -> None:
+    ranks = Ranks()
+    ranks.end(0, at=NOW, signal=6)
+    assert culprits(ranks) == []
+
+
+def test_ranks_that_lost_a_peer_of_another_node_wait_for_its_lease() -> None:
+    ranks = Ranks(8)
+    ranks.end(0, code=1, last_words=LOST_PEER)
+    ranks.first_exit_unix_s = NOW - LOST_PEER_PATIENCE_S + 0.1
+    assert culprits(ranks) == []
+    ranks.first_exit_unix_s = NOW - LOST_PEER_PATIENCE_S
+    assert culprits(ranks) == [0]
+
+
+def test_on_one_node_a_lost_peer_has_no_lease_to_wait_for() -> None:
+    ranks = Ranks()
+    ranks.end(0, at=NOW - SETTLE_S - 0.01, code=1, last_words=LOST_PEER)
+    assert culprits(ranks) == [0]
+
+
+def test_a_rank_that_left_with_code_0_comes_before_those_that_lost_it() -> None:
+    ranks = Ranks()
+    ranks.end(3, at=NOW - 1.0, code=0)
+    ranks.end(1, at=NOW - 0.9, code=1, last_words=LOST_PEER)
+    assert culprits(ranks) == [3]
+
+
+def test_ranks_that_have_all_left_with_code_0_are_not_dead() -> None:
+    ranks = Ranks()
+    for number in range(4):
+        ranks.end(number, code=0)
+    assert culprits(ranks) == []
+
+
+def test_a_wrong_configuration_is_told_in_the_words_of_the_rank() -> None:
+    ranks = Ranks()
+    ranks.end(1, code=78, last_words="holdfast: model.dim is 3: make it even")
+    verdict = ranks.verdict(DeadRank())
+    assert verdict is not None
+    assert verdict.kind == store.VERDICT_KIND_BAD_CONFIGURATION
+    assert verdict.message == "model.dim is 3: make it even"

@@ -1,0 +1,67 @@
+"""A node that is gone, and an agent that is gone alone."""
+
+from holdfast_daemon.core.detectors.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.lost_node import LostNode
+from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.core.detectors.views import NOW, Ranks
+
+LOST_PEER = "Traceback\nRuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:8070"
+
+
+def missing_node() -> Ranks:
+    ranks = Ranks(8)
+    ranks.missing = {"node1"}
+    return ranks
+
+
+def verdict(ranks: Ranks) -> store.Verdict | None:
+    return ranks.verdict(LostNode())
+
+
+def test_a_node_that_others_wait_for_is_lost() -> None:
+    ranks = missing_node()
+    ranks.group("0", {number: 11 if number < 4 else 10 for number in range(8)}, 10)
+    (seen,) = LostNode().see_turn(ranks.view()).seen
+    assert (seen.verdict.node, list(seen.verdict.culprits)) == ("node1", [4, 5, 6, 7])
+    assert {edge.awaited for edge in seen.verdict.waits} <= {4, 5, 6, 7}
+    assert seen.last_progress_unix_s == NOW - 8.0
+
+
+def test_a_node_whose_ranks_tear_their_connections_is_lost_at_once() -> None:
+    ranks = missing_node()
+    for number in range(4):
+        ranks[number].stalled_s = 0.0
+    ranks.end(2, code=1, last_words=LOST_PEER)
+    ranks[2].silent_s = 60.0
+    assert verdict(ranks) is not None
+
+
+def test_an_agent_that_is_gone_alone_is_no_lost_node() -> None:
+    ranks = missing_node()
+    for number in range(4):
+        ranks[number].stalled_s = 0.2
+    assert verdict(ranks) is None
+
+
+def test_a_failure_of_a_rank_itself_is_no_sign_of_a_lost_node() -> None:
+    ranks = missing_node()
+    for number in range(4):
+        ranks[number].stalled_s = 0.2
+    ranks.end(2, code=1, last_words="Traceback\nValueError: bad sample")
+    assert verdict(ranks) is None
+
+
+def test_ranks_that_all_stand_still_without_a_known_reason_have_lost_the_node() -> None:
+    assert verdict(missing_node()) is not None
+
+
+def test_a_rank_that_is_seen_to_be_stopped_explains_a_hang_better_than_a_missing_agent() -> None:
+    ranks = missing_node()
+    ranks.group("0", {number: 10 if number == 1 else 11 for number in range(8)}, 10)
+    ranks[1].process_state = "T"
+    assert verdict(ranks) is None
+    assert ranks.verdict(HungCollective()) is not None
+
+
+def test_a_node_that_is_heard_of_is_not_lost() -> None:
+    assert verdict(Ranks(8)) is None

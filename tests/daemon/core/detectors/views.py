@@ -1,0 +1,115 @@
+"""Shows detectors the state of ranks in one moment."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast_daemon.core.deadlines import Deadlines
+from holdfast_daemon.core.detectors.framework import Detector
+from holdfast_daemon.core.detectors.view import LostNode, View
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+
+NOW = 1000.0
+LATE_S = 6.0
+"""Past the deadline of a step of the default preset, within that of what is done at times."""
+
+TRAINING = common.PHASE_FORWARD_BACKWARD
+
+
+class Ranks:
+    """The ranks of a run, all alive, training, and standing still for LATE_S; four on a node."""
+
+    def __init__(self, count: int = 4) -> None:
+        self.ranks = {
+            number: store.RankState(
+                rank=number,
+                life=store.LIFE_RUNNING,
+                process_state="S",
+                thread_state="S",
+                device="cpu",
+                stalled_s=LATE_S,
+                silent_s=0.1,
+                steps_done=50,
+                progress=common.Progress(step=50, phase=TRAINING),
+            )
+            for number in range(count)
+        }
+        self.stacks: dict[int, store.StackSummary] = {}
+        self.missing: set[str] = set()
+        self.first_exit_unix_s = 0.0
+
+    def __getitem__(self, number: int) -> store.RankState:
+        return self.ranks[number]
+
+    def group(self, name: str, enqueued: Mapping[int, int], completed: int, description: str = "") -> None:
+        for number, seq in enqueued.items():
+            self[number].progress.groups.add(
+                group=name,
+                members=sorted(enqueued),
+                enqueued=seq,
+                completed=min(seq, completed),
+                description=description,
+            )
+
+    def channel(self, source: int, target: int, *, sent: int, delivered: int, posted: int, received: int) -> None:
+        self[source].progress.channels.add(
+            group="pp", peer=target, direction=common.DIRECTION_SEND, enqueued=sent, completed=delivered
+        )
+        self[target].progress.channels.add(
+            group="pp", peer=source, direction=common.DIRECTION_RECV, enqueued=posted, completed=received
+        )
+
+    def called(self, numbers: Iterable[int], group: str, seq: int, op: str, *inputs: str) -> None:
+        """``inputs``: their sizes, and their data types."""
+        sizes, dtypes = (*inputs, "", "")[:2]
+        for number in numbers:
+            self[number].pending.add(group=group, seq=seq, op=op, sizes=sizes, dtypes=dtypes)
+
+    def stack(self, number: int, activity: "common.Activity", frame: str = "") -> None:
+        self.stacks[number] = store.StackSummary(rank=number, frame=frame, activity=activity)
+
+    def end(self, number: int, at: float = NOW - 0.1, **how: Any) -> None:
+        self[number].life = store.LIFE_EXITED
+        self[number].exit.CopyFrom(store.RankExit(exited_unix_s=at, step=50, phase=TRAINING, **how))
+        self.first_exit_unix_s = min(self.first_exit_unix_s or at, at)
+
+    def view(self, *, suspicious: bool = False) -> View:
+        node_of = {number: f"node{number // 4}" for number in self.ranks}
+        deadlines = Deadlines.for_preset(store.PRESET_DEFAULT)
+        for _ in range(3):
+            deadlines = deadlines.observe(0.3, {})
+        lost = {
+            name: LostNode(
+                since_unix_s=NOW - 3.0,
+                state=store.NodeState(
+                    node=name,
+                    ranks=[self[number] for number, node in node_of.items() if node == name],
+                    reported_unix_s=NOW - 8.0,
+                ),
+            )
+            for name in self.missing
+        }
+        return View(
+            now=NOW,
+            world_size=len(self.ranks),
+            ranks={number: rank for number, rank in self.ranks.items() if node_of[number] not in self.missing},
+            node_of=node_of,
+            lost_nodes=lost,
+            deadlines=deadlines,
+            first_exit_unix_s=self.first_exit_unix_s,
+            stacks=self.stacks,
+            suspicious=suspicious,
+        )
+
+    def verdict(self, detector: Detector) -> store.Verdict | None:
+        """Return what a detector sees."""
+        seen = detector.see_turn(self.view()).seen
+        assert len(seen) <= 1
+        return seen[0].verdict if seen else None
+
+
+def hung_in_one_group(culprit: int = 1) -> Ranks:
+    """Four ranks of which all but one are in a collective."""
+    ranks = Ranks()
+    ranks.group("0", {number: 10 if number == culprit else 11 for number in range(4)}, 10, "mesh_dp")
+    return ranks

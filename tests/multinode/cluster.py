@@ -1,0 +1,199 @@
+"""A run over several nodes, made of real processes: Redis and the daemon on node 0, an agent on each further node."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast_cli.control import ControlClient, ControlError
+from holdfast_cli.redis_server import answers, find_server
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import Incident
+from tests.multinode.network import Link, Network, network
+
+RUN = "several"
+RANKS_PER_NODE = 2
+CHECKPOINT_EVERY = 5
+PATIENCE_S = 90.0
+TRAINER = Path(__file__).with_name("trainer.py")
+HOLDFAST = (sys.executable, "-m", "holdfast_cli")
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class FinishedStep:
+    """A line of a rank's journal."""
+
+    rank: int
+    generation: int
+    step: int
+    ended_unix_s: float
+
+
+@dataclass
+class Cluster:
+    """See :func:`cluster`."""
+
+    net: Network
+    folder: Path
+    """Shared by all nodes, as a network file system would be."""
+    memory: Path
+    """For sockets and snapshots: in memory, and of a short path."""
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    _mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """In the environment of every process of this cluster."""
+
+    def start(self, *, steps: int) -> None:
+        """Bring up a run on nodes 1 and 2."""
+        data = self.folder / "redis"
+        data.mkdir()
+        socket = self.memory / "redis.sock"
+        settings = {"bind": self.net.address(0, Link.CONTROL), "protected-mode": "no", "dir": str(data), "save": ""}
+        words = [word for name, value in settings.items() for word in (f"--{name}", value)]
+        self._spawn("redis", 0, [str(find_server()), *words, "--unixsocket", str(socket)])
+        daemon = ["--directory", str(self.folder), "--control", str(self.memory / "daemon.sock")]
+        self._spawn("daemon", 0, [*HOLDFAST, "daemon", *self._store, *daemon])
+        for node in (1, 2):
+            self.start_agent(node)
+        wait_for(lambda: answers(f"unix://{socket}"), "Redis")
+        self._publish(steps)
+
+    def start_agent(self, node: int) -> None:
+        """Start the agent of a node; beside the two that train, it is a spare."""
+        where = ["--directory", str(self.folder), "--shm-directory", str(self.memory)]
+        where += ["--runtime-directory", str(self.memory / str(node))]
+        who = ["--run", RUN, "--node", f"node-{node}", "--address", self.net.address(node, Link.DATA)]
+        self._spawn(f"agent-{node}", node, [*HOLDFAST, "agent", *self._store, *who, *where])
+
+    def _publish(self, steps: int) -> None:
+        how = ["--run", RUN, "--nodes", "2", "--ranks-per-node", str(RANKS_PER_NODE), "--preset", "fast"]
+        states = ["--snapshot-every", "1", "--checkpoint-every", str(CHECKPOINT_EVERY)]
+        where = ["--checkpoints", str(self.folder / "checkpoints")]
+        trainer = ["python", str(TRAINER), str(self.folder), str(steps)]
+        command = [*HOLDFAST, "publish", *self._store, *how, *states, *where, "--", *trainer]
+        subprocess.run(self.net.inside(0, command), check=True, capture_output=True, timeout=PATIENCE_S)
+
+    @property
+    def _store(self) -> list[str]:
+        return ["--redis", f"redis://{self.net.address(0, Link.CONTROL)}:6379"]
+
+    def _spawn(self, name: str, node: int, command: list[str]) -> None:
+        environment = {
+            **os.environ,
+            "GLOO_SOCKET_IFNAME": Link.DATA.value,
+            "OMP_NUM_THREADS": "1",
+            "HOLDFAST_TEST_MARK": self._mark,
+        }
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                self.net.inside(node, command), env=environment, stdout=log, stderr=log
+            )
+
+    @property
+    def control(self) -> ControlClient:
+        return ControlClient(self.memory / "daemon.sock", RUN, timeout_s=2.0)
+
+    def until(self, condition: Callable[[RunStatus], object], what: str) -> RunStatus:
+        """Wait until the run's status fulfils a condition."""
+
+        def look() -> RunStatus | None:
+            status = self.control.status()
+            return status if condition(status) else None
+
+        return wait_for(look, what)
+
+    def until_step(self, step: int) -> RunStatus:
+        return self.until(lambda status: status.newest_step >= step, f"step {step}")
+
+    def until_recovered(self) -> Incident:
+        """Wait until all incidents are over; return the last."""
+
+        def look() -> Incident | None:
+            incidents = self.control.incidents()
+            return incidents[-1] if incidents and all(incident.recovered_unix_s for incident in incidents) else None
+
+        return wait_for(look, "a recovery")
+
+    def incident(self) -> Incident:
+        """Return the first incident, as soon as there is one."""
+        return wait_for(lambda: next(iter(self.control.incidents()), None), "an incident")
+
+    def hurry(self) -> None:
+        """Nothing more will be done to the run."""
+        (self.folder / "hurry").touch()
+
+    def journal(self) -> list[FinishedStep]:
+        """Return all steps that any rank has finished, in the order of their ends."""
+        found = []
+        for path in self.folder.glob("rank-*.journal"):
+            rank = int(path.stem.removeprefix("rank-"))
+            for line in path.read_text().splitlines():
+                generation, step, ended_unix_s = line.split()
+                found.append(FinishedStep(rank, int(generation), int(step), float(ended_unix_s)))
+        return sorted(found, key=lambda finished: finished.ended_unix_s)
+
+    def agent_log(self, node: int) -> str:
+        return (self.folder / f"agent-{node}.log").read_text()
+
+    def close(self) -> None:
+        """End the run politely, then everything that is left of it."""
+        for node in range(1, self.net.size):
+            self.net.mend(node, *Link)
+        with contextlib.suppress(ControlError, subprocess.TimeoutExpired):
+            self.control.stop_run()
+            for name, process in self.processes.items():
+                if name.startswith("agent"):
+                    process.wait(PATIENCE_S)
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+        for pid in self._alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _alive(self) -> Iterator[int]:
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if self._mark.encode() in (entry / "environ").read_bytes():
+                        yield int(entry.name)
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, *, nodes: int, steps: int) -> Iterator[Cluster]:
+    """Yield a run of four ranks on nodes 1 and 2, in a network of nodes 0 to ``nodes - 1``; afterwards end all."""
+    with network(nodes) as net, tempfile.TemporaryDirectory(prefix="hf-", dir="/dev/shm") as memory:
+        made = Cluster(net, folder, Path(memory))
+        try:
+            made.start(steps=steps)
+            yield made
+        finally:
+            made.close()
+
+
+def wait_for(look: Callable[[], Found | None], what: str) -> Found:
+    """Return what ``look`` finds, as soon as it finds something; times without a daemon are waited through."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ControlError):
+            if found := look():
+                return found
+        time.sleep(0.05)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs: neither gone nor a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,41 @@
+"""``holdfast publish``: a daemon outlives runs, and a name can be published again as soon as its run has ended."""
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from holdfast_cli.main import app
+from holdfast_cli.store import publish_run
+from holdfast_proto import keys
+from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.fake_agent import NODE, RUN, FakeAgent
+from tests.daemon.shells import daemon, publish_spec, train
+from tests.proto.coroutines import until
+from tests.proto.store_server import StoreServer
+
+
+async def test_a_run_published_under_the_name_of_an_ended_one_begins_anew(
+    store_server: StoreServer, tmp_path: Path
+) -> None:
+    publish_spec(store_server)
+    again = store.RunSpec(run=RUN, nodes=1, ranks_per_node=2, command=["x"], instance="next")
+    async with daemon(tmp_path, store_server) as it:
+        with store_server.client() as client:
+            async with FakeAgent(store_server.url) as agent:
+                await train(it, agent)
+                it.shell.order_stop()
+                await until(lambda: agent.outcome and not client.exists(keys.node(RUN, NODE)), "the agent has left")
+            publish_run(client, again)
+        await it.until_phase(store.RUN_PHASE_WAITING)
+        assert it.shell.state is not None
+        assert it.shell.state.spec.instance == "next"
+        assert (it.record.generation, it.record.outcome, it.record.newest_step) == (0, "", -1)
+
+
+def test_a_redis_that_does_not_answer_is_one_line_that_names_the_setting(tmp_path: Path) -> None:
+    url = f"unix://{tmp_path}/none.sock"
+    what = ["--run", "big", "--nodes", "2", "--ranks-per-node", "1", "--checkpoints", str(tmp_path)]
+    result = CliRunner().invoke(app, ["publish", "--redis", url, *what, "--", "python", "train.py"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"holdfast: the run cannot be published at --redis {url}: ")
+    assert result.stderr.count("\n") == 1
