@@ -1,0 +1,165 @@
+"""The commands of scenarios. Each is a function of the world, its words, and its name=value pairs."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.core.world import TICK_S
+from tests.simulation.story_world import StoryWorld
+
+Command = Callable[[StoryWorld, Sequence[str], Mapping[str, str]], None]
+
+_MODES = {"act": store.MODE_ACT, "observe": store.MODE_OBSERVE}
+_PRESETS = {"fast": store.PRESET_FAST, "default": store.PRESET_DEFAULT, "patient": store.PRESET_PATIENT}
+_ACTIVITIES = {"lock": common.ACTIVITY_LOCK, "user_code": common.ACTIVITY_USER_CODE}
+_PHASES = {
+    "data": common.PHASE_DATA,
+    "forward_backward": common.PHASE_FORWARD_BACKWARD,
+    "checkpoint": common.PHASE_CHECKPOINT,
+    "eval": common.PHASE_EVAL,
+}
+_LOST_PEER = "Traceback\nRuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:8070"
+
+
+def begin(options: Mapping[str, str]) -> StoryWorld:
+    """Return the world that the command ``run`` asks for, before its first turn."""
+    return StoryWorld(
+        nodes=int(options.get("nodes", "1")),
+        ranks_per_node=int(options.get("ranks", "4")),
+        mode=_MODES[options.get("mode", "act")],
+        preset=_PRESETS[options.get("preset", "fast")],
+        checkpoints=_numbers(options.get("checkpoints", "")),
+    )
+
+
+def train(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
+    """train 5 [losses=2.0,2.1]: all ranks finish steps of 0.3 s each."""
+    losses = [float(loss) for loss in options.get("losses", "").split(",") if loss]
+    world.go_on(int(words[0]) if words else 0, losses)
+
+
+def wait(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
+    """wait 2.5: seconds pass in which no rank moves."""
+    for _turn in range(round(float(words[0]) / TICK_S)):
+        world.turn()
+
+
+def until(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
+    """until running: seconds pass until the run is in a phase."""
+    world.until(words[0], turns=3000)
+
+
+def phase(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
+    """phase eval 12: all ranks are in a phase for so many seconds."""
+    world.spend(_PHASES[words[0]], float(words[1]))
+
+
+def hang(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
+    """hang 1: all other ranks enter the next collective."""
+    world.hang(int(words[0]))
+
+
+def rank(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
+    """rank 1 [process=T] [thread=R] [phase=data] [silent=yes]: what is seen of a rank from now on."""
+    state = world.rank(int(words[0]))
+    state.device = "cpu"
+    state.process_state = options.get("process", state.process_state)
+    state.thread_state = options.get("thread", state.thread_state)
+    if "phase" in options:
+        state.progress.phase = _PHASES[options["phase"]]
+    if "silent" in options:
+        world.silent.add(state.rank)
+
+
+def stack(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
+    """stack 1 activity=lock frame='step (train.py:7)': what a stack of a rank will say."""
+    number = int(words[0])
+    summary = store.StackSummary(rank=number, frame=options.get("frame", ""), activity=_ACTIVITIES[options["activity"]])
+    world.stacks[number] = summary
+
+
+def group(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
+    """group tp ranks=0,1 enqueued=5,4 completed=4: how far ranks are in a group."""
+    enqueued = dict(zip(_numbers(options["ranks"]), _numbers(options["enqueued"]), strict=True))
+    world.set_group(words[0], enqueued, int(options["completed"]))
+
+
+def channel(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
+    """channel 0 1 sent=4 posted=4 received=3: messages from one rank to another."""
+    numbers = {name: int(options[name]) for name in ("sent", "posted", "received")}
+    world.set_channel(int(words[0]), int(words[1]), **numbers)
+
+
+def call(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
+    """call 0,1 group=0 seq=5 op=gloo:all_reduce [sizes=...]: how recorders name a pending call of ranks."""
+    for number in _numbers(words[0]):
+        pending = world.rank(number).pending.add(group=options["group"], seq=int(options["seq"]), op=options["op"])
+        pending.sizes = options.get("sizes", "")
+
+
+def end(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
+    """end 2 [signal=9] [code=1 says='ValueError: x'] [oom=yes]: a rank ends."""
+    how: dict[str, object] = {name: int(options[name]) for name in ("signal", "code") if name in options}
+    if "says" in options:
+        how["last_words"] = f"Traceback\n{options['says']}"
+    if "oom" in options:
+        how |= {"out_of_memory": True, "kernel_line": "Out of memory: Killed process 102 (python)"}
+    world.end(int(words[0]), **how)
+
+
+def lose_peer(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
+    """lose_peer 0,1: ranks fail because the connection to another is gone."""
+    for number in _numbers(words[0]):
+        world.end(number, code=1, last_words=_LOST_PEER)
+
+
+def lose_node(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
+    """lose_node node1: a node's lease runs out."""
+    world.node_states.pop(words[0])
+
+
+def spare(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
+    """spare node2: a node that has no part in the run is ready."""
+    world.node_states[words[0]] = store.NodeState(
+        run="r", node=words[0], ready=True, stopped=True, instance="i", checkpoints=world.checkpoints
+    )
+
+
+def leader_lost(world: StoryWorld, _words: Sequence[str], _: Mapping[str, str]) -> None:
+    """leader_lost: a standby takes over from the record in the store."""
+    world.lose_leader()
+
+
+def store_emptied(world: StoryWorld, _words: Sequence[str], _: Mapping[str, str]) -> None:
+    """store_emptied: a new leader finds no record."""
+    world.empty_store()
+
+
+def committed(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
+    """committed 4: a checkpoint is complete."""
+    step = int(words[0])
+    for node in world.node_states.values():
+        node.checkpoints.append(step)
+    world.events.append(store.Event(node="node0", checkpoint_committed=store.CheckpointCommitted(step=step)))
+
+
+def nonfinite(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
+    """nonfinite 7 rank=2 module=layers.1: the numbers of a step are not finite, and where that began."""
+    summary = store.StepSummary(step=int(words[0]), generation=world.state.record.generation)
+    summary.nonfinite.add(rank=0, quantity="grad_norm")
+    summary.nonfinite.add(rank=int(options["rank"]), quantity="gradient", module=options["module"], unix_s=world.now)
+    world.events.append(store.Event(node="node0", generation=summary.generation, step_summary=summary))
+    world.turn()
+
+
+COMMANDS: dict[str, Command] = {
+    command.__name__: command
+    for command in (
+        train, wait, until, phase, hang, rank, stack, group, channel, call, end, lose_peer, lose_node, spare,
+        leader_lost, store_emptied, committed, nonfinite,
+    )
+}  # fmt: skip
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number]

@@ -1,0 +1,101 @@
+"""The world of a scenario: nodes that obey, and everything that can befall them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast_daemon.core import coordinator
+from holdfast_daemon.core.model import Action, Request
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.core.world import TICK_S, World
+from tests.simulation import story_log
+
+STEP_S = 0.3
+
+
+@dataclass
+class StoryWorld(World):
+    """A world whose ranks may fall silent, and whose agents take stacks when they are told to."""
+
+    preset: "store.Preset" = store.PRESET_FAST
+    stacks: dict[int, store.StackSummary] = field(default_factory=dict)
+    """What a stack of a rank would say."""
+    silent: set[int] = field(default_factory=set)
+    """Ranks whose reporters do not run."""
+    log: list[str] = field(default_factory=list)
+    """What the core has said and nobody has asked for yet."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.spec.preset = self.preset
+        self.state = coordinator.begin(self.spec)
+        self.began = self.now
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the run began."""
+        return self.now - self.began
+
+    def turn(self, *requests: Request, seconds: float = TICK_S) -> list[Action]:
+        for node in self.node_states.values():
+            for rank in node.ranks:
+                rank.silent_s = rank.silent_s + seconds if rank.rank in self.silent else 0.1
+        before = self.state
+        actions = super().turn(*requests, seconds=seconds)
+        self.log += (f"{self.elapsed_s:6.1f} {line}" for line in story_log.lines(before, self.state, actions))
+        return actions
+
+    def told(self) -> list[str]:
+        """Return what the core has said since this was last asked."""
+        log, self.log = self.log, []
+        return log
+
+    def go_on(self, steps: int, losses: Sequence[float] = ()) -> None:
+        """Let all ranks train; whatever was the matter with them is over."""
+        for step in range(max(steps, len(losses))):
+            self.silent.clear()
+            for node in self.node_states.values():
+                for rank in node.ranks:
+                    rank.process_state, rank.thread_state = "S", "S"
+                    del rank.progress.channels[:], rank.pending[:]
+            loss = losses[step] if losses else 2.0
+            self.train(turn_s=STEP_S, step_s=STEP_S, loss=loss)
+
+    def spend(self, phase: "common.Phase", seconds: float) -> None:
+        """Let all ranks do something else than training for a while: its time is part of the next step's."""
+        for number in range(self.world_size):
+            self.rank(number).progress.phase = phase
+        for _ in range(round(seconds / TICK_S)):
+            self.turn()
+
+    def set_group(self, name: str, enqueued: Mapping[int, int], completed: int) -> None:
+        """Tell how far the members of a group have come in it."""
+        for number, seq in enqueued.items():
+            groups = self.rank(number).progress.groups
+            kept = [group for group in groups if group.group != name]
+            del groups[:]
+            groups.extend(kept)
+            groups.add(group=name, members=sorted(enqueued), enqueued=seq, completed=min(seq, completed))
+
+    def set_channel(self, source: int, target: int, *, sent: int, posted: int, received: int) -> None:
+        """Tell how many messages were sent, how many receives posted, and how many have come."""
+        self.rank(source).progress.channels.add(
+            group="pp", peer=target, direction=common.DIRECTION_SEND, enqueued=sent, completed=sent
+        )
+        self.rank(target).progress.channels.add(
+            group="pp", peer=source, direction=common.DIRECTION_RECV, enqueued=posted, completed=received
+        )
+
+    def _obey(self, node: store.NodeState, command: store.NodeCommand) -> None:
+        if command.WhichOneof("kind") == "gather_evidence":
+            self._gather(node, command.gather_evidence)
+        else:
+            super()._obey(node, command)
+
+    def _gather(self, node: store.NodeState, order: store.GatherEvidence) -> None:
+        here = {rank.rank for rank in node.ranks}
+        stacks = [self.stacks[rank] for rank in order.stack_ranks if rank in here and rank in self.stacks]
+        captured = store.EvidenceCaptured(incident=order.incident, suspicion=order.suspicion, stacks=stacks)
+        if order.incident:
+            captured.files.append(f"{node.node}/stacks.txt")
+        self.events.append(store.Event(node=node.node, generation=node.generation, evidence_captured=captured))
