@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast_cli.conditions import Condition, condition, describe
-from holdfast_cli.words import enum_word, incident_line, kept_line, outcome_line, progress_line
+from holdfast_cli.words import enum_word, fault_line, incident_line, kept_line, outcome_line, progress_line
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident, RunPhase
 
@@ -20,6 +20,7 @@ def changes(previous: RunStatus | None, current: RunStatus, total_steps: int | N
         yield f"{current.run} {phase}, generation {current.generation}{outcome}"
         if current.newest_step >= 0:
             yield f"{progress_line(current, total_steps)} · {kept_line(current)}"
+    yield from (f"fault injected: {fault_line(one)}" for one in current.faults if one not in before.faults)
     yield from _odd_ranks(before, current)
     if current.HasField("newest_incident"):
         yield from _incident_changes(before.newest_incident, current.newest_incident)

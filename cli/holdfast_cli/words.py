@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import Incident, IncidentState, VerdictKind
+from holdfast_proto.v1.store_pb2 import FaultInjected, Incident, IncidentState, VerdictKind
 
 
 def enum_word(kind: Any, prefix: str, value: int) -> str:
@@ -44,6 +44,11 @@ def incident_line(incident: Incident) -> str:
     """Return an incident in one line."""
     state = enum_word(IncidentState, "INCIDENT_STATE_", incident.state)
     return f"{incident.verdict.message or verdict_word(incident)} [{state}]"
+
+
+def fault_line(injected: FaultInjected) -> str:
+    """Return what was done to a rank on purpose."""
+    return f"{injected.fault.kind} of rank {injected.fault.rank} in step {injected.step}"
 
 
 def verdict_word(incident: Incident) -> str:

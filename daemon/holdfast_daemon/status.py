@@ -31,6 +31,7 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         validation_loss=telemetry.validation_loss,
         grad_norm=telemetry.grad_norm,
         tokens_per_s=telemetry.tokens_per_s,
+        faults=[event.fault_injected for event in state.newest_faults],
         ranks=[_view(ranks[number], node_of[number]) for number in sorted(ranks)],
     )
     if record.HasField("left_step"):

@@ -10,6 +10,7 @@ from holdfast_cli.display import LineDisplay, LiveDisplay, display_for
 from holdfast_cli.plain import HEARTBEAT_S, changes
 from holdfast_cli.view import Surroundings, render
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
+from holdfast_proto.v1.fault_pb2 import Fault
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RUN_PHASE_FAILED, RUN_PHASE_STARTING, RankExit
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -108,6 +109,13 @@ def test_lines_tell_only_what_is_new() -> None:
     failed = healthy()
     failed.phase, failed.outcome = RUN_PHASE_FAILED, "too many restarts"
     assert next(changes(healthy(), failed, None)) == "llama failed, generation 2: too many restarts"
+
+
+def test_a_fault_injected_on_purpose_is_a_line_and_told_once() -> None:
+    harmed = healthy()
+    harmed.faults.add(fault=Fault(kind="slow", rank=2), step=41)
+    assert list(changes(healthy(), harmed, 120)) == ["fault injected: slow of rank 2 in step 41"]
+    assert list(changes(harmed, harmed, 120)) == []
 
 
 def test_a_line_is_printed_as_a_sign_of_life() -> None:

@@ -5,6 +5,9 @@ from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
 
+_SHOWN = 8
+"""Faults that a run's status lists."""
+
 _PHASES = (store.RUN_PHASE_STARTING, store.RUN_PHASE_RUNNING)
 
 
@@ -33,6 +36,7 @@ def absorb(turn: Turn, event: store.Event) -> None:
     turn.update(
         totals=turn.state.totals.count("faults", event.fault_injected.fault.kind),
         untold_faults=(*turn.state.untold_faults, event),
+        newest_faults=(*turn.state.newest_faults, event)[-_SHOWN:],
     )
 
 

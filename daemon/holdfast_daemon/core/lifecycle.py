@@ -116,9 +116,8 @@ def running(turn: Turn) -> None:
         incidents.close(turn, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=turn.now)
         finish(turn, store.RUN_PHASE_FINISHED, FINISHED)
         return
-    if turn.record.phase == store.RUN_PHASE_RUNNING:
-        suspicion.watch(turn)
-        membership.stop_strays(turn)
+    suspicion.watch(turn)
+    membership.stop_strays(turn)
     judged_in = turn.record.phase
     for seen in detection.look_at_turn(turn):
         response.respond(turn, seen)

@@ -162,6 +162,8 @@ class CoreState:
     telemetry: Telemetry = field(default_factory=Telemetry)
     totals: Totals = field(default_factory=Totals)
     incidents: Mapping[str, store.Incident] = field(default_factory=dict)
+    newest_faults: tuple[store.Event, ...] = ()
+    """That were injected, for operators to see."""
     untold_faults: tuple[store.Event, ...] = ()
     """Injected and not yet part of an incident's story."""
     first_exit_unix_s: float = 0.0
