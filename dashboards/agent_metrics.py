@@ -29,6 +29,11 @@ AGENT_METRICS = (
     gauge("rank_memory_reserved_bytes", "run rank", "Device memory held by torch's caching allocator."),
     counter("rank_alloc_retries_total", "run rank", "Allocations that succeeded only after the cache was emptied."),
     counter("rank_ooms_total", "run rank", "Allocations that failed for lack of device memory."),
+    counter(
+        "rank_snapshot_unchanged_bytes_total",
+        "run rank",
+        "Bytes of snapshots that were not copied, as the slot held them already: frozen parameters and buffers.",
+    ),
     gauge(
         "rank_collective_seq",
         "run rank group point",

@@ -134,6 +134,9 @@ RUN_METRICS = (
     counter("commands_refused_total", "run", "Orders that agents refused: from an older leader or generation."),
     counter("incident_log_attempts_total", "run", "Versions of incidents to be appended to the daemon's log."),
     counter("incident_log_failures_total", "run", "Versions of incidents that could not be appended to the log."),
+    counter("incident_folder_attempts_total", "run", "Times that an incident's folder was to be written."),
+    counter("incident_folder_failures_total", "run", "Times that an incident's folder could not be written."),
+    counter("recording_dropped_turns_total", "run", "Turns that the recording for replays had no room for."),
 )
 
 SELF_METRICS = (

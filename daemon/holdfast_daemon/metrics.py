@@ -249,6 +249,26 @@ def _lost_families(led: Mapping[str, CoreState], shells: Mapping[str, RunShell])
         ["run"],
         (((run,), float(log.failures_total)) for run, log in logs.items()),
     )
+    archives = {run: shell.archive for run, shell in shells.items() if run in led}
+    counts: list[tuple[str, str, dict[str, int]]] = [
+        (
+            "incident_folder_attempts",
+            "Times that an incident's folder was to be written.",
+            {run: archive.attempts_total for run, archive in archives.items()},
+        ),
+        (
+            "incident_folder_failures",
+            "Times that an incident's folder could not be written.",
+            {run: archive.failures_total for run, archive in archives.items()},
+        ),
+        (
+            "recording_dropped_turns",
+            "Turns that the recording for replays had no room for.",
+            {run: archive.recording.dropped_turns_total for run, archive in archives.items()},
+        ),
+    ]
+    for name, text, rows in counts:
+        yield _counter(name, text, ["run"], (((run,), float(number)) for run, number in rows.items()))
 
 
 def _histogram(
