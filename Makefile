@@ -38,8 +38,9 @@ soak: setup  ## Run the long tests
 bench: setup  ## Run the benchmarks beside their peers
 	$(BIN)/python benchmarks/hook_overhead.py
 	$(BIN)/python benchmarks/recovery.py
+	$(BIN)/python benchmarks/detection.py
 	$(BIN)/python benchmarks/training.py
-	$(BIN)/python benchmarks/codec.py
+	$(BIN)/python benchmarks/checkpoint.py
 	$(BIN)/python benchmarks/checkpoint_memory.py
 
 lint: setup check-proto  ## Check style, types, imports and generated files

@@ -51,6 +51,8 @@ class Deadlines:
     _longest_first_step_s: float = 0.0
     _steps_seen: int = 0
     """In this generation."""
+    _overran: bool = False
+    """Whether the newest step took longer than its deadline."""
     _has_started_before: bool = False
     """Whether an earlier generation has shown how long its first steps take: no guess is needed then."""
 
@@ -74,6 +76,11 @@ class Deadlines:
         learned = replace(self, _occasional=occasional, _steps_seen=self._steps_seen + 1)
         if self._steps_seen < _FIRST_STEPS:
             return replace(learned, _longest_first_step_s=max(self._longest_first_step_s, training_s))
+        overran = bool(self._steps.newest_s) and training_s > self._steps_deadline_s
+        learned = replace(learned, _overran=overran)
+        # One step that overran its deadline was a stall and says nothing of the others; two in a row are a new pace.
+        if overran and not self._overran:
+            return learned
         return replace(learned, _steps=self._steps.add(training_s))
 
     @property
@@ -90,13 +97,18 @@ class Deadlines:
         if steps_done < _FIRST_STEPS or not self._steps.newest_s:
             least_s = 0.0 if self._has_started_before else _FIRST_STEPS_S
             return self._longest(least_s, _FIRST_STEPS_FLOORS, self._longest_first_step_s)
+        return self._steps_deadline_s
+
+    @property
+    def _steps_deadline_s(self) -> float:
         return self._longest(0.0, 1.0, self._steps.p99_s)
 
     def _occasional_deadline_s(self, phase: int) -> float:
         learned = self._occasional.get(phase)
         if learned is None:
             return self._longest(_OCCASIONAL_S, _OCCASIONAL_FLOORS, self._steps.p99_s)
-        return self._longest(0.0, 1.0, max(learned.p99_s, self._steps.p99_s))
+        # What is done at times differs from one time to the next: a snapshot's copy says little of a full checkpoint.
+        return self._longest(0.0, _OCCASIONAL_FLOORS, max(learned.p99_s, self._steps.p99_s))
 
     def _longest(self, least_s: float, floors: float, known_s: float) -> float:
         """max(least, floors x floor, 3 x the known duration)."""

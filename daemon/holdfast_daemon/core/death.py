@@ -4,7 +4,7 @@ import signal
 from collections.abc import Mapping
 from enum import IntEnum
 
-from holdfast_daemon.core.peer_loss import connection_lost, exception_line
+from holdfast_daemon.core.peer_loss import connection_lost, exception_line, met_another_size, raised_outside_torch
 from holdfast_proto.rank_context import EXIT_CONFIGURATION
 from holdfast_proto.v1 import common_pb2, store_pb2
 
@@ -13,6 +13,8 @@ _LINE_CHARACTERS = 240
 # Signals with which a process also ends as a consequence: NCCL's watchdog aborts a rank whose peer is gone,
 # launchers terminate the ranks beside a failed one.
 _SECONDARY_SIGNALS = {signal.SIGABRT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE}
+
+_DIRECT_SIGNALS = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
 
 class _Cause(IntEnum):
@@ -47,6 +49,21 @@ def is_clean(rank_exit: store_pb2.RankExit) -> bool:
 def lost_peer(rank_exit: store_pb2.RankExit) -> bool:
     """Return whether the rank ended because another had."""
     return _cause(rank_exit) == _Cause.LOST_PEER
+
+
+def speaks_for_itself(rank_exit: store_pb2.RankExit) -> bool:
+    """Return whether nothing that another rank did can have brought this end about."""
+    match _cause(rank_exit):
+        case _Cause.KILLED:
+            return rank_exit.signal in _DIRECT_SIGNALS
+        case _Cause.FAILED:
+            return not rank_exit.HasField("signal") and raised_outside_torch(rank_exit.last_words)
+    return _cause(rank_exit) == _Cause.LEFT_EARLY
+
+
+def was_aborted_for_a_size(rank_exit: store_pb2.RankExit) -> bool:
+    """Return whether the rank is the victim of a call that others made with other sizes, or of another call."""
+    return rank_exit.signal == signal.SIGABRT and met_another_size(rank_exit.last_words)
 
 
 def is_configuration_error(rank_exit: store_pb2.RankExit) -> bool:

@@ -17,6 +17,8 @@ _PEER_LOST = re.compile(
     re.IGNORECASE,
 )
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+_OTHER_SIZE = re.compile(r"op\.preamble\.length|gloo::EnforceNotMet")
+_FILE = re.compile(r'^  File "(?P<path>[^"]+)"', re.MULTILINE)
 _EXCEPTION = re.compile(r"(?P<module>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Za-z_]\w*)(?::|$)")
 
 
@@ -30,6 +32,17 @@ def connection_lost(last_words: str) -> bool:
     if exception and not _from_torch(exception["name"]):
         return False
     return _PEER_LOST.search(message) is not None
+
+
+def raised_outside_torch(last_words: str) -> bool:
+    """Return whether ``last_words`` are a traceback that ends outside of torch: no peer can have brought that about."""
+    paths = _FILE.findall(last_words)
+    return bool(paths) and "/torch/" not in paths[-1] and not connection_lost(last_words)
+
+
+def met_another_size(last_words: str) -> bool:
+    """Return whether ``last_words`` tell that a peer sent more than was expected: gloo then aborts the receiver."""
+    return _OTHER_SIZE.search(last_words) is not None
 
 
 def exception_line(last_words: str) -> str:

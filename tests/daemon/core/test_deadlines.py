@@ -48,7 +48,13 @@ def test_one_slow_step_among_a_hundred_and_twenty_eight_is_passed_over() -> None
 
 
 def test_two_slow_steps_among_a_hundred_and_twenty_eight_count() -> None:
-    assert trained(*[1.0] * 126, 9.0, 9.0).deadline_s(PHASE_FORWARD_BACKWARD, 130) == 27.0
+    assert trained(*[1.0] * 126, 2.5, 2.5).deadline_s(PHASE_FORWARD_BACKWARD, 130) == 7.5
+
+
+def test_one_step_that_overran_its_deadline_teaches_nothing_and_two_in_a_row_do() -> None:
+    assert trained(0.1, 500.0).deadline_s(PHASE_DATA, 5) == 1.0
+    assert trained(0.1, 500.0, 0.1, 500.0).deadline_s(PHASE_DATA, 7) == 1.0
+    assert trained(0.1, 500.0, 400.0).deadline_s(PHASE_DATA, 6) == 1200.0
 
 
 def test_steps_older_than_the_window_are_forgotten() -> None:
@@ -109,6 +115,11 @@ def test_rare_phase_learns_its_own_duration_and_leaves_the_step_its_own(phase: i
     deadlines = trained(1.0).observe(31.0, {phase: 30.0, PHASE_DATA: 0.5})
     assert deadlines.deadline_s(phase, 4) == 90.0
     assert deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 4) == 3.0
+
+
+@pytest.mark.parametrize("phase", RARE_PHASES)
+def test_rare_phase_that_was_short_so_far_may_take_four_floors(phase: int) -> None:
+    assert trained(0.1).observe(0.11, {phase: 0.01}).deadline_s(phase, 4) == 4.0
 
 
 def test_start_up_comes_before_the_rare_phases() -> None:

@@ -1,6 +1,5 @@
 """A rank has ended though the run goes on: how, where, and whether it is the cause or a victim."""
 
-import signal
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,14 +9,14 @@ from holdfast_daemon.core.detectors.view import View
 from holdfast_proto.v1 import store_pb2 as store
 
 SETTLE_S = 0.3
-"""One death makes its peers fail within milliseconds. Of ranks that ended with an exception, or were aborted by
-a watchdog, the first may be a victim: the others are waited for."""
+"""One death makes its peers fail within milliseconds. Of ranks that ended with an exception of torch's, or were aborted
+by a watchdog, the first may be a victim: the others are waited for."""
+
+NAMES_PATIENCE_S = 1.0
+"""Until ranks that lost a peer which was aborted for a size have said in which calls they were."""
 
 LOST_PEER_PATIENCE_S = 5.0
 """Ranks that have all lost a peer may have lost it with its node, which is missed when its lease has run out."""
-
-DIRECT_SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-"""These speak for themselves: no loss of a peer brings them about."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def _verdict(view: View) -> store.Verdict | None:
         return store.Verdict(
             kind=store.VERDICT_KIND_BAD_CONFIGURATION, culprits=culprits, message=message, confidence_ratio=1.0
         )
-    if not _has_settled(view, exits[culprits[0]], len(exits)):
+    if not _has_settled(view, first, len(exits)) or _is_mismatch(view, first):
         return None
     return store.Verdict(
         kind=store.VERDICT_KIND_DEAD_RANK,
@@ -63,4 +62,11 @@ def _has_settled(view: View, first: store.RankExit, exits: int) -> bool:
     since_s = view.now - view.first_exit_unix_s
     if death.lost_peer(first) and len(set(view.node_of.values())) > 1:
         return since_s >= LOST_PEER_PATIENCE_S
-    return first.signal in DIRECT_SIGNALS or exits == view.world_size or since_s >= SETTLE_S
+    if death.was_aborted_for_a_size(first):
+        return exits == view.world_size or since_s >= NAMES_PATIENCE_S
+    return death.speaks_for_itself(first) or exits == view.world_size or since_s >= SETTLE_S
+
+
+def _is_mismatch(view: View, first: store.RankExit) -> bool:
+    """Whether the others' last calls tell more than this end: see mismatched_order.py."""
+    return death.was_aborted_for_a_size(first) and view.parted_call is not None

@@ -1,17 +1,20 @@
 """Ranks that wait for each other, or have met in different calls: their programs have parted.
 
-Two signs. Members of a group have entered its call number ``seq`` and their recorders name different operations or,
+Three signs. Members of a group have entered its call number ``seq`` and their recorders name different operations or,
 where these must agree, different sizes or data types: that speaks for itself, whoever else stands still. Or there is a
-cycle in the wait-for graph that holds all of its ranks in their calls: they call in different orders.
+cycle in the wait-for graph that holds all of its ranks in their calls: they call in different orders. Or a minority of
+a group is left behind in a call that all others have completed: it waits for more than they had to give.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+from holdfast_daemon.core import death
 from holdfast_daemon.core.detectors import hang
 from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.waits.named_calls import PartedCall
+from holdfast_daemon.core.waits.wait_graph import ArrivedCall
 from holdfast_proto.v1 import store_pb2 as store
 
 _SIDES_SHOWN = 4
@@ -24,15 +27,23 @@ class MismatchedOrder(Detector):
     name: ClassVar[str] = "mismatched_order"
 
     def see_turn(self, view: View) -> Sight:
-        """Judge once the ranks in question have stalled past their deadlines."""
-        if not hang.stands_still(view):
-            return Sight(self)
-        if view.parted_call is not None:
+        """Judge once the ranks in question have stalled past their deadlines, or one was aborted for what it met."""
+        stands_still = hang.stands_still(view)
+        if view.parted_call is not None and (stands_still or _has_aborted(view)):
             return Sight(self, (_parted(view, view.parted_call),))
+        if not stands_still:
+            return Sight(self)
         cycle = set(view.finding.cycle)
         if cycle and cycle <= view.late.keys() and cycle.isdisjoint(view.outside_of_calls) and not hang.roots(view):
             return Sight(self, (_circle(view),))
+        left_behind = next((call for call in view.finding.everyone_arrived if call.holds_a_minority), None)
+        if left_behind is not None and set(left_behind.held) <= view.late.keys() and not hang.roots(view):
+            return Sight(self, (_left_behind(view, left_behind),))
         return Sight(self)
+
+
+def _has_aborted(view: View) -> bool:
+    return any(death.was_aborted_for_a_size(rank.exit) for rank in view.ranks.values())
 
 
 def _circle(view: View) -> Seen:
@@ -45,6 +56,17 @@ def _circle(view: View) -> Seen:
         seen.verdict.calls.append(
             f"rank {edge.waiter} waits for {edge.awaited} in {edge.op} {edge.seq} of group {group}"
         )
+    return seen
+
+
+def _left_behind(view: View, call: ArrivedCall) -> Seen:
+    where = f"call {call.seq} of group {hang.group_name(view, call.group)}"
+    who = f"{_ranks(call.held)} {'is' if len(call.held) == 1 else 'are'}"
+    message = f"{who} still in {where}, which all others have completed: it made another call there, or lost data"
+    seen = hang.seen_hang(view, store.VERDICT_KIND_MISMATCHED_ORDER, list(call.held), message)
+    verdict, named = seen.verdict, view.ranks[call.held[0]].pending
+    op = next((one.op for one in named if (one.group, one.seq) == (call.group, call.seq)), call.op)
+    verdict.group, verdict.seq, verdict.op, verdict.confidence_ratio = call.group, call.seq, op, 0.8
     return seen
 
 

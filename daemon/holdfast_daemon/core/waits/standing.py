@@ -6,8 +6,8 @@ from statistics import median_low
 
 from holdfast_proto.v1 import store_pb2
 
-_SILENT_FLOOR_S = 2.0
-_SILENT_RATIO = 5.0
+_SILENT_FLOOR_S = 0.7
+_SILENT_RATIO = 3.0
 
 
 class Standing(IntEnum):
@@ -26,7 +26,7 @@ class Standing(IntEnum):
 def standings(ranks: Mapping[int, store_pb2.RankState]) -> dict[int, Standing]:
     """Return each rank's standing.
 
-    A rank is silent after ``max(2 s, 5 x the median silence)``: a slow store or a loaded
+    A rank is silent after ``max(0.7 s, 3 x the median silence)``: a slow store or a loaded
     machine delays the reports of all ranks alike and makes none of them suspect.
     """
     silences = [state.silent_s for state in ranks.values() if state.life != store_pb2.LIFE_EXITED]

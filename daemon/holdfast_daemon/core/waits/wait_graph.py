@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from holdfast_daemon.core.waits.awaited import Awaited, Wait
-from holdfast_daemon.core.waits.meeting import RECV, SEND, Meeting, meetings
+from holdfast_daemon.core.waits.meeting import COLLECTIVE, RECV, SEND, Meeting, meetings
 from holdfast_daemon.core.waits.root_search import NO_KNOT, search
 from holdfast_daemon.core.waits.standing import Standing, standings
 from holdfast_proto.v1 import store_pb2
@@ -38,6 +38,11 @@ class ArrivedCall:
     op: str
     held: tuple[int, ...]
     """Members of which it is not complete."""
+
+    @property
+    def holds_a_minority(self) -> bool:
+        """Whether most members have got all that they wanted of the others: transport works."""
+        return self.op == COLLECTIVE and 2 * len(self.held) < len(self.members)
 
 
 @dataclass(frozen=True)

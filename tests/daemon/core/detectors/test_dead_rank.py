@@ -7,7 +7,8 @@ from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.detectors.views import NOW, Ranks
 
 LOST_PEER = "Traceback\nRuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:8070"
-RAISED = "Traceback\nValueError: bad sample"
+RAISED = "Traceback\nRuntimeError: something of torch's"
+OWN_MISTAKE = 'Traceback\n  File "/home/train.py", line 9, in <module>\n    main()\nRuntimeError: bad sample'
 
 
 def culprits(ranks: Ranks) -> list[int]:
@@ -27,6 +28,20 @@ def test_an_exception_is_judged_when_the_cascade_has_settled() -> None:
     ranks.end(2, at=NOW, code=1, last_words=RAISED)
     assert culprits(ranks) == []
     ranks.first_exit_unix_s = NOW - SETTLE_S - 0.01
+    assert culprits(ranks) == [2]
+
+
+def test_an_exception_of_the_trainers_own_code_is_judged_at_once() -> None:
+    ranks = Ranks()
+    ranks.end(2, at=NOW, code=1, last_words=OWN_MISTAKE)
+    assert culprits(ranks) == [2]
+
+
+def test_a_rank_that_left_early_is_judged_as_soon_as_another_has_lost_it() -> None:
+    ranks = Ranks()
+    ranks.end(2, at=NOW, code=0)
+    assert culprits(ranks) == []
+    ranks.end(1, at=NOW, code=1, last_words=LOST_PEER)
     assert culprits(ranks) == [2]
 
 

@@ -2,12 +2,13 @@
 
 import pytest
 
+from holdfast_daemon.core.detectors.dead_rank import NAMES_PATIENCE_S, DeadRank
 from holdfast_daemon.core.detectors.hung_collective import HungCollective
 from holdfast_daemon.core.detectors.mismatched_order import MismatchedOrder
 from holdfast_daemon.core.detectors.transport import Transport
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.views import Ranks
+from tests.daemon.core.detectors.views import NOW, Ranks
 
 EVERYBODY = range(4)
 
@@ -127,3 +128,37 @@ def test_a_rank_that_computes_is_not_held_by_crossed_calls() -> None:
     ranks = crossed()
     ranks[1].thread_state = "R"
     assert verdict(ranks) is None
+
+
+def test_a_rank_that_is_left_in_a_call_that_all_others_have_completed_is_the_culprit() -> None:
+    ranks = Ranks()
+    ranks.group("0", {0: 14, 1: 14, 2: 13, 3: 14}, 13)
+    ranks[2].progress.groups[0].completed = 12
+    ranks.called((2,), "0", 13, "gloo:all_reduce", "[[9]]")
+    found = verdict(ranks)
+    assert found is not None
+    assert (list(found.culprits), found.group, found.seq, found.op) == ([2], "0", 13, "gloo:all_reduce")
+    assert found.message.startswith("rank 2 is still in call 13 of group 0, which all others have completed")
+    assert ranks.verdict(Transport()) is None
+
+
+ABORTED = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 64 vs 4."
+
+
+def test_of_ranks_that_one_abort_has_ended_the_one_that_called_with_another_size_is_the_culprit() -> None:
+    ranks = met()
+    ranks.end(3, signal=6, last_words=ABORTED)
+    for number in (0, 1, 2):
+        ranks.end(number, code=1, last_words="RuntimeError: Connection closed by peer")
+        ranks.called((number,), "0", 13, "gloo:all_reduce", "[[9]]" if number == 1 else "[[8]]")
+    found = verdict(ranks)
+    assert found is not None and list(found.culprits) == [1]
+    assert ranks.verdict(DeadRank()) is None
+
+
+def test_an_abort_for_a_size_is_a_death_if_nobody_says_in_which_call() -> None:
+    ranks = met()
+    ranks.end(3, at=NOW - NAMES_PATIENCE_S - 0.01, signal=6, last_words=ABORTED)
+    assert verdict(ranks) is None
+    found = ranks.verdict(DeadRank())
+    assert found is not None and list(found.culprits) == [3]

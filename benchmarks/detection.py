@@ -1,0 +1,107 @@
+"""How well faults are told: hundreds are injected into real runs, and the verdicts compared with what was injected.
+
+A run of each layout trains, is harmed, recovers and is harmed again, under the preset fast. Which verdict is right for
+which fault is said in detection_truth.py; in which call ranks hang is known from what they log themselves. Beside them
+healthy controls: what is slow for a good reason, under every preset, about which nothing may be said.
+
+    python benchmarks/detection.py [--cases 320] [--quick] [--only FAULT] [--layout LAYOUT] [--json]
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.detection_cases import FAULTS, LAYOUTS, Case, corpus
+from benchmarks.detection_controls import CONTROLS, PRESETS, ControlOutcome, healthy_controls
+from benchmarks.detection_run import Outcome, harmed_in_turn
+from benchmarks.detection_score import is_right, score, shortfalls
+from holdfast_proto.v1 import store_pb2 as store
+
+CASES = 320
+QUICK_LAYOUTS = ("dp2tp2",)
+QUICK_CASES = 8
+QUICK_FAULTS = ("kill", "exception", "stop", "infinite-loop", "gil-held", "data-stall", "nan-gradient")
+
+
+def injected(plan: dict[str, list[Case]], folder: Path, console: Console) -> list[Outcome]:
+    """Inject all cases, layout by layout, and tell of those that were not told right."""
+    outcomes: list[Outcome] = []
+    for layout, cases in plan.items():
+        console.print(f"{layout}: {len(cases)} faults")
+        for outcome in harmed_in_turn(layout, cases, folder):
+            outcomes.append(outcome)
+            if not is_right(outcome):
+                console.print(_wrong(outcome), highlight=False, markup=False)
+            elif outcome.others:
+                console.print(f"  besides {outcome.case}: {outcome.others}", highlight=False, markup=False)
+    return outcomes
+
+
+def controlled(folder: Path, presets: tuple[str, ...], console: Console) -> list[ControlOutcome]:
+    """Carry out all healthy controls."""
+    outcomes = []
+    for outcome in healthy_controls(folder, presets, tuple(CONTROLS)):
+        outcomes.append(outcome)
+        if outcome.said:
+            console.print(f"  false: {outcome}", highlight=False, markup=False)
+    return outcomes
+
+
+def _wrong(outcome: Outcome) -> str:
+    verdict = outcome.verdict
+    said = "nothing"
+    if verdict is not None:
+        kind = store.VerdictKind.Name(verdict.kind).removeprefix("VERDICT_KIND_").lower()
+        said = f"{kind} of {list(verdict.culprits)}: {verdict.message} [{verdict.op} {verdict.seq} of {verdict.group}]"
+    judged, case = outcome.judgement, outcome.case
+    wrong = [name for name in ("kind", "rank", "call") if getattr(judged, name) is False]
+    phase = case.phase.name.lower() if case.phase else "any phase"
+    return (
+        f"  wrong {', '.join(wrong)}: {case.fault} of rank {case.rank} in {phase} of {case.layout}, seed {case.seed}: "
+        f"{said}; ranks: {outcome.calls}; others: {list(outcome.others)}"
+    )
+
+
+def measure(arguments: argparse.Namespace, console: Console) -> dict[str, object]:
+    layouts = arguments.layout or (QUICK_LAYOUTS if arguments.quick else LAYOUTS)
+    faults = arguments.only or (QUICK_FAULTS if arguments.quick else FAULTS)
+    cases = arguments.cases or (QUICK_CASES if arguments.quick else CASES)
+    plan = corpus(seed=arguments.seed, cases=cases, layouts=layouts, faults=faults)
+    presets = tuple(PRESETS) if not (arguments.quick or arguments.only or arguments.layout) else ()
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        outcomes = injected(plan, Path(folder), console) if not arguments.controls else []
+        controls = controlled(Path(folder), tuple(PRESETS) if arguments.controls else presets, console)
+    return score(outcomes, controls)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, help=f"how many faults are injected (default: {CASES})")
+    parser.add_argument("--seed", type=int, default=1, help="of the corpus (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="a few cases of one layout, no controls")
+    parser.add_argument("--only", action="append", choices=FAULTS, metavar="FAULT", help="this fault; may be repeated")
+    parser.add_argument("--layout", action="append", choices=LAYOUTS, metavar="LAYOUT", help="this layout; likewise")
+    parser.add_argument("--controls", action="store_true", help="the healthy controls alone")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    arguments = parser.parse_args()
+    console = Console(stderr=arguments.json, width=4000 if arguments.json else None)
+    result = measure(arguments, console)
+    table = Table("", "", title="Verdicts against what was injected")
+    for key, value in result.items():
+        if not isinstance(value, dict):
+            table.add_row(key, str(value))
+    console.print(table)
+    for line in shortfalls(result):
+        console.print(f"not as wanted: {line}")
+    if arguments.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The corpus: which fault strikes which rank of which layout, in which phase; the same for the same seed."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.detection_ranks.groups import parse_layout
+from holdfast_hooks import Phase
+
+LAYOUTS = (
+    "dp4",
+    "dp2tp2",
+    "pp2dp2",
+    "pp2tp2",
+    "dp2ep2",
+    "pp4",
+    "tp4",
+    "ep4",
+    "pp2dp2tp2",
+    "dp4ep2",
+    "trainer:pp2dp2",
+    "trainer:dp2tp2",
+)
+"""Axes and sizes, outermost first; with ``trainer:`` the reference trainer's ranks, else detection_ranks."""
+
+DUPLICATE = "duplicate-samples"
+"""In no catalogue: a trainer that trains again on samples of an earlier step."""
+
+DEATHS = ("kill", "segfault", "exception", "exit-0", "out-of-memory")
+STUCK = ("stop", "infinite-loop", "gil-held", "deadlock", "frozen-disk")
+ORDER = ("skipped-collective", "extra-collective", "wrong-shape", "wrong-order")
+NOTED = ("data-stall", "slow", "nan-gradient", "bit-flip", DUPLICATE, "clock-jump")
+"""The run goes on."""
+
+_WEIGHTS = {
+    **dict.fromkeys((*DEATHS, *STUCK), 4),
+    **dict.fromkeys((*ORDER, "lost-message", "data-stall"), 4),
+    **dict.fromkeys(("nan-gradient", "bit-flip", DUPLICATE), 3),
+    **dict.fromkeys(("slow", "clock-jump"), 2),
+}
+FAULTS = tuple(_WEIGHTS)
+_ANYWHERE = (Phase.DATA, Phase.FORWARD_BACKWARD, Phase.OPTIMIZER)
+_WITH_CALLS = (Phase.FORWARD_BACKWARD, Phase.OPTIMIZER)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fault to inject."""
+
+    layout: str
+    fault: str
+    rank: int
+    phase: Phase | None
+    """None: where the kind strikes by itself."""
+    seed: int
+
+    @property
+    def waits_for_data(self) -> bool:
+        """Whether the rank stands still where it should have got its batch; it is let go after a while."""
+        in_data = self.phase == Phase.DATA and self.fault in ("infinite-loop", "deadlock", "frozen-disk")
+        return in_data or self.fault == "data-stall"
+
+
+def ranks_of(layout: str) -> int:
+    """Return how many ranks a layout has."""
+    ranks = 1
+    for size in parse_layout(layout.removeprefix("trainer:")).values():
+        ranks *= size
+    return ranks
+
+
+def applies(fault: str, layout: str) -> bool:
+    """Whether a layout can be struck by a fault so that it shows."""
+    sizes = parse_layout(layout.removeprefix("trainer:"))
+    if layout.startswith("trainer:") and fault in (*NOTED, *ORDER):
+        return False  # what its numbers and calls are, nothing but Holdfast tells
+    match fault:
+        case "lost-message":
+            return sizes["pp"] > 1
+        case "wrong-order":
+            return sum(size > 1 for size in sizes.values()) > 1  # an axis of all ranks is the world's group itself
+        case "bit-flip":
+            return sizes["dp"] > 2  # of two that differ, nobody can say who is right
+    return True
+
+
+def corpus(*, seed: int, cases: int, layouts: Sequence[str], faults: Sequence[str]) -> dict[str, list[Case]]:
+    """Return layout -> its cases, in the order in which they are injected."""
+    chance = random.Random(seed)
+    pairs = [
+        (layout, fault)
+        for fault in faults
+        for layout in layouts
+        if applies(fault, layout)
+        for _ in range(_WEIGHTS[fault])
+    ]
+    chance.shuffle(pairs)
+    while len(pairs) < cases:
+        pairs += pairs[: cases - len(pairs)]
+    chosen = [_case(layout, fault, chance) for layout, fault in pairs[:cases]]
+    by_layout = {layout: [case for case in chosen if case.layout == layout] for layout in layouts}
+    return {layout: list(_alternating(of_layout)) for layout, of_layout in by_layout.items() if of_layout}
+
+
+def _case(layout: str, fault: str, chance: random.Random) -> Case:
+    phase: Phase | None
+    if fault in (*ORDER, "lost-message"):
+        phase = chance.choice(_WITH_CALLS) if fault != "lost-message" else Phase.FORWARD_BACKWARD
+    elif fault in (*DEATHS, *STUCK):
+        phase = chance.choice(_ANYWHERE)
+    else:
+        phase = None
+    return Case(layout, fault, chance.randrange(ranks_of(layout)), phase, chance.getrandbits(31))
+
+
+def _alternating(cases: list[Case]) -> Iterator[Case]:
+    """Yield those that end a generation between those that leave it harmed, as far as there are enough."""
+    noted = [case for case in cases if case.fault in NOTED]
+    stopping = [case for case in cases if case.fault not in NOTED]
+    while noted or stopping:
+        if noted:
+            yield noted.pop()
+        if stopping:
+            yield stopping.pop()

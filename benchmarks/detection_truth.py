@@ -1,0 +1,130 @@
+"""Which verdict is right for which fault. The one place where that is said."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from benchmarks.detection_cases import DEATHS, DUPLICATE, ORDER, STUCK, Case
+from benchmarks.detection_ranks.call_log import LoggedCall, LoggedRank
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+
+Kind = store.VerdictKind
+
+RIGHT_KINDS: Mapping[str, tuple["Kind", ...]] = {
+    **dict.fromkeys(DEATHS, (store.VERDICT_KIND_DEAD_RANK,)),
+    **dict.fromkeys(STUCK, (store.VERDICT_KIND_HUNG_COLLECTIVE,)),
+    # Left out or made twice, a call meets another one. If sizes or operations differ, gloo itself may fail: the first
+    # rank to raise is then dead, and it says so. If the rank that is ahead has nothing else to wait for, nobody is in
+    # a circle, and the others wait for it.
+    **dict.fromkeys(
+        ORDER,
+        (store.VERDICT_KIND_MISMATCHED_ORDER, store.VERDICT_KIND_DEAD_RANK, store.VERDICT_KIND_HUNG_COLLECTIVE),
+    ),
+    # The sender thinks that it has sent, so both sides have arrived: it is the transport that has lost it.
+    "lost-message": (store.VERDICT_KIND_TRANSPORT, store.VERDICT_KIND_HUNG_COLLECTIVE),
+    "data-stall": (store.VERDICT_KIND_DATA_STALL,),
+    "slow": (store.VERDICT_KIND_STRAGGLER,),
+    "nan-gradient": (store.VERDICT_KIND_NON_FINITE,),
+    "bit-flip": (store.VERDICT_KIND_SILENT_CORRUPTION,),
+    DUPLICATE: (store.VERDICT_KIND_DUPLICATE_SAMPLES,),
+    "clock-jump": (),
+}
+
+SYMPTOMS: Mapping[str, tuple["Kind", ...]] = {
+    # A flipped exponent makes a weight so large that the loss or the gradient shows it in the same step.
+    "bit-flip": (
+        store.VERDICT_KIND_NON_FINITE,
+        store.VERDICT_KIND_LOSS_SPIKE,
+        store.VERDICT_KIND_GRADIENT_EXPLOSION,
+    ),
+}
+"""What may be told before the verdict that counts, because it is true as well."""
+
+ACTIVITIES: Mapping[str, "common.Activity"] = {
+    "stop": common.ACTIVITY_STOPPED,
+    "infinite-loop": common.ACTIVITY_USER_CODE,
+    "gil-held": common.ACTIVITY_GIL_HELD,
+    "deadlock": common.ACTIVITY_LOCK,
+    "frozen-disk": common.ACTIVITY_SYSTEM_CALL,
+    "data-stall": common.ACTIVITY_DATA,
+}
+
+_RECORDED = {
+    "all_reduce": ("gloo:all_reduce", "gloo:allreduce"),
+    "reduce_scatter": ("gloo:reduce_scatter", "gloo:_reduce_scatter_base", "gloo:reduce_scatter_tensor_coalesced"),
+    "all_gather": ("gloo:all_gather", "gloo:_allgather_base", "gloo:_all_gather_base"),
+    "all_to_all": ("gloo:all_to_all",),
+    "send": ("send",),
+    "recv": ("recv",),
+}
+"""Operation -> how torch's recorder, or our own of messages, spells it."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What of a verdict is right; None: this fault, or this kind of verdict, has no such thing."""
+
+    kind: bool
+    rank: bool | None
+    call: bool | None
+    activity: bool | None
+
+
+def right_kinds(case: Case) -> tuple["Kind", ...]:
+    """Return the kinds of verdicts that are right."""
+    # In its data phase a rank that computes, or waits for a lock or a disk, is a data loader that does not answer.
+    return (store.VERDICT_KIND_DATA_STALL,) if case.waits_for_data else RIGHT_KINDS[case.fault]
+
+
+def judge(case: Case, verdict: store.Verdict | None, ranks: Mapping[int, LoggedRank]) -> Judgement:
+    """Compare a verdict with what was injected. ``ranks``: what they told last; empty where they tell nothing."""
+    if case.fault == "clock-jump":
+        return Judgement(verdict is None, None, None, None)
+    if verdict is None:
+        return Judgement(False, False, False if _has_call(case) and ranks else None, None)
+    kind = verdict.kind in right_kinds(case)
+    activity = ACTIVITIES.get(case.fault)
+    if case.waits_for_data:
+        activity = common.ACTIVITY_DATA
+    return Judgement(
+        kind=kind,
+        rank=_is_right_rank(case, verdict),
+        call=_is_right_call(case, verdict, ranks) if ranks and _names_call(case, verdict) else None,
+        activity=None if activity is None else verdict.activity == activity,
+    )
+
+
+def _is_right_rank(case: Case, verdict: store.Verdict) -> bool | None:
+    if verdict.kind == store.VERDICT_KIND_TRANSPORT:
+        return None if not verdict.culprits else verdict.culprits[0] == case.rank
+    if verdict.kind == store.VERDICT_KIND_MISMATCHED_ORDER and len(verdict.culprits) == 2:
+        # Two ranks that contradict each other, and no third in their call: both are named, for either may be wrong.
+        return case.rank in verdict.culprits
+    return bool(verdict.culprits) and verdict.culprits[0] == case.rank
+
+
+def _has_call(case: Case) -> bool:
+    return case.fault in (*STUCK, *ORDER, "lost-message", "data-stall")
+
+
+def _names_call(case: Case, verdict: store.Verdict) -> bool:
+    return _has_call(case) and verdict.kind != store.VERDICT_KIND_DEAD_RANK
+
+
+def _is_right_call(case: Case, verdict: store.Verdict, ranks: Mapping[int, LoggedRank]) -> bool:
+    """Whether ranks hang in the call that the verdict names, and wait for the culprit there."""
+    of_order = case.fault not in (*STUCK, "data-stall")
+    waiting = (
+        call
+        for rank, logged in ranks.items()
+        for call in logged.calls
+        if of_order or (rank != case.rank and case.rank in call.members)
+    )
+    # Calls that were left out or doubled shift the numbers of the rank that did it.
+    return any(_is_same(call, verdict, whatever_seq=of_order) for call in waiting)
+
+
+def _is_same(call: LoggedCall, verdict: store.Verdict, *, whatever_seq: bool) -> bool:
+    return (
+        call.group == verdict.group and (whatever_seq or call.seq == verdict.seq) and verdict.op in _RECORDED[call.op]
+    )
