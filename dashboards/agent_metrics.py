@@ -58,6 +58,26 @@ AGENT_METRICS = (
     ),
     counter("checkpoint_attempts_total", "run", "Checkpoints that this node began to write."),
     counter("checkpoint_failures_total", "run", "Checkpoints that this node could not write or verify."),
+    counter("checkpoint_copy_attempts_total", "run", "Copies of a checkpoint to the secondary, begun or gone on with."),
+    counter("checkpoint_copy_failures_total", "run", "Copies of a checkpoint to the secondary that failed so far."),
+    gauge(
+        "checkpoint_secondary_lag_checkpoints",
+        "run",
+        "Committed checkpoints that the secondary should have and lacks; 0 without a secondary.",
+    ),
+    gauge("checkpoint_secondary_lag_bytes", "run", "Size of this node's shards of these checkpoints."),
+    counter(
+        "checkpoint_store_attempts_total",
+        "run location",
+        "Calls of the object store that holds the checkpoints, every try counted; 0 for folders.",
+        location=("primary", "secondary"),
+    ),
+    counter(
+        "checkpoint_store_failures_total",
+        "run location",
+        "Calls of the object store that failed and were tried again or given up.",
+        location=("primary", "secondary"),
+    ),
     gauge(
         "checkpoint_last_success_timestamp_seconds",
         "run",

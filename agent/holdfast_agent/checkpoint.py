@@ -11,13 +11,14 @@ everybody who finds the same shards writes the same manifest.
 import contextlib
 import logging
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Collection
 from pathlib import Path
 
 from holdfast_agent.leftovers import remove_leftovers
+from holdfast_agent.retention import base_step, previous_to, superfluous
 from holdfast_proto.checkpoint.durable import NewFile, flush_directory, make_directory, remove_file, write_file
 from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors, write_errors
-from holdfast_proto.checkpoint.keeping import kept_reason
+from holdfast_proto.checkpoint.keeping import KEPT, keep
 from holdfast_proto.checkpoint.manifest import (
     MANIFEST,
     Manifest,
@@ -38,6 +39,9 @@ class CheckpointDirectory:
 
     Beyond that stay those that are marked (``holdfast_proto.checkpoint.keeping``) and what others build on.
     """
+
+    store_retries = None
+    """No object store is called."""
 
     def __init__(self, path: Path, kept: int) -> None:
         if kept < 1:
@@ -75,21 +79,32 @@ class CheckpointDirectory:
         indexes = _complete_set(directory, step, world_size, run)
         if indexes is None:
             return None
-        committed = self._manifests().get(step)
+        manifests = self.manifests()
+        committed = manifests.get(step)
         if committed and committed.run == run and committed.shards == manifest_shards(indexes):
             return committed
-        manifest = self._describe(indexes)
+        manifest = describe(indexes, previous=previous_to(manifests, step))
         with write_errors(directory):
             write_file(directory / MANIFEST, manifest.encode())
         self._prune(manifest)
         return manifest
+
+    def manifests(self) -> dict[int, Manifest]:
+        """Return the manifests of all committed checkpoints, by step. Raises CheckpointUnreadable."""
+        manifests = {}
+        for step in self._step_directories():
+            try:
+                manifests[step] = self.load_manifest(step)
+            except CheckpointUnreadable:
+                continue  # not committed, as far as anybody can tell
+        return manifests
 
     def committed(self) -> list[int]:
         """Return the steps of all committed checkpoints, ascending.
 
         Raises CheckpointUnreadable if the directory cannot be read: that is not the same as none.
         """
-        return sorted(self._manifests())
+        return sorted(self.manifests())
 
     def load_manifest(self, step: int) -> Manifest:
         """Return the manifest of ``step``. Raises CheckpointUnreadable."""
@@ -107,66 +122,59 @@ class CheckpointDirectory:
             verify_shard(shard_path(directory, rank), load_committed_index(directory, manifest, rank))
         return manifest
 
+    def close(self) -> None:
+        """Nothing: no call takes long."""
+
     def base_for(self, step: int, *, run: str, world_size: int, generation: int, full_every: int) -> int | None:
         """Return the step of the full checkpoint to which ``step`` should be stored as a difference.
 
         None if it should be a full one itself: no other of this world and generation is before it, or
         ``full_every`` less one build on that already. Raises CheckpointUnreadable.
         """
-        before = {
-            earlier: manifest
-            for earlier, manifest in self._manifests().items()
-            if earlier < step
-            and (manifest.run, manifest.world_size, manifest.generation) == (run, world_size, generation)
-        }
-        base = max((earlier for earlier, manifest in before.items() if not manifest.bases), default=None)
-        built_on_it = max((manifest.since_full for manifest in before.values() if base in manifest.bases), default=0)
-        return base if built_on_it + 1 < full_every else None
+        manifests = self.manifests()
+        return base_step(manifests, step, run=run, world_size=world_size, generation=generation, full_every=full_every)
 
-    def _describe(self, indexes: Sequence[ShardIndex]) -> Manifest:
-        earlier = {step: manifest for step, manifest in self._manifests().items() if step < indexes[0].step}
-        return describe(indexes, previous=earlier[max(earlier)] if earlier else None)
+    def keep(self, step: int, reason: str) -> None:
+        """Keep a committed checkpoint beyond its time. Raises CheckpointError."""
+        keep(self.step_directory(step), reason)
+
+    def mark(self, step: int) -> bytes | None:
+        """Return the file that keeps ``step`` until it is released, or None. Raises CheckpointUnreadable."""
+        path = self.step_directory(step) / KEPT
+        if not path.exists():
+            return None
+        with read_errors(path):
+            return path.read_bytes()
+
+    def publish(self, step: int, rank: int) -> None:
+        """Nothing: shards are written where they stay."""
+
+    def fetch(self, step: int, ranks: Collection[int] | None = None, *, again: bool = False) -> Path:
+        """Return where the shards of ``step`` can be read: all of them are there."""
+        return self.step_directory(step)
 
     def _prune(self, newest: Manifest) -> None:
         """Remove what the commit of ``newest`` makes superfluous; what resists is tried again next time."""
         try:
-            manifests = self._manifests()
-            own = {step: manifest for step, manifest in manifests.items() if manifest.run == newest.run}
-            abandoned = {s for s, m in own.items() if s > newest.step and m.generation < newest.generation}
-            for step in sorted(abandoned):
-                # The run went back before this step and must not jump to a future that it has left. The
-                # shards stay, because others may be saving the step again by now.
+            manifests = self.manifests()
+            others = self._step_directories().keys() - manifests.keys()
+            damaged = {step for step in others if (self.step_directory(step) / MANIFEST).exists()}
+            old = superfluous(
+                newest,
+                manifests,
+                kept=self.kept,
+                marked={step for step in manifests if self.mark(step) is not None},
+                unfinished=others - damaged,
+                damaged=damaged,
+            )
+            for step in old.withdrawn:
                 remove_file(self.step_directory(step) / MANIFEST)
                 flush_directory(self.step_directory(step))
-            kept = {*sorted(own.keys() - abandoned)[-self.kept :], newest.step}
-            marked = {step for step in own if kept_reason(self.step_directory(step)) is not None}
-            staying = kept | marked
-            needed = {base for manifest in manifests.values() for base in manifest.bases if manifest.step in staying}
-            others = self._step_directories().keys() - manifests.keys()
-            superfluous = (own.keys() - abandoned - staying) | self._lost(others, newest, kept)
-            # Newest first: what builds on another goes before it.
-            for step in sorted(superfluous - needed, reverse=True):
-                _remove(self.step_directory(step))
+            for step in old.removed:
+                remove_checkpoint(self.step_directory(step))
         except (OSError, CheckpointUnreadable) as error:
             self.removal_failures_total += 1
             _logger.warning("cannot remove old checkpoints: %s", error)
-
-    def _lost(self, uncommitted: Set[int], newest: Manifest, kept: Set[int]) -> set[int]:
-        """Return those of the uncommitted steps that nobody can want any more."""
-        older = {step for step in uncommitted if step < newest.step}
-        unfinished = {step for step in older if not (self.step_directory(step) / MANIFEST).exists()}
-        # A manifest that cannot be read now may be readable later: it goes when its time is over.
-        damaged = {step for step in older - unfinished if len(kept) >= self.kept and step < min(kept)}
-        return unfinished | damaged
-
-    def _manifests(self) -> dict[int, Manifest]:
-        manifests = {}
-        for step in self._step_directories():
-            try:
-                manifests[step] = self.load_manifest(step)
-            except CheckpointUnreadable:
-                continue  # not committed, as far as anybody can tell
-        return manifests
 
     def _step_directories(self) -> dict[int, Path]:
         if not self.path.exists():
@@ -213,7 +221,7 @@ def _has_size(path: Path, size: int) -> bool:
         return False
 
 
-def _remove(directory: Path) -> None:
+def remove_checkpoint(directory: Path) -> None:
     """Remove a checkpoint, manifest first: one that is half removed must not look committed."""
     with contextlib.suppress(FileNotFoundError):  # another agent is faster
         remove_file(directory / MANIFEST)

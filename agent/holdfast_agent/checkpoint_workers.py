@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, cast
 
 from holdfast_agent.leftovers import remove_leftovers
-from holdfast_agent.priority import cpu_times_s
+from holdfast_agent.priority import cpu_times_s, raise_priority
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable, write_errors
 from holdfast_proto.snapshot import SnapshotError
 
@@ -37,8 +37,9 @@ _Priority = Literal["normal", "low", "idle"]
 class CheckpointWorkers:
     """At most ``limit`` worker processes, started when there is work for them.
 
-    ``idle``: they use only the CPU and disk time that nobody else wants. Where there is none, a worker is replaced
-    by one of low priority (niceness 10): late checkpoints are worth more than none.
+    ``idle``: they use only the CPU and disk time that nobody else wants. Where there is none, a worker goes on at low
+    priority (niceness 10): late checkpoints are worth more than none. If the kernel does not let the agent raise it, a
+    new worker begins again.
     """
 
     def __init__(self, limit: int, *, idle: bool) -> None:
@@ -146,6 +147,10 @@ class _Worker:
             now_ran_s, now_waited_s = cpu_times_s(self.pid)
             waiting_s = now_waited_s - waited_s
             if self._priority == "idle" and waiting_s > max(_STARVED_S, _STARVED_SHARE * (now_ran_s - ran_s)):
+                if raise_priority(self.pid):
+                    self._priority = "low"
+                    log.warning("checkpoint worker had no core for %.0f s: it goes on at low priority", waiting_s)
+                    continue
                 self.kill()
                 self.end()
                 raise _WorkerDied(f"had no core for {waiting_s:.0f} s", was_starved=True)

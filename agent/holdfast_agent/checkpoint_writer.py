@@ -1,29 +1,41 @@
 """Has pinned slots turned into checkpoints by workers in the background, and checkpoints back into slots."""
 
 import asyncio
+import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.checkpoint_workers import CheckpointWorkers
 from holdfast_agent.histogram import STALL_BUCKETS_S, STEP_BUCKETS_S, Histogram
+from holdfast_agent.locations import Checkpoints
+from holdfast_agent.object_checkpoints import ObjectCheckpoints
 from holdfast_agent.priority import lower_priority
+from holdfast_agent.processes import AgentError
 from holdfast_agent.restore import StartingPoint, slot_for
+from holdfast_agent.retries import Retries
+from holdfast_agent.secondary import Secondary
 from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
-from holdfast_proto.checkpoint.keeping import keep
+from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, load_manifest
 from holdfast_proto.snapshot import Header, SlotState
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
 
+_Fetch = Callable[[int, Collection[int] | None], Path]
+
 FULL_EVERY = 8
 REFRESH_S = 5.0
+_UPLOADS = 4
+"""At once, of up to 100 MiB of memory each."""
+_HOLD_S = 60.0
+"""For so long the slot of a written shard stays pinned, should no commit be seen: another node may have failed."""
+_HOLD_LOOK_S = 0.1
 
 
 @dataclass
@@ -49,17 +61,19 @@ class CheckpointWriter:
     def __init__(
         self,
         memory: SnapshotMemory,
-        directory: CheckpointDirectory,
+        directory: Checkpoints,
         run: str,
         emit: Callable[[store.Event], None],
         *,
         full_every: int = FULL_EVERY,
         writers: int = 1,
+        secondary: Secondary | None = None,
     ) -> None:
         if full_every < 1:
             raise ValueError(f"--checkpoint-full-every {full_every}: give 1 (all can be read alone) or more")
         self._memory = memory
         self._directory = directory
+        self.secondary = secondary
         self._run = run
         self._emit = emit
         self._full_every = full_every
@@ -67,23 +81,45 @@ class CheckpointWriter:
         # One thread: two jobs may find the set complete at once, and it is told once.
         self._thread = ThreadPoolExecutor(1, "checkpoint", initializer=lower_priority)
         self._pending: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._held: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._failed_steps: set[int] = set()
         self._began: dict[int, float] = {}
+        self._uploads = ThreadPoolExecutor(_UPLOADS, "checkpoint-upload", initializer=lower_priority)
+        self._own: list[int] = []
+        self._started_from = -1
         self.committed: list[int] = []
+        """Steps of checkpoints that a run can start from, those of the secondary included."""
         self.newest_generation = 0
         """That wrote the newest checkpoint."""
         self._look()
         self.counters = WriterCounters()
 
+    @property
+    def path(self) -> Path:
+        """Local folder in which shards are written and read."""
+        return self._directory.path
+
+    @property
+    def store_retries(self) -> Retries | None:
+        """Of the object store that holds the checkpoints; None if a folder does."""
+        return self._directory.store_retries
+
     def _look(self) -> None:
-        """See what is committed. Raises CheckpointUnreadable if the directory cannot be read."""
-        self.committed = self._directory.committed()
-        if self.committed:
-            self.newest_generation = self._directory.load_manifest(self.committed[-1]).generation
+        """See what is committed. Raises CheckpointError if that cannot be told."""
+        own = self._directory.committed()
+        committed = self.secondary.restorable(own) if self.secondary is not None else own
+        if committed:
+            self.newest_generation = self._manifest(committed[-1], own).generation
+        self._own, self.committed = own, committed
+
+    def _manifest(self, step: int, own: Sequence[int]) -> Manifest:
+        if self.secondary is not None and step not in own:
+            return self.secondary.remote.load_manifest(step)
+        return self._directory.load_manifest(step)
 
     def schedule(self, rank: int, step: int, world_size: int) -> None:
         """Write the shard of ``rank`` from the slot pinned for ``step``, unless that is under way."""
-        if (rank, step) not in self._pending:
+        if (rank, step) not in self._pending and (rank, step) not in self._held:
             self._began.setdefault(step, time.monotonic())
             task = asyncio.get_running_loop().create_task(self._write(rank, step, world_size))
             self._pending[rank, step] = task
@@ -104,8 +140,9 @@ class CheckpointWriter:
         loop = asyncio.get_running_loop()
         slot = self._memory.slot_holding(rank, step)
         header = self._memory.header(slot) if slot is not None else None
+        is_pinned = header is not None and header.persist
         try:
-            if header is not None and header.persist:  # a report that comes twice finds it written
+            if header is not None and is_pinned:  # a report that comes twice finds it written
                 base_step = await loop.run_in_executor(self._thread, self._base, header, world_size)
                 await self._workers.run(
                     "write",
@@ -115,6 +152,7 @@ class CheckpointWriter:
                     world_size=world_size,
                     base_step=base_step,
                 )
+                await loop.run_in_executor(self._uploads, self._directory.publish, step, rank)
                 await loop.run_in_executor(self._thread, self._commit, step, world_size)
         except CheckpointError as error:
             if self._memory.slot_holding(rank, step) == slot:
@@ -122,8 +160,28 @@ class CheckpointWriter:
             else:
                 log.info("checkpoint of step %d is withdrawn: the run went back before it", step)
         finally:
-            self._memory.release(rank, step)
             del self._pending[rank, step]
+            if slot is None or not is_pinned or self._may_release(rank, step, slot):
+                self._memory.release(rank, step)
+            else:
+                self._held[rank, step] = loop.create_task(self._hold(rank, step, slot))
+
+    def _may_release(self, rank: int, step: int, slot: Path) -> bool:
+        """Whether the snapshot of a checkpoint may go: it is on the disk for all ranks, or will not be.
+
+        Ranks that fill their other slot meanwhile have nothing else in common until all have filled it.
+        """
+        return step in self.committed or step in self._failed_steps or self._memory.slot_holding(rank, step) != slot
+
+    async def _hold(self, rank: int, step: int, slot: Path) -> None:
+        """Release the snapshot of a checkpoint when that is committed, by whatever node."""
+        deadline_s = time.monotonic() + _HOLD_S
+        try:
+            while not self._may_release(rank, step, slot) and time.monotonic() < deadline_s:
+                await asyncio.sleep(_HOLD_LOOK_S)
+        finally:
+            self._memory.release(rank, step)
+            del self._held[rank, step]
 
     def _base(self, header: Header, world_size: int) -> int | None:
         return self._directory.base_for(
@@ -136,9 +194,11 @@ class CheckpointWriter:
 
     def _commit(self, step: int, world_size: int) -> None:
         manifest = self._directory.commit_if_complete(step, world_size=world_size, run=self._run)
-        if manifest is None or step in self.committed:
+        if manifest is None or step in self._own:
             return
         self._look()
+        if self.secondary is not None:
+            self.secondary.look()
         duration_s = time.monotonic() - self._began.pop(step, time.monotonic())
         self.counters.attempts += 1
         self.counters.last_success_unix_s = time.time()
@@ -169,28 +229,62 @@ class CheckpointWriter:
         loop = asyncio.get_running_loop()
         try:
             # On the thread that removes old ones, which then looks either before or after.
-            await loop.run_in_executor(self._thread, keep, self._directory.step_directory(step), reason)
+            await loop.run_in_executor(self._thread, self._directory.keep, step, reason)
         except CheckpointError as error:
             log.error("checkpoint of step %d cannot be kept: %s", step, error)
             failed = store.CheckpointFailed(step=step, reason=f"it cannot be kept: {error}")
             self._emit(store.Event(checkpoint_failed=failed))
 
     def committed_directory(self, step: int) -> Path | None:
-        """Return the directory of the checkpoint of ``step``, if one is known to be committed."""
-        return self._directory.step_directory(step) if step in self.committed else None
+        """Return the directory of the checkpoint of ``step``, if one is known to be committed and is on this node."""
+        directory = self._directory.step_directory(step)
+        return directory if step in self.committed and (directory / MANIFEST).exists() else None
 
     async def starting_point(self, step: int, ranks: Sequence[int], world_size: int, generation: int) -> StartingPoint:
         """Verify a committed checkpoint and, if a world of this size wrote it, put it into slots.
 
-        Raises CheckpointUnreadable naming the file and the tensor, or the other run.
+        What is damaged is fetched again where it came from, and then from the secondary. Raises CheckpointUnreadable
+        naming the file and the tensor, or the other run; AgentError if a store cannot be reached.
         """
-        directory = self._directory.step_directory(step)
-        manifest = await asyncio.to_thread(self._directory.load_manifest, step)
+        # Ranks whose layout is another than that of the slots need all shards. Their first start shows that.
+        share = None if self._started_from == step else ranks
+        self._started_from = step
+        damage: CheckpointUnreadable | None = None
+        for place, fetch in self._sources(step):
+            try:
+                manifest = await asyncio.to_thread(place.load_manifest, step)
+                self._check_run(manifest)
+                needed = share if manifest.world_size == world_size else None
+                directory = await asyncio.to_thread(fetch, step, needed)
+                return await self._read(directory, ranks, world_size, generation)
+            except CheckpointUnreadable as error:
+                log.warning("checkpoint of step %d: %s", step, error)
+                damage = damage or error
+            except CheckpointError as error:
+                raise AgentError(str(error)) from error
+        assert damage is not None
+        raise damage
+
+    def _sources(self, step: int) -> list[tuple[Checkpoints | ObjectCheckpoints, _Fetch]]:
+        """Return where a checkpoint can be had from, and how; the next one is for when that is damaged."""
+        sources: list[tuple[Checkpoints | ObjectCheckpoints, _Fetch]] = []
+        if self.secondary is None or step in self._own:
+            sources.append((self._directory, self._directory.fetch))
+            if self._directory.store_retries is not None:
+                sources.append((self._directory, functools.partial(self._directory.fetch, again=True)))
+        if self.secondary is not None:
+            sources.append((self.secondary.remote, self.secondary.fetch))
+        return sources
+
+    def _check_run(self, manifest: Manifest) -> None:
         if manifest.run != self._run:
             raise CheckpointUnreadable(
-                f"{directory}: written by run {manifest.run}, this is run {self._run}:"
-                " use its --run name to go on with it, or another --checkpoints directory"
+                f"{self._directory.step_directory(manifest.step)}: written by run {manifest.run}, "
+                f"this is run {self._run}: use its --run name to go on with it, or another --checkpoints directory"
             )
+
+    async def _read(self, directory: Path, ranks: Sequence[int], world_size: int, generation: int) -> StartingPoint:
+        manifest = await asyncio.to_thread(load_manifest, directory)
         # No rank runs, so that there is nobody to yield to.
         workers = CheckpointWorkers(max(1, min(len(ranks), _cores())), idle=False)
         try:
@@ -219,18 +313,25 @@ class CheckpointWriter:
             await asyncio.sleep(REFRESH_S)
             try:
                 await asyncio.to_thread(self._look)
-            except CheckpointUnreadable as error:
+            except CheckpointError as error:
                 log.warning("the checkpoints cannot be listed: %s", error)
 
     async def drain(self, patience_s: float) -> None:
-        """Wait for writes under way, but not longer than ``patience_s``."""
+        """Wait for writes and copies under way, but not longer than ``patience_s``."""
+        deadline_s = time.monotonic() + patience_s
         if self._pending:
             await asyncio.wait(list(self._pending.values()), timeout=patience_s)
+        if self.secondary is not None:
+            await asyncio.to_thread(self.secondary.wait, max(0.0, deadline_s - time.monotonic()))
 
     def close(self) -> None:
         """End the workers. What is not written by now will not be."""
+        self._directory.close()
+        if self.secondary is not None:
+            self.secondary.close()
         self._workers.close()
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        for threads in (self._uploads, self._thread):
+            threads.shutdown(wait=True, cancel_futures=True)
 
 
 def _cores() -> int:

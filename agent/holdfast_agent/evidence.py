@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import json
-from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
@@ -71,8 +70,7 @@ async def _write_files(node: Node, folder: EvidenceFolder, ranks: list[Rank], na
                 write_process_state(rank, folder, threads=rank in named)
             else:
                 folder.write(f"rank-{rank.rank:05}.exit.json", _json(rank.exit))
-        checkpoints = [Path(node.spec.checkpoint_directory)] if node.spec.checkpoint_directory else []
-        write_node_state(folder, [node.options.directory, node.options.shm_directory, *checkpoints])
+        write_node_state(folder, [node.options.directory, node.options.shm_directory, node.writer.path])
 
     try:
         await asyncio.wait_for(asyncio.to_thread(write), FILES_PATIENCE_S)

@@ -14,9 +14,9 @@ from prometheus_client import start_http_server
 from prometheus_client.registry import CollectorRegistry
 
 from holdfast_agent import processes, record, session
-from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.checkpoint_writer import CheckpointWriter
 from holdfast_agent.departure import Departure
+from holdfast_agent.locations import SECONDARY, Checkpoints, is_url, open_checkpoints, open_objects
 from holdfast_agent.metrics import AgentCollector
 from holdfast_agent.node import Node
 from holdfast_agent.observer import Observer
@@ -24,6 +24,7 @@ from holdfast_agent.options import AgentOptions
 from holdfast_agent.orders import Orders
 from holdfast_agent.parent_client import WarmParentClient
 from holdfast_agent.processes import AgentError
+from holdfast_agent.secondary import Secondary
 from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_agent.store_link import StoreLink
 from holdfast_agent.supervisor import Supervisor
@@ -62,8 +63,13 @@ async def _serve(options: AgentOptions) -> int:
     saved = record.load(options.record)
     spec = await _find_spec(link, saved)
     memory = SnapshotMemory(options.shm_directory, options.directory / "slots", spec.run, options.node)
-    checkpoints = CheckpointDirectory(options.directory.joinpath(spec.checkpoint_directory), kept=spec.checkpoints_kept)
+    staging = options.checkpoint_staging or options.node_directory / "checkpoints"
+    location = spec.checkpoint_directory
+    if not is_url(location):
+        location = str(options.directory.joinpath(location))
+    checkpoints = open_checkpoints(location, staging, kept=spec.checkpoints_kept)
     checkpoints.check_writable()
+    secondary = _open_secondary(options, spec, checkpoints)
     writer = CheckpointWriter(
         memory,
         checkpoints,
@@ -71,8 +77,11 @@ async def _serve(options: AgentOptions) -> int:
         link.emit,
         full_every=options.checkpoint_full_every,
         writers=spec.ranks_per_node,
+        secondary=secondary,
     )
     node = Node(options, spec, link, memory, writer)
+    if secondary is not None:
+        secondary.start(node.ranks_of_world)
     supervisor = Supervisor(node)
     if saved is not None and saved.instance == spec.instance:
         memory.adopt()
@@ -86,6 +95,14 @@ async def _serve(options: AgentOptions) -> int:
     finally:
         writer.close()
         os.close(lock)
+
+
+def _open_secondary(options: AgentOptions, spec: store.RunSpec, primary: Checkpoints) -> Secondary | None:
+    location = options.checkpoints_secondary
+    if location is None:
+        return None
+    kept = options.checkpoints_secondary_kept or spec.checkpoints_kept
+    return Secondary(primary, open_objects(SECONDARY, location), run=spec.run, kept=kept)
 
 
 async def _find_spec(link: StoreLink, saved: AgentRecord | None) -> store.RunSpec:

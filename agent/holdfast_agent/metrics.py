@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from holdfast_agent.node import Node
 from holdfast_agent.rank import Rank
+from holdfast_agent.secondary import Lag
 from holdfast_agent.supervisor import Supervisor
 from holdfast_proto.v1.common_pb2 import Phase
 
@@ -101,6 +102,11 @@ class AgentCollector(Collector):
                 [float(r.memory.alloc_retries) for r in ranks],
             ),
             ("rank_ooms", "Out-of-memory errors of the device allocator.", [float(r.memory.ooms) for r in ranks]),
+            (
+                "rank_snapshot_unchanged_bytes",
+                "Bytes of snapshots that the slot held already.",
+                [float(r.snapshots_unchanged_bytes) for r in ranks],
+            ),
             ("hook_reporter_cpu_seconds", "CPU time of the hooks' reporter thread.", [r.reporter_cpu_s for r in ranks]),
         ]
         for name, text, numbers in counters:
@@ -141,11 +147,48 @@ class AgentCollector(Collector):
         )
         yield _counter("holdfast_checkpoint_attempts", "Checkpoints begun.", ["run"], [(run, counters.attempts)])
         yield _counter("holdfast_checkpoint_failures", "Checkpoints that failed.", ["run"], [(run, counters.failures)])
+        yield from self._secondary_families(run)
         yield _gauge(
             "holdfast_checkpoint_last_success_timestamp_seconds",
             "Unix time of the newest checkpoint that this agent committed.",
             ["run"],
             [(run, counters.last_success_unix_s)],
+        )
+
+    def _secondary_families(self, run: list[str]) -> Iterator[Metric]:
+        secondary = self._node.writer.secondary
+        attempts, failures = (secondary.attempts_total, secondary.failures_total) if secondary else (0, 0)
+        lag = secondary.lag if secondary else Lag()
+        yield _counter(
+            "holdfast_checkpoint_copy_attempts", "Copies to the secondary begun.", ["run"], [(run, attempts)]
+        )
+        yield _counter(
+            "holdfast_checkpoint_copy_failures", "Copies to the secondary that failed.", ["run"], [(run, failures)]
+        )
+        yield _gauge(
+            "holdfast_checkpoint_secondary_lag_checkpoints",
+            "Checkpoints that the secondary lacks.",
+            ["run"],
+            [(run, lag.checkpoints)],
+        )
+        yield _gauge(
+            "holdfast_checkpoint_secondary_lag_bytes",
+            "Bytes of this node that the secondary lacks.",
+            ["run"],
+            [(run, lag.nbytes)],
+        )
+        stores = {"primary": self._node.writer.store_retries, "secondary": secondary and secondary.remote.store.retries}
+        yield _counter(
+            "holdfast_checkpoint_store_attempts",
+            "Calls of an object store, every try counted.",
+            ["run", "location"],
+            [([*run, name], retries.attempts_total if retries else 0) for name, retries in stores.items()],
+        )
+        yield _counter(
+            "holdfast_checkpoint_store_failures",
+            "Calls of an object store that failed.",
+            ["run", "location"],
+            [([*run, name], retries.failures_total if retries else 0) for name, retries in stores.items()],
         )
 
     def _self_families(self, ranks: list[Rank]) -> Iterator[Metric]:

@@ -65,6 +65,11 @@ class Node:
         """Whether no rank of the newest generation is alive."""
         return not any(rank.is_alive for rank in self.ranks.values())
 
+    def ranks_of_world(self) -> tuple[range, int]:
+        """Return the ranks of this node and the size of their world; no ranks before the first generation."""
+        order = self.start_order
+        return range(order.first_rank, order.first_rank + order.ranks), order.world_size
+
     def begin_generation(self, generation: int, order: store.StartGeneration) -> None:
         """Forget the ranks of the generation before."""
         self.generation = generation

@@ -29,6 +29,13 @@ class AgentOptions:
     checkpoint_full_every: int = 8
     """Every so many checkpoints one that can be read alone; those between are stored as differences to it."""
 
+    checkpoint_staging: Path | None = None
+    """Folder of this node for shards on their way to and from an object store; None: in ``node_directory``."""
+    checkpoints_secondary: str | None = None
+    """Folder or URL that gets a copy of every checkpoint; None: there is none."""
+    checkpoints_secondary_kept: int | None = None
+    """None: as many as in the first place."""
+
     @property
     def node_directory(self) -> Path:
         """For files of this agent alone."""

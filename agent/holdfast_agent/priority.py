@@ -18,6 +18,21 @@ def lower_priority() -> None:
     os.setpriority(os.PRIO_PROCESS, thread, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
+def raise_priority(pid: int) -> bool:
+    """Give a process of idle time, which has one thread, niceness 10; whether the kernel lets this one do so.
+
+    It lets root, and others whose RLIMIT_NICE is high enough (``ulimit -e 10``).
+    """
+    try:
+        os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+        os.setpriority(os.PRIO_PROCESS, pid, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
+    except (PermissionError, ProcessLookupError):
+        return False
+    with contextlib.suppress(OSError, psutil.Error):
+        psutil.Process(pid).ionice(psutil.IOPRIO_CLASS_NONE)
+    return True
+
+
 def cpu_times_s(pid: int) -> tuple[float, float]:
     """Return for how long a process of one thread has run, and has waited for a core although it could have run.
 

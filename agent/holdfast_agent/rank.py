@@ -10,6 +10,9 @@ from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_INIT, PendingCall, Progress
 
+DYING_PATIENCE_S = 10.0
+"""An interpreter takes its time to end: threads are joined, and process groups torn down."""
+
 
 @dataclass
 class Rank:
@@ -33,6 +36,8 @@ class Rank:
     exit: store.RankExit | None = None
     finished: bool = False
     """It has said that it means to leave."""
+    dying_left_s: float = 0.0
+    """How much longer it may take to end after the exception that it has told of, and is not taken to hang."""
     coordinates: dict[str, int] = field(default_factory=dict)
     device: str = ""
     first_step_ended_unix_s: float = 0.0
@@ -51,6 +56,7 @@ class Rank:
     memory: session.MemoryStatus = field(default_factory=session.MemoryStatus)
     dropped: int = 0
     snapshots_skipped: int = 0
+    snapshots_unchanged_bytes: int = 0
     reporter_cpu_s: float = 0.0
     recorder_failures: int = 0
     recorder_attempts: int = 0
@@ -62,7 +68,9 @@ class Rank:
 
     def pass_time(self, elapsed_s: float) -> None:
         """Age by time in which this agent itself ran. What a rank does once its hooks are closed is not seen."""
-        if self.is_alive and not self.finished:
+        if self.dying_left_s > 0.0:
+            self.dying_left_s -= elapsed_s
+        elif self.is_alive and not self.finished:
             self.stalled_s += elapsed_s
             self.silent_s += elapsed_s
 
@@ -91,8 +99,11 @@ class Rank:
         for call in self.pending:
             call.rank = self.rank
         self.finished |= report.finished
+        if report.HasField("last_words"):
+            self.dying_left_s, self.stalled_s = DYING_PATIENCE_S, 0.0
         self.dropped = report.dropped_total
         self.snapshots_skipped = report.snapshots_skipped_total
+        self.snapshots_unchanged_bytes += sum(snapshot.unchanged_bytes for snapshot in report.snapshots)
         self.reporter_cpu_s = report.reporter_cpu_s
         self.recorder_failures = report.recorder_failures_total
         self.recorder_attempts = report.recorder_attempts_total

@@ -3,14 +3,30 @@
 from collections.abc import Iterator
 
 from holdfast_cli.checkpoint_find import FoundCheckpoint
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable
+from holdfast_cli.checkpoint_folder import CheckpointFolder
+from holdfast_cli.errors import CommandError
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.checkpoint.manifest import content_digest, load_committed_index
 from holdfast_proto.checkpoint.shard_index import shard_path
 from holdfast_proto.checkpoint.shard_reader import verify_shard
 
 
-def damages(checkpoint: FoundCheckpoint) -> Iterator[str]:
-    """Yield what is wrong with a checkpoint: at most one line for each shard, naming file and tensor."""
+def damages(checkpoint: FoundCheckpoint, folder: CheckpointFolder) -> list[str]:
+    """Return what is wrong with a checkpoint in ``folder``: at most one line for each shard, naming file and tensor.
+
+    Raises CommandError if it cannot be fetched.
+    """
+    try:
+        if checkpoint.manifest is not None:
+            folder.fetch(checkpoint.step)
+        return [folder.named(line) for line in _damages(checkpoint)]
+    except CheckpointUnreadable as error:
+        return [folder.named(str(error))]
+    except CheckpointError as error:
+        raise CommandError(str(error)) from None
+
+
+def _damages(checkpoint: FoundCheckpoint) -> Iterator[str]:
     manifest = checkpoint.manifest
     if manifest is None:
         yield checkpoint.problem

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from holdfast_cli.checkpoint_location import primary_location
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.ended import save_last_status
 from holdfast_cli.endpoints import Endpoint, write_targets
@@ -149,9 +150,14 @@ class LocalRun:
         return self._stack.store_url
 
     @property
+    def checkpoints(self) -> str:
+        """Where the run's checkpoints are: absolute path or URL."""
+        return primary_location(str(self.options.checkpoint_directory or self.paths.directory / "checkpoints"))
+
+    @property
     def checkpoint_directory(self) -> Path:
-        """Where the run's checkpoints are."""
-        return (self.options.checkpoint_directory or self.paths.directory / "checkpoints").absolute()
+        """Where the run's checkpoints are, if that is a folder."""
+        return Path(self.checkpoints)
 
     def pid_of(self, component: str) -> int | None:
         """Return the pid of "redis", "daemon" or "agent"; None while it is down or not ours."""
@@ -287,7 +293,7 @@ class LocalRun:
             directory=str(self.paths.directory),
             runtime_directory=str(self.paths.runtime),
             shm_directory=str(self.paths.memory),
-            checkpoint_directory=str(self.checkpoint_directory),
+            checkpoint_directory=self.checkpoints,
             control=str(self.paths.control),
             store_url=self._stack.store_url,
             created_unix_s=time.time(),
@@ -297,7 +303,7 @@ class LocalRun:
         return run_spec(
             self.options,
             nodes=1,
-            checkpoint_directory=self.checkpoint_directory,
+            checkpoints=self.checkpoints,
             created_unix_s=self._record.created_unix_s,
             instance=self._instance,
         )

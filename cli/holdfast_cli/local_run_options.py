@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from holdfast_cli.checkpoint_location import primary_location, secondary_location
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.store import check_url
 from holdfast_proto import keys
@@ -20,8 +21,14 @@ class LocalRunOptions:
     ranks: int = 1
     directory: Path = Path("holdfast-runs")
     """Holds one folder per run."""
-    checkpoint_directory: Path | None = None
-    """None: ``checkpoints`` in the run's folder."""
+    checkpoint_directory: Path | str | None = None
+    """Folder or URL. None: ``checkpoints`` in the run's folder."""
+    checkpoint_staging: Path | None = None
+    """For shards on their way to and from a URL. None: in the run's folder."""
+    checkpoints_secondary: str | None = None
+    """Folder or URL that gets a copy of every checkpoint."""
+    checkpoints_secondary_kept: int | None = None
+    """None: as many as in the first place."""
     checkpoint_every: int = 100
     """Steps; 0: on command and at the end only."""
     checkpoint_every_minutes: float = 0.0
@@ -70,5 +77,7 @@ class LocalRunOptions:
             raise ConfigurationError(
                 f"--checkpoint-full-every {self.checkpoint_full_every}: use 1 (all can be read alone) or more"
             )
+        primary_location(str(self.checkpoint_directory or ""))
+        secondary_location(self.checkpoints_secondary)
         if self.redis_url is not None:
             check_url(self.redis_url)

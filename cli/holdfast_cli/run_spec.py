@@ -1,13 +1,11 @@
 """What agents and the daemon are told of a run."""
 
-from pathlib import Path
-
 from holdfast_cli.local_run_options import LocalRunOptions
 from holdfast_proto.v1.store_pb2 import RunSpec
 
 
 def run_spec(
-    options: LocalRunOptions, *, nodes: int, checkpoint_directory: Path, created_unix_s: float, instance: str
+    options: LocalRunOptions, *, nodes: int, checkpoints: str, created_unix_s: float, instance: str
 ) -> RunSpec:
     """Return the spec of a run with ``options.ranks`` ranks on each of ``nodes`` nodes."""
     return RunSpec(
@@ -20,7 +18,7 @@ def run_spec(
         snapshot_every=options.snapshot_every,
         checkpoint_every=options.checkpoint_every,
         checkpoint_every_s=60 * options.checkpoint_every_minutes,
-        checkpoint_directory=str(checkpoint_directory),
+        checkpoint_directory=checkpoints,
         checkpoints_kept=options.checkpoints_kept,
         restarts_without_progress=options.restarts_without_progress,
         created_unix_s=created_unix_s,

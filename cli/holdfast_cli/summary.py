@@ -8,22 +8,22 @@ from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED
 
 
-def closing_line(status: RunStatus, checkpoint_directory: Path) -> str:
+def closing_line(status: RunStatus, checkpoints: str) -> str:
     """Return what a finished run has come to."""
     return (
         f"{status.run} finished: {progress_line(status, None)} · restarts {status.restarts} · "
-        f"incidents {status.incidents} · checkpoints in {checkpoint_directory}"
+        f"incidents {status.incidents} · checkpoints in {checkpoints}"
     )
 
 
-def stopped_line(status: RunStatus, checkpoint_directory: Path) -> str:
+def stopped_line(status: RunStatus, checkpoints: str) -> str:
     """Return from where a run goes on that was stopped as planned.
 
     Raises CommandError if its last checkpoint was not committed in time.
     """
-    from holdfast_agent.checkpoint import CheckpointDirectory
+    from holdfast_cli.checkpoint_location import committed_steps
 
-    committed = CheckpointDirectory(checkpoint_directory, kept=1).committed()
+    committed = committed_steps(checkpoints)
     if status.left_step not in committed:
         newest = f"that of step {committed[-1]} is the newest" if committed else "there is none"
         raise CommandError(
@@ -32,7 +32,7 @@ def stopped_line(status: RunStatus, checkpoint_directory: Path) -> str:
         )
     return (
         f"{status.run} stopped after step {status.left_step}, as asked: with --run {status.run} it goes on from "
-        f"its last checkpoint, in {checkpoint_directory}"
+        f"its last checkpoint, in {checkpoints}"
     )
 
 

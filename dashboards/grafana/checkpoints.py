@@ -39,6 +39,15 @@ ROW = Row(
             queries=(Query('sum by (form) (holdfast_checkpoint_bytes{run="$run"})', "{{form}}"),),
         ),
         Panel(
+            title="Secondary behind",
+            description="Committed checkpoints that the secondary lacks yet, and failed copies since the run began.",
+            unit="none",
+            queries=(
+                Query('max(holdfast_checkpoint_secondary_lag_checkpoints{run="$run"})', "checkpoints behind"),
+                Query('sum(holdfast_checkpoint_copy_failures_total{run="$run"})', "failed copies"),
+            ),
+        ),
+        Panel(
             title="Checkpoint duration",
             description="Time from the snapshot to the committed checkpoint. Training does not wait for it. Within the "
             "range shown.",

@@ -202,12 +202,30 @@ def test_safetensors_files_are_read_by_the_formats_own_package(saved: Callable[[
     assert all(torch.equal(tensor, own[name]) for name, tensor in other.items())
 
 
-@pytest.mark.parametrize("ending", ["safetensors", "pt"])
 def test_a_run_of_another_layout_starts_from_what_was_exported_and_imported(
-    saved: Callable[[str], Path], worlds: Path, tmp_path: Path, ending: str
+    saved: Callable[[str], Path], worlds: Path, tmp_path: Path
 ) -> None:
-    target, place = tmp_path / f"all.{ending}", tmp_path / "place"
-    exported = checkpoint("export", "--all", "--checkpoints", saved(PIPELINE), "--to", target)
+    places = [tmp_path / ending / "place" for ending in ("safetensors", "pt")]
+    for place in places:
+        export_and_import(saved(PIPELINE), place)
+        (place / "dcp").symlink_to(worlds / f"folder of {PIPELINE}" / "dcp")
+    start = "import sys; from pathlib import Path; from tests.trainer_hooks.layouts import load, run_world;"
+    start += "[run_world(Path(place), 'imported', 1, 'dp2', load) for place in sys.argv[1:]]"
+    done = run_python("-c", start, *map(str, places))
+    assert done.returncode == 0, done.stderr
+    before = [json.loads((worlds / f"{PIPELINE}.0.{rank}.json").read_text()) for rank in range(4)]
+    expected = before[0]["tensors"] | before[2]["tensors"]
+    for path in (place.with_name(f"imported.1.{rank}.json") for place in places for rank in range(2)):
+        started = json.loads(path.read_text())
+        assert started["tensors"] == expected
+        assert (started["position"], started["drawn"]) == ([1, [1, 1, 1]], before[0]["drawn"])
+
+
+def export_and_import(checkpoints: Path, place: Path) -> None:
+    """Take a whole state through a file of the type that the folder above ``place`` is named for."""
+    target = place.with_name(f"all.{place.parent.name}")
+    place.mkdir(parents=True)
+    exported = checkpoint("export", "--all", "--checkpoints", checkpoints, "--to", target)
     assert exported.exit_code == 0, exported.stderr
     arguments = ("import", target, "--into", place / "checkpoints", "--step", STEP, "--run", "run")
     imported = checkpoint(*arguments)
@@ -215,19 +233,6 @@ def test_a_run_of_another_layout_starts_from_what_was_exported_and_imported(
     assert checkpoint("verify", "--checkpoints", place / "checkpoints").exit_code == 0
     again = checkpoint(*arguments)
     assert "choose another --step or remove it" in again.stderr
-    (place / "dcp").symlink_to(worlds / f"folder of {PIPELINE}" / "dcp")
-    start = (
-        "from pathlib import Path; from tests.trainer_hooks.layouts import load, run_world;"
-        f"run_world(Path({str(place)!r}), 'imported', 1, 'dp2', load)"
-    )
-    done = run_python("-c", start)
-    assert done.returncode == 0, done.stderr
-    before = [json.loads((worlds / f"{PIPELINE}.0.{rank}.json").read_text()) for rank in range(4)]
-    expected = before[0]["tensors"] | before[2]["tensors"]
-    for rank in range(2):
-        started = json.loads((tmp_path / f"imported.1.{rank}.json").read_text())
-        assert started["tensors"] == expected
-        assert (started["position"], started["drawn"]) == ([1, [1, 1, 1]], before[0]["drawn"])
 
 
 def test_weights_of_strangers_become_the_model_of_a_run(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ from holdfast_cli.commands.options import DEFAULT_DIRECTORY, Control, Directory,
 from holdfast_cli.errors import CommandError
 
 if TYPE_CHECKING:
+    from holdfast_cli.checkpoint_folder import CheckpointFolder
     from holdfast_cli.control import ControlClient
 
 _LOOK_S = 0.2
 
 Step = Annotated[int | None, typer.Argument(metavar="[STEP]", help="Default: the newest.", min=0)]
 Checkpoints = Annotated[
-    Path | None, typer.Option("--checkpoints", help="Folder of the checkpoints. Default: that of the run.")
+    str | None, typer.Option("--checkpoints", help="Folder or URL of the checkpoints. Default: that of the run.")
 ]
 
 app = typer.Typer(
@@ -66,11 +67,12 @@ def list_checkpoints(
     from holdfast_cli.checkpoint_view import checkpoint_as_json, checkpoint_table
     from holdfast_cli.output import print_json
 
-    found = find_checkpoints(_folder(directory, run, checkpoints))
-    if json:
-        print_json([checkpoint_as_json(checkpoint, found) for checkpoint in found])
-    else:
-        Console().print(checkpoint_table(found, found))
+    with _folder(directory, run, checkpoints) as folder:
+        found = find_checkpoints(folder.path)
+        if json:
+            print_json([checkpoint_as_json(checkpoint, found) for checkpoint in found])
+        else:
+            Console().print(checkpoint_table(found, found))
 
 
 @app.command()
@@ -96,15 +98,16 @@ def show(
     from holdfast_cli.output import print_json
     from holdfast_proto.checkpoint.manifest import load_committed_indexes
 
-    folder = _folder(directory, run, checkpoints)
-    chosen = choose(folder, step)
-    with _unreadable():
-        _, indexes = load_committed_indexes(chosen.directory)
-    tensors, found = summarize(indexes), find_checkpoints(folder)
-    if json:
-        print_json({**checkpoint_as_json(chosen, found), "tensors": [tensor_as_json(tensor) for tensor in tensors]})
-    else:
-        Console().print(checkpoint_table([chosen], found), tensor_table(tensors))
+    with _folder(directory, run, checkpoints) as folder:
+        chosen = choose(folder.path, step)
+        with _unreadable():
+            folder.fetch_indexes(chosen.step)
+            _, indexes = load_committed_indexes(chosen.directory)
+        tensors, found = summarize(indexes), find_checkpoints(folder.path)
+        if json:
+            print_json({**checkpoint_as_json(chosen, found), "tensors": [tensor_as_json(tensor) for tensor in tensors]})
+        else:
+            Console().print(checkpoint_table([chosen], found), tensor_table(tensors))
 
 
 @app.command()
@@ -117,18 +120,18 @@ def release(
 ) -> None:
     """Let a checkpoint go that is kept, for example since a loss spike; the next ones make it go when it is old."""
     from holdfast_cli.checkpoint_find import choose
-    from holdfast_proto.checkpoint import keeping
     from holdfast_proto.checkpoint.errors import CheckpointError
 
-    chosen = choose(_folder(directory, run, checkpoints), step)
-    if not chosen.kept:
-        raise CommandError(
-            f"the checkpoint of step {step} is not kept: `holdfast checkpoint list` shows those that are"
-        )
-    try:
-        keeping.release(chosen.directory)
-    except CheckpointError as error:
-        raise CommandError(str(error)) from None
+    with _folder(directory, run, checkpoints) as folder:
+        chosen = choose(folder.path, step)
+        if not chosen.kept:
+            raise CommandError(
+                f"the checkpoint of step {step} is not kept: `holdfast checkpoint list` shows those that are"
+            )
+        try:
+            folder.release(step)
+        except CheckpointError as error:
+            raise CommandError(str(error)) from None
     print(f"step {step} is released; it was kept for: {chosen.kept}")
 
 
@@ -149,9 +152,9 @@ def verify(
 
     if everything and step is not None:
         raise CommandError(f"--all and step {step} exclude each other: leave one out")
-    folder = _folder(directory, run, checkpoints)
-    chosen = find_checkpoints(folder) if everything else [choose(folder, step)]
-    found = {checkpoint.step: list(damages(checkpoint)) for checkpoint in chosen}
+    with _folder(directory, run, checkpoints) as folder:
+        chosen = find_checkpoints(folder.path) if everything else [choose(folder.path, step)]
+        found = {checkpoint.step: damages(checkpoint, folder) for checkpoint in chosen}
     if json:
         print_json([{"step": number, "damages": lines} for number, lines in found.items()])
     else:
@@ -182,9 +185,10 @@ def drill(
     from holdfast_cli.checkpoint_find import choose
     from holdfast_cli.output import print_json
 
-    chosen = choose(_folder(directory, run, checkpoints), step)
-    assert chosen.manifest is not None
-    with _torch(), _unreadable():
+    with _folder(directory, run, checkpoints) as folder, _torch(), _unreadable():
+        chosen = choose(folder.path, step)
+        assert chosen.manifest is not None
+        folder.fetch(chosen.step)
         done = run_drill(chosen.directory, ranks or min(chosen.manifest.world_size, len(os.sched_getaffinity(0))))
     gigabytes_per_s = done.loaded_bytes / done.load_s / 1e9
     if json:
@@ -217,8 +221,9 @@ def export_step(
 
     with _torch():
         from holdfast_cli.checkpoint_export import export_checkpoint
-    chosen = choose(_folder(directory, run, checkpoints), step)
-    with _unreadable():
+    with _folder(directory, run, checkpoints) as folder, _unreadable():
+        chosen = choose(folder.path, step)
+        folder.fetch(chosen.step)
         exported = export_checkpoint(chosen.directory, to, everything=everything)
     if json:
         print_json({"step": chosen.step, "file": str(to), **vars(exported)})
@@ -252,16 +257,19 @@ def import_file(
         print(f"step {step} of run {run}: {bytes_text(manifest.raw_bytes)} committed in {into}")
 
 
-def _folder(directory: Path, run: str | None, checkpoints: Path | None) -> Path:
+@contextmanager
+def _folder(directory: Path, run: str | None, checkpoints: str | None) -> "Iterator[CheckpointFolder]":
+    from holdfast_cli.checkpoint_folder import open_folder
     from holdfast_cli.run_record import find_record
 
-    return checkpoints or Path(find_record(directory, run).checkpoint_directory)
+    with open_folder(checkpoints or find_record(directory, run).checkpoint_directory) as folder:
+        yield folder
 
 
 @contextmanager
 def _unreadable() -> Iterator[None]:
     from holdfast_hooks import ConfigurationError
-    from holdfast_proto.checkpoint.errors import CheckpointUnreadable
+    from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 
     try:
         yield
@@ -269,6 +277,8 @@ def _unreadable() -> Iterator[None]:
         raise CommandError(str(error)) from None
     except CheckpointUnreadable as error:
         raise CommandError(f"{error}: choose another step, `holdfast checkpoint verify --all` names the good") from None
+    except CheckpointError as error:
+        raise CommandError(str(error)) from None
 
 
 @contextmanager

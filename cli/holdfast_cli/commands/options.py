@@ -29,7 +29,20 @@ PreemptionGrace = Annotated[
     ),
 ]
 RankCommand = Annotated[list[str], typer.Argument(help="Command of one rank: everything after --.", metavar="COMMAND")]
-Checkpoints = Annotated[Path | None, typer.Option(help="Folder for checkpoints. Default: in the run's folder.")]
+Checkpoints = Annotated[
+    str | None,
+    typer.Option(help="Folder for checkpoints, or URL: s3://BUCKET/PREFIX, gs://... Default: in the run's folder."),
+]
+CheckpointStaging = Annotated[
+    Path | None,
+    typer.Option(help="Folder of this node for shards on their way to a URL. Default: in the run's folder."),
+]
+CheckpointsSecondary = Annotated[
+    str | None, typer.Option(help="Folder or URL that gets a copy of every checkpoint, in the background.")
+]
+CheckpointsSecondaryKeep = Annotated[
+    int | None, typer.Option(help="Checkpoints to keep there. Default: as many as in the first place.", min=1)
+]
 CheckpointEvery = Annotated[
     int, typer.Option(help="Steps between checkpoints, a multiple of --snapshot-every; 0: only at the end.", min=0)
 ]

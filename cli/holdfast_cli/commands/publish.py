@@ -28,7 +28,9 @@ def publish(
     *,
     run: Annotated[str, typer.Option(help="Name of the run; with checkpoints there, it goes on from the newest.")],
     redis: RequiredRedis,
-    checkpoints: Annotated[Path, typer.Option(help="Folder for checkpoints, the same on all nodes.")],
+    checkpoints: Annotated[
+        str, typer.Option(help="Folder for checkpoints, the same on all nodes, or URL: s3://BUCKET/PREFIX, gs://...")
+    ],
     nodes: Annotated[int, typer.Option(help="Nodes that train; further agents are spares.", min=1)],
     ranks_per_node: Annotated[int, typer.Option(help="Training processes on each node.", min=1)],
     redis_password_file: RedisPasswordFile = None,
@@ -47,6 +49,7 @@ def publish(
     holdfast publish --run big --nodes 4 --ranks-per-node 8 --redis redis://head:6379 --checkpoints /shared/big
     -- python train.py
     """
+    from holdfast_cli.checkpoint_location import primary_location
     from holdfast_cli.local_run_options import LocalRunOptions
     from holdfast_cli.run_spec import run_spec
     from holdfast_cli.trainer_command import checked_configuration
@@ -68,7 +71,7 @@ def publish(
     spec = run_spec(
         options,
         nodes=nodes,
-        checkpoint_directory=checkpoints.absolute(),
+        checkpoints=primary_location(checkpoints),
         created_unix_s=time.time(),
         instance=secrets.token_hex(8),
     )

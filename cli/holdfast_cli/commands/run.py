@@ -14,6 +14,9 @@ from holdfast_cli.commands.options import (
     CheckpointEvery,
     CheckpointEveryMinutes,
     Checkpoints,
+    CheckpointsSecondary,
+    CheckpointsSecondaryKeep,
+    CheckpointStaging,
     Directory,
     Json,
     Keep,
@@ -77,6 +80,9 @@ def run(
     ] = 8,
     snapshot_every: SnapshotEvery = 10,
     keep: Keep = 3,
+    checkpoint_staging: CheckpointStaging = None,
+    checkpoints_secondary: CheckpointsSecondary = None,
+    checkpoints_secondary_keep: CheckpointsSecondaryKeep = None,
     preemption_grace_s: PreemptionGrace = DEFAULT_PREEMPTION_GRACE_S,
     preset: Preset = PresetName.DEFAULT,
     mode: Mode = ModeName.ACT,
@@ -108,6 +114,9 @@ def run(
         ranks=ranks,
         directory=directory,
         checkpoint_directory=checkpoints,
+        checkpoint_staging=checkpoint_staging,
+        checkpoints_secondary=checkpoints_secondary,
+        checkpoints_secondary_kept=checkpoints_secondary_keep,
         checkpoint_every=checkpoint_every,
         checkpoint_every_minutes=checkpoint_every_minutes,
         checkpoint_full_every=checkpoint_full_every,
@@ -150,8 +159,8 @@ def _watch(options: "LocalRunOptions", *, json: bool) -> None:
     if status.phase != RUN_PHASE_FINISHED:
         raise CommandError(failure_line(status, local.paths.logs))
     if status.HasField("left_step"):
-        line = stopped_line(status, local.checkpoint_directory)
+        line = stopped_line(status, local.checkpoints)
     else:
-        line = closing_line(status, local.checkpoint_directory)
+        line = closing_line(status, local.checkpoints)
     if not json:
         print(line)

@@ -1,0 +1,111 @@
+"""Where checkpoints live, as a setting names it: a folder, or a URL of an object store."""
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_agent.object_checkpoints import ObjectCheckpoints
+from holdfast_agent.object_store import open_store
+from holdfast_agent.retries import Retries
+from holdfast_agent.staged_checkpoints import StagedCheckpoints
+from holdfast_proto.checkpoint.manifest import Manifest
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://")
+PRIMARY = "--checkpoints"
+SECONDARY = "--checkpoints-secondary"
+
+
+class Checkpoints(Protocol):
+    """The checkpoints of a run, wherever they live. See :class:`CheckpointDirectory`."""
+
+    @property
+    def path(self) -> Path:
+        """Local folder in which shards are written and read."""
+
+    @property
+    def store_retries(self) -> Retries | None:
+        """Tries and failures of an object store's calls; None: they live in ``path``, and nowhere else."""
+
+    def step_directory(self, step: int) -> Path:
+        """Where this node writes the shards of ``step``."""
+
+    def check_writable(self) -> None:
+        """Write something and remove it. Raises CheckpointError."""
+
+    def publish(self, step: int, rank: int) -> None:
+        """Bring a shard that is written to where all nodes see it. Raises CheckpointError."""
+
+    def commit_if_complete(self, step: int, world_size: int, run: str) -> Manifest | None:
+        """Commit ``step`` if the shards of all ranks are there. Raises CheckpointError."""
+
+    def manifests(self) -> dict[int, Manifest]:
+        """Return the manifests of all committed checkpoints, by step. Raises CheckpointError."""
+
+    def committed(self) -> list[int]:
+        """Return the steps of all committed checkpoints, ascending. Raises CheckpointError."""
+
+    def load_manifest(self, step: int) -> Manifest:
+        """Return the manifest of ``step``. Raises CheckpointError."""
+
+    def fetch(self, step: int, ranks: Collection[int] | None = None, *, again: bool = False) -> Path:
+        """Return a directory from which the states of ``ranks`` (None: of all) can be read. Raises CheckpointError.
+
+        ``again``: what is there already has turned out to be damaged.
+        """
+
+    def base_for(self, step: int, *, run: str, world_size: int, generation: int, full_every: int) -> int | None:
+        """Return to which full checkpoint ``step`` is to be stored as a difference. Raises CheckpointError."""
+
+    def keep(self, step: int, reason: str) -> None:
+        """Keep a committed checkpoint beyond its time. Raises CheckpointError."""
+
+    def mark(self, step: int) -> bytes | None:
+        """Return the file that keeps ``step`` until it is released, or None. Raises CheckpointError."""
+
+    def close(self) -> None:
+        """Try nothing again from now on."""
+
+
+def is_url(location: str) -> bool:
+    """Whether a setting names an object store and not a folder."""
+    return _URL.match(location) is not None
+
+
+def check_location(setting: str, location: str) -> str:
+    """Return a setting as it is passed on: a URL as it is, a folder by its absolute path.
+
+    Raises ValueError, in one line that names the setting, for a URL that holds credentials.
+    """
+    if not is_url(location):
+        return str(Path(location).absolute())
+    parts = urlsplit(location)
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        shown = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+        raise ValueError(
+            f"{setting} {shown}: give a URL without user, password, query or fragment: "
+            "credentials are taken from the environment or from files"
+        )
+    return location
+
+
+def open_objects(setting: str, location: str, retries: Retries | None = None) -> ObjectCheckpoints:
+    """Return the checkpoints at a URL, or in a folder that is treated as an object store.
+
+    Raises CheckpointError if a package is missing, ValueError as :func:`check_location`.
+    """
+    checked = check_location(setting, location)
+    url = checked if is_url(checked) else f"file://{checked}"
+    return ObjectCheckpoints(open_store(setting, url, retries))
+
+
+def open_checkpoints(location: str, staging: Path, kept: int) -> Checkpoints:
+    """Return the checkpoints that ``--checkpoints`` names; of a URL, ``staging`` is this node's own folder.
+
+    Raises CheckpointError if a package is missing, ValueError as :func:`check_location`.
+    """
+    if is_url(location):
+        return StagedCheckpoints(open_objects(PRIMARY, location), staging, kept)
+    return CheckpointDirectory(Path(location), kept)

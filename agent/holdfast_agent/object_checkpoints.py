@@ -1,0 +1,207 @@
+"""A run's checkpoints in an object store, laid out as in a directory.
+
+::
+
+    <url>/step-00000040/rank-00000.shard, rank-00000.json, ..., manifest.json
+
+An index is put when its shard is proved to be there, the manifest when all indexes are. Agents of several nodes
+share the place, without locks: everybody who finds the same indexes puts the same manifest.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast_agent.object_store import ObjectStore, StoredObject
+from holdfast_agent.retention import superfluous
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.keeping import KEPT
+from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, manifest_shards
+from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, load_index, shard_path, step_directory
+
+Document = TypeVar("Document")
+_STEP = re.compile(r"step-(\d{8,})")
+
+
+class ObjectCheckpoints:
+    """The checkpoints of a run in ``store``.
+
+    What cannot be reached raises CheckpointError, what is missing or damaged CheckpointUnreadable.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self._read: dict[int, tuple[StoredObject, Manifest]] = {}
+
+    def manifests(self) -> dict[int, Manifest]:
+        """Return the manifests of all committed checkpoints, by step. What is damaged is left out."""
+        return self._manifests(self.store.listing())
+
+    def load_manifest(self, step: int) -> Manifest:
+        """Return the manifest of ``step``."""
+        name = manifest_name(step)
+        manifest = self._decoded(Manifest.decode, self.store.read(name), name)
+        if manifest.step != step:
+            raise CheckpointUnreadable(f"{self.store.url}/{name} is the manifest of step {manifest.step}")
+        return manifest
+
+    def put_shard(self, source: Path, rank: int) -> None:
+        """Put the shard of ``rank`` from a checkpoint's directory, and then its index, unless they are there.
+
+        If other contents are committed there (the run went back and came here again), that commit ends here.
+        """
+        index = load_index(source, rank)
+        step = index.step
+        listed = self.store.listing(step_name(step))
+        shard, name = shard_name(step, rank), index_name(step, rank)
+        has_shard = _has_size(listed, shard, index.shard_bytes)
+        if name in listed:
+            if has_shard and self.store.read(name) == index.encode():
+                return
+            self._retire(index)
+        path = shard_path(source, rank)
+        if not (has_shard and self.store.is_copy(path, shard)):
+            self.store.upload(path, shard)
+        self.store.write(name, index.encode())
+
+    def complete_set(self, step: int, world_size: int, run: str) -> list[ShardIndex] | None:
+        """Return the indexes of all ranks if they are there, of one run, world and generation, with their shards."""
+        listed = self.store.listing(step_name(step))
+        names = [index_name(step, rank) for rank in range(world_size)]
+        if not listed.keys() >= set(names):
+            return None
+        try:
+            contents = self.store.read_many(names)
+        except CheckpointUnreadable as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None  # somebody is just saving this step again
+            raise
+        indexes = [self._decoded(ShardIndex.decode, data, name) for name, data in zip(names, contents, strict=True)]
+        expected = (run, step, world_size, indexes[0].generation)
+        for rank, index in enumerate(indexes):
+            if (index.run, index.step, index.world_size, index.generation) != expected or index.rank != rank:
+                return None
+            if not _has_size(listed, shard_name(step, rank), index.shard_bytes):
+                return None
+        return indexes
+
+    def commit(self, manifest: Manifest, indexes: Sequence[ShardIndex]) -> bool:
+        """Put ``manifest`` if ``indexes``, which are in the store, are those it vouches for, and its bases are there.
+
+        Returns whether the checkpoint is committed.
+        """
+        committed = self.manifests()
+        for index in indexes:
+            if index.base is None:
+                continue
+            base = committed.get(index.base.step)
+            if base is None or base.shards[index.rank].index_digest != index.base.index_digest:
+                return False
+        if manifest_shards(indexes) != manifest.shards:
+            return False
+        self.store.write(manifest_name(manifest.step), manifest.encode())
+        return True
+
+    def prune(self, newest: Manifest, kept: int, marked: Collection[int] = ()) -> None:
+        """Remove what the commit of ``newest`` makes superfluous.
+
+        ``kept``: how many stay, besides those that are marked here or in ``marked`` and what others build on.
+        """
+        listed = self.store.listing()
+        manifests = self._manifests(listed)
+        others = steps_of(listed) - manifests.keys()
+        damaged = {step for step in others if manifest_name(step) in listed}
+        old = superfluous(
+            newest,
+            manifests,
+            kept=kept,
+            marked={*marked, *(step for step in manifests if kept_name(step) in listed)},
+            unfinished=others - damaged,
+            damaged=damaged,
+        )
+        self.store.remove(manifest_name(step) for step in old.withdrawn)
+        for step in old.removed:
+            names = [name for name in listed if name.startswith(f"{step_name(step)}/")]
+            self.store.remove(sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")))
+
+    def load_index(self, manifest: Manifest, rank: int) -> ShardIndex:
+        """Return the index of ``rank`` that ``manifest`` vouches for."""
+        name = index_name(manifest.step, rank)
+        index = self._decoded(ShardIndex.decode, self.store.read(name), name)
+        if index.digest != manifest.shards[rank].index_digest:
+            raise CheckpointUnreadable(f"{self.store.url}/{name} is not the index that was committed")
+        return index
+
+    def _manifests(self, listed: Mapping[str, StoredObject]) -> dict[int, Manifest]:
+        manifests = {}
+        for step in steps_of(listed):
+            found = listed.get(manifest_name(step))
+            if found is None:
+                continue
+            known = self._read.get(step)
+            if known is not None and known[0] == found:
+                manifests[step] = known[1]
+                continue
+            try:
+                manifests[step] = self.load_manifest(step)
+            except CheckpointUnreadable:
+                continue  # not committed, as far as anybody can tell
+            self._read[step] = (found, manifests[step])
+        return manifests
+
+    def _decoded(self, decode: Callable[[bytes], Document], data: bytes, name: str) -> Document:
+        try:
+            return decode(data)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise CheckpointUnreadable(
+                f"{self.store.url}/{name} is damaged, or not of this version: {error}"
+            ) from error
+
+    def _retire(self, index: ShardIndex) -> None:
+        """Withdraw what vouches for another shard of this rank and step, before that shard is replaced."""
+        manifests = self.manifests()
+        committed = manifests.get(index.step)
+        if committed is not None and committed.run != index.run:
+            raise CheckpointError(
+                f"{self.store.url}/{step_name(index.step)} is a checkpoint of run {committed.run}: "
+                f"set {self.store.setting} to a URL of its own for run {index.run}"
+            )
+        dependents = [step for step, manifest in manifests.items() if index.step in manifest.bases]
+        self.store.remove(manifest_name(step) for step in (*sorted(dependents), index.step))
+        self.store.remove([index_name(index.step, index.rank)])
+
+
+def steps_of(names: Iterable[str]) -> set[int]:
+    """Return the steps whose folders hold the objects of these names."""
+    matches = (_STEP.fullmatch(name.partition("/")[0]) for name in names)
+    return {int(match[1]) for match in matches if match}
+
+
+def step_name(step: int) -> str:
+    """Folder of the objects of a step."""
+    return step_directory(Path(), step).name
+
+
+def manifest_name(step: int) -> str:
+    """Name of a step's manifest."""
+    return f"{step_name(step)}/{MANIFEST}"
+
+
+def kept_name(step: int) -> str:
+    """Name of the mark that keeps a step."""
+    return f"{step_name(step)}/{KEPT}"
+
+
+def shard_name(step: int, rank: int) -> str:
+    """Name of a shard."""
+    return str(shard_path(step_directory(Path(), step), rank))
+
+
+def index_name(step: int, rank: int) -> str:
+    """Name of a shard's index."""
+    return str(index_path(step_directory(Path(), step), rank))
+
+
+def _has_size(listed: Mapping[str, StoredObject], name: str, nbytes: int) -> bool:
+    return name in listed and listed[name].nbytes == nbytes

@@ -1,0 +1,227 @@
+import random
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast_agent.checkpoint_download import CheckpointDownload
+from holdfast_agent.locations import check_location, open_checkpoints, open_objects
+from holdfast_agent.shard import read_shard, write_shard
+from holdfast_agent.staged_checkpoints import StagedCheckpoints
+from holdfast_cli.main import app
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.manifest import Manifest
+from holdfast_proto.rank_context import EXIT_CONFIGURATION
+from holdfast_proto.snapshot import Slot
+from tests.agent.checkpoints.object_places import Place
+
+if TYPE_CHECKING:
+    from tests.agent.checkpoints.conftest import Snapshots
+
+RUN = "run"
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+class Nodes:
+    """Nodes of one rank each that share a place."""
+
+    def __init__(self, place: Place, folder: Path, snapshots: "Snapshots", kept: int = 2) -> None:
+        self.snapshots = snapshots
+        self.of = [StagedCheckpoints(place.open(), folder / f"node{rank}", kept) for rank in range(2)]
+
+    def save(self, step: int, *, generation: int = 1, base: int | None = None, run: str = RUN) -> Manifest | None:
+        """Have every node write, publish and commit; return what the last one has committed."""
+        manifest = None
+        for rank, node in enumerate(self.of):
+            slot = self.snapshots.slot(rank, step, generation=generation)
+            write_shard(slot, node.step_directory(step), run=run, world_size=2, base_step=base)
+            node.publish(step, rank)
+            manifest = node.commit_if_complete(step, 2, run)
+        return manifest
+
+
+@pytest.fixture
+def nodes(place: Place, tmp_path: Path, snapshots: "Snapshots") -> Nodes:
+    return Nodes(place, tmp_path, snapshots)
+
+
+def assert_restores(snapshots: "Snapshots", directory: Path, rank: int, step: int) -> None:
+    slot_path = snapshots.empty(1 << 17)
+    read_shard(directory, rank, slot_path, generation=7)
+    with Slot(slot_path) as slot:
+        for entry in slot.meta().tensors:
+            with slot.tensor_bytes(entry) as raw:
+                assert bytes(raw) == snapshots.tensors(rank, step)[entry.name]
+
+
+def test_manifest_is_put_after_every_shard_and_index(place: Place, nodes: Nodes) -> None:
+    assert nodes.save(40) is not None
+    assert place.files.puts == [
+        "step-00000040/rank-00000.shard",
+        "step-00000040/rank-00000.json",
+        "step-00000040/rank-00001.shard",
+        "step-00000040/rank-00001.json",
+        "step-00000040/manifest.json",
+    ]
+    assert nodes.of[0].committed() == [40]
+
+
+def test_new_node_downloads_what_its_rank_needs_and_no_more(
+    place: Place, nodes: Nodes, tmp_path: Path, snapshots: "Snapshots"
+) -> None:
+    nodes.save(40)
+    directory = StagedCheckpoints(place.open(), tmp_path / "new", 2).fetch(40, [1])
+    assert_restores(snapshots, directory, 1, 40)
+    assert sorted(path.name for path in directory.iterdir()) == ["manifest.json", "rank-00001.json", "rank-00001.shard"]
+
+
+def test_base_is_kept_and_comes_along(place: Place, nodes: Nodes, tmp_path: Path, snapshots: "Snapshots") -> None:
+    nodes.save(10)
+    for step in (20, 30, 40):
+        base = nodes.of[0].base_for(step, run=RUN, world_size=2, generation=1, full_every=8)
+        assert base == nodes.of[1].base_for(step, run=RUN, world_size=2, generation=1, full_every=8) == 10
+        manifest = nodes.save(step, base=base)
+        assert manifest is not None
+        assert manifest.bases == (10,)
+    assert nodes.of[0].committed() == [10, 30, 40]
+    directory = StagedCheckpoints(place.open(), tmp_path / "new", 2).fetch(40)
+    for rank in range(2):
+        assert_restores(snapshots, directory, rank, 40)
+
+
+def test_flaky_store_delays_checkpoints_and_loses_none(
+    place: Place, nodes: Nodes, tmp_path: Path, snapshots: "Snapshots"
+) -> None:
+    chance = random.Random(5)
+    place.files.fails = lambda _number, _method: OSError("reset by peer") if chance.random() < 0.2 else None
+    for step in (10, 20, 30):
+        assert nodes.save(step) is not None
+    directory = StagedCheckpoints(place.open(), tmp_path / "new", 2).fetch(30)
+    for rank in range(2):
+        assert_restores(snapshots, directory, rank, 30)
+    retries = [node.store_retries for node in nodes.of]
+    assert all(0 < counted.failures_total < counted.attempts_total for counted in retries)
+
+
+def test_object_that_arrives_short_is_put_again(place: Place, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_file = place.files.inner.put_file
+    arrived: list[str] = []
+
+    def cut(source: str, target: str) -> None:
+        put_file(source, target)
+        if not arrived:
+            place.files.inner.pipe_file(target, Path(source).read_bytes()[:-1])
+        arrived.append(target)
+
+    monkeypatch.setattr(place.files.inner, "put_file", cut)
+    assert nodes.save(40) is not None
+    assert [name.rpartition("/")[2] for name in arrived] == ["rank-00000.shard"] * 2 + ["rank-00001.shard"]
+
+
+def test_step_that_is_saved_again_withdraws_what_was_committed(place: Place, nodes: Nodes) -> None:
+    nodes.save(10)
+    for node in nodes.of:
+        node.base_for(20, run=RUN, world_size=2, generation=1, full_every=8)
+    nodes.save(20, base=10)
+    assert nodes.of[1].committed() == [10, 20]
+    slot = nodes.snapshots.slot(0, 10, generation=2)
+    write_shard(slot, nodes.of[0].step_directory(10), run=RUN, world_size=2)
+    nodes.of[0].publish(10, 0)
+    assert nodes.of[0].commit_if_complete(10, 2, RUN) is None
+    assert nodes.of[1].committed() == []
+    assert nodes.save(10, generation=2) is not None
+    assert nodes.of[1].committed() == [10]
+
+
+def test_shard_that_is_published_again_is_not_uploaded_again(place: Place, nodes: Nodes) -> None:
+    nodes.save(40)
+    puts = list(place.files.puts)
+    nodes.of[0].publish(40, 0)
+    assert place.files.puts == puts
+
+
+def test_checkpoint_of_another_run_is_not_replaced(nodes: Nodes) -> None:
+    nodes.save(40)
+    shutil.rmtree(nodes.of[0].path)
+    with pytest.raises(CheckpointError, match="is a checkpoint of run run: set --checkpoints to a URL of its own"):
+        nodes.save(40, run="other", generation=2)
+
+
+def test_marked_checkpoint_stays_in_the_store(nodes: Nodes) -> None:
+    nodes.save(10)
+    nodes.of[1].keep(10, "loss spike")
+    for step in (20, 30, 40):
+        nodes.save(step)
+    assert nodes.of[0].committed() == [10, 30, 40]
+
+
+def test_staging_holds_no_more_than_the_store(nodes: Nodes) -> None:
+    for step in (10, 20, 30):
+        nodes.save(step)
+    nodes.of[1].base_for(40, run=RUN, world_size=2, generation=1, full_every=1)
+    assert sorted(path.name for path in nodes.of[1].path.iterdir()) == ["step-00000020", "step-00000030"]
+
+
+def test_damaged_copy_on_the_node_is_fetched_again(place: Place, nodes: Nodes, snapshots: "Snapshots") -> None:
+    nodes.save(40)
+    shard = nodes.of[0].step_directory(40) / "rank-00000.shard"
+    shard.write_bytes(bytes(shard.stat().st_size))
+    with pytest.raises(CheckpointUnreadable):
+        assert_restores(snapshots, nodes.of[0].fetch(40, [0]), 0, 40)
+    assert_restores(snapshots, nodes.of[0].fetch(40, [0], again=True), 0, 40)
+
+
+def test_object_missing_in_the_store_is_named(place: Place, nodes: Nodes, tmp_path: Path) -> None:
+    nodes.save(40)
+    place.open().store.remove(["step-00000040/rank-00001.shard"])
+    with pytest.raises(CheckpointUnreadable, match=r"prefix/step-00000040/rank-00001\.shard: No such object"):
+        CheckpointDownload(place.open(), 40, tmp_path / "new").fetch()
+
+
+def test_denied_access_is_told_at_once_in_one_line(place: Place, nodes: Nodes) -> None:
+    place.files.fails = lambda _number, _method: PermissionError("Forbidden")
+    with pytest.raises(CheckpointError) as told:
+        nodes.of[0].check_writable()
+    assert str(told.value).startswith(f"--checkpoints {place.url}: access denied: check the credentials")
+    assert nodes.of[0].store_retries.attempts_total == 1
+
+
+def test_store_that_stays_away_is_told_after_several_tries(place: Place, nodes: Nodes) -> None:
+    place.files.fails = lambda _number, _method: TimeoutError("no answer\nwithin 5 s")
+    with pytest.raises(CheckpointError, match="no answer within 5 s: check that the store can be reached"):
+        nodes.of[0].committed()
+    assert nodes.of[0].store_retries.failures_total == nodes.of[0].store_retries.limit
+
+
+def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
+    with pytest.raises(ValueError, match="--checkpoints s3://bucket/run: give a URL without user") as told:
+        check_location("--checkpoints", "s3://me:secret@bucket/run")
+    assert "secret" not in str(told.value)
+
+
+def test_missing_package_is_told_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(CheckpointError, match=r"--checkpoints s3://b/p: .*: pip install 'holdfast\[s3\]'"):
+        open_objects("--checkpoints", "s3://b/p")
+
+
+def test_folder_needs_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    checkpoints = open_checkpoints(str(tmp_path / "checkpoints"), tmp_path / "staging", 2)
+    checkpoints.check_writable()
+    assert checkpoints.committed() == []
+
+
+@pytest.mark.parametrize("setting", ["--checkpoints", "--checkpoints-secondary"])
+def test_run_refuses_credentials_before_anything_starts(setting: str) -> None:
+    refused = CliRunner().invoke(app, ["run", setting, "s3://me:secret@bucket/run", "--", "true"])
+    assert refused.exit_code == EXIT_CONFIGURATION
+    assert f"{setting} s3://bucket/run: give a URL without user" in refused.output
+    assert "secret" not in refused.output

@@ -1,0 +1,230 @@
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_agent.checkpoint_writer import CheckpointWriter
+from holdfast_agent.processes import AgentError
+from holdfast_agent.secondary import Secondary
+from holdfast_agent.shard import write_shard
+from holdfast_agent.snapshot_memory import SnapshotMemory
+from holdfast_agent.staged_checkpoints import StagedCheckpoints
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.shard_index import shard_path
+from holdfast_proto.snapshot import Slot
+from tests.agent.checkpoints.object_places import QUICK, Place
+
+if TYPE_CHECKING:
+    from tests.agent.checkpoints.conftest import Snapshots
+
+RUN = "run"
+Open = Callable[..., Secondary]
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place("--checkpoints-secondary")
+
+
+@pytest.fixture
+def opened(place: Place, checkpoints: CheckpointDirectory) -> Iterator[Open]:
+    """Opens the secondary as an agent does, with the checkpoints of the folder as the primary."""
+    every: list[Secondary] = []
+
+    def open_secondary(ranks: range = range(2), *, kept: int = 2, start: bool = True) -> Secondary:
+        secondary = Secondary(checkpoints, place.open(), run=RUN, kept=kept, backoff=QUICK)
+        every.append(secondary)
+        if start:
+            secondary.start(lambda: (ranks, 2))
+        return secondary
+
+    yield open_secondary
+    for secondary in every:
+        secondary.close()
+
+
+def copied(secondary: Secondary) -> list[int]:
+    """Wait for what there is to be copied and return the steps that the secondary holds."""
+    secondary.look()
+    assert secondary.wait(20)
+    return sorted(secondary.remote.manifests())
+
+
+def writer_of(folder: Path, checkpoints: CheckpointDirectory, secondary: Secondary) -> CheckpointWriter:
+    for name in ("shm", "slots"):
+        (folder / name).mkdir(exist_ok=True)
+    memory = SnapshotMemory(folder / "shm", folder / "slots", RUN, "node0")
+    return CheckpointWriter(memory, checkpoints, RUN, lambda _event: None, secondary=secondary)
+
+
+def test_committed_checkpoints_are_copied_manifest_last(
+    place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    snapshots.commit(checkpoints, 10)
+    secondary = opened()
+    assert copied(secondary) == [10]
+    snapshots.commit(checkpoints, 20)
+    assert copied(secondary) == [10, 20]
+    assert [name.rpartition("/")[2] for name in place.files.puts[-5:]] == [
+        "rank-00000.shard",
+        "rank-00000.json",
+        "rank-00001.shard",
+        "rank-00001.json",
+        "manifest.json",
+    ]
+    assert (secondary.lag.checkpoints, secondary.lag.nbytes, secondary.failures_total) == (0, 0, 0)
+
+
+def test_every_node_copies_its_own_shards(
+    place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    snapshots.commit(checkpoints, 10)
+    first = opened(range(1))
+    assert copied(first) == []
+    manifest = checkpoints.load_manifest(10)
+    assert (first.lag.checkpoints, first.lag.nbytes) == (1, manifest.shards[0].shard_bytes)
+    assert copied(opened(range(1, 2))) == [10]
+    assert place.files.puts.count("step-00000010/rank-00000.shard") == 1
+
+
+def test_copy_that_was_cut_off_goes_on_file_by_file_in_the_next_process(
+    place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    snapshots.commit(checkpoints, 10)
+
+    def store_breaks_after_two_files(_number: int, method: str) -> Exception | None:
+        breaks = method in ("put_file", "pipe_file") and len(place.files.puts) >= 3
+        return PermissionError("quota") if breaks else None
+
+    place.files.fails = store_breaks_after_two_files
+    cut_off = opened()
+    assert copied(cut_off) == []
+    cut_off.close()
+    assert cut_off.failures_total >= 1
+    place.files.fails = lambda _number, _method: None
+    assert copied(opened()) == [10]
+    assert [name.rpartition("/")[2] for name in place.files.puts] == [
+        "rank-00000.shard",
+        "rank-00000.json",
+        "rank-00001.shard",
+        "rank-00001.json",
+        "manifest.json",
+    ]
+
+
+def test_secondary_keeps_its_own_number_and_what_they_build_on(
+    place: Place, opened: Open, snapshots: "Snapshots", tmp_path: Path
+) -> None:
+    primary = CheckpointDirectory(tmp_path / "checkpoints", kept=9)
+    secondary = opened(kept=1)
+    for step, base in ((10, None), (20, 10), (30, 10)):
+        for rank in range(2):
+            slot = snapshots.slot(rank, step)
+            write_shard(slot, primary.step_directory(step), run=RUN, world_size=2, base_step=base)
+        assert primary.commit_if_complete(step, 2, RUN) is not None
+        assert copied(secondary) == [10, step] if base else [10]
+    assert primary.committed() == [10, 20, 30]
+
+
+def test_mark_goes_along_and_goes_when_it_is_released(
+    place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    snapshots.commit(checkpoints, 10)
+    checkpoints.keep(10, "loss spike")
+    secondary = opened()
+    for step in (20, 30, 40):
+        snapshots.commit(checkpoints, step)
+    assert copied(secondary) == [10, 30, 40]
+    assert "step-00000010/kept.json" in place.names()
+    (checkpoints.step_directory(10) / "kept.json").unlink()
+    assert copied(secondary) == [10, 30, 40]
+    assert "step-00000010/kept.json" not in place.names()
+    snapshots.commit(checkpoints, 50)
+    assert copied(secondary) == [40, 50]
+
+
+async def test_emptied_primary_is_restored_from_the_secondary(
+    opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+) -> None:
+    snapshots.commit(checkpoints, 10)
+    assert copied(opened()) == [10]
+    shutil.rmtree(checkpoints.path)
+    writer = writer_of(tmp_path, checkpoints, opened(start=False))
+    try:
+        assert writer.committed == [10]
+        point = await writer.starting_point(10, range(2), world_size=2, generation=3)
+        for rank, path in point.slots.items():
+            with Slot(path) as slot:
+                assert (slot.header.rank, slot.header.step) == (rank, 10)
+        assert sorted(point.slots) == [0, 1]
+        assert checkpoints.committed() == [10]
+    finally:
+        writer.close()
+
+
+async def test_damaged_primary_is_mended_from_the_secondary(
+    opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+) -> None:
+    snapshots.commit(checkpoints, 10)
+    secondary = opened()
+    assert copied(secondary) == [10]
+    shard_path(checkpoints.step_directory(10), 1).write_bytes(b"damaged")
+    writer = writer_of(tmp_path, checkpoints, secondary)
+    try:
+        point = await writer.starting_point(10, range(2), world_size=2, generation=3)
+        assert sorted(point.slots) == [0, 1]
+        checkpoints.verify(10)
+    finally:
+        writer.close()
+
+
+async def test_checkpoint_damaged_in_both_places_is_named(
+    place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+) -> None:
+    snapshots.commit(checkpoints, 10)
+    secondary = opened()
+    assert copied(secondary) == [10]
+    shard_path(checkpoints.step_directory(10), 1).write_bytes(b"damaged")
+    secondary.remote.store.remove(["step-00000010/rank-00001.shard"])
+    writer = writer_of(tmp_path, checkpoints, secondary)
+    try:
+        with pytest.raises(CheckpointUnreadable, match=r"rank-00001\.shard"):
+            await writer.starting_point(10, range(2), world_size=2, generation=3)
+    finally:
+        writer.close()
+
+
+def test_newer_copies_are_not_offered_beside_the_primary(opened: Open) -> None:
+    secondary = opened(start=False)
+    secondary._steps = [10, 20, 60]
+    assert secondary.restorable([20, 40]) == [10, 20, 40]
+
+
+def test_run_does_not_start_from_the_seed_because_the_secondary_is_away(
+    place: Place, opened: Open, checkpoints: CheckpointDirectory, tmp_path: Path
+) -> None:
+    place.files.fails = lambda _number, _method: PermissionError("no")
+    with pytest.raises(CheckpointError, match=r"--checkpoints-secondary memory://.*: access denied"):
+        writer_of(tmp_path, checkpoints, opened(start=False))
+
+
+async def test_store_that_is_away_does_not_make_a_checkpoint_unreadable(
+    place: Place, snapshots: "Snapshots", tmp_path: Path
+) -> None:
+    primary = StagedCheckpoints(place.open(), tmp_path / "staging", 2)
+    for rank in range(2):
+        write_shard(snapshots.slot(rank, 10), primary.step_directory(10), run=RUN, world_size=2)
+        primary.publish(10, rank)
+    primary.commit_if_complete(10, 2, RUN)
+    (tmp_path / "shm").mkdir()
+    memory = SnapshotMemory(tmp_path / "shm", tmp_path / "slots", RUN, "node0")
+    writer = CheckpointWriter(memory, primary, RUN, lambda _event: None)
+    place.files.fails = lambda _number, _method: PermissionError("no")
+    try:
+        with pytest.raises(AgentError, match="access denied"):
+            await writer.starting_point(10, range(2), world_size=2, generation=3)
+    finally:
+        writer.close()
