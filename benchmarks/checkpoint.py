@@ -8,10 +8,11 @@ round so that what else runs on the machine falls on all alike, and as the media
   for when a snapshot is taken through the hooks, or when ``async_save`` or ``torch.save`` returns. A training step lies
   between any two of these, so that nothing is in place or in a cache already.
 * slowdown: a checkpoint is begun and training goes on until it is durable; the time beyond what so many steps take
-  without one, measured just before and just after. Holdfast's is written by an agent's workers in processes of their
-  own. ``async_save`` does not flush what it has written, Holdfast does and reads it back.
-* load: a rank restores from a slot into a new model and optimizer, as after a restart, beside the memory copy; a worker
-  verifies and unpacks a shard, beside reading that file. Both from a cold page cache.
+  without one, measured just before and just after, once for each of ``--threads``. Holdfast's is written by an agent's
+  workers in processes of their own. ``async_save`` does not flush what it has written, Holdfast does and reads it back.
+* load: a rank restores from a slot into a new model and optimizer, as after a restart, beside plain copies into memory
+  that is as new; a worker verifies and unpacks a shard into a slot, beside reading that file into the same slot. Both
+  from a cold page cache.
 * extra memory: all slots, and the most that the workers had to themselves, beside two copies of the state.
 * ratio: raw over stored bytes; ``delta`` cases code the difference to the state ``--apart`` steps before.
 
@@ -35,7 +36,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import checkpoint_codecs
-from benchmarks.checkpoint_loading import DiskLoads, memory_load_s
+from benchmarks.checkpoint_loading import DiskLoads, memory_copy_s, memory_load_s
 from benchmarks.checkpoint_training import Training
 from benchmarks.checkpoint_writers import AsyncSave, Holdfast, TorchSave, Writer
 from holdfast_trainer import config
@@ -56,10 +57,15 @@ def main() -> int:
     parser.add_argument("--apart", type=int, help="steps between the states of the delta cases (default 50, quick 5)")
     parser.add_argument("--rounds", type=int, help="rounds (default 7, quick 2)")
     parser.add_argument("--folder", type=Path, help="where the files go; default: a temporary folder")
-    parser.add_argument("--threads", type=int, help="cores that train (default all); fewer leave some to the writers")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        nargs="+",
+        default=[torch.get_num_threads(), 1],
+        help="cores that train, for each slowdown (default: all, then one); fewer leave some to the writers",
+    )
     arguments = parser.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(arguments.threads[0])
     quick: bool = arguments.quick
     steps = arguments.steps or (30 if quick else 500)
     apart = arguments.apart or (5 if quick else 50)
@@ -67,7 +73,9 @@ def main() -> int:
     new_training = maker(_SMALL if quick else _LARGE, steps=steps)
     training = new_training()
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=arguments.folder) as folder:
-        found = measure(training, new_training, Path(folder), steps=steps, apart=apart, rounds=rounds)
+        found = measure(
+            training, new_training, Path(folder), steps=steps, apart=apart, rounds=rounds, threads=arguments.threads
+        )
     show(found)
     if arguments.json:
         print(json.dumps(found))
@@ -81,7 +89,14 @@ def maker(flags: list[str], *, steps: int) -> Callable[[], Training]:
 
 
 def measure(
-    training: Training, new_training: Callable[[], Training], folder: Path, *, steps: int, apart: int, rounds: int
+    training: Training,
+    new_training: Callable[[], Training],
+    folder: Path,
+    *,
+    steps: int,
+    apart: int,
+    rounds: int,
+    threads: list[int],
 ) -> dict[str, Any]:
     for _ in range(steps - apart):
         training.step()
@@ -101,9 +116,13 @@ def measure(
             "torch_save": TorchSave(folder, training.state),
         }
         found |= stalls(training, writers, ours, rounds=rounds)
-        found |= slowdowns(training, writers, rounds=rounds)
-        found |= memory(ours)
-        found |= loads(new_training, ours, folder, found["stalls_s"]["memcpy"], rounds=rounds)
+        found["slowdowns"] = {}
+        for number in threads:
+            torch.set_num_threads(number)
+            found["slowdowns"][number] = slowdowns(training, writers, rounds=rounds)
+        torch.set_num_threads(threads[0])
+        found |= writing(ours, state_bytes)
+        found |= loads(training.tensors(), new_training, ours, rounds=rounds)
     return headline(found) | found | compression(codecs)
 
 
@@ -132,7 +151,7 @@ def stalls(training: Training, writers: dict[str, Writer], ours: Holdfast, *, ro
 
 
 def slowdowns(training: Training, writers: dict[str, Writer], *, rounds: int) -> dict[str, Any]:
-    """Measure what a checkpoint costs the training loop until it is durable."""
+    """Measure what a checkpoint costs the training loop until it is durable, with the threads that it has now."""
     extra: Samples = {}
     until_durable: Samples = {}
     for _ in range(rounds):
@@ -140,7 +159,13 @@ def slowdowns(training: Training, writers: dict[str, Writer], *, rounds: int) ->
             extra_s, durable_s = slowdown(training, writer)
             extra.setdefault(name, []).append(extra_s)
             until_durable.setdefault(name, []).append(durable_s)
-    return {"slowdowns_s": medians(extra), "durable_s": medians(until_durable)}
+    return {"slowdowns_s": medians(extra), "durable_s": medians(until_durable)} | slowdown_headline(medians(extra))
+
+
+def slowdown_headline(slowdowns_s: dict[str, float]) -> dict[str, Any]:
+    """Return ours and the better of the two of async_save."""
+    peer = min(_DCP, key=slowdowns_s.__getitem__)
+    return {"slowdown_s": slowdowns_s["holdfast"], "dcp_slowdown_s": slowdowns_s[peer], "dcp_stager": peer}
 
 
 def slowdown(training: Training, writer: Writer, *, around: int = 5) -> tuple[float, float]:
@@ -158,10 +183,12 @@ def slowdown(training: Training, writer: Writer, *, around: int = 5) -> tuple[fl
     return duration_s - steps * statistics.median(plain_s), duration_s
 
 
-def memory(ours: Holdfast) -> dict[str, Any]:
-    """Measure what a checkpoint needs beside the state itself."""
+def writing(ours: Holdfast, state_bytes: int) -> dict[str, Any]:
+    """Measure what a checkpoint needs beside the state itself, and what the workers compute for it."""
+    before_s = ours.worker_cpu_s()
     slots_bytes, workers_bytes = len(ours.agent.slots) * ours.slot_bytes, ours.peak_worker_bytes()
     return {
+        "writer_cpu_s_per_gb": (ours.worker_cpu_s() - before_s) / (state_bytes / 1e9),
         "slots_bytes": slots_bytes,
         "workers_bytes": workers_bytes,
         "extra_memory_ratio": (slots_bytes + workers_bytes) / (2 * ours.slot_bytes),
@@ -169,22 +196,23 @@ def memory(ours: Holdfast) -> dict[str, Any]:
 
 
 def loads(
-    new_training: Callable[[], Training], ours: Holdfast, folder: Path, memcpy_s: float, *, rounds: int
+    tensors: list[torch.Tensor], new_training: Callable[[], Training], ours: Holdfast, *, rounds: int
 ) -> dict[str, Any]:
     """Measure loading from memory and from the disk."""
     taken = ours.snapshot()
     assert taken is not None
     slot = ours.agent.slots[taken.slot]
-    samples: Samples = {"memory": [], "disk": [], "read": []}
-    with DiskLoads(ours.directory, folder / "restored") as disk:
+    samples: Samples = {"copy": [], "memory": [], "disk": [], "read": []}
+    with DiskLoads(ours.directory, slot.with_name("restored")) as disk:
         for _ in range(rounds):
+            samples["copy"].append(memory_copy_s(tensors, new_training().tensors()))
             samples["memory"].append(memory_load_s(slot, new_training().state))
             samples["disk"].append(disk.load_s())
             samples["read"].append(disk.read_s())
     found = medians(samples)
     return {
         "loads_s": found,
-        "load_memory_ratio": memcpy_s / found["memory"],
+        "load_memory_ratio": found["copy"] / found["memory"],
         "load_disk_ratio": found["read"] / found["disk"],
     }
 
@@ -202,18 +230,19 @@ def compression(codecs: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def headline(found: dict[str, Any]) -> dict[str, Any]:
     """Return ours and the better of the two of async_save."""
-    stalls_s, slowdowns_s = found["stalls_s"], found["slowdowns_s"]
-    stall_peer, slowdown_peer = min(_DCP, key=stalls_s.__getitem__), min(_DCP, key=slowdowns_s.__getitem__)
+    stalls_s = found["stalls_s"]
+    stall_peer = min(_DCP, key=stalls_s.__getitem__)
+    slowdown_of_all = next(iter(found["slowdowns"].values()))
     return {
         "memcpy_s": stalls_s["memcpy"],
         "stall_s": stalls_s["holdfast"],
         "stall_ratio": stalls_s["holdfast"] / stalls_s["memcpy"],
-        "slowdown_s": slowdowns_s["holdfast"],
+        "slowdown_s": slowdown_of_all["slowdown_s"],
         "dcp": {
             "stall_s": stalls_s[stall_peer],
             "stall_stager": stall_peer,
-            "slowdown_s": slowdowns_s[slowdown_peer],
-            "slowdown_stager": slowdown_peer,
+            "slowdown_s": slowdown_of_all["dcp_slowdown_s"],
+            "slowdown_stager": slowdown_of_all["dcp_stager"],
         },
     }
 
@@ -235,9 +264,10 @@ def show(found: dict[str, Any]) -> None:
         table.add_column(heading, justify="left" if not heading else "right")
     table.add_row("stall / memory copy", f"{found['stall_ratio']:.2f}", "<= 1.2", f"{dcp['stall_s'] / memcpy_s:.2f}")
     table.add_row("stall (s)", f"{found['stall_s']:.3f}", "", f"{dcp['stall_s']:.3f} {dcp['stall_stager']}")
-    slowdown_limit = f"<= {dcp['slowdown_s'] / 3:.2f}"
-    peer = f"{dcp['slowdown_s']:.2f} {dcp['slowdown_stager']}"
-    table.add_row("slowdown (s)", f"{found['slowdown_s']:.2f}", slowdown_limit, peer)
+    for threads, slowed in found["slowdowns"].items():
+        limit, peer = f"<= {slowed['dcp_slowdown_s'] / 3:.2f}", f"{slowed['dcp_slowdown_s']:.2f} {slowed['dcp_stager']}"
+        table.add_row(f"slowdown, {threads} threads train (s)", f"{slowed['slowdown_s']:.2f}", limit, peer)
+    table.add_row("CPU time of the writers (s/GB)", f"{found['writer_cpu_s_per_gb']:.2f}", "", "")
     table.add_row("load from memory / memory copy", f"{found['load_memory_ratio']:.2f}", ">= 0.8", "")
     table.add_row("load from disk / reading", f"{found['load_disk_ratio']:.2f}", ">= 0.8", "")
     table.add_row("extra memory / two copies", f"{found['extra_memory_ratio']:.2f}", "<= 1.1", "")

@@ -87,6 +87,11 @@ class Holdfast:
         """See Writer."""
         self.directory = self.agent.finish()
 
+    def worker_cpu_s(self) -> float:
+        """CPU time, user and system, that the agent's workers have taken so far."""
+        times = [worker.cpu_times() for worker in psutil.Process(self.agent.pid).children()]
+        return sum(one.user + one.system for one in times)
+
     def peak_worker_bytes(self) -> int:
         """Write a checkpoint; return the most memory that the agent's workers had to themselves meanwhile."""
         workers = psutil.Process(self.agent.pid).children()

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from holdfast_agent.rank import Rank
+from holdfast_agent.rank import DYING_PATIENCE_S, Rank
 from holdfast_proto import black_box
 from holdfast_proto.black_box import BlackBoxWriter, NamedCall
 from holdfast_proto.v1 import session_pb2 as session
@@ -34,6 +34,16 @@ def test_phases_and_memory_are_told_as_reported() -> None:
     told = rank.state([])
     assert dict(told.phase_s) == {PHASE_DATA: 0.75, PHASE_OPTIMIZER: 1.0}
     assert told.memory == memory
+
+
+def test_a_rank_that_has_told_of_its_exception_does_not_stall_while_it_ends_but_not_for_ever() -> None:
+    rank = make_rank()
+    rank.pass_time(0.5)
+    rank.apply(session.Report(last_words="ValueError: bad sample"))
+    rank.pass_time(DYING_PATIENCE_S)
+    assert rank.state([]).stalled_s == 0.0
+    rank.pass_time(1.0)
+    assert rank.state([]).stalled_s == 1.0
 
 
 def test_pending_calls_are_told_until_a_report_is_without_them() -> None:

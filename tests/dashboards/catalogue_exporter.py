@@ -21,6 +21,7 @@ from dashboards.metric import Metric as CatalogueMetric
 RUN = "demo"
 
 _OPEN_LABEL_VALUES = {
+    "kind": ("kill", "slow"),
     "run": (RUN,),
     "rank": ("0", "1"),
     "local_rank": ("0",),

@@ -119,7 +119,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
 
 
 def test_snapshot_is_complete_and_told_only_after_the_copies(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:
-    run = Run(bench, make_slots(), gpu)
+    run = Run(bench, make_slots(3), gpu)
     assert run.rank.end(0) is None
     assert run.states() == [SlotState.WRITING, SlotState.EMPTY, SlotState.EMPTY]
     assert run.late == []
@@ -133,7 +133,7 @@ def test_snapshot_is_complete_and_told_only_after_the_copies(bench: Any, make_sl
 def test_optimizer_waits_once_for_its_copies_and_anything_else_at_once(
     bench: Any, make_slots: MakeSlots, gpu: Stream
 ) -> None:
-    run = Run(bench, make_slots(), gpu)
+    run = Run(bench, make_slots(3), gpu)
     run.rank.end(0)
     assert gpu.calls == [("copy", OTHERS), ("hold back", OTHERS), ("copy", UPDATED)]
     gpu.calls.clear()
@@ -145,7 +145,7 @@ def test_optimizer_waits_once_for_its_copies_and_anything_else_at_once(
 
 
 def test_next_snapshot_waits_for_the_one_before(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:
-    run = Run(bench, make_slots(), gpu, checkpoint_every=1)
+    run = Run(bench, make_slots(3), gpu, checkpoint_every=1)
     run.rank.end(0)
     device = threading.Timer(0.05, gpu.reach)
     device.start()
@@ -158,7 +158,7 @@ def test_next_snapshot_waits_for_the_one_before(bench: Any, make_slots: MakeSlot
 
 
 def test_last_snapshot_is_complete_when_the_loop_ends(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:
-    run = Run(bench, make_slots(), gpu)
+    run = Run(bench, make_slots(3), gpu)
     gpu.reach()
     run.rank.end(0, last=True)
     assert [taken.persist for taken in run.late] == [True]
@@ -168,7 +168,7 @@ def test_last_snapshot_is_complete_when_the_loop_ends(bench: Any, make_slots: Ma
 def test_failed_copies_leave_no_snapshot_and_are_counted(
     bench: Any, make_slots: MakeSlots, gpu: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = Run(bench, make_slots(), gpu)
+    run = Run(bench, make_slots(3), gpu)
     gpu.error = RuntimeError("device lost")
     gpu.reach()
     run.rank.end(0)
@@ -181,6 +181,6 @@ def test_failed_copies_leave_no_snapshot_and_are_counted(
 
 def test_without_a_listener_the_copies_are_waited_for(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:
     rank = bench({"model": torch.nn.Linear(2, 2)}, snapshot_every=1)
-    rank.grant(make_slots())
+    rank.grant(make_slots(3))
     assert rank.end(0).step == 0
     assert gpu.calls == []

@@ -161,7 +161,7 @@ def test_hooks_import_neither_torch_nor_the_parts_that_other_components_need(fol
     )
     code = """
         import sys
-        for name in ("torch", "numpy", "redis", "prometheus_client", "zstandard", "psutil"):
+        for name in ("torch", "numpy", "redis", "prometheus_client", "xxhash", "zstandard", "psutil"):
             sys.modules[name] = None  # importing it raises
         import holdfast_hooks
         from holdfast_hooks.slot_desk import Grant

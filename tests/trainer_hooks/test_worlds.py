@@ -60,6 +60,15 @@ def test_hung_ranks_show_what_they_wait_for(agent: Any, folder: Path) -> None:
         assert [call.seq for call in box.calls] == [1, 2]
         assert (3, 3) in [(group.enqueued, group.completed) for group in box.groups]
 
+        named = agent.wait_until(lambda: [report for report in agent.of("report") if report.pending])[0]
+        assert named.progress.channels[0].direction == DIRECTION_SEND
+        (call,) = named.pending
+        assert (call.group, call.seq, call.op) == ("0", 4, "gloo:all_reduce")
+        assert (call.sizes, call.dtypes) == ("[[1]]", "['Float']")
+        in_box = black_box.NamedCall(call.group, call.seq, call.op, call.sizes, call.dtypes)
+        assert black_box.read(folder / "black-box-0").pending == (in_box,)
+        assert black_box.read(folder / "black-box-1").pending == ()
+
         agent.command(RankCommand(id=1, capture_evidence=CaptureEvidence(directory=str(folder / "evidence"))))
         acks = agent.wait_until(lambda: len(agent.of("ack")) == 2 and agent.of("ack"))
         assert all(ack.accepted for ack in acks)
@@ -73,6 +82,27 @@ def test_hung_ranks_show_what_they_wait_for(agent: Any, folder: Path) -> None:
         agent.wait_until(lambda: report_of(("0", 0, DIRECTION_RECV, 2, 2), (4, 4)))
         (folder / "end").touch()
         assert process.wait(60) == 0
+
+
+def test_a_flipped_bit_shows_in_what_replicas_report_and_the_end_of_a_rank_in_its_newest_call(
+    agent: Any, folder: Path
+) -> None:
+    with world("corrupt", folder) as process:
+        process.wait(60)
+    told = [[(replica.part, replica.hash) for replica in record.replicas] for record in agent.steps]
+    steps = {
+        step: [one for one, record in zip(told, agent.steps, strict=True) if record.step == step] for step in (0, 2)
+    }
+    (first, alike), (second, other) = steps[0], steps[2]
+    assert first == alike
+    assert [part for part, _ in first] == ["model/bias@0..model/weight@0"]
+    assert [part for part, _ in second] == [part for part, _ in other]
+    assert second != other
+
+    (last,) = [report for report in agent.of("report") if report.last_words]
+    assert "bad sample" in last.last_words
+    assert [call.op for call in last.pending] == ["gloo:all_reduce"]
+    assert [call.seq for call in black_box.read(folder / "black-box-1").pending] == [last.pending[0].seq]
 
 
 def test_sharded_training_is_restored_bit_by_bit(folder: Path) -> None:

@@ -7,9 +7,9 @@ Item = TypeVar("Item")
 
 
 class Backlog(Generic[Item]):
-    """A bounded queue from the training thread to the reporter. When it is full the oldest item goes.
+    """A bounded queue from one thread, as a rule the training thread, to the reporter. When full the oldest item goes.
 
-    Without a lock: every step on the deque is atomic, and only the training thread counts.
+    Without a lock: every step on the deque is atomic, and only the thread that appends counts.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -21,7 +21,7 @@ class Backlog(Generic[Item]):
         return len(self._items)
 
     def append(self, item: Item) -> None:
-        """Add an item (training thread)."""
+        """Add an item (the one thread that does so)."""
         if len(self._items) >= self._capacity:
             self._drop_oldest()
         self._items.append(item)

@@ -34,7 +34,8 @@ class Sources:
     device: Device
     modules: NewModules
     steps: Backlog[StepSample]
-    snapshots: Backlog[SnapshotTaken]
+    snapshots: tuple[Backlog[SnapshotTaken], ...]
+    """One from each thread that completes some."""
     snapshots_skipped_total: int = 0
     """Counted by the training thread."""
     last_words: str | None = field(default=None)
@@ -70,7 +71,7 @@ class Collector:
             steps=steps,
             snapshots=self._take_snapshots(),
             memory=self._memory(),
-            dropped_total=sources.steps.dropped_total + sources.snapshots.dropped_total,
+            dropped_total=sources.steps.dropped_total + sum(backlog.dropped_total for backlog in sources.snapshots),
             snapshots_skipped_total=sources.snapshots_skipped_total,
             reporter_cpu_s=time.thread_time(),
             modules=sources.modules.after(self._completed_steps),
@@ -133,8 +134,9 @@ class Collector:
 
     def _take_snapshots(self) -> list[SnapshotTaken]:
         taken = []
-        while (snapshot := self._sources.snapshots.pop()) is not None:
-            taken.append(snapshot)
+        for backlog in self._sources.snapshots:
+            while (snapshot := backlog.pop()) is not None:
+                taken.append(snapshot)
         return taken
 
     def _memory(self) -> MemoryStatus | None:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _SUMS_PER_STEP = 4096
 
 _POINTS = 4
-"""Watched in a chain at most. A hook in autograd costs tens of microseconds, whatever it does: of a long chain, parts of
-several modules are watched."""
+"""Watched in a chain at most. A hook in autograd costs tens of microseconds, whatever it does: of a long chain, parts
+of several modules are watched."""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class Sidecar:
         self._timeline = timeline
         self._steps: Backlog[StepSample] = Backlog(BACKLOG_STEPS)
         self._taken: Backlog[SnapshotTaken] = Backlog(BACKLOG_SNAPSHOTS)
+        self._landed: Backlog[SnapshotTaken] = Backlog(BACKLOG_SNAPSHOTS)
         self._snapshot_orders = StepOrders(timeline)
         self._stop_orders = StepOrders(timeline)
         self._desk = SlotDesk(once)
@@ -67,6 +68,7 @@ class Sidecar:
                 timeline=timeline,
                 once=once,
                 coordinates=coordinates,
+                late=self._landed.append,  # one thread at a time: a landing begins after the end of the one before
             )
             if state and not context.observed
             else None
@@ -83,7 +85,7 @@ class Sidecar:
             device=device_named(device),
             modules=NewModules(),
             steps=self._steps,
-            snapshots=self._taken,
+            snapshots=(self._taken, self._landed),
         )
         self._reporter = Reporter(
             target=context.agent,

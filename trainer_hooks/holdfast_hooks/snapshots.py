@@ -21,6 +21,9 @@ _GRANT_WAIT_S = 30.0
 _PIN_WAIT_S = 60.0
 _WAIT_STEP_S = 0.01
 _META_GROWTH_BYTES = 1 << 20
+_LATE_SLOTS = 3
+"""While a rank's copies are under way, another may end the next step and begin to overwrite what it holds besides: only
+a third slot leaves both the step before."""
 
 
 class Snapshots:
@@ -30,7 +33,8 @@ class Snapshots:
     finish the checkpoint before.
 
     ``late`` is told, in another thread, of snapshots that are complete only some time after the end of their step:
-    those of tensors on a GPU, whose copies overlap with the next step. Without it they are waited for.
+    those of tensors on a GPU, whose copies overlap with the next step. Without it, and with fewer than _LATE_SLOTS
+    slots, they are waited for.
     """
 
     def __init__(
@@ -46,8 +50,6 @@ class Snapshots:
         late: Callable[[SnapshotTaken], None] | None = None,
     ) -> None:
         self.skipped_total = 0
-        self.unchanged_bytes_total = 0
-        """Bytes that were not copied, as the slot held them already."""
         self.refusal = ""
         """Why no snapshot can be taken for the rest of this run; empty if they can."""
         self._state = state
@@ -123,8 +125,8 @@ class Snapshots:
         if index is None or (grant.on_disk and not persist):
             return None
         taken = SnapshotTaken(step=step, slot=index, persist=persist, bytes=meta.layout.data_bytes + len(meta.encode()))
-        left = self._copy(grant, index, step, image, meta)
-        if left and self._late is not None:
+        left = self._copy(grant, taken, image, meta)
+        if left and self._late is not None and len(grant.slots) >= _LATE_SLOTS:
             self._copy_late(left, taken, started_s, functools.partial(_commit, grant, meta, taken), self._late)
             if last:
                 self._await_landing()
@@ -161,14 +163,14 @@ class Snapshots:
         headers = [slot.header for slot in grant.slots]
         return choose_slot(headers, restored=restored, generation=self._context.generation)
 
-    def _copy(self, grant: Grant, index: int, step: int, image: Image, meta: LaidOutMeta) -> list[DeviceCopy]:
+    def _copy(self, grant: Grant, taken: SnapshotTaken, image: Image, meta: LaidOutMeta) -> list[DeviceCopy]:
         """Begin a snapshot and copy what is in host memory; return what is still to be copied."""
         if self._copier is None or not self._copier.serves(grant, meta.layout):
             self._copier = _Copier(grant, meta.layout)
-        grant.slots[index].begin(generation=self._context.generation, step=step, rank=self._rank)
-        tensors = self._copier.tensors(index)
+        grant.slots[taken.slot].begin(generation=self._context.generation, step=taken.step, rank=self._rank)
+        tensors = self._copier.tensors(taken.slot)
         left = tensors.copy(image.parts)
-        self.unchanged_bytes_total += tensors.unchanged_bytes
+        taken.unchanged_bytes = tensors.unchanged_bytes
         return left
 
     def _copy_late(
@@ -220,10 +222,12 @@ class _Copier:
 
 
 def choose_slot(headers: Sequence[Header], *, restored: Sequence[bool], generation: int) -> int | None:
-    """Return the slot to write next: unpinned, the oldest, and never the newest complete snapshot.
+    """Return the slot to write next: unpinned, the oldest, and not the newest complete snapshot.
 
     The newest is the last one of this generation; before its first, the one that was restored; else the
-    one of the latest step. ``restored`` tells which slot this rank started from.
+    one of the latest step. ``restored`` tells which slot this rank started from. If no other slot is free, the
+    newest is overwritten after all, provided that another complete one is pinned: that is of a checkpoint, which all
+    ranks pin at the same step and hold until it is on the disk.
     """
 
     def age(index: int) -> tuple[bool, bool, bool, int, int]:
@@ -233,9 +237,14 @@ def choose_slot(headers: Sequence[Header], *, restored: Sequence[bool], generati
         return complete, own, restored[index] and not own, header.generation, header.step
 
     by_age = sorted(range(len(headers)), key=age)
-    if headers[by_age[-1]].state is SlotState.COMPLETE:
-        by_age.pop()
-    return next((index for index in by_age if not headers[index].persist), None)
+    *others, newest = by_age
+    if headers[newest].state is not SlotState.COMPLETE or any(_holds_checkpoint(headers[index]) for index in others):
+        others.append(newest)
+    return next((index for index in others if not headers[index].persist), None)
+
+
+def _holds_checkpoint(header: Header) -> bool:
+    return header.persist and header.state is SlotState.COMPLETE
 
 
 def _is_due(step: int, every: int) -> bool:

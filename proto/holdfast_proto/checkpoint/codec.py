@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from holdfast_proto.checkpoint.chunk import decode_chunk, encode_chunk, is_difference
 from holdfast_proto.checkpoint.codec_registry import Payload, PayloadError, Previous
 from holdfast_proto.checkpoint.plane_coder import PlaneEncoder
-from holdfast_proto.checkpoint.planes import layout_of
+from holdfast_proto.checkpoint.planes import Layout, layout_of
 
 CHUNK_BYTES = 2 << 20
 """A multiple of every width; small enough for a chunk and its planes to stay in a core's caches."""
@@ -48,21 +50,31 @@ class ChunkTable:
 
 
 def encode(
-    raw: memoryview, dtype: str, store: Callable[[bytes], None], *, previous: Previous | None = None
+    raw: memoryview,
+    dtype: str,
+    store: Callable[[bytes], None],
+    *,
+    previous: Previous | None = None,
+    check: bool = False,
 ) -> dict[str, Any]:
     """Hand the payload to ``store``, chunk by chunk, and return the descriptor: a ChunkTable as JSON.
 
     ``dtype`` is spelt as in a TensorEntry; of one that is not known, any bytes are coded as they are.
     ``previous`` holds the raw bytes of an earlier state of the same tensor. A chunk is stored as the
-    difference to it where that is likely to be smaller, and then :func:`decode` needs it too.
+    difference to it where that is likely to be smaller, and then :func:`decode` needs it too. With ``check``
+    each chunk is decoded before it is stored: raises PayloadError if it is not what it was.
     """
     layout = layout_of(dtype)
     encoder = PlaneEncoder()
     stored_bytes: list[int] = []
     needs_previous = False
+    decoded = memoryview(bytearray(min(len(raw), CHUNK_BYTES) if check else 0))
     for position in range(0, len(raw), CHUNK_BYTES):
         chunk = slice(position, position + CHUNK_BYTES)
-        stored = encode_chunk(raw[chunk], layout, encoder, None if previous is None else previous[chunk])
+        before = None if previous is None else previous[chunk]
+        stored = encode_chunk(raw[chunk], layout, encoder, before)
+        if check:
+            _check(stored, raw[chunk], layout, decoded, before)
         store(stored)
         stored_bytes.append(len(stored))
         needs_previous |= is_difference(stored)
@@ -103,6 +115,14 @@ def decode(
         yield part
     if payload.read(1):
         raise PayloadError("is longer than it should be")
+
+
+def _check(stored: bytes, raw: memoryview, layout: Layout, scratch: memoryview, previous: memoryview | None) -> None:
+    """Decode a chunk, while it is in the core's caches. Raises PayloadError if that does not give ``raw``."""
+    into = scratch[: len(raw)]
+    decode_chunk(memoryview(stored), layout, into, previous)
+    if not np.array_equal(np.frombuffer(into, np.uint8), np.frombuffer(raw, np.uint8)):
+        raise PayloadError("does not decode to what was encoded")
 
 
 def _read(payload: Payload, size: int) -> memoryview:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 DEFAULT = "byte-planes"
 """What writers use."""
 
-_MODULES = {"byte-planes": "holdfast_proto.checkpoint.codec", "zstd": "holdfast_proto.checkpoint.zstd_codec"}
+_MODULES = {DEFAULT: "holdfast_proto.checkpoint.codec"}
 """Imported on first use: a process that reads no checkpoint needs none of the packages they stand on."""
 
 
@@ -33,12 +33,19 @@ class Codec(Protocol):
     """One way to store a tensor's raw bytes. Modules of _MODULES are codecs."""
 
     def encode(
-        self, raw: memoryview, dtype: str, store: Callable[[bytes], None], *, previous: Previous | None = None
+        self,
+        raw: memoryview,
+        dtype: str,
+        store: Callable[[bytes], None],
+        *,
+        previous: Previous | None = None,
+        check: bool = False,
     ) -> Any:
         """Hand the payload to ``store``, piece by piece, and return its descriptor.
 
         The descriptor is JSON that goes into the index and comes back to :meth:`decode`; None if there is
         nothing to say. ``dtype`` is spelt as in a TensorEntry. ``previous`` is of the same size, and may be used.
+        ``check``: decode every piece before it is stored, and raise PayloadError if it does not give what it was.
         """
 
     def needs_previous(self, descriptor: Any) -> bool:

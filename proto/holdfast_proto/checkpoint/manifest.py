@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors
-from holdfast_proto.checkpoint.sealed_json import SealError, new_digest, seal, unseal
+from holdfast_proto.checkpoint.sealed_json import SealError, new_digest, seal, unseal_format
 from holdfast_proto.checkpoint.shard_index import FORMAT, ShardIndex, load_index
 
 MANIFEST = "manifest.json"
@@ -54,9 +54,7 @@ class Manifest:
     @classmethod
     def decode(cls, data: bytes) -> "Manifest":
         """Invert :meth:`encode`. Raises SealError if a byte differs, ValueError for another format."""
-        body = unseal(data)
-        if body.pop("format", None) != FORMAT:
-            raise ValueError(f"is not of format {FORMAT}")
+        body = unseal_format(data, FORMAT)
         shards = tuple(ManifestShard(**shard) for shard in body["shards"])
         return cls(**{**body, "shards": shards, "bases": tuple(body["bases"])})
 

@@ -1,28 +1,32 @@
 """JSON documents that carry their own digest, so that one flipped byte is noticed.
 
-``{"body": ..., "digest": "<BLAKE2b-128 of the body's text, hexadecimal>"}`` and a newline. There is one way to
+``{"body": ..., "digest": "<XXH3-128 of the body's text, hexadecimal>"}`` and a newline. There is one way to
 write a given body: a reader encodes what it decoded and compares, so that bytes outside the body count too.
 """
 
-import hashlib
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-DIGEST_BYTES = 16
+if TYPE_CHECKING:
+    import xxhash  # when used: hooks that never read a checkpoint's files do without the package
 
 
 class SealError(ValueError):
     """A document is not what its writer wrote."""
 
 
-def new_digest() -> "hashlib.blake2b":
-    """Return a hash object for the digests of checkpoints: BLAKE2b with 128 bits."""
-    return hashlib.blake2b(digest_size=DIGEST_BYTES)
+def new_digest() -> "xxhash.xxh3_128":
+    """Return a hash object for the digests of checkpoints: XXH3 with 128 bits."""
+    import xxhash
+
+    return xxhash.xxh3_128()
 
 
 def digest_of(data: bytes | memoryview) -> str:
     """Return the digest of ``data``, hexadecimal."""
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
+    import xxhash
+
+    return xxhash.xxh3_128_hexdigest(data)
 
 
 def seal(body: Any) -> bytes:
@@ -33,10 +37,28 @@ def seal(body: Any) -> bytes:
 
 def unseal(data: bytes) -> Any:
     """Return the body of a document. Raises SealError if any byte of it differs from what was written."""
-    try:
-        body = json.loads(data)["body"]
-    except (ValueError, LookupError, TypeError) as error:
-        raise SealError("is damaged: not a sealed JSON document") from error
+    body = _body(data)
     if seal(body) != data:
         raise SealError("is damaged: its contents do not match its digest")
     return body
+
+
+def unseal_format(data: bytes, number: int) -> dict[str, Any]:
+    """Return the body of a document that is an object with the number of its ``format``, without that.
+
+    Raises SealError as :func:`unseal` does, and ValueError if the number is another one.
+    """
+    body = _body(data)
+    found = body.get("format", number) if isinstance(body, dict) else number
+    if found != number:  # looked at first: other formats have other digests
+        raise ValueError(f"it has format {found}, not {number}")
+    unsealed: dict[str, Any] = unseal(data)
+    del unsealed["format"]
+    return unsealed
+
+
+def _body(data: bytes) -> Any:
+    try:
+        return json.loads(data)["body"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise SealError("is damaged: not a sealed JSON document") from error

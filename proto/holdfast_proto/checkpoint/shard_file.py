@@ -10,7 +10,7 @@ from holdfast_proto.checkpoint.sealed_json import new_digest
 from holdfast_proto.checkpoint.shard_index import StoredTensor
 
 if TYPE_CHECKING:
-    import hashlib
+    import xxhash
 
 
 class ShardFile:
@@ -76,7 +76,7 @@ class ShardFile:
 class _Range:
     """The next ``left`` bytes of a file, digested as they are read."""
 
-    def __init__(self, file: BinaryIO, left: int, digest: "hashlib.blake2b") -> None:
+    def __init__(self, file: BinaryIO, left: int, digest: "xxhash.xxh3_128") -> None:
         self.left = left
         self._file = file
         self._digest = digest

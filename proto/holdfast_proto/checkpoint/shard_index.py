@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors
-from holdfast_proto.checkpoint.sealed_json import SealError, digest_of, seal, unseal
+from holdfast_proto.checkpoint.sealed_json import SealError, digest_of, seal, unseal_format
 from holdfast_proto.snapshot import TensorEntry
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +90,7 @@ class ShardIndex:
     @classmethod
     def decode(cls, data: bytes) -> "ShardIndex":
         """Invert :meth:`encode`. Raises SealError if a byte differs, ValueError for another format."""
-        body = unseal(data)
-        if body.pop("format", None) != FORMAT:
-            raise ValueError(f"is not of format {FORMAT}")
+        body = unseal_format(data, FORMAT)
         tensors = tuple(
             StoredTensor(**{**tensor, "entry": TensorEntry.from_json(tensor["entry"])}) for tensor in body["tensors"]
         )

@@ -3,12 +3,12 @@
 import contextlib
 
 from holdfast_proto.checkpoint.base_shard import BaseShard
-from holdfast_proto.checkpoint.codec_registry import DEFAULT, codec_named
+from holdfast_proto.checkpoint.codec_registry import DEFAULT, PayloadError, codec_named
+from holdfast_proto.checkpoint.direct_read import disk_digest
 from holdfast_proto.checkpoint.durable import NewFile
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.checkpoint.sealed_json import digest_of, new_digest
 from holdfast_proto.checkpoint.shard_index import Base, ShardIndex, StoredTensor
-from holdfast_proto.checkpoint.shard_reader import verify_shard
 from holdfast_proto.snapshot import TensorEntry
 
 
@@ -34,7 +34,8 @@ class ShardWriter:
     def store(self, entry: TensorEntry, raw: memoryview) -> StoredTensor:
         """Append a tensor's bytes and return where they are.
 
-        Raises OSError, or CheckpointUnreadable if the earlier state does not read back.
+        What is stored was decoded and compared before. Raises OSError, CheckpointUnreadable if the earlier state
+        does not read back, and CheckpointError if the stored bytes do not give the tensor again.
         """
         start = self.stored_bytes
         codec = codec_named(DEFAULT)
@@ -42,7 +43,13 @@ class ShardWriter:
             previous = None
             if self._earlier is not None and self._earlier.holds(entry):
                 previous = opened.enter_context(self._earlier.earlier(entry))
-            descriptor = codec.encode(raw, entry.dtype, self._append, previous=previous)
+            try:
+                descriptor = codec.encode(raw, entry.dtype, self._append, previous=previous, check=True)
+            except PayloadError as error:
+                raise CheckpointError(
+                    f"tensor {entry.name} {error}: the processor or the memory of this node is damaged, or somebody"
+                    " writes to the snapshot: take the node out of service"
+                ) from error
         if self._earlier is not None and codec.needs_previous(descriptor):
             self.base = self._earlier.base
         return StoredTensor(
@@ -61,12 +68,15 @@ class ShardWriter:
 
 
 def read_back(file: NewFile, index: ShardIndex) -> None:
-    """Compare a flushed shard with its index. Raises CheckpointError if the disk does not return what was written."""
+    """Read a flushed shard. Raises CheckpointError if the disk does not return what was written."""
+    what = f"{file.path} does not match its digest"
     try:
-        verify_shard(file.path, index)
+        is_right = disk_digest(file.path) == (index.shard_bytes, index.shard_digest)
     except CheckpointUnreadable as error:
+        is_right, what = False, str(error)
+    if not is_right:
         raise CheckpointError(
-            f"the checkpoint did not read back as it was written ({error}): "
+            f"the checkpoint did not read back as it was written ({what}): "
             "check the disk or set --checkpoints to another one"
-        ) from error
+        )
     file.forget()

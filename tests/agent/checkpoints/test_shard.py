@@ -1,3 +1,4 @@
+import errno
 import multiprocessing
 import os
 import random
@@ -6,16 +7,20 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.shard import read_shard, write_shard
-from holdfast_proto.checkpoint import shard_writer
-from holdfast_proto.checkpoint.durable import NewFile
+from holdfast_proto.checkpoint import codec, direct_read, shard_writer
+from holdfast_proto.checkpoint.chunk import encode_chunk
+from holdfast_proto.checkpoint.direct_read import disk_digest
+from holdfast_proto.checkpoint.durable import NewFile, write_file
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.checkpoint.manifest import MANIFEST
+from holdfast_proto.checkpoint.sealed_json import digest_of
 from holdfast_proto.checkpoint.shard_index import index_path, load_index, shard_path, slot_bytes_needed
 from holdfast_proto.snapshot import Slot, SlotState, SnapshotError
 
@@ -170,14 +175,59 @@ def test_slot_that_changes_meanwhile_is_not_written(
 ) -> None:
     path = snapshots.slot(0, 5)
 
-    def begin_again(*_: object) -> None:
+    def begin_again(file: Path) -> tuple[int, str]:
         with Slot(path) as slot:
             slot.begin(generation=1, step=6, rank=0)
+        return disk_digest(file)
 
-    monkeypatch.setattr(shard_writer, "verify_shard", begin_again)
+    monkeypatch.setattr(shard_writer, "disk_digest", begin_again)
     with pytest.raises(CheckpointError, match="changed while its checkpoint was written"):
         write_shard(path, tmp_path / "step", run="run", world_size=1)
     assert list((tmp_path / "step").iterdir()) == []
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 4096, MIB, MIB + 4097])
+def test_file_is_read_from_the_disk_whatever_its_size(nbytes: int, tmp_path: Path) -> None:
+    content = random.Random(nbytes).randbytes(nbytes)
+    write_file(tmp_path / "file", content)
+    assert disk_digest(tmp_path / "file") == (nbytes, digest_of(content))
+
+
+def test_file_system_without_direct_reads_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, flags: int) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return os.open(path, flags)
+
+    write_file(tmp_path / "file", b"content")
+    with monkeypatch.context() as patched:
+        patched.setattr(direct_read, "os", SimpleNamespace(**vars(os) | {"open": refuse}))
+        assert disk_digest(tmp_path / "file") == (7, digest_of(b"content"))
+
+
+def test_tensor_that_does_not_decode_again_is_not_written(
+    snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode_badly(*arguments: Any) -> bytes:
+        stored = bytearray(encode_chunk(*arguments))
+        stored[-1] ^= 1
+        return bytes(stored)
+
+    monkeypatch.setattr(codec, "encode_chunk", encode_badly)
+    with pytest.raises(CheckpointError, match=r"tensor model\.weight does not decode to what was encoded"):
+        write_shard(snapshots.slot(0, 5), tmp_path / "step", run="run", world_size=1)
+    assert list((tmp_path / "step").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["rank-00000.json", MANIFEST])
+def test_file_of_another_format_is_refused_by_its_number(
+    name: str, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    snapshots.commit(checkpoints, 1, world_size=1)
+    path = checkpoints.step_directory(1) / name
+    path.write_bytes(path.read_bytes().replace(b'"format":3', b'"format":2'))
+    with pytest.raises(CheckpointUnreadable, match=rf"{name} is not .* of this version: it has format 2, not 3"):
+        read_shard(path.parent, 0, snapshots.empty(), generation=1)
 
 
 def test_disk_that_returns_other_bytes_is_noticed(

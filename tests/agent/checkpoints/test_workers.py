@@ -19,7 +19,7 @@ import pytest
 from holdfast_agent import checkpoint_workers
 from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.checkpoint_workers import CheckpointWorkers
-from holdfast_agent.priority import cpu_times_s, lower_priority
+from holdfast_agent.priority import cpu_times_s, lower_priority, raise_priority
 from holdfast_agent.processes import process_state
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.checkpoint.shard_index import load_index
@@ -146,7 +146,9 @@ async def test_workers_use_idle_time(
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
-async def test_worker_that_gets_no_core_is_replaced_by_one_that_does(
+@pytest.mark.parametrize("is_allowed", [True, False])
+async def test_worker_that_gets_no_core_goes_on_or_is_replaced_at_low_priority(
+    is_allowed: bool,
     workers: CheckpointWorkers,
     snapshots: "Snapshots",
     checkpoints: CheckpointDirectory,
@@ -157,9 +159,18 @@ async def test_worker_that_gets_no_core_is_replaced_by_one_that_does(
     os.kill(starved, signal.SIGSTOP)
     waited_s = itertools.count(0, 20)
     monkeypatch.setattr(checkpoint_workers, "cpu_times_s", lambda _: (0.1, next(waited_s)))
+
+    def raise_and_wake(pid: int) -> bool:
+        is_raised = is_allowed and raise_priority(pid)
+        os.kill(pid, signal.SIGCONT)
+        return is_raised
+
+    if is_allowed and os.geteuid() != 0:
+        pytest.skip("only root may be sure to raise a priority")
+    monkeypatch.setattr(checkpoint_workers, "raise_priority", raise_and_wake)
     await write(workers, snapshots.slot(0, 20), checkpoints.step_directory(20))
     (pid,) = workers.pids
-    assert pid != starved
+    assert (pid == starved) == is_allowed
     assert os.sched_getscheduler(pid) == os.SCHED_OTHER
     assert os.getpriority(os.PRIO_PROCESS, pid) == max(10, os.getpriority(os.PRIO_PROCESS, 0))
     assert checkpoints.commit_if_complete(20, 1, RUN) is not None

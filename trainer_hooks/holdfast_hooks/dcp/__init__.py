@@ -9,7 +9,7 @@
     dcp.load(state, storage_reader=CheckpointReader("checkpoints/step-00000040"))
     model.load_state_dict(state["model"])
 
-Works on one process without a process group too. Imports torch and, when used, zstandard.
+Works on one process without a process group too. Imports torch and, when used, xxhash and zstandard.
 """
 
 from holdfast_hooks.dcp.reader import CheckpointReader
