@@ -21,6 +21,7 @@ STEPS = 40
 RANKS = 4
 CHECKPOINT_EVERY = 10
 PATIENCE_S = 120.0
+UNDISTURBED = "undisturbed"
 
 CONFIG = f"""
 [model]
@@ -88,7 +89,7 @@ class Runs:
         with LocalRun(self.options(name, **changes)) as local:  # type: ignore[arg-type]
             runtime = local.paths.runtime
             yield local
-        assert not self.processes()
+        assert not self.processes(name)
         assert not runtime.exists()
         assert not [path for path in Path("/dev/shm").iterdir() if f"-{name}@" in path.name]
 
@@ -100,13 +101,14 @@ class Runs:
         """Nothing more will be done to a run."""
         self.hurry_file(name).touch()
 
-    def processes(self) -> list[str]:
-        """Command lines of the processes of these runs that live."""
+    def processes(self, name: str | None = None) -> list[str]:
+        """Command lines of the processes that live, of one of these runs or of all."""
+        mark = str(self.hurry_file(name)) if name else self.mark
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with contextlib.suppress(OSError):
-                    if self.mark.encode() in (entry / "environ").read_bytes():
+                    if mark.encode() in (entry / "environ").read_bytes():
                         found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
         return found
 
@@ -128,12 +130,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.fixture(scope="session")
 def undisturbed(runs: Runs) -> Path:
-    """The final checkpoint of a run that nothing happens to."""
-    with runs.run("undisturbed", hurry=True) as local:
+    """The final checkpoint of a run that nothing happens to; all the others are beside it."""
+    with runs.run(UNDISTURBED, hurry=True, checkpoints_kept=STEPS) as local:
         status = local.wait(timeout_s=PATIENCE_S)
         assert status.phase == RUN_PHASE_FINISHED, status.outcome
         assert not status.incidents
-    return runs.final_checkpoint("undisturbed")
+    return runs.final_checkpoint(UNDISTURBED)
 
 
 def until(local: LocalRun | ControlClient, condition: Callable[[RunStatus], bool]) -> RunStatus:
@@ -158,5 +160,5 @@ def finish(local: LocalRun, undisturbed: Path, runs: Runs, name: str, *, step: i
     runs.hurry(name)
     status = local.wait(timeout_s=PATIENCE_S)
     assert status.phase == RUN_PHASE_FINISHED, status.outcome
-    assert differences(undisturbed, runs.final_checkpoint(name, step)) == []
+    assert differences(undisturbed, local.checkpoint_directory / f"step-{step:08}") == []
     return status

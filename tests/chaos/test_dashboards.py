@@ -35,7 +35,7 @@ def scrape(target: Target) -> str:
 
 @needs_prometheus
 def test_every_panel_has_data_of_a_run_that_lost_a_rank(runs: Runs, tmp_path: Path) -> None:
-    with runs.run("dashboards", steps=100_000, checkpoint_every=5) as local:
+    with runs.run("dashboards", hurry=True, steps=100_000, checkpoint_every=5) as local:
         until_step(local, 8)
         targets = targets_of(local)
         with prometheus_server(tmp_path, targets) as prometheus:

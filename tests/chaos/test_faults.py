@@ -1,168 +1,210 @@
-"""Every part is killed in turn while a run trains; the result must be that of an undisturbed run."""
+"""Every part of one run is killed in turn while it trains; the result must be that of an undisturbed run.
+
+Each test finds the run well and leaves it running.
+"""
 
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from holdfast_agent.checkpoint_differences import differences
 from holdfast_cli.control import ControlClient
+from holdfast_cli.incident_files import file_names
 from holdfast_cli.local_run import LocalRun
+from holdfast_cli.run_paths import incident_directory
+from holdfast_daemon.incident_folder import read_recording
+from holdfast_daemon.replay import replay
+from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RECOVERED,
+    RUN_PHASE_FINISHED,
     RUN_PHASE_RUNNING,
     VERDICT_KIND_DEAD_RANK,
     VERDICT_KIND_HUNG_COLLECTIVE,
+    Incident,
 )
-from tests.chaos.conftest import Runs, finish, until, until_step
+from tests.chaos.conftest import PATIENCE_S, RANKS, Runs, until, until_step
+
+NAME = "faults"
+ENDLESS = 100_000
+"""Steps: more than are trained here."""
+SCHEDULE = (f"--optimizer.warmup_steps={ENDLESS}", "--optimizer.learning_rate=3")
+"""The rate rises all the time, by 3e-5 a step: what is computed does not depend on how many steps there are to be."""
+STRIDE = 3
+"""Steps of a generation after which its deadlines are those of any other step."""
 
 
-def kill_rank(local: LocalRun, rank: int, number: int = signal.SIGKILL) -> None:
-    os.kill(local.rank_pids()[rank], number)
+@dataclass(frozen=True)
+class Victim:
+    """The run, and what it had been through when it was last well."""
+
+    run: LocalRun
+    restarts: int
+    known: frozenset[str]
+    """Ids of its incidents."""
+
+    def kill_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
+        os.kill(self.run.rank_pids()[rank], number)
+
+    def kill(self, component: str) -> int:
+        """Kill the daemon or the agent; return the pid that it had."""
+        pid = self.run.pid_of(component)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def recovered(self) -> Incident:
+        """Wait until the ranks have been started again, once; return the one incident that this is."""
+        until(self.run, lambda status: status.restarts > self.restarts and self._is_all_told())
+        assert self.run.status().restarts == self.restarts + 1
+        [incident] = self._new_incidents()
+        return incident
+
+    def _is_all_told(self) -> bool:
+        found = self._new_incidents()
+        return bool(found) and all(incident.state == INCIDENT_STATE_RECOVERED for incident in found)
+
+    def _new_incidents(self) -> list[Incident]:
+        return [incident for incident in self.run.incidents() if incident.id not in self.known]
 
 
-def test_a_killed_rank_is_named_and_the_run_recovers(runs: Runs, undisturbed: Path) -> None:
-    with runs.run("killed-rank") as local:
-        until_step(local, 12)
-        kill_rank(local, 3)
-        status = finish(local, undisturbed, runs, "killed-rank")
-        incident = local.incidents()[0]
-    assert status.restarts == 1
+def is_complete(status: RunStatus) -> bool:
+    """Whether all components are there and all ranks train."""
+    return status.phase == RUN_PHASE_RUNNING and status.leader and status.store_up and len(status.ranks) == RANKS
+
+
+@pytest.fixture(scope="module")
+def endless(runs: Runs) -> Iterator[LocalRun]:
+    with runs.run(NAME, steps=ENDLESS, checkpoint_every=0, flags=SCHEDULE) as local:
+        yield local
+
+
+@pytest.fixture
+def victim(endless: LocalRun) -> Victim:
+    reached = until(endless, is_complete).newest_step
+    status = until(endless, lambda status: is_complete(status) and status.newest_step >= reached + STRIDE)
+    return Victim(endless, status.restarts, frozenset(incident.id for incident in endless.incidents()))
+
+
+def test_a_killed_rank_is_named_and_the_run_recovers(victim: Victim) -> None:
+    victim.kill_rank(3)
+    incident = victim.recovered()
     assert incident.verdict.kind == VERDICT_KIND_DEAD_RANK
     assert list(incident.verdict.culprits) == [3]
-    assert incident.state == INCIDENT_STATE_RECOVERED
     assert incident.lost_steps <= 1
     assert 0 < incident.detected_unix_s < incident.recovered_unix_s
     assert "rank-00003.black_box.json" in incident.evidence
 
 
-def test_a_stopped_rank_is_named_and_the_run_recovers(runs: Runs, undisturbed: Path) -> None:
-    with runs.run("stopped-rank") as local:
-        until_step(local, 12)
-        kill_rank(local, 2, signal.SIGSTOP)
-        status = finish(local, undisturbed, runs, "stopped-rank")
-        incident = local.incidents()[0]
-    assert status.restarts == 1
+def test_a_stopped_rank_is_named_and_the_run_recovers(victim: Victim) -> None:
+    victim.kill_rank(2, signal.SIGSTOP)
+    incident = victim.recovered()
     assert incident.verdict.kind == VERDICT_KIND_HUNG_COLLECTIVE
     assert list(incident.verdict.culprits) == [2]
     assert "rank 2 is stopped" in incident.verdict.message
     assert incident.verdict.waits
-    assert incident.state == INCIDENT_STATE_RECOVERED
     dumps = [name for name in incident.evidence if name.endswith(".flight_recorder.json")]
     assert "rank-00000.flight_recorder.json" in dumps
     assert "rank-00002.flight_recorder.json" not in dumps
     assert "rank-00002.stack.txt" in incident.evidence
+    folder = incident_directory(victim.run.paths.directory, NAME, incident.id)
+    whole = {*incident.evidence, "README.txt", "incident.json", "core.json", "observations.binpb"}
+    until(victim.run, lambda _: whole <= {*file_names(folder)})
+    assert replay(read_recording(folder)).agrees
 
 
-def test_training_goes_on_without_its_warm_parent_and_can_still_recover(runs: Runs, undisturbed: Path) -> None:
-    with runs.run("warm-parent") as local:
-        until_step(local, 8)
-        old = local.warm_parent_pid()
-        assert old is not None
-        before = local.rank_pids()
-        os.kill(old, signal.SIGKILL)
-        until_step(local, 12)
-        assert local.rank_pids() == before
-        kill_rank(local, 1)
-        until(local, lambda status: status.restarts == 1 and status.phase == RUN_PHASE_RUNNING)
-        assert local.warm_parent_pid() not in (None, old)
-        finish(local, undisturbed, runs, "warm-parent")
-        incident = local.incidents()[0]
+def test_training_goes_on_without_its_warm_parent_and_can_still_recover(victim: Victim) -> None:
+    run = victim.run
+    old, before = run.warm_parent_pid(), run.rank_pids()
+    assert old is not None
+    os.kill(old, signal.SIGKILL)
+    until_step(run, run.status().newest_step + 4)
+    assert run.rank_pids() == before
+    victim.kill_rank(1)
+    incident = victim.recovered()
+    assert run.warm_parent_pid() not in (None, old)
     assert list(incident.verdict.culprits) == [1]
     assert "SIGKILL" in incident.verdict.message  # reaped by the agent, whose child the orphan had become
 
 
-def test_training_goes_on_while_the_daemon_is_dead(runs: Runs, undisturbed: Path) -> None:
-    with runs.run("daemon") as local:
-        until_step(local, 8)
-        before = local.rank_pids()
-        pid = local.pid_of("daemon")
-        assert pid is not None
-        local.suspend_restart("daemon")
-        os.kill(pid, signal.SIGKILL)
-        os.kill(before[0], signal.SIGKILL)  # while nobody is there to see it
-        local.resume_restart("daemon")
-        until(local, lambda status: status.restarts == 1 and status.phase == RUN_PHASE_RUNNING)
-        finish(local, undisturbed, runs, "daemon")
-        incidents = local.incidents()
-    assert [list(incident.verdict.culprits) for incident in incidents] == [[0]]
+def test_training_goes_on_while_the_daemon_is_dead(victim: Victim) -> None:
+    before = victim.run.rank_pids()
+    victim.run.suspend_restart("daemon")
+    victim.kill("daemon")
+    os.kill(before[0], signal.SIGKILL)  # while nobody is there to see it
+    victim.run.resume_restart("daemon")
+    assert list(victim.recovered().verdict.culprits) == [0]
 
 
-def test_a_standby_takes_over(runs: Runs, undisturbed: Path, tmp_path: Path) -> None:
-    with runs.run("standby") as local:
-        until_step(local, 4)
-        control = local.paths.runtime / "standby.sock"
-        command = [sys.executable, "-m", "holdfast_cli", "daemon", "--name", "standby", "--redis", local.store_url]
-        options = ["--control", str(control), "--directory", str(tmp_path), "--metrics-port", "0"]
-        standby = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
-        try:
-            client = ControlClient(control, "standby", timeout_s=2.0)
-            following = until(client, lambda status: len(status.ranks) == 4)
-            assert not following.leader
-            local.suspend_restart("daemon")
-            pid = local.pid_of("daemon")
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-            status = until(client, lambda status: status.leader and len(status.ranks) == 4)
-            os.kill(status.ranks[2].pid, signal.SIGKILL)
-            until(client, lambda status: status.restarts == 1)
-            assert list(client.incidents()[0].verdict.culprits) == [2]
-        finally:
-            standby.terminate()
-            standby.wait()
-        local.resume_restart("daemon")
-        status = finish(local, undisturbed, runs, "standby")
-    assert status.restarts == 1
+def test_a_standby_takes_over(victim: Victim, tmp_path: Path) -> None:
+    run = victim.run
+    control = run.paths.runtime / "standby.sock"
+    command = [sys.executable, "-m", "holdfast_cli", "daemon", "--name", "standby", "--redis", run.store_url]
+    options = ["--control", str(control), "--directory", str(tmp_path), "--metrics-port", "0"]
+    standby = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
+    try:
+        client = ControlClient(control, NAME, timeout_s=2.0)
+        following = until(client, lambda status: len(status.ranks) == RANKS)
+        assert not following.leader
+        run.suspend_restart("daemon")
+        victim.kill("daemon")
+        status = until(client, lambda status: status.leader and len(status.ranks) == RANKS)
+        os.kill(status.ranks[2].pid, signal.SIGKILL)
+        until(client, lambda status: status.restarts == victim.restarts + 1)
+        assert list(client.incidents()[-1].verdict.culprits) == [2]
+    finally:
+        standby.terminate()
+        standby.wait()
+    run.resume_restart("daemon")
+    assert until(run, is_complete).restarts == victim.restarts + 1
 
 
-def test_training_goes_on_while_redis_is_dead_and_it_may_come_back_empty(runs: Runs, undisturbed: Path) -> None:
-    with runs.run("redis") as local:
-        until_step(local, 6)
-        before = local.rank_pids()
-        local.restart_redis()
-        until_step(local, 12)
-        local.restart_redis(empty=True)
-        reached = until(local, lambda status: status.leader and status.store_up).newest_step
-        until_step(local, reached + 3)
-        assert local.rank_pids() == before
-        kill_rank(local, 3)
-        status = finish(local, undisturbed, runs, "redis")
-        incidents = local.incidents()
-    assert status.restarts == 1
-    assert [list(incident.verdict.culprits) for incident in incidents] == [[3]]
+def test_training_goes_on_while_redis_is_dead_and_it_may_come_back_empty(victim: Victim) -> None:
+    run = victim.run
+    before = run.rank_pids()
+    run.restart_redis()
+    until_step(run, run.status().newest_step + 4)
+    run.restart_redis(empty=True)
+    reached = until(run, lambda status: status.leader and status.store_up).newest_step
+    until_step(run, reached + 3)
+    assert run.rank_pids() == before
+    victim.kill_rank(3)
+    assert list(victim.recovered().verdict.culprits) == [3]
 
 
-def test_a_new_agent_adopts_the_ranks_of_a_dead_one(runs: Runs, undisturbed: Path) -> None:
-    with runs.run("agent") as local:
-        until_step(local, 8)
-        before, parent = local.rank_pids(), local.warm_parent_pid()
-        old = local.pid_of("agent")
-        assert old is not None
-        os.kill(old, signal.SIGKILL)
-        until(local, lambda _: local.pid_of("agent") not in (None, old))
-        until_step(local, 16)
-        assert local.rank_pids() == before
-        assert local.warm_parent_pid() == parent
-        assert local.status().restarts == 0
-        kill_rank(local, 1)
-        status = finish(local, undisturbed, runs, "agent")
-        incidents = local.incidents()
-    assert status.restarts == 1
-    assert [list(incident.verdict.culprits) for incident in incidents] == [[1]]
-    assert "SIGKILL" in incidents[0].verdict.message
+def test_a_new_agent_adopts_the_ranks_of_a_dead_one(victim: Victim) -> None:
+    run = victim.run
+    before, parent = run.rank_pids(), run.warm_parent_pid()
+    old = victim.kill("agent")
+    until(run, lambda _: run.pid_of("agent") not in (None, old))
+    until_step(run, run.status().newest_step + 4)
+    assert run.rank_pids() == before
+    assert run.warm_parent_pid() == parent
+    assert run.status().restarts == victim.restarts
+    victim.kill_rank(1)
+    incident = victim.recovered()
+    assert list(incident.verdict.culprits) == [1]
+    assert "SIGKILL" in incident.verdict.message
 
 
-def test_a_rank_that_dies_while_no_agent_is_there_is_found(runs: Runs, undisturbed: Path) -> None:
-    with runs.run("agent-and-rank") as local:
-        until_step(local, 8)
-        old = local.pid_of("agent")
-        assert old is not None
-        local.suspend_restart("agent")
-        pids = local.rank_pids()
-        os.kill(old, signal.SIGKILL)
-        os.kill(pids[2], signal.SIGKILL)
-        local.resume_restart("agent")
-        status = finish(local, undisturbed, runs, "agent-and-rank")
-        incident = local.incidents()[0]
-    assert status.restarts == 1
-    assert incident.verdict.culprits[0] == 2
+def test_a_rank_that_dies_while_no_agent_is_there_is_found(victim: Victim) -> None:
+    victim.run.suspend_restart("agent")
+    pids = victim.run.rank_pids()
+    victim.kill("agent")
+    os.kill(pids[2], signal.SIGKILL)
+    victim.run.resume_restart("agent")
+    assert victim.recovered().verdict.culprits[0] == 2
+
+
+def test_after_all_that_its_weights_are_those_of_a_run_that_nothing_happened_to(runs: Runs, victim: Victim) -> None:
+    step = victim.run.take_checkpoint()
+    until(victim.run, lambda status: status.newest_checkpoint >= step)
+    with runs.run("unharmed", hurry=True, steps=step + 1, checkpoint_every=0, flags=SCHEDULE) as unharmed:
+        assert unharmed.wait(timeout_s=PATIENCE_S).phase == RUN_PHASE_FINISHED
+    assert differences(runs.final_checkpoint(NAME, step), runs.final_checkpoint("unharmed", step)) == []

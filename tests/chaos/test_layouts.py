@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ import pytest
 from holdfast_agent.checkpoint_differences import differences
 from holdfast_cli.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
-from tests.chaos.conftest import PATIENCE_S, Runs, until
+from tests.chaos.conftest import PATIENCE_S, Runs
 
-STEPS = 20
+STEPS = 12
 CHECKPOINT_EVERY = 4
 RTOL = 1e-4
 NAME = "layouts"
@@ -33,21 +34,26 @@ def layout(*, dp: int = 1, tp: int = 1, pp: int = 1, zero: int = 3) -> dict[str,
 FIRST = layout(dp=2, tp=2)
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A whole run in the first layout."""
+
+    losses: dict[int, float]
+    final: Path
+    """Its last checkpoint."""
+    first: Path
+    """The folder of a checkpoint that it took on its way, alone: as a run leaves it that is ended there."""
+
+
 @pytest.fixture(scope="module")
-def uninterrupted(runs: Runs) -> LocalRun:
-    """A whole run in the first layout, ended."""
-    with runs.run("uninterrupted", hurry=True, **FIRST) as local:
+def uninterrupted(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    with runs.run(NAME, hurry=True, checkpoints_kept=STEPS, **FIRST) as local:
         status = local.wait(timeout_s=PATIENCE_S)
         assert status.phase == RUN_PHASE_FINISHED, status.outcome
-    return local
-
-
-@pytest.fixture(scope="module")
-def interrupted(runs: Runs) -> Path:
-    """The checkpoints of a run in the first layout that was ended before its last step."""
-    with runs.run(NAME, **FIRST) as local:
-        until(local, lambda status: status.newest_checkpoint >= CHECKPOINT_EVERY - 1)
-    return local.checkpoint_directory
+    first, *_, final = sorted(local.checkpoint_directory.iterdir())
+    folder = tmp_path_factory.mktemp("first")
+    shutil.copytree(first, folder / first.name)
+    return Whole(losses(local), final, folder)
 
 
 def losses(run: LocalRun) -> dict[int, float]:
@@ -70,13 +76,11 @@ def resumed(runs: Runs, checkpoints: Path, changes: dict[str, Any]) -> LocalRun:
     return local
 
 
-def test_in_the_same_layout_the_run_ends_bit_identical(
-    runs: Runs, uninterrupted: LocalRun, interrupted: Path, tmp_path: Path
-) -> None:
-    checkpoints = Path(shutil.copytree(interrupted, tmp_path / "checkpoints"))
+@pytest.mark.soak
+def test_in_the_same_layout_the_run_ends_bit_identical(runs: Runs, uninterrupted: Whole, tmp_path: Path) -> None:
+    checkpoints = Path(shutil.copytree(uninterrupted.first, tmp_path / "checkpoints"))
     resumed(runs, checkpoints, FIRST)
-    final = f"step-{STEPS - 1:08}"
-    assert differences(uninterrupted.checkpoint_directory / final, checkpoints / final) == []
+    assert differences(uninterrupted.final, checkpoints / uninterrupted.final.name) == []
 
 
 @pytest.mark.parametrize(
@@ -87,9 +91,8 @@ def test_in_the_same_layout_the_run_ends_bit_identical(
     ],
 )
 def test_in_another_layout_the_losses_are_those_of_the_uninterrupted_run(
-    runs: Runs, uninterrupted: LocalRun, interrupted: Path, tmp_path: Path, other: dict[str, Any]
+    runs: Runs, uninterrupted: Whole, tmp_path: Path, other: dict[str, Any]
 ) -> None:
-    checkpoints = Path(shutil.copytree(interrupted, tmp_path / "checkpoints"))
-    expected = losses(uninterrupted)
+    checkpoints = Path(shutil.copytree(uninterrupted.first, tmp_path / "checkpoints"))
     seen = losses(resumed(runs, checkpoints, other))
-    assert seen == pytest.approx({step: expected[step] for step in seen}, rel=RTOL)
+    assert seen == pytest.approx({step: uninterrupted.losses[step] for step in seen}, rel=RTOL)

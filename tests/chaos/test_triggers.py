@@ -4,20 +4,33 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from holdfast_cli.control import ControlClient
+from holdfast_cli.local_run import LocalRun
 from holdfast_cli.run_record import find_record
 from holdfast_proto.checkpoint.keeping import kept_reason
 from holdfast_proto.v1.store_pb2 import MODE_OBSERVE, RUN_PHASE_FINISHED
-from tests.chaos.conftest import CHECKPOINT_EVERY, PATIENCE_S, Runs, finish, until, until_step
+from tests.chaos.conftest import PATIENCE_S, Runs, finish, until, until_step
+
+TWO_RANKS: dict[str, Any] = {
+    "ranks": 2,
+    "flags": ("--parallel.dp=1",),
+    "steps": 100_000,
+    "checkpoint_every": 0,
+}
+"""An endless run that takes no checkpoint by itself."""
 
 
 def command_line(runs: Runs, name: str) -> tuple[list[str], dict[str, str]]:
-    """Return ``holdfast run`` for one of the runs, and its environment."""
+    """Return ``holdfast run`` for one of the runs, without checkpoints that are due, and its environment."""
     options = runs.options(name)
     settings = ["--run", name, "--directory", str(options.directory), "--ranks", str(options.ranks)]
-    settings += ["--snapshot-every", "1", "--checkpoint-every", str(options.checkpoint_every), "--preset", "fast"]
+    settings += ["--snapshot-every", "1", "--checkpoint-every", "0", "--preset", "fast"]
     command = [sys.executable, "-m", "holdfast_cli", "run", *settings, "--", *options.command]
     return command, {**os.environ, **options.environment}
 
@@ -33,29 +46,25 @@ def test_a_run_that_is_preempted_stops_with_a_checkpoint_and_goes_on_from_there(
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert "stopped after step" in output.splitlines()[-1]
-    first = max(runs.checkpoints("preempted"))
-    assert (first + 1) % CHECKPOINT_EVERY  # of no step that was due for one
+    [left_step] = runs.checkpoints("preempted")
     assert not runs.processes()
 
-    with runs.run("preempted") as local:
-        until_step(local, first + 4)
+    with runs.run("preempted", hurry=True, checkpoint_every=0) as local:
+        assert until_step(local, left_step + 1).generation == 2
+        assert finish(local, undisturbed, runs, "preempted").restarts == 0
+
+
+def test_checkpoints_are_taken_after_some_time_and_when_the_agent_is_told_to_end(runs: Runs) -> None:
+    with runs.run("by-time", **TWO_RANKS, checkpoint_every_minutes=1 / 60) as local:
+        first = until(local, lambda status: status.newest_checkpoint >= 0).newest_checkpoint
+        assert first in runs.checkpoints("by-time")
         agent = local.pid_of("agent")
         assert agent is not None
         os.kill(agent, signal.SIGTERM)
         status = local.wait(timeout_s=PATIENCE_S)
-    assert (status.phase, status.restarts) == (RUN_PHASE_FINISHED, 0)
-    assert status.left_step == max(runs.checkpoints("preempted")) > first
-
-    with runs.run("preempted") as local:
-        assert until_step(local, status.left_step + 1).generation == 3
-        finish(local, undisturbed, runs, "preempted")
-
-
-def test_a_checkpoint_is_taken_after_some_minutes(runs: Runs) -> None:
-    with runs.run("by-time", checkpoint_every=0, checkpoint_every_minutes=1 / 60) as local:
-        status = until(local, lambda status: status.newest_checkpoint >= 0)
-        assert status.newest_checkpoint in runs.checkpoints("by-time")
+        assert (status.phase, status.restarts) == (RUN_PHASE_FINISHED, 0)
         assert not local.incidents()
+    assert status.left_step == max(runs.checkpoints("by-time")) >= first
 
 
 def test_a_loss_spike_has_the_last_good_checkpoint_kept(runs: Runs) -> None:
@@ -77,10 +86,26 @@ def kept(runs: Runs, name: str) -> dict[int, str]:
     return {step: reason for step, reason in reasons.items() if reason}
 
 
-def test_what_ranks_hold_in_memory_is_made_durable_when_one_of_them_hangs(runs: Runs) -> None:
-    with runs.run("suspicion", checkpoint_every=0, mode=MODE_OBSERVE) as local:
+@pytest.fixture(scope="module")
+def observed(runs: Runs) -> Iterator[LocalRun]:
+    """A run that takes no checkpoint by itself, and is left to itself."""
+    with runs.run("observed", **TWO_RANKS, mode=MODE_OBSERVE) as local:
         until_step(local, 6)
-        os.kill(local.rank_pids()[1], signal.SIGSTOP)
-        status = until(local, lambda status: status.newest_checkpoint >= 5)
-        assert status.newest_checkpoint == status.newest_snapshot
-        assert status.restarts == 0
+        yield local
+
+
+def test_a_checkpoint_can_be_ordered(runs: Runs, observed: LocalRun) -> None:
+    step = observed.take_checkpoint()
+    until(observed, lambda status: status.newest_checkpoint >= step)
+    assert step in runs.checkpoints("observed")
+    assert not observed.incidents()
+
+
+def test_what_ranks_hold_in_memory_is_made_durable_when_one_of_them_hangs(runs: Runs, observed: LocalRun) -> None:
+    before = until(observed, lambda status: status.newest_snapshot > status.newest_checkpoint)
+    stopped = observed.rank_pids()[1]
+    os.kill(stopped, signal.SIGSTOP)
+    status = until(observed, lambda status: status.newest_checkpoint >= before.newest_snapshot)
+    assert status.newest_checkpoint == status.newest_snapshot
+    assert status.restarts == 0
+    os.kill(stopped, signal.SIGCONT)

@@ -132,7 +132,9 @@ def sample(layouts: Sequence[Layout]) -> list[Layout]:
     Each two values of two settings occur together, if they can, up to degrees of two; larger ones, which cost most,
     occur once.
     """
-    small = pairwise_cover([layout for layout in layouts if max(layout.dp, layout.tp, layout.pp, layout.cp) <= 2])
+    small = pairwise_cover(
+        [layout for layout in layouts if max(layout.dp, layout.tp, layout.pp, layout.cp, layout.ep) <= 2]
+    )
     return [*small, *value_cover(layouts, covered=small)]
 
 
@@ -153,7 +155,7 @@ def _values(layouts: Sequence[Layout]) -> set[tuple[str, Any]]:
 def pairwise_cover(layouts: Sequence[Layout]) -> list[Layout]:
     """Return layouts in which each two values of two settings occur together that do so in any of ``layouts``.
 
-    Greedy: the next one is the first of those that bring most pairs not seen yet.
+    Greedy: the next one is the first of those that bring most pairs not seen yet for each of their ranks.
     """
     bits: dict[Any, int] = {}
     masks = [
@@ -163,7 +165,7 @@ def pairwise_cover(layouts: Sequence[Layout]) -> list[Layout]:
     missing = (1 << len(bits)) - 1
     chosen = []
     while missing:
-        best = max(range(len(layouts)), key=lambda index: (masks[index] & missing).bit_count())
+        best = max(range(len(layouts)), key=lambda index: (masks[index] & missing).bit_count() / layouts[index].ranks)
         chosen.append(layouts[best])
         missing &= ~masks[best]
     return chosen

@@ -24,7 +24,8 @@ from holdfast_trainer.pipeline import Runner
 from holdfast_trainer.update import update_parameters
 
 CPU = torch.device("cpu")
-STEPS = 3
+STEPS = 2
+"""The second one is taken with the moments and the learning rate that the first one left."""
 VALIDATION = 100
 """Number of the batch that is not trained on."""
 

@@ -43,11 +43,8 @@ def test_command_prints_one_line_on_a_layout_that_works(capfd: pytest.CaptureFix
     "sections",
     [
         {"parallel": {"pp": 2, "microbatches": 4, "schedule": "interleaved-1f1b"}},
-        {
-            "parallel": {"pp": 2, "tp": 2, "microbatches": 4, "schedule": "zero-bubble"},
-            "precision": {"compute": "bf16"},
-        },
-        {"parallel": {"cp": 2, "tp": 2}, "memory": {"checkpointing": "selective"}},
+        {"parallel": {"pp": 2, "microbatches": 4, "schedule": "zero-bubble"}, "precision": {"compute": "bf16"}},
+        {"parallel": {"cp": 2}, "memory": {"checkpointing": "selective"}},
         {"parallel": {"dp": 2, "ep": 2, "tp": 2}, "model": EXPERTS, "precision": {"compute": "fp16"}},
         {"parallel": {"dp": 2, "dp_shard": 1, "zero": 2, "microbatches": 2}, "memory": {"offload": "parameters"}},
         {"precision": {"compute": "fp16"}, "optimizer": {"name": "sgd"}, "memory": {"compile": True}},

@@ -271,6 +271,14 @@ def test_two_ranks_with_nothing_but_sends_to_each_other_are_both_named() -> None
     assert finding.cycle == ()
 
 
+def test_two_ranks_whose_stacks_show_that_they_wait_in_their_sends_are_a_cycle() -> None:
+    world = World(2)
+    world.channel(0, 1, SEND, 1, 0)
+    world.channel(1, 0, SEND, 1, 0)
+    assert find(world.ranks, in_calls={0, 1}).cycle == (0, 1)
+    assert find(world.ranks, in_calls={0}).roots == (1,)
+
+
 def test_two_orders_of_the_same_calls_are_a_cycle_that_starts_with_the_odd_rank_out() -> None:
     world = World(5)
     world.group("a", {0: 4, 1: 4, 2: 3, 3: 4, 4: 4}, completed=3)

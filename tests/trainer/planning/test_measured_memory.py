@@ -15,13 +15,18 @@ from holdfast_trainer.planning.state_memory import state_memory
 
 MODEL = {"dim": 64, "layers": 4, "heads": 4, "kv_heads": 2, "hidden": 192}
 LAYOUTS: list[dict[str, int]] = [{"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "pp": 2}]
-CASES = [(compute, {**layout, "zero": zero}) for compute in ("fp32", "bf16") for layout in LAYOUTS for zero in range(4)]
+CASES = [
+    (("fp32", "bf16")[(number + zero) % 2], {**layout, "zero": zero})
+    for number, layout in enumerate(LAYOUTS)
+    for zero in range(4)
+]
+"""Each type with each layout, and with each stage of ZeRO."""
 
 
 def configuration(compute: str, parallel: dict[str, int]) -> dict[str, Any]:
     return {
         "model": MODEL,
-        "parallel": {"microbatches": 4, **parallel},
+        "parallel": {"microbatches": 2 * parallel.get("pp", 1), **parallel},
         "precision": {"compute": compute},
         "data": {"sequence": 16},
         "train": {"global_batch": 16},

@@ -61,7 +61,8 @@ class View:
     @cached_property
     def finding(self) -> Finding:
         """Who holds everybody up, whether or not it is a hang."""
-        return find(self.known_ranks)
+        in_calls = {rank for rank, stack in self.stacks.items() if stack.activity == common.ACTIVITY_COLLECTIVE}
+        return find(self.known_ranks, in_calls)
 
     @cached_property
     def outside_of_calls(self) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Finds the ranks at which the wait-for graph ends: roots, and cycles that nothing leads out of."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from holdfast_daemon.core.waits.awaited import Awaited
@@ -30,13 +30,14 @@ class Ends:
     knots: tuple[Knot, ...]
 
 
-def search(ranks: Iterable[int], meetings: Iterable[Meeting], awaited: Awaited) -> Ends:
+def search(ranks: Iterable[int], meetings: Iterable[Meeting], awaited: Awaited, in_calls: Collection[int] = ()) -> Ends:
     """Return the ends of the graph of ``ranks`` and all members of ``meetings``.
 
     A circle that hangs together by pending sends is cut at the ranks that have nothing else pending: they may
-    have sent ahead, run on, and be stuck where no counter shows it.
+    have sent ahead, run on, and be stuck where no counter shows it. Not so those of ``in_calls``: their stacks show
+    that they wait in a call.
     """
-    graph = _Graph(sorted({*ranks, *awaited.ranks}), meetings)
+    graph = _Graph(sorted({*ranks, *awaited.ranks}), meetings, in_calls)
     wanted = set(awaited.ranks)
     roots: list[int] = []
     knots: list[Knot] = []
@@ -63,8 +64,9 @@ class _Graph:
     graph stays linear in the number of members.
     """
 
-    def __init__(self, ranks: list[int], meetings: Iterable[Meeting]) -> None:
+    def __init__(self, ranks: list[int], meetings: Iterable[Meeting], in_calls: Collection[int]) -> None:
         self._ranks = ranks
+        self._in_calls = in_calls
         self._number = {rank: i for i, rank in enumerate(ranks)}
         self.edges: list[list[int]] = [[] for _ in ranks]
         self.strong_edges: list[list[int]] = [[] for _ in ranks]
@@ -89,7 +91,7 @@ class _Graph:
                 position += 1
             node = self._number[waiter.rank]
             self.edges[node] += below
-            if meeting.strong:
+            if meeting.strong or waiter.rank in self._in_calls:
                 self.strong_edges[node] += below
 
     def _new_node(self, successors: list[int]) -> int:

@@ -3,8 +3,8 @@
 Rank r, pending in a group at seq s, waits for each member that has not arrived at s; pending in a
 channel, for its peer. A rank that waits for nobody and that others wait for is a root. Edges of
 sends are weaker, because a rank that only sends may be running on: where following all edges
-leads round in a circle, a rank in it with nothing but sends pending is the root. A circle
-without such a rank is a mismatch in the order of calls.
+leads round in a circle, a rank in it with nothing but sends pending is the root, unless its stack shows that it
+waits in one of them. A circle without such a rank is a mismatch in the order of calls.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -90,11 +90,13 @@ class WaitGraph:
 
     standing: Mapping[int, Standing]
     meetings: tuple[Meeting, ...]
+    in_calls: Collection[int] = ()
+    """Ranks that are seen to wait in a call: see root_search."""
 
     def roots(self) -> Finding:
         """Return who holds everybody up. Near linear in the number of group memberships."""
         awaited = Awaited(self.meetings)
-        found = search(self.standing, self.meetings, awaited)
+        found = search(self.standing, self.meetings, awaited, self.in_calls)
         arrived = self._arrived_calls()
         held = {rank for call in arrived for rank in call.held}
         roots = self._likeliest_first([rank for rank in found.roots if rank not in held], awaited)
@@ -140,18 +142,19 @@ class WaitGraph:
         return tuple(sorted(rough, key=lambda rank: (standing[rank], -held_up.get(rank, 0), -direct[rank], rank)))
 
 
-def build(ranks: Mapping[int, store_pb2.RankState]) -> WaitGraph:
-    """Return the wait-for graph of one generation. ``ranks``: global rank -> its newest state.
+def build(ranks: Mapping[int, store_pb2.RankState], in_calls: Collection[int] = ()) -> WaitGraph:
+    """Return the wait-for graph of one generation.
 
-    A member of a group that ``ranks`` lacks counts as silent and as never having arrived.
+    ``ranks``: global rank -> its newest state; a member of a group that it lacks counts as silent and as never having
+    arrived. ``in_calls``: ranks whose stacks show that they wait in a call.
     """
     standing = standings(ranks)
-    return WaitGraph(standing=standing, meetings=tuple(meetings(ranks, standing)))
+    return WaitGraph(standing=standing, meetings=tuple(meetings(ranks, standing)), in_calls=in_calls)
 
 
-def find(ranks: Mapping[int, store_pb2.RankState]) -> Finding:
-    """Return who holds everybody up, from the newest state of every rank of one generation."""
-    return build(ranks).roots()
+def find(ranks: Mapping[int, store_pb2.RankState], in_calls: Collection[int] = ()) -> Finding:
+    """Return who holds everybody up, from the newest state of every rank of one generation: see :func:`build`."""
+    return build(ranks, in_calls).roots()
 
 
 def _missed_call(rank: int, awaited: Awaited) -> MissedCall:
