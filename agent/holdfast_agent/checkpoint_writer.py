@@ -68,6 +68,7 @@ class CheckpointWriter:
         full_every: int = FULL_EVERY,
         writers: int = 1,
         secondary: Secondary | None = None,
+        takes_over: bool = False,
     ) -> None:
         if full_every < 1:
             raise ValueError(f"--checkpoint-full-every {full_every}: give 1 (all can be read alone) or more")
@@ -91,7 +92,7 @@ class CheckpointWriter:
         """Steps of checkpoints that a run can start from, those of the secondary included."""
         self.newest_generation = 0
         """That wrote the newest checkpoint."""
-        self._look()
+        self._look_first(takes_over=takes_over)
         self.counters = WriterCounters()
 
     @property
@@ -103,6 +104,15 @@ class CheckpointWriter:
     def store_retries(self) -> Retries | None:
         """Of the object store that holds the checkpoints; None if a folder does."""
         return self._directory.store_retries
+
+    def _look_first(self, *, takes_over: bool) -> None:
+        """See what is committed. For ranks that train already a store that is away is no reason to end."""
+        try:
+            self._look()
+        except CheckpointError as error:
+            if not takes_over:
+                raise
+            log.warning("what is committed is seen at the next checkpoint: %s", error)
 
     def _look(self) -> None:
         """See what is committed. Raises CheckpointError if that cannot be told."""

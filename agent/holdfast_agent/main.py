@@ -68,7 +68,9 @@ async def _serve(options: AgentOptions) -> int:
     if not is_url(location):
         location = str(options.directory.joinpath(location))
     checkpoints = open_checkpoints(location, staging, kept=spec.checkpoints_kept)
-    checkpoints.check_writable()
+    takes_over = saved is not None and saved.instance == spec.instance
+    if not takes_over:
+        checkpoints.check_writable()  # of ranks that train already the next checkpoint will tell
     secondary = _open_secondary(options, spec, checkpoints)
     writer = CheckpointWriter(
         memory,
@@ -78,12 +80,13 @@ async def _serve(options: AgentOptions) -> int:
         full_every=options.checkpoint_full_every,
         writers=spec.ranks_per_node,
         secondary=secondary,
+        takes_over=takes_over,
     )
     node = Node(options, spec, link, memory, writer)
     if secondary is not None:
         secondary.start(node.ranks_of_world)
     supervisor = Supervisor(node)
-    if saved is not None and saved.instance == spec.instance:
+    if saved is not None and takes_over:
         memory.adopt()
         supervisor.adopt(saved)
     else:

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable
+from holdfast_agent.checkpoint_writer import CheckpointWriter
+from holdfast_agent.snapshot_memory import SnapshotMemory
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.checkpoint.shard_index import shard_path
 from holdfast_proto.snapshot import Slot
 from tests.agent.nodes import RUN, make_node
@@ -52,3 +54,23 @@ async def test_damaged_checkpoint_is_told_before_ranks_of_another_world_start(
     shard_path(committed.step_directory(40), 1).write_bytes(b"damaged")
     with pytest.raises(CheckpointUnreadable, match=r"rank-00001\.shard"):
         await make_node(tmp_path).writer.starting_point(40, range(3), world_size=3, generation=3)
+
+
+@pytest.mark.parametrize("takes_over", [False, True])
+async def test_store_that_is_away_ends_an_agent_at_the_start_and_not_one_whose_ranks_train_already(
+    committed: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_over: bool
+) -> None:
+    def away(_: CheckpointDirectory) -> list[int]:
+        raise CheckpointError("--checkpoints s3://bucket/run: no answer")
+
+    monkeypatch.setattr(CheckpointDirectory, "committed", away)
+    memory = SnapshotMemory(tmp_path / "shm", tmp_path / "slots", RUN, "node0")
+
+    def writer() -> CheckpointWriter:
+        return CheckpointWriter(memory, committed, RUN, lambda _event: None, takes_over=takes_over)
+
+    if not takes_over:
+        with pytest.raises(CheckpointError, match="no answer"):
+            writer()
+        return
+    assert writer().committed == []
