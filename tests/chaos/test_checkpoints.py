@@ -36,7 +36,7 @@ def test_a_checkpoint_with_a_flipped_byte_or_without_a_shard_is_named_and_the_on
     data = bytearray(damaged.read_bytes())
     data[len(data) // 2] ^= 1
     damaged.write_bytes(data)
-    with runs.run(UNDISTURBED, hurry=True, checkpoint_directory=unfinished) as local:
+    with runs.run(UNDISTURBED, hurry=True, checkpoint_every=0, checkpoint_directory=unfinished) as local:
         first = until_step(local, 0)
         finish(local, undisturbed, runs, UNDISTURBED)
         incidents = local.incidents()
