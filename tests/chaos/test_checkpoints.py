@@ -41,10 +41,10 @@ def test_a_checkpoint_with_a_flipped_byte_or_without_a_shard_is_named_and_the_on
         finish(local, undisturbed, runs, UNDISTURBED)
         incidents = local.incidents()
     assert first.newest_step >= CHECKPOINT_EVERY - 1
-    assert [incident.verdict.kind for incident in incidents] == [VERDICT_KIND_CHECKPOINT_FAILED] * 2
-    assert [incident.state for incident in incidents] == [INCIDENT_STATE_NOTED] * 2
+    assert {incident.verdict.kind for incident in incidents} == {VERDICT_KIND_CHECKPOINT_FAILED}
+    assert {incident.state for incident in incidents} == {INCIDENT_STATE_NOTED}
     assert str(damaged) in incidents[0].verdict.message
-    assert str(missing) in incidents[1].verdict.message
+    assert str(missing) in incidents[-1].verdict.message
 
 
 def test_a_checkpoint_of_a_model_with_other_shapes_is_refused(runs: Runs, unfinished: Path, tmp_path: Path) -> None:
