@@ -33,9 +33,6 @@ FULL_EVERY = 8
 REFRESH_S = 5.0
 _UPLOADS = 4
 """At once, of up to 100 MiB of memory each."""
-_HOLD_S = 60.0
-"""For so long the slot of a written shard stays pinned, should no commit be seen: another node may have failed."""
-_HOLD_LOOK_S = 0.1
 
 
 @dataclass
@@ -82,7 +79,6 @@ class CheckpointWriter:
         # One thread: two jobs may find the set complete at once, and it is told once.
         self._thread = ThreadPoolExecutor(1, "checkpoint", initializer=lower_priority)
         self._pending: dict[tuple[int, int], asyncio.Task[None]] = {}
-        self._held: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._failed_steps: set[int] = set()
         self._began: dict[int, float] = {}
         self._uploads = ThreadPoolExecutor(_UPLOADS, "checkpoint-upload", initializer=lower_priority)
@@ -129,7 +125,7 @@ class CheckpointWriter:
 
     def schedule(self, rank: int, step: int, world_size: int) -> None:
         """Write the shard of ``rank`` from the slot pinned for ``step``, unless that is under way."""
-        if (rank, step) not in self._pending and (rank, step) not in self._held:
+        if (rank, step) not in self._pending:
             self._began.setdefault(step, time.monotonic())
             task = asyncio.get_running_loop().create_task(self._write(rank, step, world_size))
             self._pending[rank, step] = task
@@ -171,27 +167,7 @@ class CheckpointWriter:
                 log.info("checkpoint of step %d is withdrawn: the run went back before it", step)
         finally:
             del self._pending[rank, step]
-            if slot is None or not is_pinned or self._may_release(rank, step, slot):
-                self._memory.release(rank, step)
-            else:
-                self._held[rank, step] = loop.create_task(self._hold(rank, step, slot))
-
-    def _may_release(self, rank: int, step: int, slot: Path) -> bool:
-        """Whether the snapshot of a checkpoint may go: it is on the disk for all ranks, or will not be.
-
-        Ranks that fill their other slot meanwhile have nothing else in common until all have filled it.
-        """
-        return step in self.committed or step in self._failed_steps or self._memory.slot_holding(rank, step) != slot
-
-    async def _hold(self, rank: int, step: int, slot: Path) -> None:
-        """Release the snapshot of a checkpoint when that is committed, by whatever node."""
-        deadline_s = time.monotonic() + _HOLD_S
-        try:
-            while not self._may_release(rank, step, slot) and time.monotonic() < deadline_s:
-                await asyncio.sleep(_HOLD_LOOK_S)
-        finally:
             self._memory.release(rank, step)
-            del self._held[rank, step]
 
     def _base(self, header: Header, world_size: int) -> int | None:
         return self._directory.base_for(

@@ -11,12 +11,9 @@ from holdfast_agent.memory_room import memory_room
 from holdfast_agent.slot_files import SlotFile, create_slots, find_slots, is_private, make_private, read_header
 from holdfast_proto.snapshot import DATA_OFFSET, Header, Slot, SlotState
 
-SLOTS_PER_RANK = 2
-"""They take turns; while a checkpoint is written from one, the other is filled again and again."""
-SLOTS_PER_RANK_OF_GPU = 3
-"""One more for a snapshot whose copies are still under way when the next step ends."""
+SLOTS_PER_RANK = 3
+"""Two that take turns, and one that a checkpoint may be written from."""
 SLOTS_PER_RANK_ON_DISK = 2
-_GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +43,10 @@ class SnapshotMemory:
     """Creates, finds and removes the slots of one node's ranks. Safe to call from several threads.
 
     Slots lie in ``<shm_directory>/holdfast-<uid>-<run>@<node>/``. If they do not fit there, all that are
-    created from then on lie in ``<disk_directory>/<node>/``. ``slots_per_rank`` are in memory; None: as many as ranks
-    of this node need.
+    created from then on lie in ``<disk_directory>/<node>/``.
     """
 
-    def __init__(
-        self, shm_directory: Path, disk_directory: Path, run: str, node: str, *, slots_per_rank: int | None = None
-    ) -> None:
-        self._slots_per_rank = slots_per_rank or _slots_per_rank()
+    def __init__(self, shm_directory: Path, disk_directory: Path, run: str, node: str) -> None:
         self.shm_directory = shm_directory
         self._memory = shm_directory / f"holdfast-{os.geteuid()}-{run}@{node}"
         self._disk = disk_directory / node
@@ -107,7 +100,7 @@ class SnapshotMemory:
             current = self._current(rank)
             on_disk = bool(current) and current[0].path.parent == self._disk
             # Fewer: the agent before died while it created them.
-            is_whole = len(current) >= (SLOTS_PER_RANK_ON_DISK if on_disk else self._slots_per_rank)
+            is_whole = len(current) >= (SLOTS_PER_RANK_ON_DISK if on_disk else SLOTS_PER_RANK)
             return [file.path for file in current] if is_whole else []
 
     def header(self, path: Path) -> Header | None:
@@ -185,7 +178,7 @@ class SnapshotMemory:
     def _allocate_in_memory(self, rank: int, nbytes: int, ranks_on_node: int) -> _Refusal | None:
         """Create slots in memory if all ranks that still need some would find room there."""
         ranks_with_slots = len(self._files.keys() - {rank})
-        needed = max(ranks_on_node - ranks_with_slots, 1) * self._slots_per_rank * nbytes
+        needed = max(ranks_on_node - ranks_with_slots, 1) * SLOTS_PER_RANK * nbytes
         free = 0
         try:
             room = memory_room(self.shm_directory)
@@ -194,7 +187,7 @@ class SnapshotMemory:
                 reason = f"snapshots need {_size(needed)} in {self.shm_directory}, but {room.limit} has only "
                 return _Refusal(reason + f"{_size(free)} to spare: {room.fix}", needed, free)
             make_private(self._memory)
-            self._allocate(rank, self._memory, nbytes, self._slots_per_rank)
+            self._allocate(rank, self._memory, nbytes, SLOTS_PER_RANK)
         except OSError as error:
             reason = f"snapshots cannot be kept in {self.shm_directory} ({error}): set --shm-directory to another one"
             return _Refusal(reason, needed, free)
@@ -252,11 +245,6 @@ class SnapshotMemory:
         return [
             path for path in (self._memory, self._disk) if path.is_dir() and (path == self._disk or is_private(path))
         ]
-
-
-def _slots_per_rank() -> int:
-    has_gpu = any(Path(device).exists() for device in _GPU_DEVICES)
-    return SLOTS_PER_RANK_OF_GPU if has_gpu else SLOTS_PER_RANK
 
 
 def _size(nbytes: int) -> str:

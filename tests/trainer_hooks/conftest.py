@@ -127,7 +127,7 @@ def launch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RankC
 
 @pytest.fixture
 def make_slots(folder: Path) -> Callable[..., list[Path]]:
-    def make(count: int = 2, nbytes: int = 1 << 20, prefix: str = "slot") -> list[Path]:
+    def make(count: int = 3, nbytes: int = 1 << 20, prefix: str = "slot") -> list[Path]:
         paths = [folder / f"{prefix}-{index}" for index in range(count)]
         for path in paths:
             allocate(path, nbytes)

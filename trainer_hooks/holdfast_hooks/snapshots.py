@@ -222,12 +222,10 @@ class _Copier:
 
 
 def choose_slot(headers: Sequence[Header], *, restored: Sequence[bool], generation: int) -> int | None:
-    """Return the slot to write next: unpinned, the oldest, and not the newest complete snapshot.
+    """Return the slot to write next: unpinned, the oldest, and never the newest complete snapshot.
 
     The newest is the last one of this generation; before its first, the one that was restored; else the
-    one of the latest step. ``restored`` tells which slot this rank started from. If no other slot is free, the
-    newest is overwritten after all, provided that another complete one is pinned: that is of a checkpoint, which all
-    ranks pin at the same step and hold until it is on the disk.
+    one of the latest step. ``restored`` tells which slot this rank started from.
     """
 
     def age(index: int) -> tuple[bool, bool, bool, int, int]:
@@ -237,14 +235,9 @@ def choose_slot(headers: Sequence[Header], *, restored: Sequence[bool], generati
         return complete, own, restored[index] and not own, header.generation, header.step
 
     by_age = sorted(range(len(headers)), key=age)
-    *others, newest = by_age
-    if headers[newest].state is not SlotState.COMPLETE or any(_holds_checkpoint(headers[index]) for index in others):
-        others.append(newest)
-    return next((index for index in others if not headers[index].persist), None)
-
-
-def _holds_checkpoint(header: Header) -> bool:
-    return header.persist and header.state is SlotState.COMPLETE
+    if headers[by_age[-1]].state is SlotState.COMPLETE:
+        by_age.pop()
+    return next((index for index in by_age if not headers[index].persist), None)
 
 
 def _is_due(step: int, every: int) -> bool:
