@@ -63,6 +63,10 @@ class CallLog:
         """Say how many collectives of a group there were before the first that is logged."""
         self._seqs[group, "collective", tuple(members)] = seq
 
+    def messages(self, group: str) -> int:
+        """Return how many sends and receives of a group have been logged."""
+        return sum(seq for (name, kind, _), seq in self._seqs.items() if name == group and kind in ("send", "recv"))
+
     def enter(self, group: str, members: Sequence[int], op: str) -> int:
         """Say that this rank is about to enter a call; return what :meth:`leave` takes."""
         channel = (group, op if op in ("send", "recv") else "collective", tuple(members))

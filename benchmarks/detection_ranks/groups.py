@@ -97,10 +97,10 @@ class Groups:
     def _enter(self, axis: str, op: str) -> int:
         group = self._groups[axis]
         if group.group_name not in self._counted:
-            # What was called before, to make the groups and to restore the state, has numbers as well.
+            # What was called before, to make the groups and to restore the state, has numbers; messages have, too.
             self._counted.add(group.group_name)
             before = group._get_sequence_number_for_group()  # type: ignore[attr-defined]
-            self._log.count_from(group.group_name, self._members[axis], before)
+            self._log.count_from(group.group_name, self._members[axis], before - self._log.messages(group.group_name))
         return self._log.enter(group.group_name, self._members[axis], op)
 
     def _message(self, axis: str, op: str, index: int) -> tuple[int, int]:

@@ -27,6 +27,15 @@ def stands_still(view: View) -> bool:
     return bool(view.late) and not view.lost_nodes
 
 
+def have_stalled(view: View, members: Iterable[int]) -> bool:
+    """Whether all of ``members`` that can move have stalled past their deadlines.
+
+    What has just come on is told by each rank in a report of its own, so that for a moment some still seem to wait.
+    """
+    known = [view.ranks[rank] for rank in members if rank in view.ranks]
+    return all(rank.rank in view.late or rank.life == store.LIFE_EXITED for rank in known)
+
+
 def roots(view: View) -> list[int]:
     """Return the ranks that hold everybody up, the likeliest first; none if nobody does, or nothing stands still.
 

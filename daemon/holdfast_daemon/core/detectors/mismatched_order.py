@@ -37,7 +37,7 @@ class MismatchedOrder(Detector):
         if cycle and cycle <= view.late.keys() and cycle.isdisjoint(view.outside_of_calls) and not hang.roots(view):
             return Sight(self, (_circle(view),))
         left_behind = next((call for call in view.finding.everyone_arrived if call.holds_a_minority), None)
-        if left_behind is not None and set(left_behind.held) <= view.late.keys() and not hang.roots(view):
+        if left_behind is not None and hang.have_stalled(view, left_behind.members) and not hang.roots(view):
             return Sight(self, (_left_behind(view, left_behind),))
         return Sight(self)
 

@@ -18,13 +18,13 @@ class Transport(Detector):
     name: ClassVar[str] = "transport"
 
     def see_turn(self, view: View) -> Sight:
-        """Judge once all ranks that the call holds have stalled past their deadlines, and no rank explains it."""
+        """Judge once all ranks of the group have stalled past their deadlines, and no rank explains it."""
         if not hang.stands_still(view) or hang.roots(view) or view.parted_call is not None or view.finding.cycle:
             return Sight(self)
         calls = (
             call
             for call in view.finding.everyone_arrived
-            if set(call.held) <= view.late.keys() and not call.holds_a_minority
+            if hang.have_stalled(view, call.members) and not call.holds_a_minority
         )
         stuck = next(calls, None)
         if stuck is None:

@@ -79,3 +79,13 @@ def test_while_a_node_is_missing_nothing_is_said_of_the_transport() -> None:
     ranks.group("0", dict.fromkeys(range(8), 9), 8)
     ranks.missing = {"node1"}
     assert verdict(ranks) is None
+
+
+def test_right_after_a_stall_those_that_have_not_told_yet_that_they_move_are_not_judged() -> None:
+    ranks = Ranks()
+    ranks.group("0", dict.fromkeys(range(4), 9), 8)
+    ranks[2].progress.groups[0].completed = 9  # it kept the others waiting, and is the first to tell
+    ranks[2].stalled_s = 0.1
+    assert verdict(ranks) is None
+    ranks[2].stalled_s = ranks[0].stalled_s
+    assert verdict(ranks) is not None
