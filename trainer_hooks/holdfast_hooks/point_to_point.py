@@ -59,6 +59,7 @@ class PointToPointRecord:
         self._channels: dict[tuple[str, int, Direction], _Channel | None] = {}
         self._shifts: dict[str, SeqShift] = {}
         self._originals: dict[str, Any] = {}
+        """As the class holds them: what getattr() returns would no longer be bound to a group."""
 
     def calls_before(self, group: str, seq: int) -> int:
         """Return how many of a group's seqs below ``seq`` went to point-to-point calls (reporter thread)."""
@@ -73,10 +74,10 @@ class PointToPointRecord:
         process_group = distributed.ProcessGroup
         try:
             for name, direction in _WRAPPED.items():
-                original = getattr(process_group, name)
-                setattr(process_group, name, self._wrap(original, direction))
+                original = vars(process_group)[name]
+                setattr(process_group, name, self._wrap(getattr(process_group, name), direction))
                 self._originals[name] = original
-        except (AttributeError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             self._once.warn("point-to-point calls are not recorded", error)
 
     def uninstall(self) -> None:
