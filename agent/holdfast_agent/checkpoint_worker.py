@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast_agent.allocator import keep_freed_memory
 from holdfast_agent.priority import lower_priority, use_idle_time
 from holdfast_agent.restore import verify_share
 from holdfast_agent.shard import read_shard, write_shard
@@ -56,6 +57,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the agent, which sees its checkpoints written first
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a library prints is no answer
+    keep_freed_memory()
     codec_named(DEFAULT)  # before the priority: a start must not take long
     _PRIORITIES[sys.argv[1]]()
     for line in sys.stdin:

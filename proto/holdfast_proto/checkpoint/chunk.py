@@ -3,7 +3,8 @@
 A chunk is cut into byte planes (``planes.py``), its own or those of its difference to an earlier state of the
 tensor (``differences.py``), and each plane is stored for itself (``plane_coder.py``)::
 
-    0   kind: 0 plain, 1 a difference (one byte)
+    0   kind (one byte): 0 plain; 1 a difference; 1 + n, of float32 numbers, one to the earlier state after a loss
+        of n 256ths (``decay.py``)
     1   width: bytes per element, which is the number of planes (one byte)
     2   stored size of each plane, highest first (4 bytes each, little-endian)
     ..  the planes
@@ -15,9 +16,10 @@ import struct
 import numpy as np
 
 from holdfast_proto.checkpoint.codec_registry import PayloadError
-from holdfast_proto.checkpoint.differences import add, pays, subtract
+from holdfast_proto.checkpoint.decay import decayed
+from holdfast_proto.checkpoint.differences import add, best_loss, subtract
 from holdfast_proto.checkpoint.plane_coder import PlaneEncoder, decode_plane
-from holdfast_proto.checkpoint.planes import Elements, Layout, join, rotate_left, rotate_right, split
+from holdfast_proto.checkpoint.planes import FLOAT32, Elements, Layout, join, rotate_right, split
 
 _PLAIN, _DIFFERENCE = 0, 1
 
@@ -25,16 +27,16 @@ _PLAIN, _DIFFERENCE = 0, 1
 def encode_chunk(raw: memoryview, layout: Layout, encoder: PlaneEncoder, previous: memoryview | None = None) -> bytes:
     """Return the stored form of ``raw``; ``previous`` has its size, and is used if that pays."""
     elements = _elements(raw, layout)
-    kind = _PLAIN
-    coded = rotate_left(elements) if layout.is_float else elements.copy()
-    if previous is not None:
-        before = _elements(previous, layout)
-        if pays(coded, elements, before):
-            kind, coded = _DIFFERENCE, subtract(elements, before)
-    planes = [encoder.encode(plane) for plane in split(coded)]
-    sizes = [sum(len(piece) for piece in pieces) for pieces in planes]
+    before = None if previous is None else _elements(previous, layout)
+    loss = None if before is None else best_loss(elements, before, layout)
+    if before is None or loss is None:
+        kind, planes = _PLAIN, split(elements, is_float=layout.is_float)
+    else:
+        kind, planes = _DIFFERENCE + loss, split(subtract(elements, decayed(before, loss)), is_float=False)
+    stored = [encoder.encode(plane) for plane in planes]
+    sizes = [sum(len(piece) for piece in pieces) for pieces in stored]
     header = _header_format(layout).pack(kind, layout.width, *sizes)
-    return b"".join([header, *(piece for pieces in planes for piece in pieces), raw[elements.nbytes :]])
+    return b"".join([header, *(piece for pieces in stored for piece in pieces), raw[elements.nbytes :]])
 
 
 def decode_chunk(stored: memoryview, layout: Layout, into: memoryview, previous: memoryview | None = None) -> None:
@@ -50,18 +52,20 @@ def decode_chunk(stored: memoryview, layout: Layout, into: memoryview, previous:
         planes.append(decode_plane(stored[position : position + size], elements.size))
         position += size
     coded = join(planes)
-    if kind == _DIFFERENCE:
+    if kind != _PLAIN:
         if previous is None:
             raise PayloadError("is stored as the difference to an earlier state, which is not there")
-        elements[:] = add(coded, _elements(previous, layout))
+        elements[:] = add(coded, decayed(_elements(previous, layout), kind - _DIFFERENCE))
+    elif layout.is_float:
+        rotate_right(coded, elements)
     else:
-        elements[:] = rotate_right(coded) if layout.is_float else coded
+        elements[:] = coded
     into[elements.nbytes :] = stored[position:]
 
 
 def is_difference(stored: bytes) -> bool:
     """Whether a stored chunk needs the earlier state."""
-    return stored[0] == _DIFFERENCE
+    return stored[0] != _PLAIN
 
 
 def _elements(raw: memoryview, layout: Layout) -> Elements:
@@ -79,6 +83,6 @@ def _read_header(stored: memoryview, layout: Layout) -> tuple[int, list[int]]:
     if len(stored) < header.size:
         raise PayloadError("has a chunk that ends too early")
     kind, width, *sizes = header.unpack_from(stored)
-    if kind not in (_PLAIN, _DIFFERENCE) or width != layout.width:
+    if width != layout.width or (kind > _DIFFERENCE and layout != FLOAT32):
         raise PayloadError(f"has a chunk of kind {kind} and width {width}, which does not fit its dtype")
     return kind, sizes

@@ -7,7 +7,8 @@ zero. An exclusive-or would turn each carry into a run of ones and compresses a 
 
 import numpy as np
 
-from holdfast_proto.checkpoint.planes import Elements, split
+from holdfast_proto.checkpoint.decay import decayed, typical_loss
+from holdfast_proto.checkpoint.planes import FLOAT32, Elements, Layout, Plane, split
 from holdfast_proto.checkpoint.sampling import count, entropy_bits, sample
 
 _WORTHWHILE = 0.97
@@ -25,20 +26,26 @@ def subtract(elements: Elements, previous: Elements) -> Elements:
 
 
 def add(difference: Elements, previous: Elements) -> Elements:
-    """Undo :func:`subtract`. Overwrites ``difference``."""
+    """Undo :func:`subtract`."""
     sign: Elements = np.bitwise_and(difference, 1)
-    np.right_shift(difference, 1, out=difference)
-    np.bitwise_xor(difference, np.negative(sign, out=sign), out=difference)
-    np.add(difference, previous, out=difference)
-    return difference
+    elements: Elements = np.right_shift(difference, 1)
+    np.bitwise_xor(elements, np.negative(sign, out=sign), out=elements)
+    np.add(elements, previous, out=elements)
+    return elements
 
 
-def pays(plain: Elements, elements: Elements, previous: Elements) -> bool:
-    """Whether ``elements - previous`` is likely to compress better than ``plain``, which is stored otherwise."""
-    difference = subtract(sample(elements), sample(previous))
-    return _bits(difference) <= _WORTHWHILE * _bits(sample(plain))
+def best_loss(elements: Elements, previous: Elements, layout: Layout) -> int | None:
+    """Return how much of ``previous`` is to be taken for lost (:func:`decayed`) for the smallest difference.
+
+    None if no difference is likely to compress better than ``elements`` by themselves. Only float32 numbers decay.
+    """
+    now, before = sample(elements), sample(previous)
+    losses = {0, typical_loss(now, before)} if layout == FLOAT32 else {0}
+    bits = {loss: _bits(split(subtract(now, decayed(before, loss)), is_float=False)) for loss in losses}
+    best = min(bits, key=bits.__getitem__)
+    return best if bits[best] <= _WORTHWHILE * _bits(split(now, is_float=layout.is_float)) else None
 
 
-def _bits(elements: Elements) -> float:
-    """Return the bits per element that a perfect code of each byte plane for itself needs. Overwrites ``elements``."""
-    return sum(entropy_bits(count(plane)) for plane in split(elements))
+def _bits(planes: list[Plane]) -> float:
+    """Return the bits per element that a perfect code of each byte plane for itself needs."""
+    return sum(entropy_bits(count(plane)) for plane in planes)

@@ -1,19 +1,25 @@
-"""Reads a whole shard into memory with several threads, as decoding and digests take longer than the disk does."""
+"""Reads a whole shard into shared memory on several cores, as decoding takes longer than the disk does.
+
+By processes and not by threads: decoding is a row of calls so short that threads would mostly wait for Python's lock.
+"""
 
 import os
-import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol, Self
 
 from holdfast_proto.checkpoint.errors import read_errors
+from holdfast_proto.checkpoint.forked_jobs import ForkedJobs
 from holdfast_proto.checkpoint.sealed_json import new_digest
 from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor
+from holdfast_proto.pages import map_pages
 
-_THREADS = 4
+_PROCESSES = 4
 """At most: each holds a few chunks in memory."""
+_SHARES = 64
+"""About as many, so that no process is left alone with much."""
+_SHARE_BYTES = 4 << 20
+"""For less it does not pay to start processes."""
 _READ_BYTES = 1 << 20
 
 
@@ -28,27 +34,47 @@ class Reader(Protocol):
         """Read a tensor into memory of its size. Raises CheckpointUnreadable."""
 
 
-def read_tensors(open_reader: Callable[[], Reader], index: ShardIndex, into: Mapping[int, memoryview]) -> None:
-    """Read tensors to where ``into`` says by their position in the index, each thread with a reader of its own.
+def read_tensors(
+    path: Path, open_reader: Callable[[], Reader], index: ShardIndex, into: Mapping[int, memoryview]
+) -> tuple[int, str]:
+    """Read tensors to where ``into`` says by their position in the index; return size and digest of the file.
 
-    Raises CheckpointUnreadable for the first in the order of the index that is not what it should be.
+    Raises CheckpointUnreadable for the first that is not what it should be.
     """
-    of_thread = threading.local()
-    with ExitStack() as readers:
+    shares = list(_shares(index))
 
-        def read(number: int) -> None:
-            if not hasattr(of_thread, "reader"):
-                of_thread.reader = readers.enter_context(open_reader())
-            of_thread.reader.read(index.tensors[number], into[number])
+    def read(share: int) -> None:
+        with open_reader() as reader:
+            for number in shares[share]:
+                if into[number]:
+                    map_pages(into[number])
+                reader.read(index.tensors[number], into[number])
 
-        pool = ThreadPoolExecutor(min(_THREADS, len(os.sched_getaffinity(0))))
-        numbers = [number for number, tensor in enumerate(index.tensors) if tensor.is_stored]
-        jobs = [pool.submit(read, number) for number in numbers]
-        try:
-            for job in jobs:
-                job.result()
-        finally:
-            pool.shutdown(cancel_futures=True)  # before the readers are closed
+    if len(shares) <= 1:
+        for share in range(len(shares)):
+            read(share)
+        return file_digest(path)
+    processes = min(_PROCESSES, len(os.sched_getaffinity(0)), len(shares))
+    with ForkedJobs(read, len(shares), processes=processes) as jobs:
+        found = file_digest(path)  # reads ahead for the others
+        jobs.finish()
+    return found
+
+
+def _shares(index: ShardIndex) -> Iterator[list[int]]:
+    """Yield the numbers of the stored tensors in shares of neighbours, of similar sizes unless one is large."""
+    least_bytes = max(_SHARE_BYTES, index.raw_bytes // _SHARES)
+    share: list[int] = []
+    nbytes = 0
+    for number, tensor in enumerate(index.tensors):
+        if tensor.is_stored:
+            share.append(number)
+            nbytes += tensor.entry.nbytes
+            if nbytes >= least_bytes:
+                yield share
+                share, nbytes = [], 0
+    if share:
+        yield share
 
 
 def file_digest(path: Path) -> tuple[int, str]:

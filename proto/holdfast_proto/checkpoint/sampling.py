@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _RUNS = 32
-_RUN_ELEMENTS = 512
+_RUN_ELEMENTS = 256
 
 Counts = NDArray[np.int64]
 """How often each value of a byte occurs: 256 numbers."""

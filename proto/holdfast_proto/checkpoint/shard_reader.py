@@ -1,14 +1,13 @@
 """Reads tensors of a shard from its disk and lets no wrong byte through."""
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
 from holdfast_proto.checkpoint.base_shard import BaseShard
 from holdfast_proto.checkpoint.codec_registry import PayloadError, codec_named
 from holdfast_proto.checkpoint.errors import CheckpointUnreadable
-from holdfast_proto.checkpoint.parallel_read import file_digest, read_tensors
+from holdfast_proto.checkpoint.parallel_read import read_tensors
 from holdfast_proto.checkpoint.shard_file import ShardFile
 from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor, load_index_file
 
@@ -63,13 +62,12 @@ class ShardReader:
     def read_all(self, index: ShardIndex, into: Mapping[int, memoryview]) -> None:
         """Read the whole shard, its tensors to where ``into`` says by their position in the index.
 
-        On several cores. Raises CheckpointUnreadable if any byte is wrong, those that belong to no tensor included.
+        On several cores, by forked processes: ``into`` is memory that they share with this one. Raises
+        CheckpointUnreadable if any byte is wrong, those that belong to no tensor included.
         """
-        with ThreadPoolExecutor(1) as thread:
-            file = thread.submit(file_digest, self.path)  # reads ahead for the others
-            read_tensors(lambda: ShardReader(self.path, index), index, into)
-            if file.result() != (index.shard_bytes, index.shard_digest):
-                raise self._damage()
+        file = read_tensors(self.path, lambda: ShardReader(self.path, index), index, into)
+        if file != (index.shard_bytes, index.shard_digest):
+            raise self._damage()
 
     def verify(self, index: ShardIndex) -> None:
         """Read the whole shard and keep nothing; raises as :meth:`read_all` does.

@@ -158,6 +158,15 @@ def test_a_difference_is_used_only_where_it_pays() -> None:
     assert len(payload) < 0.8 * len(alone)
 
 
+def test_numbers_that_have_decayed_differ_less_than_those_that_have_grown_as_much() -> None:
+    old = np.square(weights(1 << 18))
+    less, more = (as_bytes((old * np.float32(factor)).astype(np.float32)) for factor in (0.95, 1.05))
+    decay, table = encoded(less, "float32", as_bytes(old))
+    growth, _ = encoded(more, "float32", as_bytes(old))
+    assert len(decay) < 0.9 * len(growth)
+    assert decoded(decay, "float32", table, len(less), as_bytes(old)) == less
+
+
 def test_an_unchanged_tensor_costs_next_to_nothing() -> None:
     raw = as_bytes(weights(1 << 20))
     payload, _ = encoded(raw, "float32", raw)
@@ -229,5 +238,9 @@ def test_the_wrong_dtype_and_a_missing_earlier_state_are_refused() -> None:
     payload, table = encoded(raw, "float32", raw)
     with pytest.raises(PayloadError, match="width 4, which does not fit its dtype"):
         decoded(payload, "bfloat16", table, len(raw), raw)
+    decay = bytearray(encoded(raw, "uint32", raw)[0])
+    decay[0] = 2
+    with pytest.raises(PayloadError, match="kind 2 and width 4, which does not fit its dtype"):
+        decoded(bytes(decay), "uint32", table, len(raw), raw)
     with pytest.raises(PayloadError, match="the difference to an earlier state, which is not there"):
         decoded(payload, "float32", table, len(raw))
