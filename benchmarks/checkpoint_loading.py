@@ -1,6 +1,15 @@
-"""How fast a state comes back: from the node's memory beside a memory copy, from the disk beside reading the file."""
+"""How fast a state comes back: from the node's memory beside a memory copy, from the disk beside reading the file.
+
+From memory: ``restore`` of a slot into a model and an optimizer that were just made, beside torch's ``copy_`` of this
+process's tensors into the same model, and into new tensors for the state that a new optimizer does not have. What this
+process has freed goes back to the kernel before either, as a rank that starts has none: new tensors are new memory.
+
+From the disk: what the agent's worker does from the job to its answer, every digest compared, beside ``readinto`` of
+the stored file, which is smaller, into the same slot. Both map the slot anew and find nothing of the file in memory.
+"""
 
 import asyncio
+import ctypes
 import mmap
 import os
 import time
@@ -20,6 +29,7 @@ from holdfast_proto.snapshot import DATA_OFFSET, allocate
 
 def memory_load_s(slot: Path, state: Mapping[str, Stateful]) -> float:
     """Return how long a rank takes to restore ``state`` from a slot."""
+    give_back_freed_memory()
     start_s = time.perf_counter()
     restore(slot, state, rank=0)
     return time.perf_counter() - start_s
@@ -27,6 +37,7 @@ def memory_load_s(slot: Path, state: Mapping[str, Stateful]) -> float:
 
 def memory_copy_s(tensors: Sequence[Tensor], existing: Sequence[Tensor]) -> float:
     """Return how long copies of ``tensors`` take to the ``existing``, and to new memory for those beyond them."""
+    give_back_freed_memory()
     start_s = time.perf_counter()
     kept = []  # else the next one would get the same memory
     for tensor, place in zip_longest(tensors, existing):
@@ -78,6 +89,11 @@ class DiskLoads:
             while count := file.readinto(place[position:]):
                 position += count
         return time.perf_counter() - start_s
+
+
+def give_back_freed_memory() -> None:
+    """Have the C library, glibc, keep nothing."""
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def forget(path: Path) -> None:

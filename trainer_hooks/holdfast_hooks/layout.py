@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast_hooks.device_copies import DeviceCopy
+from holdfast_hooks.host_copies import HostCopies
 from holdfast_hooks.sharding import is_dtensor, writer_of
 from holdfast_hooks.state import Image, Part
 from holdfast_hooks.unchanged import is_unchanged
@@ -98,6 +99,7 @@ class SlotTensors:
     def copy(self, parts: Iterable[Part]) -> list[DeviceCopy]:
         """Copy what is in host memory to its place, unless it lies there already; return what is left to copy."""
         self.unchanged_bytes = 0
+        copies = HostCopies()
         left: list[DeviceCopy] = []
         for destination, part in zip(self._places, parts, strict=True):
             if destination is None:
@@ -108,7 +110,8 @@ class SlotTensors:
             elif is_unchanged(destination, source):
                 self.unchanged_bytes += destination.nbytes
             else:
-                destination.copy_(source)
+                copies.add(destination, source)
+        copies.run()
         return left
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast_hooks import random_states
 from holdfast_hooks.counterparts import Counterparts
 from holdfast_hooks.fit import check_names, difference, differences, refusal
-from holdfast_hooks.layout import place
+from holdfast_hooks.layout import as_tensor
 from holdfast_hooks.sharding import distribute_like, is_dtensor
+from holdfast_hooks.slot_reads import fill
 from holdfast_hooks.state import Image, Part, Stateful, decode_state, encode_state
 from holdfast_proto.snapshot import Slot, SnapshotError, TensorEntry
 
@@ -101,10 +102,11 @@ class _Targets:
 
     def fill(self, slot: Slot) -> None:
         """Copy all that were taken from the slot."""
-        for entry, target in self._taken:
-            stored = place(slot, entry)
-            if stored is not None:
-                target.copy_(stored)
+        filled = [(entry, target) for entry, target in self._taken if entry.nbytes]
+        fill(slot.path, ((entry, target) for entry, target in filled if target.device.type == "cpu"))
+        for entry, target in filled:
+            if target.device.type != "cpu":
+                target.copy_(as_tensor(slot.buffer, entry, entry.offset))
 
 
 def _is_own(live: Part) -> bool:

@@ -1,10 +1,9 @@
 """Whether memory already holds what is to be copied there: frozen parameters and buffers are not written again."""
 
 import ctypes
-import os
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import TYPE_CHECKING
+
+from holdfast_hooks.copy_threads import copy_threads
 
 if TYPE_CHECKING:
     import torch
@@ -48,11 +47,5 @@ def _is_equal(a: int, b: int, nbytes: int) -> bool:
         return not _memcmp(a + start, b + start, min(part_bytes, nbytes - start))
 
     starts = range(0, nbytes, part_bytes)
-    others = _helpers(os.getpid(), threads).map(is_part_equal, starts[1:]) if len(starts) > 1 else ()
+    others = copy_threads().map(is_part_equal, starts[1:]) if len(starts) > 1 else ()
     return is_part_equal(0) and all(others)
-
-
-@cache
-def _helpers(pid: int, threads: int) -> ThreadPoolExecutor:
-    """Return threads of the process ``pid``: a fork inherits none."""
-    return ThreadPoolExecutor(threads, f"unchanged-{pid}")
