@@ -69,6 +69,11 @@ def ranks_of(layout: str) -> int:
     return ranks
 
 
+def ranks_of_stage(layout: str) -> int:
+    """Return how many ranks of a layout do the same work."""
+    return ranks_of(layout) // parse_layout(layout.removeprefix("trainer:"))["pp"]
+
+
 def applies(fault: str, layout: str) -> bool:
     """Whether a layout can be struck by a fault so that it shows."""
     sizes = parse_layout(layout.removeprefix("trainer:"))

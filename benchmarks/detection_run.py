@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.detection_cases import DEATHS, DUPLICATE, NOTED, Case, ranks_of
+from benchmarks.detection_cases import DEATHS, DUPLICATE, NOTED, Case, ranks_of, ranks_of_stage
 from benchmarks.detection_ranks.call_log import LoggedRank, log_path, read_log
 from benchmarks.detection_ranks.orders import FIRST_STEP_VARIABLE, FOLDER_VARIABLE, Order, give
 from benchmarks.detection_truth import SYMPTOMS, Judgement, judge
@@ -22,6 +22,8 @@ from holdfast_proto.v1.control_pb2 import RunStatus
 
 STEPS_LEARNED = 6
 """Of a generation, before it is harmed: its deadlines are learned by then."""
+PAST_S, PEERS = 12.0, 4
+"""Where fewer ranks than these do the same work, one is slow against its own past alone: how long that is."""
 AHEAD_STEPS = 6
 """From an order to all ranks, until they carry it out."""
 PATIENCE_S = 60.0
@@ -130,6 +132,8 @@ class HarmedRun:
         if self._told.intersection((case.fault, *LASTING)):
             self.restart()
         status = self.until_trained()
+        if case.fault == "slow" and ranks_of_stage(case.layout) < PEERS:
+            status = self._until_it_has_a_past(status)
         known = status.incidents
         deadline_s = status.deadline_s
         pid = next(rank.pid for rank in status.ranks if rank.rank == case.rank)
@@ -186,6 +190,16 @@ class HarmedRun:
         """Wait until the run has trained some more steps of whatever generation it is in."""
         reached = self._status().newest_step + STEPS_LEARNED
         return self._until(lambda status: self._is_running(status) and status.newest_step >= reached)
+
+    def _until_it_has_a_past(self, status: RunStatus) -> RunStatus:
+        """Wait until a generation has trained for PAST_S since it was ``status``."""
+        generation, until_s = status.generation, time.monotonic() + PAST_S
+        while time.monotonic() < until_s:
+            time.sleep(_POLL_S)
+            status = self._status()
+            if status.generation != generation:
+                raise RunLostError(f"run {self.run} was restarted while nothing was wrong: {status.newest_incident}")
+        return status
 
     def order(self, what: str, *, seconds: float = 0.0, rank: int = -1) -> None:
         """Have ranks do something in a step soon."""

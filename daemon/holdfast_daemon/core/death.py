@@ -4,7 +4,13 @@ import signal
 from collections.abc import Mapping
 from enum import IntEnum
 
-from holdfast_daemon.core.peer_loss import connection_lost, exception_line, met_another_size, raised_outside_torch
+from holdfast_daemon.core.peer_loss import (
+    bytes_expected_and_got,
+    connection_lost,
+    exception_line,
+    met_another_size,
+    raised_outside_torch,
+)
 from holdfast_proto.rank_context import EXIT_CONFIGURATION
 from holdfast_proto.v1 import common_pb2, store_pb2
 
@@ -101,7 +107,9 @@ def _what_happened(rank_exit: store_pb2.RankExit) -> str:
 
 def _why_killed(rank_exit: store_pb2.RankExit, said: str) -> str:
     if rank_exit.signal != signal.SIGKILL:
-        return f" ({said})" if said and rank_exit.signal == signal.SIGABRT else ""
+        sizes = bytes_expected_and_got(rank_exit.last_words)
+        why = said if sizes is None else f"a peer sent {sizes[1]} bytes where it expected {sizes[0]}"
+        return f" ({why})" if why and rank_exit.signal == signal.SIGABRT else ""
     return " (out of memory, says the kernel)" if rank_exit.out_of_memory else " (out of memory, or killed by hand)"
 
 

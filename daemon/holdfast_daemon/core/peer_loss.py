@@ -18,6 +18,7 @@ _PEER_LOST = re.compile(
 )
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 _OTHER_SIZE = re.compile(r"op\.preamble\.length|gloo::EnforceNotMet")
+_SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (?P<got>\d+) vs (?P<expected>\d+)")
 _FILE = re.compile(r'^  File "(?P<path>[^"]+)"', re.MULTILINE)
 _EXCEPTION = re.compile(r"(?P<module>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Za-z_]\w*)(?::|$)")
 
@@ -43,6 +44,12 @@ def raised_outside_torch(last_words: str) -> bool:
 def met_another_size(last_words: str) -> bool:
     """Return whether ``last_words`` tell that a peer sent more than was expected: gloo then aborts the receiver."""
     return _OTHER_SIZE.search(last_words) is not None
+
+
+def bytes_expected_and_got(last_words: str) -> tuple[int, int] | None:
+    """Return the sizes of which ``last_words`` tell, if a peer sent more than was expected."""
+    sizes = _SIZES.search(last_words)
+    return None if sizes is None else (int(sizes["expected"]), int(sizes["got"]))
 
 
 def exception_line(last_words: str) -> str:

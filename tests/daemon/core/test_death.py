@@ -104,6 +104,10 @@ def test_code_78_alone_is_a_configuration_error() -> None:
             RankExit(signal=11, step=0, phase=common_pb2.PHASE_OPTIMIZER),
             "rank 5 was killed by SIGSEGV in optimizer of step 0",
         ),
+        (
+            RankExit(signal=6, step=3, last_words="what(): op.preamble.length <= op.nbytes. 132 vs 128. Received data"),
+            "rank 5 was killed by SIGABRT (a peer sent 132 bytes where it expected 128) in step 3",
+        ),
         (RankExit(signal=77, step=3), "rank 5 was killed by signal 77 in step 3"),
         (
             RankExit(code=1, last_words=BAD_SAMPLE, step=7, phase=common_pb2.PHASE_DATA),

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from holdfast_daemon.core import death
+from holdfast_daemon.core.detectors.aborted_call import aborted_call, names_are_in
+from holdfast_daemon.core.detectors.early_leave import early_leavers
 from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
 from holdfast_daemon.core.detectors.view import View
 from holdfast_proto.v1 import store_pb2 as store
@@ -11,9 +13,6 @@ from holdfast_proto.v1 import store_pb2 as store
 SETTLE_S = 0.3
 """One death makes its peers fail within milliseconds. Of ranks that ended with an exception of torch's, or were aborted
 by a watchdog, the first may be a victim: the others are waited for."""
-
-NAMES_PATIENCE_S = 1.0
-"""Until ranks that lost a peer which was aborted for a size have said in which calls they were."""
 
 LOST_PEER_PATIENCE_S = 5.0
 """Ranks that have all lost a peer may have lost it with its node, which is missed when its lease has run out."""
@@ -37,6 +36,8 @@ class DeadRank(Detector):
 def _verdict(view: View) -> store.Verdict | None:
     exits = {number: rank.exit for number, rank in view.ranks.items() if rank.HasField("exit")}
     if all(death.is_clean(ended) for ended in exits.values()):
+        exits = early_leavers(view)
+    if not exits:
         return None
     culprits = death.first_cause(exits)
     first = exits[culprits[0]]
@@ -63,10 +64,10 @@ def _has_settled(view: View, first: store.RankExit, exits: int) -> bool:
     if death.lost_peer(first) and len(set(view.node_of.values())) > 1:
         return since_s >= LOST_PEER_PATIENCE_S
     if death.was_aborted_for_a_size(first):
-        return exits == view.world_size or since_s >= NAMES_PATIENCE_S
+        return names_are_in(view)
     return death.speaks_for_itself(first) or exits == view.world_size or since_s >= SETTLE_S
 
 
 def _is_mismatch(view: View, first: store.RankExit) -> bool:
     """Whether the others' last calls tell more than this end: see mismatched_order.py."""
-    return death.was_aborted_for_a_size(first) and view.parted_call is not None
+    return death.was_aborted_for_a_size(first) and (view.parted_call is not None or aborted_call(view) is not None)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from holdfast_daemon.core.detectors.framework import Seen
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
+from holdfast_daemon.core.waits.named_calls import GroupId, group_id
 from holdfast_daemon.core.waits.wait_graph import Finding, MissedCall
 from holdfast_daemon.core.words import phase_name
 from holdfast_proto.v1 import common_pb2 as common
@@ -23,8 +24,8 @@ _DOES = {
 
 
 def stands_still(view: View) -> bool:
-    """Whether some rank has stalled past its deadline and all nodes are heard of, so that one may be judged."""
-    return bool(view.late) and not view.lost_nodes
+    """Whether some rank has stalled past its deadline, all nodes are heard of, and no death explains it."""
+    return bool(view.late) and not view.lost_nodes and not _has_failed(view)
 
 
 def have_stalled(view: View, members: Iterable[int]) -> bool:
@@ -42,7 +43,7 @@ def roots(view: View) -> list[int]:
     While a node is missing, so that others may wait for what it would tell, only ranks that are seen to be busy
     outside of all calls.
     """
-    if not view.late or view.parted_call is not None:
+    if not view.late or view.parted_call is not None or _has_failed(view):
         return []
     found = _roots(view)
     return [rank for rank in found if view.activity(rank) in OUTSIDE] if view.lost_nodes else found
@@ -50,16 +51,44 @@ def roots(view: View) -> list[int]:
 
 def _roots(view: View) -> list[int]:
     finding = view.finding
-    ends = [rank for rank in finding.roots if rank in view.late or _has_ended(view, rank)]
+    outrun = _outrun(view)
+    ends = [rank for rank in finding.roots if _has_ended(view, rank) or (rank in view.late and rank not in outrun)]
     if ends:
         return ends
     if finding.roots or finding.cycle or finding.everyone_arrived:
-        return [rank for rank in view.outside_of_calls if rank in view.late]
+        about_to_move = _held_by_those_that_moved(view)
+        return [rank for rank in view.outside_of_calls if rank in view.late and rank not in about_to_move]
     if len(view.late) < len(view.ranks):
         return []
     # Nobody is known to wait for anybody, and nobody moves.
     busy = [rank for rank in sorted(view.late) if view.activity(rank) in OUTSIDE]
     return busy or sorted(view.late)
+
+
+def _outrun(view: View) -> set[int]:
+    """Return late ranks in whose groups another rank has just completed calls of which they have not told yet."""
+    completed: dict[GroupId, int] = {}
+    moving = (rank for rank in view.ranks.values() if rank.rank not in view.late and not rank.HasField("exit"))
+    for group in (group for rank in moving for group in rank.progress.groups if group.members):
+        completed[group_id(group)] = max(completed.get(group_id(group), 0), group.completed)
+    late = view.late.items() if completed else ()
+    return {
+        number
+        for number, rank in late
+        for group in rank.progress.groups
+        if group.members and completed.get(group_id(group), 0) > group.enqueued
+    }
+
+
+def _held_by_those_that_moved(view: View) -> set[int]:
+    """Return ranks in calls for which all have come and of which some have gone on: they have not told that yet."""
+    calls = (call for call in view.finding.everyone_arrived if not have_stalled(view, call.members))
+    return {rank for call in calls for rank in call.held}
+
+
+def _has_failed(view: View) -> bool:
+    """Whether a rank has failed. Its peers fail too, or wait for it: dead_rank.py tells once that has settled."""
+    return view.first_exit_unix_s > 0.0
 
 
 def _has_ended(view: View, number: int) -> bool:

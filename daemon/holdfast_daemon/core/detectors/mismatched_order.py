@@ -1,18 +1,20 @@
 """Ranks that wait for each other, or have met in different calls: their programs have parted.
 
-Three signs. Members of a group have entered its call number ``seq`` and their recorders name different operations or,
-where these must agree, different sizes or data types: that speaks for itself, whoever else stands still. Or there is a
-cycle in the wait-for graph that holds all of its ranks in their calls: they call in different orders. Or a minority of
-a group is left behind in a call that all others have completed: it waits for more than they had to give.
+Four signs. Members of a group have entered its call number ``seq`` and their recorders name different operations or,
+where these must agree, different sizes or data types: that speaks for itself, whoever else stands still. Or members
+were aborted because they got more than they expected: see aborted_call.py. Or there is a cycle in the wait-for
+graph that holds all of its ranks in their calls: they call in different orders. Or a minority of a group is left behind
+in a call that all others have completed: it waits for more than they had to give.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from holdfast_daemon.core import death
 from holdfast_daemon.core.detectors import hang
+from holdfast_daemon.core.detectors.aborted_call import AbortedCall, aborted_call, names_are_in
 from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.peer_loss import bytes_expected_and_got
 from holdfast_daemon.core.waits.named_calls import PartedCall
 from holdfast_daemon.core.waits.wait_graph import ArrivedCall
 from holdfast_proto.v1 import store_pb2 as store
@@ -28,9 +30,12 @@ class MismatchedOrder(Detector):
 
     def see_turn(self, view: View) -> Sight:
         """Judge once the ranks in question have stalled past their deadlines, or one was aborted for what it met."""
-        stands_still = hang.stands_still(view)
-        if view.parted_call is not None and (stands_still or _has_aborted(view)):
+        stands_still, aborts_are_told = hang.stands_still(view), names_are_in(view)
+        if view.parted_call is not None and (stands_still or aborts_are_told):
             return Sight(self, (_parted(view, view.parted_call),))
+        aborted = aborted_call(view) if aborts_are_told else None
+        if aborted is not None:
+            return Sight(self, (_aborted(view, aborted),))
         if not stands_still:
             return Sight(self)
         cycle = set(view.finding.cycle)
@@ -40,10 +45,6 @@ class MismatchedOrder(Detector):
         if left_behind is not None and hang.have_stalled(view, left_behind.members) and not hang.roots(view):
             return Sight(self, (_left_behind(view, left_behind),))
         return Sight(self)
-
-
-def _has_aborted(view: View) -> bool:
-    return any(death.was_aborted_for_a_size(rank.exit) for rank in view.ranks.values())
 
 
 def _circle(view: View) -> Seen:
@@ -82,6 +83,27 @@ def _parted(view: View, call: PartedCall) -> Seen:
     seen.verdict.group, seen.verdict.seq, seen.verdict.op = call.group, call.seq, call.sides[0][0][0]
     seen.verdict.calls.extend(f"{side}: {where}" for side in told[:_SIDES_SHOWN])
     return seen
+
+
+def _aborted(view: View, found: AbortedCall) -> Seen:
+    call, others, aborted = found.call, _ranks(found.others), _ranks(found.aborted)
+    where = f"call {call.seq} of group {hang.group_name(view, call.group)}"
+    if len(found.others) > 1:
+        message = f"{aborted} have met in {where} with different sizes: one of them called with a wrong one"
+    else:
+        doubt = "" if len(found.culprits) == 1 else ": either may have called with a wrong size"
+        message = f"{others} has sent more in {where} than {aborted} expected{doubt}"
+    seen = hang.seen_hang(view, store.VERDICT_KIND_MISMATCHED_ORDER, list(found.culprits), message)
+    seen.verdict.group, seen.verdict.seq, seen.verdict.op = call.group, call.seq, call.op
+    seen.verdict.calls.append(f"{others} in {' '.join(part for part in (call.op, call.sizes) if part)}: {where}")
+    seen.verdict.calls.extend(_met(rank, view.ranks[rank].exit) for rank in found.aborted[:_SIDES_SHOWN])
+    return replace(seen, stands_still=False)
+
+
+def _met(rank: int, ended: store.RankExit) -> str:
+    sizes = bytes_expected_and_got(ended.last_words)
+    met = "" if sizes is None else f": it expected {sizes[0]} bytes and got {sizes[1]}"
+    return f"rank {rank} was aborted{met}"
 
 
 def _ranks(numbers: tuple[int, ...]) -> str:

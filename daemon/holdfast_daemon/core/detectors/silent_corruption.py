@@ -5,7 +5,8 @@ Ranks report hashes of parts of their replicated tensors, taken at the end of a 
     odd ranks = all but those that share the hash of more than half of the ranks which report the part
 
 and without such a majority, as with two replicas, all that report it. A rank that reports no hash of a part
-is not compared there. Parts take turns, so that a fault is found when the turn of its part comes.
+is not compared there. Parts take turns, so that a fault is found when the turn of its part comes. Some ranks look more
+often than others: what the few cannot decide may be decided when all look, so that this is waited for.
 """
 
 from collections import Counter
@@ -17,6 +18,9 @@ from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
 from holdfast_daemon.core.detectors.naming import ranks_named
 from holdfast_daemon.core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
+
+UNDECIDED_STEPS = 16
+"""Ranks look at every step, every second, every fourth ...; that all but the slowest have looked."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +39,21 @@ class SilentCorruption(Detector):
     name: ClassVar[str] = "silent_corruption"
 
     _told: bool = False
+    _undecided: store.Verdict | None = None
+    """On the first difference, for which there was no majority."""
 
     def see_step(self, step: StepView) -> Sight:
         """Compare the hashes of each part."""
         differences = [] if self._told else _differences(step.summary.replicas)
-        if not differences:
+        newest = _verdict(step.step, differences) if differences else None
+        first = self._undecided or newest
+        if first is None:
             return Sight(self)
-        verdict = _verdict(step.step, differences)
-        return Sight(SilentCorruption(_told=True), (Seen(verdict=verdict, proven_step=step.step),))
+        is_decided = any(difference.has_majority for difference in differences)
+        if not is_decided and step.step - first.step < UNDECIDED_STEPS:
+            return Sight(SilentCorruption(_undecided=first))
+        verdict = newest if newest is not None and is_decided else first
+        return Sight(SilentCorruption(_told=True), (Seen(verdict=verdict, proven_step=first.step),))
 
     def restarted(self, _after_step: int) -> Self:
         """Tell anew."""

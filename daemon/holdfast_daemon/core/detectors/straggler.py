@@ -3,7 +3,8 @@
 Over windows of at least 8 steps and 3 s, slow_ranks.py says which ranks were slow. One that was slow in three of the
 last four windows, the newest among them, is a straggler; four windows in a row in which it was not end the episode.
 What a rank usually needs is an average of its earlier windows, each newer one with a weight of a quarter, without
-those in which it was slow.
+those in which it was slow. It is still known after a restart, as long as all ranks have the same places in the layout:
+a rank may be slow because it was started on another machine.
 
 Ranks on a GPU are not compared: a training thread that waits for the device spins and looks busy, so that the time
 that they need for themselves would have to be measured on the device.
@@ -53,7 +54,9 @@ class Straggler(Detector):
     """Of ranks that were slow in one of the last four windows: whether they were, in each."""
     _usual: Mapping[int, OwnTime] = field(default_factory=dict)
     _windows: int = 0
-    """Judged in this generation."""
+    """From which that was learned."""
+    _places: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    """Of all ranks then: mesh axis -> index."""
     _told: frozenset[int] = frozenset()
 
     def see_turn(self, view: View) -> Sight:
@@ -63,14 +66,19 @@ class Straggler(Detector):
             return Sight(self)
         began = self._since.get(first.rank)
         if began is None:
-            return Sight(self._begin(view))
+            return Sight(self._first_window(view))
         if first.steps_done - began.steps_done < WINDOW_STEPS or view.now - self._since_unix_s < WINDOW_S:
             return Sight(self)
         return self._end_window(view, began.progress.step, first.steps_done - began.steps_done)
 
     def restarted(self, _after_step: int) -> Self:
-        """Begin anew."""
-        return type(self)()
+        """Begin anew, with what ranks usually need."""
+        return type(self)(_usual=self._usual, _windows=self._windows, _places=self._places)
+
+    def _first_window(self, view: View) -> "Straggler":
+        places = {number: dict(rank.coordinates) for number, rank in view.ranks.items()}
+        known = self if places == self._places else type(self)(_places=places)
+        return known._begin(view)
 
     def _begin(self, view: View) -> "Straggler":
         return replace(self, _since=view.ranks, _since_unix_s=view.now)

@@ -26,7 +26,7 @@ _UNORDERED = ("send", "recv", "coalesced")
 Signature = tuple[str, str, str]
 """Operation, sizes, data types; the last two are empty where ranks may differ in them."""
 
-_GroupId = tuple[str, int, int]
+GroupId = tuple[str, int, int]
 """Name, first member, number of members: processes use one name for groups of different members."""
 
 
@@ -42,12 +42,12 @@ class PartedCall:
 
 def parted_calls(ranks: Mapping[int, store.RankState]) -> Iterator[PartedCall]:
     """Yield the calls of a group at one seq that are not one and the same call."""
-    meetings: dict[tuple[_GroupId, int], dict[Signature, list[int]]] = {}
+    meetings: dict[tuple[GroupId, int], dict[Signature, list[int]]] = {}
     for number in sorted(ranks):
         rank = ranks[number]
         if not rank.pending:
             continue
-        groups = {group.group: _group_id(group) for group in rank.progress.groups if group.members}
+        groups = {group.group: group_id(group) for group in rank.progress.groups if group.members}
         for call in rank.pending:
             if call.group in groups and not _operation(call).startswith(_UNORDERED):
                 sides = meetings.setdefault((groups[call.group], call.seq), {})
@@ -58,7 +58,8 @@ def parted_calls(ranks: Mapping[int, store.RankState]) -> Iterator[PartedCall]:
             yield PartedCall(name, seq, tuple((signature, tuple(numbers)) for signature, numbers in ordered))
 
 
-def _group_id(group: common.GroupProgress) -> _GroupId:
+def group_id(group: common.GroupProgress) -> GroupId:
+    """Return what tells a group that has members from all others."""
     return group.group, group.members[0], len(group.members)
 
 

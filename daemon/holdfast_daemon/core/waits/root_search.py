@@ -35,7 +35,8 @@ def search(ranks: Iterable[int], meetings: Iterable[Meeting], awaited: Awaited, 
 
     A circle that hangs together by pending sends is cut at the ranks that have nothing else pending: they may
     have sent ahead, run on, and be stuck where no counter shows it. Not so those of ``in_calls``: their stacks show
-    that they wait in a call.
+    that they wait in a call. Nor if others in the circle wait for each other without any send: whoever comes on, these
+    never will.
     """
     graph = _Graph(sorted({*ranks, *awaited.ranks}), meetings, in_calls)
     wanted = set(awaited.ranks)
@@ -47,12 +48,12 @@ def search(ranks: Iterable[int], meetings: Iterable[Meeting], awaited: Awaited, 
             continue
         number = {node: i for i, node in enumerate(component)}
         strong = [[number[to] for to in graph.strong_edges[node] if to in number] for node in component]
-        for part in _terminal_components(strong):
-            nodes = [component[i] for i in part]
-            if len(nodes) == 1:
-                roots += graph.ranks_of(nodes)
-            else:
-                knots.append(Knot(_cycle(graph, nodes, awaited), tuple(sorted(graph.ranks_of(component)))))
+        ends = list(_terminal_components(strong))
+        circles = _circles(ends) or _circles(strong_components(strong))
+        members = tuple(sorted(graph.ranks_of(component)))
+        knots += [Knot(_cycle(graph, [component[i] for i in part], awaited), members) for part in circles]
+        if not circles:
+            roots += graph.ranks_of(component[part[0]] for part in ends)
     return Ends(tuple(roots), tuple(knots))
 
 
@@ -110,6 +111,10 @@ def _terminal_components(edges: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     for i, component in enumerate(components):
         if all(component_of[to] == i for node in component for to in edges[node]):
             yield component
+
+
+def _circles(components: Iterable[list[int]]) -> list[list[int]]:
+    return [component for component in components if len(component) > 1]
 
 
 def _cycle(graph: _Graph, nodes: list[int], awaited: Awaited) -> tuple[int, ...]:

@@ -3,6 +3,8 @@
 import pytest
 
 from holdfast_daemon.core.detectors.dead_rank import LOST_PEER_PATIENCE_S, SETTLE_S, DeadRank
+from holdfast_daemon.core.detectors.early_leave import WAITED_S
+from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.detectors.views import NOW, Ranks
 
@@ -43,6 +45,70 @@ def test_a_rank_that_left_early_is_judged_as_soon_as_another_has_lost_it() -> No
     assert culprits(ranks) == []
     ranks.end(1, at=NOW, code=1, last_words=LOST_PEER)
     assert culprits(ranks) == [2]
+
+
+def left_in_a_step(*, finished: bool) -> Ranks:
+    """Rank 2 has left with code 0; it and all others have come to call 10 of their group."""
+    ranks = Ranks()
+    ranks.group("0", dict.fromkeys(range(4), 10), 10)
+    ranks.end(2, at=NOW, code=0, finished=finished)
+    return ranks
+
+
+def enter(ranks: Ranks, number: int, seq: int, *, stalled_s: float = 0.0) -> None:
+    ranks[number].progress.groups[0].enqueued = seq
+    ranks[number].stalled_s = stalled_s
+
+
+def test_a_rank_that_left_is_judged_as_soon_as_another_enters_a_call_that_it_never_came_to() -> None:
+    ranks = left_in_a_step(finished=True)
+    assert culprits(ranks) == []
+    enter(ranks, 3, 11)
+    assert culprits(ranks) == [2]
+
+
+def test_a_rank_that_left_is_judged_as_soon_as_another_posts_the_receipt_of_what_it_never_sent() -> None:
+    ranks = left_in_a_step(finished=True)
+    ranks.channel(2, 3, sent=5, delivered=5, posted=5, received=5)
+    assert culprits(ranks) == []
+    ranks[3].progress.channels[0].enqueued = 6
+    assert culprits(ranks) == [2]
+
+
+def test_a_call_that_the_rank_had_entered_before_it_left_does_not_miss_it() -> None:
+    ranks = left_in_a_step(finished=True)
+    enter(ranks, 2, 11)
+    enter(ranks, 3, 11)
+    assert culprits(ranks) == []
+
+
+def test_a_rank_that_left_after_its_last_step_is_no_early_leaver() -> None:
+    ranks = left_in_a_step(finished=True)
+    enter(ranks, 3, 11)
+    ranks[2].exit.phase = ranks[2].progress.phase = common.PHASE_IDLE
+    assert culprits(ranks) == []
+
+
+@pytest.mark.parametrize("newest", [{"finished": False}, {"finished": True, "step": 51}], ids=["hooks open", "old"])
+def test_where_calls_may_be_missing_from_what_the_rank_told_others_must_have_waited_for_it(
+    newest: dict[str, int],
+) -> None:
+    ranks = left_in_a_step(finished=False)
+    for name, value in newest.items():
+        setattr(ranks[2].exit, name, value)
+    for number in (0, 1, 3):
+        enter(ranks, number, 11, stalled_s=WAITED_S - 0.1)
+    assert culprits(ranks) == []
+    for number in (0, 1, 3):
+        enter(ranks, number, 11, stalled_s=WAITED_S)
+    assert culprits(ranks) == [2]
+
+
+def test_a_call_in_which_a_living_rank_is_missing_too_says_nothing_of_one_that_left() -> None:
+    ranks = left_in_a_step(finished=False)
+    for number in (0, 1):
+        enter(ranks, number, 11, stalled_s=10.0)
+    assert culprits(ranks) == []
 
 
 def test_an_exception_is_judged_at_once_when_all_ranks_have_ended() -> None:

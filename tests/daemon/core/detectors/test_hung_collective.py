@@ -161,6 +161,28 @@ def test_a_rank_that_others_wait_for_while_a_call_that_all_have_entered_holds_it
     assert culprits(ranks) == [0]
 
 
+def test_a_rank_that_has_not_told_yet_that_the_call_is_over_which_held_it_is_not_named() -> None:
+    """Rank 1 kept the others waiting, has come to their call and gone on."""
+    ranks = Ranks()
+    ranks.group("tp", {0: 5, 1: 8}, 4)
+    ranks[1].progress.groups[0].completed = 8
+    ranks.group("dp", {0: 9, 2: 10, 3: 10}, 9)
+    ranks[0].thread_state = "R"
+    assert culprits(ranks) == [0]
+    ranks[1].stalled_s = 0.1
+    assert culprits(ranks) == []
+
+
+def test_a_rank_that_has_not_told_yet_of_calls_that_another_has_completed_with_it_is_not_named() -> None:
+    """Rank 0 was held up by a message that has come; rank 1 is some calls further on."""
+    ranks = Ranks()
+    ranks.group("0", {0: 25, 1: 29, 2: 25, 3: 26}, 25)
+    assert culprits(ranks) == [0, 2]
+    ranks[1].progress.groups[0].completed = 29
+    ranks[1].stalled_s = ranks[2].stalled_s = 0.1
+    assert culprits(ranks) == []
+
+
 def test_without_any_known_wait_ranks_that_are_busy_elsewhere_come_before_those_that_may_wait() -> None:
     ranks = Ranks()
     assert culprits(ranks) == [0, 1, 2, 3]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from holdfast_daemon.core.detectors.dead_rank import NAMES_PATIENCE_S, DeadRank
+from holdfast_daemon.core.detectors.aborted_call import NAMES_PATIENCE_S
+from holdfast_daemon.core.detectors.dead_rank import DeadRank
 from holdfast_daemon.core.detectors.hung_collective import HungCollective
 from holdfast_daemon.core.detectors.mismatched_order import MismatchedOrder
 from holdfast_daemon.core.detectors.transport import Transport
@@ -124,6 +125,18 @@ def test_crossed_calls_are_judged_once_both_ranks_have_stalled_past_their_deadli
     assert verdict(ranks) is None
 
 
+def test_two_ranks_that_wait_for_each_other_are_told_though_a_third_may_have_sent_to_them_and_run_on() -> None:
+    """Rank 3 has made the call of all ranks twice. Rank 1 has nothing pending but a message to it."""
+    ranks = Ranks()
+    ranks.group("0", {0: 25, 1: 25, 2: 25, 3: 26}, 25)
+    ranks.group("11", {0: 51, 1: 50}, 50)
+    ranks.group("12", {2: 49, 3: 48}, 48)
+    ranks.channel(1, 3, sent=25, delivered=24, posted=24, received=24)
+    found = verdict(ranks)
+    assert found is not None and list(found.culprits) == [3, 2]
+    assert ranks.verdict(HungCollective()) is None
+
+
 def test_a_rank_that_computes_is_not_held_by_crossed_calls() -> None:
     ranks = crossed()
     ranks[1].thread_state = "R"
@@ -154,6 +167,84 @@ def test_of_ranks_that_one_abort_has_ended_the_one_that_called_with_another_size
     found = verdict(ranks)
     assert found is not None and list(found.culprits) == [1]
     assert ranks.verdict(DeadRank()) is None
+
+
+def aborted_beside(sender: int, *victims: int) -> Ranks:
+    """Ranks of which some were aborted in a call of group tp; the others have lost them."""
+    ranks = Ranks()
+    ranks.group("tp", dict.fromkeys((sender, *victims), 5), 4)
+    for number in EVERYBODY:
+        if number in victims:
+            ranks.end(number, signal=6, last_words=ABORTED)
+        else:
+            ranks.end(number, code=1, last_words="RuntimeError: Connection closed by peer")
+    ranks.called((sender,), "tp", 5, "gloo:all_reduce", "[[9]]")
+    return ranks
+
+
+def test_of_two_ranks_in_a_call_that_aborted_one_both_are_named() -> None:
+    ranks = aborted_beside(2, 1)
+    found = verdict(ranks)
+    assert found is not None
+    assert (list(found.culprits), found.group, found.seq, found.op) == ([1, 2], "tp", 5, "gloo:all_reduce")
+    assert found.message == (
+        "rank 2 has sent more in call 5 of group tp than rank 1 expected: either may have called with a wrong size"
+    )
+    assert list(found.calls) == [
+        "rank 2 in gloo:all_reduce [[9]]: call 5 of group tp",
+        "rank 1 was aborted: it expected 4 bytes and got 64",
+    ]
+    assert ranks.verdict(DeadRank()) is None
+
+
+def test_who_sent_more_than_all_others_expected_is_the_culprit() -> None:
+    found = verdict(aborted_beside(3, 0, 1, 2))
+    assert found is not None and list(found.culprits) == [3]
+
+
+def test_of_ranks_that_two_neighbours_aborts_have_ended_the_one_that_got_what_the_other_expected_comes_first() -> None:
+    ranks = met()
+    ranks.end(1, signal=6, last_words=ABORTED.replace("64 vs 4", "68 vs 64"))
+    ranks.end(2, signal=6, last_words=ABORTED.replace("64 vs 4", "64 vs 40"))
+    for number in (0, 3):
+        ranks.end(number, code=1, last_words="RuntimeError: Connection closed by peer")
+        ranks.called((number,), "0", 13, "gloo:all_reduce", "[[8]]")
+    found = verdict(ranks)
+    assert found is not None
+    assert (list(found.culprits), found.seq) == ([2, 1], 13)
+    assert found.message == (
+        "ranks 2, 1 have met in call 13 of group 0 with different sizes: one of them called with a wrong one"
+    )
+
+
+def test_a_rank_that_alone_was_aborted_beside_many_that_called_alike_is_told_as_dead() -> None:
+    ranks = met()
+    ranks.end(1, signal=6, last_words=ABORTED)
+    for number in (0, 2, 3):
+        ranks.end(number, code=1, last_words="RuntimeError: Connection closed by peer")
+        ranks.called((number,), "0", 13, "gloo:all_reduce", "[[8]]")
+    assert verdict(ranks) is None
+    found = ranks.verdict(DeadRank())
+    assert found is not None and list(found.culprits) == [1]
+
+
+def test_a_rank_that_waits_for_an_aborted_one_further_on_in_its_program_is_not_its_partner() -> None:
+    ranks = aborted_beside(2, 1)
+    ranks.group("dp", {0: 3, 1: 2}, 2)
+    ranks.called((0,), "dp", 3, "gloo:all_gather", "[[8]]")
+    ranks[0].exit.phase = common.PHASE_OPTIMIZER
+    found = verdict(ranks)
+    assert found is not None and list(found.culprits) == [1, 2]
+
+
+def test_who_was_with_an_aborted_rank_is_asked_until_all_have_ended_or_had_the_time() -> None:
+    ranks = aborted_beside(2, 1)
+    ranks[0].ClearField("exit")
+    assert verdict(ranks) is None
+    assert ranks.verdict(DeadRank()) is None
+    ranks.first_exit_unix_s = NOW - NAMES_PATIENCE_S
+    found = verdict(ranks)
+    assert found is not None and list(found.culprits) == [1, 2]
 
 
 def test_an_abort_for_a_size_is_a_death_if_nobody_says_in_which_call() -> None:

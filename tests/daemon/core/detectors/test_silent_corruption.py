@@ -1,6 +1,6 @@
 """Replicas that differ."""
 
-from holdfast_daemon.core.detectors.silent_corruption import SilentCorruption
+from holdfast_daemon.core.detectors.silent_corruption import UNDECIDED_STEPS, SilentCorruption
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.detectors.steps import show, view
 
@@ -11,8 +11,9 @@ def side(part: str, value: int, *ranks: int) -> store.ReplicaHashes:
     return store.ReplicaHashes(part=part, hash=value, ranks=ranks)
 
 
-def told(*replicas: store.ReplicaHashes) -> list[store.Verdict]:
-    return show(SilentCorruption(), [store.StepSummary(step=7, replicas=replicas)])[1]
+def told(*replicas: store.ReplicaHashes, steps: int = 1) -> list[store.Verdict]:
+    """Return what is told of replicas that are the same in each of some steps."""
+    return show(SilentCorruption(), [store.StepSummary(step=7 + n, replicas=replicas) for n in range(steps)])[1]
 
 
 def test_the_rank_outside_of_the_majority_is_named() -> None:
@@ -22,14 +23,24 @@ def test_the_rank_outside_of_the_majority_is_named() -> None:
 
 
 def test_of_two_replicas_both_are_named_and_not_trusted() -> None:
-    (verdict,) = told(side(NORM, 1, 5), side(NORM, 2, 4))
+    (verdict,) = told(side(NORM, 1, 5), side(NORM, 2, 4), steps=1 + UNDECIDED_STEPS)
+    assert verdict.step == 7
     assert (list(verdict.culprits), verdict.confidence_ratio) == ([4, 5], 0.5)
     assert "either may be wrong" in verdict.message
 
 
 def test_half_is_no_majority() -> None:
-    (verdict,) = told(side(NORM, 1, 0, 1), side(NORM, 2, 2), side(NORM, 3, 3))
+    (verdict,) = told(side(NORM, 1, 0, 1), side(NORM, 2, 2), side(NORM, 3, 3), steps=1 + UNDECIDED_STEPS)
     assert (list(verdict.culprits), verdict.confidence_ratio) == ([0, 1, 2, 3], 0.5)
+
+
+def test_what_two_cannot_decide_is_decided_when_all_look() -> None:
+    two = store.StepSummary(step=7, replicas=[side(NORM, 1, 0), side(NORM, 2, 3)])
+    all_four = store.StepSummary(step=8, replicas=[side(NORM, 1, 0, 1, 2), side(NORM, 2, 3)])
+    detector, verdicts = show(SilentCorruption(), [two])
+    assert verdicts == []
+    (seen,) = detector.see_step(view(all_four)).seen
+    assert (list(seen.verdict.culprits), seen.verdict.step, seen.proven_step) == ([3], 8, 7)
 
 
 def test_a_part_with_a_majority_decides_for_those_without() -> None:
@@ -46,7 +57,7 @@ def test_the_rank_that_is_odd_in_most_parts_comes_first() -> None:
 
 
 def test_the_checkpoint_before_the_first_difference_is_the_one_to_keep() -> None:
-    summary = store.StepSummary(step=7, replicas=[side(NORM, 1, 0), side(NORM, 2, 1)])
+    summary = store.StepSummary(step=7, replicas=[side(NORM, 1, 0, 2), side(NORM, 2, 1)])
     (seen,) = SilentCorruption().see_step(view(summary)).seen
     assert seen.proven_step == 7
 
@@ -57,7 +68,7 @@ def test_equal_replicas_whoever_reports_them_say_nothing() -> None:
 
 
 def test_a_generation_is_told_once() -> None:
-    steps = [store.StepSummary(step=step, replicas=[side(NORM, 1, 0), side(NORM, 2, 1)]) for step in range(3)]
+    steps = [store.StepSummary(step=step, replicas=[side(NORM, 1, 0, 2), side(NORM, 2, 1)]) for step in range(3)]
     detector, verdicts = show(SilentCorruption(), steps)
     assert [verdict.step for verdict in verdicts] == [0]
     assert len(show(detector.restarted(2), steps)[1]) == 1

@@ -172,6 +172,19 @@ def test_a_new_generation_is_told_anew() -> None:
     assert culprits(first) == culprits(second) == [[3]]
 
 
+def test_what_a_rank_usually_needs_is_known_after_a_restart() -> None:
+    detector, _ = watch(Straggler(), Run(2, slow(set(), 1)).steps(60))
+    _, (verdict,) = watch(detector.restarted(60), Run(2, slow({1}, 1.8)).steps(60))
+    assert list(verdict.culprits) == [1]
+    assert "1.8 s of its own time per step, 1 s before" in verdict.message
+
+
+def test_what_a_rank_needed_at_another_place_of_the_layout_says_nothing() -> None:
+    detector, _ = watch(Straggler(), Run(2, slow(set(), 1)).steps(60))
+    pipeline = Run(2, slow({1}, 1.8), stage_of={0: 0, 1: 1})
+    assert watch(detector.restarted(60), pipeline.steps(60))[1] == []
+
+
 @pytest.mark.parametrize("ranks", [2, 4, 16])
 def test_heavy_tailed_noise_makes_no_straggler(ranks: int) -> None:
     noise = random.Random(ranks)

@@ -71,7 +71,8 @@ class Ranks:
     def end(self, number: int, at: float = NOW - 0.1, **how: Any) -> None:
         self[number].life = store.LIFE_EXITED
         self[number].exit.CopyFrom(store.RankExit(exited_unix_s=at, step=50, phase=TRAINING, **how))
-        self.first_exit_unix_s = min(self.first_exit_unix_s or at, at)
+        if how.get("code") != 0:
+            self.first_exit_unix_s = min(self.first_exit_unix_s or at, at)
 
     def view(self, *, suspicious: bool = False) -> View:
         node_of = {number: f"node{number // 4}" for number in self.ranks}

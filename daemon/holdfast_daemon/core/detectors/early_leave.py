@@ -1,0 +1,73 @@
+"""Ranks that have left with code 0 in the middle of a step, though others need them.
+
+At the end of a run ranks leave one after another, and no call waits for one that has left. A rank left too early if
+another has entered a call to which it never came: that is known at once of a rank that had closed its hooks, as what it
+told last is all that it ever called. Of one that had not, calls may be missing from what it told: then others must have
+waited for it for a while, and for nobody else.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from holdfast_daemon.core import death
+from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.waits.named_calls import group_id
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+
+WAITED_S = 1.0
+"""In a call in which nobody is missing but ranks that have left: what they had to give would have come by then."""
+
+_IN_A_STEP = (common.PHASE_DATA, common.PHASE_FORWARD_BACKWARD, common.PHASE_OPTIMIZER)
+
+_OPPOSITE = {
+    common.DIRECTION_SEND: common.DIRECTION_RECV,
+    common.DIRECTION_RECV: common.DIRECTION_SEND,
+}
+
+
+def early_leavers(view: View) -> dict[int, store.RankExit]:
+    """Return the exits of ranks that left too early."""
+    left = {number: rank for number, rank in view.ranks.items() if _has_left_in_a_step(rank)}
+    if not left:
+        return {}
+    others = [rank for rank in view.ranks.values() if not rank.HasField("exit")]
+    waited_for = _waited_for(view, left)
+    return {
+        number: rank.exit
+        for number, rank in left.items()
+        if number in waited_for or (_has_told_all(rank) and _is_missed(rank, others))
+    }
+
+
+def _has_left_in_a_step(rank: store.RankState) -> bool:
+    return death.is_clean(rank.exit) and rank.exit.phase in _IN_A_STEP
+
+
+def _has_told_all(rank: store.RankState) -> bool:
+    ended, told = rank.exit, rank.progress
+    return ended.finished and (told.step, told.phase) == (ended.step, ended.phase)
+
+
+def _is_missed(left: store.RankState, others: Iterable[store.RankState]) -> bool:
+    """Whether one of ``others`` has entered a call with ``left`` that this one never entered."""
+    groups = {group_id(group): group.enqueued for group in left.progress.groups if group.members}
+    channels = {(one.group, one.peer, one.direction): one.enqueued for one in left.progress.channels}
+    return any(
+        any(one.members and one.enqueued > groups.get(group_id(one), one.enqueued) for one in rank.progress.groups)
+        or any(
+            one.peer == left.rank and one.enqueued > channels.get((one.group, rank.rank, _OPPOSITE[one.direction]), 0)
+            for one in rank.progress.channels
+        )
+        for rank in others
+    )
+
+
+def _waited_for(view: View, left: Mapping[int, store.RankState]) -> set[int]:
+    """Return those of ``left`` for whom others have waited long, if all waiting leads to ranks that have left."""
+    if not left.keys() >= set(view.finding.roots):
+        return set()
+    return {
+        call.rank
+        for call in view.finding.missed
+        if call.rank in left and all(view.known_ranks[number].stalled_s >= WAITED_S for number in call.waiters)
+    }
