@@ -1,6 +1,7 @@
 """Has pinned slots turned into checkpoints by workers in the background, and checkpoints back into slots."""
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast_agent.checkpoint_workers import CheckpointWorkers
+from holdfast_agent.held_slots import HeldSlots
 from holdfast_agent.histogram import STALL_BUCKETS_S, STEP_BUCKETS_S, Histogram
 from holdfast_agent.locations import Checkpoints
 from holdfast_agent.object_checkpoints import ObjectCheckpoints
@@ -31,8 +33,9 @@ _Fetch = Callable[[int, Collection[int] | None], Path]
 
 FULL_EVERY = 8
 REFRESH_S = 5.0
+_COMMIT_LOOK_S = 0.2
 _UPLOADS = 4
-"""At once, of up to 100 MiB of memory each."""
+"""At once, of up to 32 MiB of memory each."""
 
 
 @dataclass
@@ -70,6 +73,7 @@ class CheckpointWriter:
         if full_every < 1:
             raise ValueError(f"--checkpoint-full-every {full_every}: give 1 (all can be read alone) or more")
         self._memory = memory
+        self.held = HeldSlots(memory)
         self._directory = directory
         self.secondary = secondary
         self._run = run
@@ -136,17 +140,23 @@ class CheckpointWriter:
         self.schedule_pinned(rank, world_size)
 
     def schedule_pinned(self, rank: int, world_size: int) -> None:
-        """Write what a rank pinned before it could say so."""
+        """Write what a rank pinned before it could say so, and see to it that it need not keep what is written."""
         for path in self._memory.slots(rank):
             header = self._memory.header(path)
-            if header is not None and header.persist and header.state is SlotState.COMPLETE:
+            if header is None or not header.persist or header.state is not SlotState.COMPLETE:
+                continue
+            if not header.written:
                 self.schedule(rank, header.step, world_size)
+            elif header.step in self.committed:
+                self.held.release(header.step)
+            else:
+                self.held.wait(header.step)
 
     async def _write(self, rank: int, step: int, world_size: int) -> None:
         loop = asyncio.get_running_loop()
         slot = self._memory.slot_holding(rank, step)
         header = self._memory.header(slot) if slot is not None else None
-        is_pinned = header is not None and header.persist
+        is_pinned = header is not None and header.persist and not header.written
         try:
             if header is not None and is_pinned:  # a report that comes twice finds it written
                 base_step = await loop.run_in_executor(self._thread, self._base, header, world_size)
@@ -167,7 +177,9 @@ class CheckpointWriter:
                 log.info("checkpoint of step %d is withdrawn: the run went back before it", step)
         finally:
             del self._pending[rank, step]
-            self._memory.release(rank, step)
+            if is_pinned:
+                began_s = self._began.get(step, time.monotonic())
+                self.held.hold(rank, step, took_s=time.monotonic() - began_s)
 
     def _base(self, header: Header, world_size: int) -> int | None:
         return self._directory.base_for(
@@ -235,6 +247,8 @@ class CheckpointWriter:
         # Ranks whose layout is another than that of the slots need all shards. Their first start shows that.
         share = None if self._started_from == step else ranks
         self._started_from = step
+        if self.secondary is not None and step not in self._own:
+            await self._look_again()
         damage: CheckpointUnreadable | None = None
         for place, fetch in self._sources(step):
             try:
@@ -293,6 +307,13 @@ class CheckpointWriter:
     def _slots_for(self, directory: Path, ranks: Sequence[int]) -> dict[int, Path]:
         return {rank: slot_for(directory, rank, self._memory, ranks_on_node=len(ranks)) for rank in ranks}
 
+    async def _look_again(self) -> None:
+        """See what other nodes have committed just now. Raises AgentError."""
+        try:
+            await asyncio.to_thread(self._look)
+        except CheckpointError as error:
+            raise AgentError(str(error)) from error
+
     async def refresh(self) -> None:
         """Look, for ever, for checkpoints that other nodes have committed."""
         while True:
@@ -308,7 +329,16 @@ class CheckpointWriter:
         if self._pending:
             await asyncio.wait(list(self._pending.values()), timeout=patience_s)
         if self.secondary is not None:
+            await self._see_committed(deadline_s)
             await asyncio.to_thread(self.secondary.wait, max(0.0, deadline_s - time.monotonic()))
+
+    async def _see_committed(self, deadline_s: float) -> None:
+        """Wait until other nodes have written their shards of the last checkpoint: it is to be copied, too."""
+        last = max(self._began.keys() - self._failed_steps, default=-1)
+        while last > max(self._own, default=-1) and time.monotonic() < deadline_s:
+            await asyncio.sleep(_COMMIT_LOOK_S)
+            with contextlib.suppress(CheckpointError):  # the store is away: it is looked at again
+                await asyncio.to_thread(self._look)
 
     def close(self) -> None:
         """End the workers. What is not written by now will not be."""

@@ -15,6 +15,9 @@ from holdfast_agent.summaries import StepSummaries
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
+_SLOTS_UNSAID = 3
+"""For a rank that does not say how many it needs: always enough."""
+
 _LEAST_LEAVE_S = 0.001
 """0 would say that the node stays."""
 
@@ -112,8 +115,8 @@ class Node:
         first_steps = rank.steps_done == 0 and report.steps
         steps = rank.new_steps(report)
         rank.apply(report)
-        if first_steps:
-            self.changed.set()  # a recovery may have ended with this step
+        if first_steps or report.HasField("last_words"):
+            self.changed.set()  # a recovery may have ended with this step; a cascade of failures has begun
         for step in steps:
             self.step_durations.observe(step.duration_s)
             for summary in self._summaries.add(rank.rank, step, dp=rank.coordinates.get("dp", 0)):
@@ -127,7 +130,10 @@ class Node:
 
     async def _grant_slots(self, rank: Rank, request: session.SlotRequest) -> None:
         was_decided = self.memory.on_disk
-        grant = await asyncio.to_thread(self.memory.grant, rank.rank, request.bytes_per_slot, self.start_order.ranks)
+        slots = request.slots or _SLOTS_UNSAID
+        grant = await asyncio.to_thread(
+            self.memory.grant, rank.rank, request.bytes_per_slot, self.start_order.ranks, slots
+        )
         if (grant.on_disk and not was_decided) or not grant.paths:
             refused = store.SnapshotMemoryRefused(
                 needed_bytes=grant.needed_bytes,

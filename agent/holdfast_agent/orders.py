@@ -5,7 +5,7 @@ import logging
 from collections.abc import Coroutine
 
 from holdfast_agent import evidence
-from holdfast_agent.injection import inject
+from holdfast_agent.injection import inject, refuse
 from holdfast_agent.node import Node
 from holdfast_agent.supervisor import Supervisor
 from holdfast_proto.v1 import session_pb2 as session
@@ -34,14 +34,19 @@ class Orders:
         """Obey or refuse one command."""
         refusal = self._refusal(command)
         if refusal:
-            log.warning("refused %s: %s", command.WhichOneof("kind"), refusal)
-            refused = store.CommandRefused(command_fence=command.fence, known_fence=self._node.fence, reason=refusal)
-            self._node.link.emit(store.Event(generation=command.generation, command_refused=refused))
+            self._refuse(command, refusal)
         elif command.id not in self._seen:
             self._seen.add(command.id)
             self._node.fence = command.fence
             await self._obey(command)
         self._supervisor.done(stream_id)
+
+    def _refuse(self, command: store.NodeCommand, reason: str) -> None:
+        log.warning("refused %s: %s", command.WhichOneof("kind"), reason)
+        refused = store.CommandRefused(command_fence=command.fence, known_fence=self._node.fence, reason=reason)
+        self._node.link.emit(store.Event(generation=command.generation, command_refused=refused))
+        if command.HasField("inject_fault"):
+            refuse(self._node, command.inject_fault, command.generation, reason)
 
     def _refusal(self, command: store.NodeCommand) -> str:
         node = self._node
@@ -73,8 +78,9 @@ class Orders:
             case "keep_checkpoint":
                 self._begin(node.writer.keep(command.keep_checkpoint.step, command.keep_checkpoint.reason))
             case "persist_snapshot":
-                for rank in node.ranks:
-                    node.writer.persist(rank, command.persist_snapshot.step, node.start_order.world_size)
+                self._persist(command.persist_snapshot.step)
+            case "release_snapshot":
+                self._begin(self._release(command.release_snapshot))
             case "finish":
                 if not self.finished.done():
                     self.finished.set_result(command.finish)
@@ -97,11 +103,26 @@ class Orders:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _persist(self, step: int) -> None:
+        for rank in self._node.ranks:
+            self._node.writer.persist(rank, step, self._node.start_order.world_size)
+
     def _leave(self, step: int) -> None:
         """Have every rank leave its training loop at the end of ``step``; the daemon sees whether it does."""
         for rank in self._node.ranks.values():
             if rank.is_alive:
                 self._node.command(rank, session.RankCommand(stop_at=session.StopAt(step=step)))
+
+    async def _release(self, order: session.ReleaseAt) -> None:
+        """Have every rank let go of a checkpoint's slot at the agreed step; if one does not hear of it, time will."""
+        node = self._node
+        ranks = [rank for rank in node.ranks.values() if rank.is_alive]
+        asked = [node.command(rank, session.RankCommand(release_at=order)) for rank in ranks]
+        if any(ack.cancelled() for ack in asked):
+            return
+        done, late = await asyncio.wait(asked, timeout=ACK_PATIENCE_S) if asked else (set(), set())
+        if not late and all(ack.result().accepted for ack in done):
+            node.writer.held.ordered(order.step)
 
     async def _take_checkpoint(self, step: int) -> None:
         """Ask every rank for a persistent snapshot at the end of ``step``; all must take it, or none counts."""

@@ -1,5 +1,6 @@
 """The slots of a node's ranks: memory that outlives the ranks, or files where memory is too small."""
 
+import logging
 import mmap
 import os
 import threading
@@ -11,9 +12,10 @@ from holdfast_agent.memory_room import memory_room
 from holdfast_agent.slot_files import SlotFile, create_slots, find_slots, is_private, make_private, read_header
 from holdfast_proto.snapshot import DATA_OFFSET, Header, Slot, SlotState
 
-SLOTS_PER_RANK = 3
-"""Two that take turns, and one that a checkpoint may be written from."""
-SLOTS_PER_RANK_ON_DISK = 2
+log = logging.getLogger(__name__)
+
+LEAST_SLOTS = 2
+"""Of a rank. On disk it has no more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,19 +78,21 @@ class SnapshotMemory:
             if any(files[-1].path.parent == self._disk for files in self._files.values()):
                 self._refusal = _Refusal(f"memory was too small for snapshots before: the slots are in {self._disk}")
 
-    def grant(self, rank: int, bytes_per_slot: int, ranks_on_node: int) -> Grant:
-        """Return slots of at least ``bytes_per_slot`` for ``rank``: those it has, or new ones if they are too small.
+    def grant(self, rank: int, bytes_per_slot: int, ranks_on_node: int, slots: int = LEAST_SLOTS) -> Grant:
+        """Return ``slots`` of at least ``bytes_per_slot`` for ``rank``: those it has, or new ones if they are small.
 
+        If it has too few it gets more, should there be room for them.
         Old slots with a complete snapshot stay readable beside new ones, until :meth:`keep_only` drops
         them or a later call finds two complete snapshots in the new ones.
         """
         nbytes = -(-max(bytes_per_slot, DATA_OFFSET) // mmap.PAGESIZE) * mmap.PAGESIZE
         with self._lock:
             if self.slots(rank) and self._current(rank)[0].nbytes >= nbytes:
+                self._add_slots(rank, slots)
                 self._drop_retired(rank)
                 return self._answer(self.slots(rank))
             if self._refusal is None:
-                self._refusal = self._allocate_in_memory(rank, nbytes, ranks_on_node)
+                self._refusal = self._allocate_in_memory(rank, nbytes, ranks_on_node, slots)
             if self._refusal is None:
                 return self._answer(self.slots(rank))
             problem = self._allocate_on_disk(rank, nbytes)
@@ -98,10 +102,8 @@ class SnapshotMemory:
         """Return the slots that ``rank`` writes to, in the order of their numbers; empty: it has none yet."""
         with self._lock:
             current = self._current(rank)
-            on_disk = bool(current) and current[0].path.parent == self._disk
             # Fewer: the agent before died while it created them.
-            is_whole = len(current) >= (SLOTS_PER_RANK_ON_DISK if on_disk else SLOTS_PER_RANK)
-            return [file.path for file in current] if is_whole else []
+            return [file.path for file in current] if len(current) >= LEAST_SLOTS else []
 
     def header(self, path: Path) -> Header | None:
         """Return a slot's header as it is now, or None if there is no slot or it is just changing."""
@@ -130,12 +132,20 @@ class SnapshotMemory:
         path = self.slot_holding(rank, step)
         if path is not None:
             with Slot(path) as slot:
-                slot.set_persist(True)
+                if not slot.header.persist:
+                    slot.set_persist(True)
 
-    def release(self, rank: int, step: int) -> None:
-        """Hand the slots that are pinned for the checkpoint of ``step`` back to ``rank``."""
+    def mark_written(self, rank: int, step: int) -> None:
+        """Say that the slot pinned for the checkpoint of ``step`` needs to be read no more."""
         for path, header in self._complete(rank):
             if header.step == step and header.persist:
+                with Slot(path) as slot:
+                    slot.set_written()
+
+    def release(self, step: int) -> None:
+        """Hand back what is still pinned for the checkpoint of ``step`` though its shard is written, of all ranks."""
+        for path, header in [found for rank in list(self._files) for found in self._complete(rank)]:
+            if header.step == step and header.written:
                 with Slot(path) as slot:
                     slot.set_persist(False)
 
@@ -175,10 +185,10 @@ class SnapshotMemory:
             reason="; ".join(filter(None, [refusal.reason, problem])),
         )
 
-    def _allocate_in_memory(self, rank: int, nbytes: int, ranks_on_node: int) -> _Refusal | None:
+    def _allocate_in_memory(self, rank: int, nbytes: int, ranks_on_node: int, slots: int) -> _Refusal | None:
         """Create slots in memory if all ranks that still need some would find room there."""
         ranks_with_slots = len(self._files.keys() - {rank})
-        needed = max(ranks_on_node - ranks_with_slots, 1) * SLOTS_PER_RANK * nbytes
+        needed = max(ranks_on_node - ranks_with_slots, 1) * slots * nbytes
         free = 0
         try:
             room = memory_room(self.shm_directory)
@@ -187,22 +197,34 @@ class SnapshotMemory:
                 reason = f"snapshots need {_size(needed)} in {self.shm_directory}, but {room.limit} has only "
                 return _Refusal(reason + f"{_size(free)} to spare: {room.fix}", needed, free)
             make_private(self._memory)
-            self._allocate(rank, self._memory, nbytes, SLOTS_PER_RANK)
+            self._allocate(rank, self._memory, nbytes, slots)
         except OSError as error:
             reason = f"snapshots cannot be kept in {self.shm_directory} ({error}): set --shm-directory to another one"
             return _Refusal(reason, needed, free)
         return None
 
+    def _add_slots(self, rank: int, wanted: int) -> None:
+        """Create the slots that are missing in memory. Without them a rank has to wait for its copies."""
+        current = self._current(rank)
+        missing, nbytes = wanted - len(current), current[0].nbytes
+        if missing <= 0 or current[0].path.parent != self._memory:
+            return
+        try:
+            if missing * nbytes <= memory_room(self.shm_directory).free_bytes:
+                self._allocate(rank, self._memory, nbytes, missing)
+        except OSError as error:
+            log.warning("rank %d keeps %d slots for snapshots: %s", rank, len(current), error)
+
     def _allocate_on_disk(self, rank: int, nbytes: int) -> str:
         """Create slots on disk; return what is in the way, if anything."""
-        needed = SLOTS_PER_RANK_ON_DISK * nbytes
+        needed = LEAST_SLOTS * nbytes
         try:
             self._disk.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = os.statvfs(self._disk)
             free = status.f_bavail * status.f_frsize
             if needed > free:
                 return f"{self._disk} needs {_size(needed)} for them and has only {_size(free)}: free space there"
-            self._allocate(rank, self._disk, nbytes, SLOTS_PER_RANK_ON_DISK)
+            self._allocate(rank, self._disk, nbytes, LEAST_SLOTS)
         except OSError as error:
             return f"{self._disk} cannot hold them either ({error})"
         return ""
@@ -225,7 +247,7 @@ class SnapshotMemory:
         is_in_use = sum(file.path in complete for file in current) >= 2
         for file in [file for file in self._files[rank] if file not in current]:
             header = complete.get(file.path)
-            if header is None or (is_in_use and not header.persist):
+            if header is None or (is_in_use and (header.written or not header.persist)):
                 file.path.unlink(missing_ok=True)
                 self._files[rank].remove(file)
 

@@ -7,8 +7,9 @@ the agent reads them even if the rank is gone. ::
     4096   tensors, each at a multiple of 64 bytes, row-major, native little-endian
     ...    meta: UTF-8 JSON {"tree": ..., "coordinates": ..., "tensors": [TensorEntry, ...]}
 
-The rank owns a slot unless ``persist`` is set; the rank sets it when it commits a snapshot that is to
-become a checkpoint, the agent clears it when it has read the slot.
+The rank owns a slot unless ``persist`` is set: the slot is pinned. The rank pins it when it commits a snapshot that is
+to become a checkpoint. Once the agent has read the slot it is ``written``, and stays pinned until all ranks let go of
+theirs at the end of one step: until then it is what all of them can fall back to.
 """
 
 import contextlib
@@ -38,6 +39,14 @@ class SlotState(IntEnum):
     EMPTY = 0
     WRITING = 1
     COMPLETE = 2
+
+
+class _Pin(IntEnum):
+    """The values of ``persist``."""
+
+    FREE = 0
+    TO_BE_READ = 1
+    WRITTEN = 2
 
 
 class SnapshotError(Exception):
@@ -84,6 +93,8 @@ class Header:
     data_bytes: int
     meta_offset: int
     meta_bytes: int
+    written: bool = False
+    """Pinned, and the agent needs it no more: its shard is written, or cannot be."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +186,10 @@ class Slot:
         """The header as it is now."""
         fields = _HEADER.unpack_from(self.buffer, 0)
         _, state, persist, generation, step, rank, _, data_bytes, meta_offset, meta_bytes = fields
-        return Header(SlotState(state), bool(persist), generation, step, rank, data_bytes, meta_offset, meta_bytes)
+        return Header(
+            SlotState(state), bool(persist), generation, step, rank, data_bytes, meta_offset, meta_bytes,
+            written=persist == _Pin.WRITTEN,
+        )  # fmt: skip
 
     def begin(self, *, generation: int, step: int, rank: int) -> None:
         """Mark the slot as being written: from here to :meth:`commit` its contents count for nothing."""
@@ -201,7 +215,11 @@ class Slot:
 
     def set_persist(self, persist: bool) -> None:
         """Hand the slot to the agent (True) or back to the rank (False)."""
-        _STATE.pack_into(self.buffer, _PERSIST_OFFSET, int(persist))
+        _STATE.pack_into(self.buffer, _PERSIST_OFFSET, _Pin.TO_BE_READ if persist else _Pin.FREE)
+
+    def set_written(self) -> None:
+        """Leave a pinned slot, read to its end, to the ranks to let go of."""
+        _STATE.pack_into(self.buffer, _PERSIST_OFFSET, _Pin.WRITTEN)
 
     def invalidate(self) -> None:
         """Forget the contents."""

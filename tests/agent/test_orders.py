@@ -4,12 +4,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast_agent import record
+import pytest
+
+from holdfast_agent import held_slots, record
 from holdfast_agent.orders import Orders
 from holdfast_agent.supervisor import Supervisor
 from holdfast_proto.snapshot import Meta, Slot
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.fault_pb2 import Fault
 from tests.agent.nodes import RecordedNode, begin, make_node
 from tests.proto.coroutines import end, until
 
@@ -61,6 +64,16 @@ async def test_an_order_with_an_older_fence_is_refused_and_told(folder: Path) ->
     assert str(FENCE) in refused.reason
     assert desk.node.fence == FENCE
     assert desk.supervisor.last_command == "2-0"  # not to be read again
+
+
+async def test_a_fault_that_comes_with_an_old_order_is_refused_by_name(folder: Path) -> None:
+    desk = Desk(folder)
+    fault = Fault(kind="kill", rank=1)
+    await desk.give(generation=GENERATION - 1, inject_fault=fault)
+    assert desk.told == ["command_refused", "fault_refused"]
+    refused = desk.node.link.emitted[1]
+    assert (refused.generation, refused.fault_refused.fault) == (GENERATION - 1, fault)
+    assert f"this node is at {GENERATION}" in refused.fault_refused.reason
 
 
 async def test_a_newer_leader_is_obeyed_from_then_on(folder: Path) -> None:
@@ -158,8 +171,9 @@ async def answering(desk: Desk, accept: dict[int, bool]) -> AsyncIterator[list[i
 
     async def answer(number: int, outbox: "asyncio.Queue[session.AgentMessage | None]") -> None:
         while (message := await outbox.get()) is not None:
-            asked.append(message.command.snapshot_at.step)
-            ack = session.CommandAck(id=message.command.id, accepted=accept[number], detail=f"rank {number}: too late")
+            command = message.command
+            asked.append(command.snapshot_at.step or command.release_at.at_step)
+            ack = session.CommandAck(id=command.id, accepted=accept[number], detail=f"rank {number}: too late")
             await desk.node.receive(desk.node.ranks[number], session.RankMessage(ack=ack))
 
     tasks = []
@@ -197,3 +211,40 @@ async def test_a_checkpoint_that_one_rank_cannot_hear_of_has_failed(folder: Path
         await desk.give(take_checkpoint=store.TakeCheckpoint(step=20))
         await until(lambda: desk.told, "the failure is told")
     assert desk.node.link.emitted[0].checkpoint_failed.reason == "ordered checkpoint: rank 1 has no session"
+
+
+def held(desk: Desk, path: Path, step: int = 20) -> None:
+    """Leave rank 0 with a slot whose shard is written."""
+    with Slot(path) as slot:
+        slot.begin(generation=GENERATION, step=step, rank=0)
+        slot.commit(Meta({}, ()), data_bytes=0, persist=True)
+    desk.node.writer.held.hold(0, step, took_s=0.0)
+
+
+async def test_a_release_is_passed_on_to_every_rank_and_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_slots, "RELEASE_PATIENCE_S", 0.2)
+    desk = Desk(folder)
+    slot, other = desk.node.memory.grant(0, 1 << 13, ranks_on_node=2).paths
+    held(desk, slot)
+    async with answering(desk, {0: True, 1: True}) as asked:
+        await desk.give(release_snapshot=session.ReleaseAt(step=20, at_step=25))
+        await until(lambda: len(asked) == 2 and not desk.node.acks, "all have answered")
+    assert asked == [25, 25]
+    held(desk, other, step=21)  # its time runs out after that of the first one would have
+    await until(lambda: not Slot(other).header.persist, "one that nobody orders to release is released")
+    assert Slot(slot).header.written
+
+
+async def test_a_release_that_one_rank_cannot_hear_of_leaves_the_slots_to_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_slots, "RELEASE_PATIENCE_S", 0.2)
+    desk = Desk(folder)
+    slot = desk.node.memory.grant(0, 1 << 13, ranks_on_node=2).paths[0]
+    held(desk, slot)
+    async with answering(desk, {0: True}) as asked:
+        await desk.give(release_snapshot=session.ReleaseAt(step=20, at_step=25))
+        await until(lambda: asked == [25], "the other rank has heard of it")
+        await until(lambda: not Slot(slot).header.persist, "it is released")

@@ -187,12 +187,12 @@ async def test_of_two_sessions_of_a_rank_the_newer_one_gets_the_commands(folder:
         assert (await newer.hear()).command.stop_at.step == 4
 
 
-async def test_a_rank_that_asks_for_slots_gets_three_and_finds_them_again(folder: Path) -> None:
+async def test_a_rank_that_asks_for_slots_gets_as_many_and_finds_them_again(folder: Path) -> None:
     async with served(folder) as node:
         async with welcomed(node, 1) as rank:
-            await rank.say(slot_request=pb.SlotRequest(bytes_per_slot=100_000))
+            await rank.say(slot_request=pb.SlotRequest(bytes_per_slot=100_000, slots=2))
             grant = (await rank.hear()).slot_grant
-            assert (len(grant.paths), grant.on_disk, grant.reason) == (3, False, "")
+            assert (len(grant.paths), grant.on_disk, grant.reason) == (2, False, "")
             for path in grant.paths:
                 with Slot(Path(path)) as slot:
                     assert slot.nbytes >= 100_000
@@ -225,11 +225,11 @@ def take_snapshot(path: Path, rank: int, step: int) -> None:
         slot.commit(Meta({"weight": 0}, (entry,)), data_bytes=64, persist=True)
 
 
-async def test_a_pinned_snapshot_of_every_rank_becomes_a_checkpoint_and_is_handed_back(folder: Path) -> None:
+async def test_a_pinned_snapshot_of_every_rank_becomes_a_checkpoint_and_is_held(folder: Path) -> None:
     async with served(folder) as node:
         async with welcomed(node, 0) as first, welcomed(node, 1) as second:
             for number, rank in enumerate((first, second)):
-                await rank.say(slot_request=pb.SlotRequest(bytes_per_slot=1 << 14))
+                await rank.say(slot_request=pb.SlotRequest(bytes_per_slot=1 << 14, slots=2))
                 path = Path((await rank.hear()).slot_grant.paths[0])
                 take_snapshot(path, number, step=9)
                 taken = pb.SnapshotTaken(step=9, slot=0, persist=True, stall_s=0.01, bytes=64)
@@ -242,5 +242,5 @@ async def test_a_pinned_snapshot_of_every_rank_becomes_a_checkpoint_and_is_hande
         assert list(state.checkpoints) == [9]
         assert [list(rank.snapshots) for rank in state.ranks] == [[9], [9]]
         headers = [node.memory.header(node.memory.slots(rank)[0]) for rank in (0, 1)]
-        assert [header.persist for header in headers if header] == [False, False]
+        assert [header.written for header in headers if header] == [True, True]
         assert node.snapshots_total == 2

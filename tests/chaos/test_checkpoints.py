@@ -1,6 +1,7 @@
 """Runs that go on from a checkpoint, and checkpoints that cannot be used or written."""
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -9,13 +10,25 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_cli.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_NOTED,
     RUN_PHASE_FAILED,
     RUN_PHASE_FINISHED,
+    RUN_PHASE_RUNNING,
     VERDICT_KIND_CHECKPOINT_FAILED,
 )
-from tests.chaos.conftest import CHECKPOINT_EVERY, PATIENCE_S, UNDISTURBED, Runs, finish, until, until_step
+from tests.chaos.conftest import (
+    CHECKPOINT_EVERY,
+    PATIENCE_S,
+    RANKS,
+    STEPS,
+    UNDISTURBED,
+    Runs,
+    finish,
+    until,
+    until_step,
+)
 
 
 @pytest.fixture
@@ -102,3 +115,29 @@ def test_a_full_checkpoint_folder_is_told_and_training_goes_on(runs: Runs, small
     assert failed
     assert all("--checkpoints" in incident.verdict.message for incident in failed)
     assert status.newest_checkpoint == -1
+
+
+def kill_after(local: LocalRun, step: int, rank: int) -> None:
+    """Kill a rank once the run has trained a step, and see it restarted."""
+    running = until(local, lambda status: status.newest_step >= step and status.phase == RUN_PHASE_RUNNING)
+    os.kill(local.rank_pids()[rank], signal.SIGKILL)
+    until(local, lambda status: status.restarts > running.restarts)
+
+
+def test_with_two_slots_a_rank_every_checkpoint_is_committed_and_a_kill_costs_no_step_before_the_newest(
+    runs: Runs, undisturbed: Path
+) -> None:
+    dice = random.Random(3)
+    with runs.run("two-slots", checkpoints_kept=STEPS) as local:
+        for step in sorted(dice.sample(range(STEPS - CHECKPOINT_EVERY), 3)):
+            kill_after(local, step, dice.randrange(RANKS))
+        slots = [path.name for path in local.paths.memory.rglob("*.slot")]
+        until(local, lambda status: status.newest_checkpoint == STEPS - 1 - CHECKPOINT_EVERY)
+        finish(local, undisturbed, runs, "two-slots")
+        incidents = local.incidents()
+    assert sorted(slots) == [f"rank-{rank:05}.{slot}.slot" for rank in range(RANKS) for slot in range(2)]
+    assert len(incidents) == 3
+    for incident in incidents:
+        newest_due = (incident.reached_step + 1) // CHECKPOINT_EVERY * CHECKPOINT_EVERY - 1
+        assert incident.resumed_step >= newest_due
+    assert runs.checkpoints("two-slots") == list(range(CHECKPOINT_EVERY - 1, STEPS, CHECKPOINT_EVERY))

@@ -12,6 +12,7 @@ from torch.optim import optimizer as torch_optimizer
 from holdfast_hooks import snapshots
 from holdfast_hooks.device_copies import CopyEvent, DeviceCopy
 from holdfast_hooks.layout import SlotTensors
+from holdfast_hooks.state import Image, Part
 from holdfast_proto.snapshot import Slot, SlotState
 from holdfast_proto.v1.session_pb2 import SnapshotTaken
 
@@ -184,3 +185,21 @@ def test_without_a_listener_the_copies_are_waited_for(bench: Any, make_slots: Ma
     rank.grant(make_slots(3))
     assert rank.end(0).step == 0
     assert gpu.calls == []
+
+
+def test_a_rank_whose_copies_are_late_asks_for_a_third_slot(
+    bench: Any, make_slots: MakeSlots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = torch.empty(3, device="meta")
+    rank = bench({}, late=lambda taken: None, snapshot_every=2)
+    monkeypatch.setattr(rank.snapshots, "capture", lambda: Image({}, (Part("w", weight, weight, (3,), (0,)),), ()))
+    rank.end(0)
+    request = rank.desk.next_request()
+    assert request.slots == 3
+    rank.grant(make_slots(2, nbytes=request.bytes_per_slot))
+    assert rank.desk.next_request() is None  # there was no room for more
+    rank.desk.forget_request()
+    assert rank.desk.next_request() == request
+    rank.grant(make_slots(3, nbytes=request.bytes_per_slot, prefix="more"))
+    rank.desk.forget_request()
+    assert rank.desk.next_request() is None

@@ -41,6 +41,11 @@ def unpin(path: Path) -> None:
         slot.set_persist(False)
 
 
+def mark_written(path: Path) -> None:
+    with Slot(path) as slot:
+        slot.set_written()
+
+
 def header(state: SlotState, step: int, *, generation: int = 2, persist: bool = False) -> Header:
     return Header(state, persist, generation, step, 0, 0, 0, 0)
 
@@ -55,8 +60,12 @@ EMPTY = header(SlotState.EMPTY, -1, generation=0)
         ([header(SlotState.COMPLETE, 4), EMPTY, EMPTY], None, 1),
         ([header(SlotState.COMPLETE, 4), header(SlotState.COMPLETE, 5), header(SlotState.WRITING, 6)], None, 2),
         ([header(SlotState.COMPLETE, 6), header(SlotState.COMPLETE, 5), header(SlotState.COMPLETE, 4)], None, 2),
-        ([header(SlotState.COMPLETE, 5), header(SlotState.COMPLETE, 4, persist=True)], None, None),
+        ([header(SlotState.COMPLETE, 5), header(SlotState.COMPLETE, 4, persist=True)], None, 0),
         ([header(SlotState.COMPLETE, 5, persist=True), header(SlotState.COMPLETE, 4)], None, 1),
+        ([header(SlotState.COMPLETE, 5, persist=True), header(SlotState.WRITING, 6)], None, 1),
+        ([header(SlotState.COMPLETE, 5, persist=True), header(SlotState.COMPLETE, 4, persist=True)], None, None),
+        # Of three, one is free though another is pinned.
+        ([header(SlotState.COMPLETE, 5), header(SlotState.COMPLETE, 4, persist=True), EMPTY], None, 2),
         # Rolled back: the state that this generation started from counts more than a later step of an older one.
         ([header(SlotState.COMPLETE, 9, generation=1), header(SlotState.COMPLETE, 4, generation=0)], 1, 0),
         # From the first snapshot of its own on, that is the newest.
@@ -64,7 +73,7 @@ EMPTY = header(SlotState.EMPTY, -1, generation=0)
     ],
     ids=str,
 )
-def test_oldest_free_slot_is_written_and_the_newest_snapshot_kept(
+def test_oldest_free_slot_is_written_and_the_newest_snapshot_kept_unless_the_other_one_is_pinned(
     slots: list[Header], restored: int | None, chosen: int | None
 ) -> None:
     assert choose_slot(slots, restored=[i == restored for i in range(len(slots))], generation=2) == chosen
@@ -75,12 +84,13 @@ def test_slots_are_asked_for_after_the_first_step_and_snapshots_follow_the_grant
 ) -> None:
     run = bench({"counter": Counter()}, snapshot_every=2)
     assert run.end(0) is None
-    wanted = run.desk.next_request()
-    assert wanted > 1 << 20
+    request = run.desk.next_request()
+    assert request.bytes_per_slot > 1 << 20
+    assert request.slots == 2
     assert run.desk.next_request() is None
     assert run.end(1) is None
     assert run.snapshots.skipped_total == 1
-    paths = make_slots(nbytes=wanted)
+    paths = make_slots(nbytes=request.bytes_per_slot)
     run.grant(paths)
     assert run.end(2) is None
     taken = run.end(3)
@@ -120,6 +130,71 @@ def test_due_checkpoint_is_pinned_and_skipped_while_the_one_before_is(bench: Any
     assert run.snapshots.skipped_total == 1
 
 
+@pytest.fixture
+def pinned(bench: Any, make_slots: MakeSlots) -> tuple[Any, list[Path]]:
+    """A rank with two slots, of which one is pinned for the checkpoint of step 1, and the other holds step 2."""
+    run = bench({"counter": Counter()}, snapshot_every=1)
+    paths = make_slots(2)
+    run.grant(paths)
+    slots = [run.end(step, ordered=step == 1).slot for step in range(3)]
+    assert slots == [0, 1, 0]
+    return run, paths
+
+
+def test_while_one_of_two_slots_is_pinned_snapshots_go_on_in_the_other(pinned: tuple[Any, list[Path]]) -> None:
+    run, paths = pinned
+    assert [run.end(step).slot for step in (3, 4)] == [0, 0]
+    mark_written(paths[1])
+    assert run.end(5).slot == 0
+    assert headers(paths) == [(SlotState.COMPLETE, 5, False), (SlotState.COMPLETE, 1, True)]
+    assert run.snapshots.skipped_total == 0
+
+
+def test_a_slot_is_let_go_of_at_the_end_of_the_ordered_step(pinned: tuple[Any, list[Path]]) -> None:
+    run, paths = pinned
+    mark_written(paths[1])
+    run.desk.releases.place(1, at_step=4)
+    assert [run.end(step).slot for step in (3, 4, 5)] == [0, 1, 0]
+
+
+def test_an_order_to_let_go_that_comes_too_late_is_carried_out_at_the_end_of_the_next_step(
+    pinned: tuple[Any, list[Path]],
+) -> None:
+    run, paths = pinned
+    mark_written(paths[1])
+    run.end(3)
+    run.desk.releases.place(1, at_step=2)
+    assert run.end(4).slot == 1
+    assert run.desk.releases.due(4) == []
+
+
+def test_a_slot_that_is_still_being_written_from_is_let_go_of_afterwards(pinned: tuple[Any, list[Path]]) -> None:
+    run, paths = pinned
+    run.desk.releases.place(1, at_step=3)
+    assert [run.end(step).slot for step in (3, 4)] == [0, 0]
+    mark_written(paths[1])
+    assert run.end(5).slot == 1
+
+
+def test_an_order_to_let_go_of_another_checkpoint_changes_nothing(pinned: tuple[Any, list[Path]]) -> None:
+    run, paths = pinned
+    mark_written(paths[1])
+    run.desk.releases.place(0, at_step=3)
+    assert [run.end(step).slot for step in (3, 4)] == [0, 0]
+    assert headers(paths)[1] == (SlotState.COMPLETE, 1, True)
+    assert run.desk.releases.due(4) == []
+
+
+def test_the_next_checkpoint_takes_the_slot_of_one_that_is_written(pinned: tuple[Any, list[Path]]) -> None:
+    run, paths = pinned
+    assert not run.end(3, ordered=True).persist
+    assert run.snapshots.skipped_total == 1
+    mark_written(paths[1])
+    taken = run.end(4, ordered=True)
+    assert (taken.slot, taken.persist) == (1, True)
+    assert headers(paths) == [(SlotState.COMPLETE, 3, False), (SlotState.COMPLETE, 4, True)]
+
+
 def test_ordered_snapshot_is_pinned_although_none_is_due(bench: Any, make_slots: MakeSlots) -> None:
     run = bench({"counter": Counter()})
     run.grant(make_slots())
@@ -132,7 +207,7 @@ def test_last_step_waits_until_the_checkpoint_before_is_written(bench: Any, make
     paths = make_slots()
     run.grant(paths)
     before = run.end(0)
-    writer = threading.Timer(0.05, unpin, [paths[before.slot]])
+    writer = threading.Timer(0.05, mark_written, [paths[before.slot]])
     writer.start()
     taken = run.end(1, last=True)
     writer.join()
@@ -170,7 +245,7 @@ def test_state_that_outgrows_its_slots_asks_for_larger_ones(bench: Any, make_slo
     assert run.end(0) is not None
     counter.extra = torch.zeros(100_000)
     assert run.end(1) is None
-    wanted = run.desk.next_request()
+    wanted = run.desk.next_request().bytes_per_slot
     assert wanted > 400_000
     assert run.end(2) is None
     assert run.desk.next_request() is None

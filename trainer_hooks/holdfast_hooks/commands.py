@@ -6,7 +6,7 @@ from pathlib import Path
 from holdfast_hooks.faults.fault import Fault
 from holdfast_hooks.faults.injector import Injector
 from holdfast_hooks.flight_recorder import RecorderUnavailableError, find_dump
-from holdfast_hooks.orders import StepOrders
+from holdfast_hooks.orders import ReleaseOrders, StepOrders
 from holdfast_proto.v1 import fault_pb2
 from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
 
@@ -22,6 +22,7 @@ class Commands:
         rank: names the evidence file.
         snapshots: orders for a persisted snapshot at the end of a step.
         stops: orders to leave the loop at the end of a step.
+        releases: orders to let go of a checkpoint's slot.
         refusal: returns why this rank takes no snapshots, or "" if it does.
         injector: harms this rank when told to; None: the run allows no faults.
     """
@@ -33,6 +34,7 @@ class Commands:
         rank: int,
         snapshots: StepOrders,
         stops: StepOrders,
+        releases: ReleaseOrders,
         refusal: Callable[[], str],
         injector: Injector | None = None,
     ) -> None:
@@ -40,13 +42,18 @@ class Commands:
         self._rank = rank
         self._snapshots = snapshots
         self._stops = stops
+        self._releases = releases
         self._refusal = refusal
         self._injector = injector
         self._accepted_faults: list[Fault] = []
 
     def execute(self, command: RankCommand) -> CommandAck:
         """Do what ``command`` says, or place it for the training thread; return the answer."""
-        accepted, detail = self._outcome(command)
+        if command.generation == self._generation:
+            accepted, detail = self._outcome(command)
+        else:
+            accepted = False
+            detail = f"this rank is of generation {self._generation}, the command of {command.generation}"
         return CommandAck(id=command.id, accepted=accepted, detail=detail)
 
     def answered(self) -> None:
@@ -56,8 +63,6 @@ class Commands:
             self._injector.lie_in_wait(accepted)
 
     def _outcome(self, command: RankCommand) -> Outcome:
-        if command.generation != self._generation:
-            return False, f"this rank is of generation {self._generation}, the command of {command.generation}"
         match command.WhichOneof("kind"):
             case "capture_evidence":
                 return self._capture_evidence(Path(command.capture_evidence.directory))
@@ -66,6 +71,9 @@ class Commands:
                 return (False, refusal) if refusal else _place(self._snapshots, command.snapshot_at.step)
             case "stop_at":
                 return _place(self._stops, command.stop_at.step)
+            case "release_at":
+                self._releases.place(command.release_at.step, command.release_at.at_step)
+                return True, ""
             case "inject_fault":
                 return self._accept_fault(command.inject_fault)
             case kind:

@@ -11,7 +11,7 @@ from holdfast_hooks.commands import Commands
 from holdfast_hooks.link import Link
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.slot_desk import SlotDesk
-from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage, SlotRequest
+from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
 
 _DEFAULT_INTERVAL_S = 0.2
 _OUTBOX_MESSAGES = 256
@@ -106,9 +106,9 @@ class Reporter:
                 self._outbox.append(RankMessage(ack=self._commands.execute(message.command)))
 
     def _ask_for_slots(self) -> None:
-        nbytes = self._desk.next_request()
-        if nbytes is not None:
-            self._outbox.append(RankMessage(slot_request=SlotRequest(bytes_per_slot=nbytes)))
+        request = self._desk.next_request()
+        if request is not None:
+            self._outbox.append(RankMessage(slot_request=request))
 
     def _drain(self) -> None:
         """Send acknowledgements and the final report as far as the agent takes them in time."""

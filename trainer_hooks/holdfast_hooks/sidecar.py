@@ -96,6 +96,7 @@ class Sidecar:
                 rank=identity.rank,
                 snapshots=self._snapshot_orders,
                 stops=self._stop_orders,
+                releases=self._desk.releases,
                 refusal=self._why_no_snapshots,
                 injector=Injector(Site(timeline, state), identity.rank) if context.faults_allowed else None,
             ),

@@ -5,9 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_hooks.once import OnceLog
+from holdfast_hooks.orders import ReleaseOrders
 from holdfast_hooks.slot_memory import make_ready
 from holdfast_proto.snapshot import Slot, SnapshotError
-from holdfast_proto.v1.session_pb2 import SlotGrant
+from holdfast_proto.v1.session_pb2 import SlotGrant, SlotRequest
+
+LEAST_SLOTS = 2
+"""They take turns. Only beside a pinned one the newest snapshot itself is written to."""
 
 
 @dataclass(frozen=True)
@@ -34,23 +38,36 @@ class SlotDesk:
     def __init__(self, once: OnceLog) -> None:
         self.needed_bytes = 0
         """Per slot; written by the training thread."""
+        self.needed_slots = LEAST_SLOTS
+        """Written by the training thread."""
+        self.releases = ReleaseOrders()
         self.grant: Grant | None = None
         self.refusal = ""
         """Why there will be no slots; written by the reporter."""
-        self._requested_bytes = 0
+        self._requested = SlotRequest()
         self._once = once
 
-    def next_request(self) -> int | None:
-        """Return the bytes per slot to ask for now, or None (reporter thread)."""
-        held = self.grant.bytes_per_slot if self.grant else 0
-        if self.refusal or self.needed_bytes <= max(held, self._requested_bytes):
+    def next_request(self) -> SlotRequest | None:
+        """Return what to ask for now, or None (reporter thread)."""
+        held = self._held()
+        needed = SlotRequest(bytes_per_slot=max(self.needed_bytes, held.bytes_per_slot), slots=self.needed_slots)
+        is_more = needed.bytes_per_slot > max(held.bytes_per_slot, self._requested.bytes_per_slot)
+        are_more = held.slots > 0 and needed.slots > max(held.slots, self._requested.slots)
+        if self.refusal or not (is_more or are_more):
             return None
-        self._requested_bytes = self.needed_bytes
-        return self._requested_bytes
+        self._requested = needed
+        return needed
+
+    def _held(self) -> SlotRequest:
+        """Return what would have to be asked for to get what is there; slots on disk are never too few."""
+        if self.grant is None:
+            return SlotRequest()
+        slots = self.needed_slots if self.grant.on_disk else len(self.grant.slots)
+        return SlotRequest(bytes_per_slot=self.grant.bytes_per_slot, slots=slots)
 
     def forget_request(self) -> None:
         """The agent is a new one: what the old one was asked for counts no more (reporter thread)."""
-        self._requested_bytes = 0
+        self._requested = SlotRequest()
 
     def receive(self, grant: SlotGrant) -> None:
         """Take what the agent grants (reporter thread)."""

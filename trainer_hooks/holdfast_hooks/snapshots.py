@@ -10,11 +10,11 @@ from holdfast_hooks.device_copies import CudaCopyStream, DeviceCopies, DeviceCop
 from holdfast_hooks.layout import LaidOutMeta, Layout, SlotTensors, lay_out
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
-from holdfast_hooks.slot_desk import Grant, SlotDesk
+from holdfast_hooks.slot_desk import LEAST_SLOTS, Grant, SlotDesk
 from holdfast_hooks.state import Image, Stateful, encode_state
 from holdfast_hooks.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
-from holdfast_proto.snapshot import DATA_OFFSET, Header, SlotState, align
+from holdfast_proto.snapshot import DATA_OFFSET, Header, Slot, SlotState, align
 from holdfast_proto.v1.session_pb2 import SnapshotTaken
 
 _GRANT_WAIT_S = 30.0
@@ -119,7 +119,10 @@ class Snapshots:
         if grant is None:
             self.skipped_total += 1
             return None
+        self._carry_out_releases(grant, step)
         persist = checkpoint and self._may_pin(grant, last=last)
+        if persist:
+            _let_go(grant)
         index = self._choose(grant)
         self.skipped_total += index is None or (checkpoint and not persist)
         if index is None or (grant.on_disk and not persist):
@@ -138,8 +141,12 @@ class Snapshots:
         return taken
 
     def _prepare(self, image: Image) -> LaidOutMeta:
-        self._layout = lay_out(image, self._layout)
-        return LaidOutMeta.of(image.tree, self._layout, self._coordinates)
+        layout = lay_out(image, self._layout)
+        if layout is not self._layout:
+            copies_late = self._late is not None and any(part.local.device.type != "cpu" for part in image.parts)
+            self._desk.needed_slots = _LATE_SLOTS if copies_late else LEAST_SLOTS
+            self._layout = layout
+        return LaidOutMeta.of(image.tree, layout, self._coordinates)
 
     def _fitting_grant(self, meta: LaidOutMeta) -> Grant | None:
         """Return the grant if the snapshot fits, else have the reporter ask for a larger one."""
@@ -154,9 +161,16 @@ class Snapshots:
     def _answered(self, meta: LaidOutMeta) -> bool:
         return bool(self._desk.refusal) or self._fitting_grant(meta) is not None
 
+    def _carry_out_releases(self, grant: Grant, step: int) -> None:
+        """Let go, as ordered, of the slots of checkpoints; one whose shard is still being written keeps its order."""
+        for checkpoint in self._desk.releases.due(step):
+            if not any(_is_being_written(slot) and slot.header.step == checkpoint for slot in grant.slots):
+                _let_go(grant, checkpoint)
+                self._desk.releases.drop(checkpoint)
+
     def _may_pin(self, grant: Grant, *, last: bool) -> bool:
         """Whether no other snapshot is being made a checkpoint."""
-        return _wait_for(lambda: not any(slot.header.persist for slot in grant.slots), _PIN_WAIT_S if last else 0.0)
+        return _wait_for(lambda: not any(map(_is_being_written, grant.slots)), _PIN_WAIT_S if last else 0.0)
 
     def _choose(self, grant: Grant) -> int | None:
         restored = [str(slot.path) == self._context.restore_slot for slot in grant.slots]
@@ -204,6 +218,19 @@ def _commit(grant: Grant, meta: LaidOutMeta, taken: SnapshotTaken) -> None:
     grant.slots[taken.slot].commit(meta, data_bytes=meta.layout.data_bytes, persist=taken.persist)
 
 
+def _is_being_written(slot: Slot) -> bool:
+    header = slot.header
+    return header.persist and not header.written
+
+
+def _let_go(grant: Grant, checkpoint: int | None = None) -> None:
+    """Take back the slots whose shards are written: those of one checkpoint, or all."""
+    for slot in grant.slots:
+        header = slot.header
+        if header.written and checkpoint in (None, header.step):
+            slot.set_persist(False)
+
+
 class _Copier:
     """Keeps the views of the slots' tensors while neither slots nor layout change."""
 
@@ -222,10 +249,11 @@ class _Copier:
 
 
 def choose_slot(headers: Sequence[Header], *, restored: Sequence[bool], generation: int) -> int | None:
-    """Return the slot to write next: unpinned, the oldest, and never the newest complete snapshot.
+    """Return the slot to write next: unpinned, the oldest, and not the newest complete snapshot.
 
     The newest is the last one of this generation; before its first, the one that was restored; else the
-    one of the latest step. ``restored`` tells which slot this rank started from.
+    one of the latest step. ``restored`` tells which slot this rank started from. Of two slots the newest is written to
+    if the other one is pinned: that is complete, and what all ranks fall back to meanwhile.
     """
 
     def age(index: int) -> tuple[bool, bool, bool, int, int]:
@@ -235,7 +263,8 @@ def choose_slot(headers: Sequence[Header], *, restored: Sequence[bool], generati
         return complete, own, restored[index] and not own, header.generation, header.step
 
     by_age = sorted(range(len(headers)), key=age)
-    if headers[by_age[-1]].state is SlotState.COMPLETE:
+    beside_pinned = len(headers) == LEAST_SLOTS and all(headers[index].persist for index in by_age[:-1])
+    if headers[by_age[-1]].state is SlotState.COMPLETE and not beside_pinned:
         by_age.pop()
     return next((index for index in by_age if not headers[index].persist), None)
 

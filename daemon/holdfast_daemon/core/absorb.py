@@ -43,16 +43,13 @@ def _event(turn: Turn, event: store.Event) -> None:
             )
             turn.update(totals=changed)
             checkpoint_orders.restart_timer(turn)
+            checkpoint_orders.release(turn, event.checkpoint_committed.step)
         case "checkpoint_failed":
             message = f"checkpoint of step {event.checkpoint_failed.step} failed: {event.checkpoint_failed.reason}"
             _note_checkpoint(turn, message, event.checkpoint_failed.step)
+            checkpoint_orders.release(turn, event.checkpoint_failed.step)
         case "checkpoint_unreadable":
-            step = event.checkpoint_unreadable.step
-            record = store.CoordinatorState()
-            record.CopyFrom(turn.record)
-            record.unreadable_checkpoints.append(step)
-            turn.update(record=record)
-            _note_checkpoint(turn, event.checkpoint_unreadable.reason, step)
+            _unreadable(turn, event.checkpoint_unreadable)
         case "snapshot_memory_refused":
             refused = event.snapshot_memory_refused
             message = (
@@ -65,11 +62,20 @@ def _event(turn: Turn, event: store.Event) -> None:
         case "evidence_captured":
             _stacks(turn, event.evidence_captured)
             _evidence(turn, event.node, event.evidence_captured)
-        case "fault_injected":
+        case "fault_injected" | "fault_refused":
             injection.absorb(turn, event)
         case "command_refused":
             totals = turn.state.totals
             turn.update(totals=dataclasses.replace(totals, refused_commands=totals.refused_commands + 1))
+
+
+def _unreadable(turn: Turn, unreadable: store.CheckpointUnreadable) -> None:
+    if unreadable.step not in turn.record.unreadable_checkpoints:
+        record = store.CoordinatorState()
+        record.CopyFrom(turn.record)
+        record.unreadable_checkpoints.append(unreadable.step)
+        turn.update(record=record)
+    _note_checkpoint(turn, unreadable.reason, unreadable.step)
 
 
 def _note_checkpoint(turn: Turn, message: str, step: int) -> None:

@@ -1,10 +1,11 @@
-"""What is ordered about checkpoints: to take one for an operator or by time, and to keep one."""
+"""What is ordered about checkpoints: to take one for an operator or by time, to let go of its slots, to keep one."""
 
 from holdfast_daemon.core import incidents
 from holdfast_daemon.core.ahead import step_ahead
 from holdfast_daemon.core.model import CheckpointOrdered
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.session_pb2 import ReleaseAt
 
 
 def serve(turn: Turn) -> None:
@@ -35,6 +36,19 @@ def restart_timer(turn: Turn) -> None:
     """A checkpoint is there, or under way: the next one by time is due that much later."""
     if turn.state.spec.checkpoint_every_s:
         turn.record_update(checkpoint_since_unix_s=turn.now)
+
+
+def release(turn: Turn, checkpoint: int) -> None:
+    """Have all ranks let go of the slots of a checkpoint, committed or failed, at the end of the same step.
+
+    Sent once: ranks that hear nothing of it let go after a while all the same.
+    """
+    trains = turn.record.phase in (store.RUN_PHASE_RUNNING, store.RUN_PHASE_LEAVING)
+    step = step_ahead(turn) if trains else None
+    if step is not None:
+        order = ReleaseAt(step=checkpoint, at_step=step)
+        for node in turn.record.nodes:
+            turn.send_to(node, store.NodeCommand(generation=turn.record.generation, release_snapshot=order))
 
 
 def keep_newest_before(turn: Turn, step: int, incident: store.Incident) -> None:

@@ -91,7 +91,8 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def InjectFault(self, request, context):
-        """Has a fault injected, if the run allows it. Whether it struck is seen in the run's incidents.
+        """Has a fault injected. Answers once the rank has accepted it; FAILED_PRECONDITION says why it will not strike.
+        What comes of it is seen in the run's incidents.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

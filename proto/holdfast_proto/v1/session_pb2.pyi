@@ -185,10 +185,12 @@ class Report(_message.Message):
     def __init__(self, progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[StepRecord, _Mapping]]] = ..., snapshots: _Optional[_Iterable[_Union[SnapshotTaken, _Mapping]]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., dropped_total: _Optional[int] = ..., snapshots_skipped_total: _Optional[int] = ..., reporter_cpu_s: _Optional[float] = ..., modules: _Optional[_Iterable[str]] = ..., last_words: _Optional[str] = ..., recorder_failures_total: _Optional[int] = ..., recorder_attempts_total: _Optional[int] = ..., finished: bool = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ...) -> None: ...
 
 class SlotRequest(_message.Message):
-    __slots__ = ("bytes_per_slot",)
+    __slots__ = ("bytes_per_slot", "slots")
     BYTES_PER_SLOT_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
     bytes_per_slot: int
-    def __init__(self, bytes_per_slot: _Optional[int] = ...) -> None: ...
+    slots: int
+    def __init__(self, bytes_per_slot: _Optional[int] = ..., slots: _Optional[int] = ...) -> None: ...
 
 class SlotGrant(_message.Message):
     __slots__ = ("paths", "on_disk", "reason")
@@ -207,20 +209,22 @@ class Welcome(_message.Message):
     def __init__(self, report_interval_s: _Optional[float] = ...) -> None: ...
 
 class RankCommand(_message.Message):
-    __slots__ = ("id", "generation", "capture_evidence", "snapshot_at", "stop_at", "inject_fault")
+    __slots__ = ("id", "generation", "capture_evidence", "snapshot_at", "stop_at", "inject_fault", "release_at")
     ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CAPTURE_EVIDENCE_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_AT_FIELD_NUMBER: _ClassVar[int]
     STOP_AT_FIELD_NUMBER: _ClassVar[int]
     INJECT_FAULT_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_AT_FIELD_NUMBER: _ClassVar[int]
     id: int
     generation: int
     capture_evidence: CaptureEvidence
     snapshot_at: SnapshotAt
     stop_at: StopAt
     inject_fault: _fault_pb2.Fault
-    def __init__(self, id: _Optional[int] = ..., generation: _Optional[int] = ..., capture_evidence: _Optional[_Union[CaptureEvidence, _Mapping]] = ..., snapshot_at: _Optional[_Union[SnapshotAt, _Mapping]] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ...) -> None: ...
+    release_at: ReleaseAt
+    def __init__(self, id: _Optional[int] = ..., generation: _Optional[int] = ..., capture_evidence: _Optional[_Union[CaptureEvidence, _Mapping]] = ..., snapshot_at: _Optional[_Union[SnapshotAt, _Mapping]] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., release_at: _Optional[_Union[ReleaseAt, _Mapping]] = ...) -> None: ...
 
 class CaptureEvidence(_message.Message):
     __slots__ = ("directory",)
@@ -233,6 +237,14 @@ class SnapshotAt(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     step: int
     def __init__(self, step: _Optional[int] = ...) -> None: ...
+
+class ReleaseAt(_message.Message):
+    __slots__ = ("step", "at_step")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    AT_STEP_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    at_step: int
+    def __init__(self, step: _Optional[int] = ..., at_step: _Optional[int] = ...) -> None: ...
 
 class StopAt(_message.Message):
     __slots__ = ("step",)

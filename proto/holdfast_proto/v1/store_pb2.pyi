@@ -130,7 +130,7 @@ RUN_PHASE_FAILED: RunPhase
 RUN_PHASE_LEAVING: RunPhase
 
 class RunSpec(_message.Message):
-    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed")
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     RANKS_PER_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +146,9 @@ class RunSpec(_message.Message):
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_EVERY_S_FIELD_NUMBER: _ClassVar[int]
     INJECTION_ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_SECONDARY_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_SECONDARY_KEPT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_UPLOAD_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     run: str
     nodes: int
     ranks_per_node: int
@@ -161,7 +164,10 @@ class RunSpec(_message.Message):
     instance: str
     checkpoint_every_s: float
     injection_allowed: bool
-    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ...) -> None: ...
+    checkpoints_secondary: str
+    checkpoints_secondary_kept: int
+    checkpoint_upload_bytes_per_s: float
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ...) -> None: ...
 
 class RankExit(_message.Message):
     __slots__ = ("code", "signal", "last_words", "step", "phase", "exited_unix_s", "order", "finished", "out_of_memory", "kernel_line")
@@ -375,7 +381,7 @@ class ReplicaHashes(_message.Message):
     def __init__(self, part: _Optional[str] = ..., hash: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("node", "generation", "unix_s", "rank_exited", "step_summary", "checkpoint_committed", "checkpoint_failed", "evidence_captured", "command_refused", "snapshot_memory_refused", "checkpoint_unreadable", "fault_injected")
+    __slots__ = ("node", "generation", "unix_s", "rank_exited", "step_summary", "checkpoint_committed", "checkpoint_failed", "evidence_captured", "command_refused", "snapshot_memory_refused", "checkpoint_unreadable", "fault_injected", "fault_refused")
     NODE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     UNIX_S_FIELD_NUMBER: _ClassVar[int]
@@ -388,6 +394,7 @@ class Event(_message.Message):
     SNAPSHOT_MEMORY_REFUSED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     FAULT_INJECTED_FIELD_NUMBER: _ClassVar[int]
+    FAULT_REFUSED_FIELD_NUMBER: _ClassVar[int]
     node: str
     generation: int
     unix_s: float
@@ -400,7 +407,8 @@ class Event(_message.Message):
     snapshot_memory_refused: SnapshotMemoryRefused
     checkpoint_unreadable: CheckpointUnreadable
     fault_injected: FaultInjected
-    def __init__(self, node: _Optional[str] = ..., generation: _Optional[int] = ..., unix_s: _Optional[float] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., step_summary: _Optional[_Union[StepSummary, _Mapping]] = ..., checkpoint_committed: _Optional[_Union[CheckpointCommitted, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[CheckpointFailed, _Mapping]] = ..., evidence_captured: _Optional[_Union[EvidenceCaptured, _Mapping]] = ..., command_refused: _Optional[_Union[CommandRefused, _Mapping]] = ..., snapshot_memory_refused: _Optional[_Union[SnapshotMemoryRefused, _Mapping]] = ..., checkpoint_unreadable: _Optional[_Union[CheckpointUnreadable, _Mapping]] = ..., fault_injected: _Optional[_Union[FaultInjected, _Mapping]] = ...) -> None: ...
+    fault_refused: FaultRefused
+    def __init__(self, node: _Optional[str] = ..., generation: _Optional[int] = ..., unix_s: _Optional[float] = ..., rank_exited: _Optional[_Union[RankExited, _Mapping]] = ..., step_summary: _Optional[_Union[StepSummary, _Mapping]] = ..., checkpoint_committed: _Optional[_Union[CheckpointCommitted, _Mapping]] = ..., checkpoint_failed: _Optional[_Union[CheckpointFailed, _Mapping]] = ..., evidence_captured: _Optional[_Union[EvidenceCaptured, _Mapping]] = ..., command_refused: _Optional[_Union[CommandRefused, _Mapping]] = ..., snapshot_memory_refused: _Optional[_Union[SnapshotMemoryRefused, _Mapping]] = ..., checkpoint_unreadable: _Optional[_Union[CheckpointUnreadable, _Mapping]] = ..., fault_injected: _Optional[_Union[FaultInjected, _Mapping]] = ..., fault_refused: _Optional[_Union[FaultRefused, _Mapping]] = ...) -> None: ...
 
 class RankExited(_message.Message):
     __slots__ = ("rank", "exit")
@@ -480,6 +488,14 @@ class FaultInjected(_message.Message):
     step: int
     def __init__(self, fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
 
+class FaultRefused(_message.Message):
+    __slots__ = ("fault", "reason")
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    fault: _fault_pb2.Fault
+    reason: str
+    def __init__(self, fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class CommandRefused(_message.Message):
     __slots__ = ("command_fence", "known_fence", "reason")
     COMMAND_FENCE_FIELD_NUMBER: _ClassVar[int]
@@ -491,7 +507,7 @@ class CommandRefused(_message.Message):
     def __init__(self, command_fence: _Optional[int] = ..., known_fence: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeCommand(_message.Message):
-    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish", "leave", "keep_checkpoint", "persist_snapshot", "inject_fault")
+    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish", "leave", "keep_checkpoint", "persist_snapshot", "inject_fault", "release_snapshot")
     ID_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -504,6 +520,7 @@ class NodeCommand(_message.Message):
     KEEP_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     PERSIST_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     INJECT_FAULT_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     id: str
     fence: int
     generation: int
@@ -516,7 +533,8 @@ class NodeCommand(_message.Message):
     keep_checkpoint: KeepCheckpoint
     persist_snapshot: PersistSnapshot
     inject_fault: _fault_pb2.Fault
-    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ...) -> None: ...
+    release_snapshot: _session_pb2.ReleaseAt
+    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., release_snapshot: _Optional[_Union[_session_pb2.ReleaseAt, _Mapping]] = ...) -> None: ...
 
 class StartGeneration(_message.Message):
     __slots__ = ("first_rank", "ranks", "world_size", "rendezvous_node", "source", "step")

@@ -7,6 +7,7 @@ import pytest
 
 import holdfast_hooks
 from holdfast_proto.rank_context import RankContext
+from holdfast_proto.v1.common_pb2 import PHASE_INIT
 from holdfast_proto.v1.fault_pb2 import Fault
 from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
 from tests.trainer_hooks.conftest import AgentServer
@@ -41,6 +42,7 @@ def test_a_rank_refuses_what_makes_no_sense_here(agent: AgentServer, launch: Lau
         for step in hooks.steps(until=3):
             if step == 2:
                 assert "has already ended" in answer(agent, Fault(kind="exception", rank=3, step=1)).detail
+                assert "init is over" in answer(agent, Fault(kind="exception", rank=3, phase=PHASE_INIT)).detail
                 assert "needs a torch module" in answer(agent, Fault(kind="bit-flip", rank=3, step=5)).detail
                 assert "no fault is called" in answer(agent, Fault(kind="none", rank=3)).detail
 

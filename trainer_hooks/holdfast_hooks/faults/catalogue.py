@@ -119,6 +119,8 @@ def check(fault: Fault) -> Kind:
     for setting in ("duration_s", "factor", "seed"):
         if getattr(fault, setting) and setting not in kind.takes:
             raise ValueError(f"{fault.kind} takes no {setting}: leave it out")
+    if fault.phase is Phase.INIT:
+        raise ValueError("init is over before a fault can strike: name another phase")
     if fault.kind == "clock-jump":
         if not fault.duration_s:
             raise ValueError("clock-jump needs a duration_s: seconds by which the clock jumps, back if negative")

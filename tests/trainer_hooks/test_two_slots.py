@@ -1,0 +1,93 @@
+"""What all ranks have in common, at any moment, while each of them has two slots and checkpoints are written."""
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast_hooks.device_copies import DeviceCopy
+from holdfast_hooks.layout import SlotTensors
+from holdfast_proto.snapshot import Slot, SlotState
+
+RANKS = 3
+EVERY = 8
+STEPS = 160
+
+
+class World:
+    """Ranks in lockstep: one ends a step only after all have ended the one before."""
+
+    def __init__(self, bench: Any, make_slots: Callable[..., list[Path]], dice: random.Random) -> None:
+        self.ranks: list[Any] = []
+        self.slots: list[list[Slot]] = []
+        self._dice = dice
+        self._written: dict[int, int] = {}
+        for rank in range(RANKS):
+            run = bench({"model": torch.nn.Linear(2, 2)}, snapshot_every=1, checkpoint_every=EVERY)
+            paths = make_slots(2, prefix=f"rank-{rank}")
+            run.grant(paths)
+            self.ranks.append(run)
+            self.slots.append([Slot(path) for path in paths])
+        self._waiting: list[Any] = []
+        self.common: list[int] = []
+        """The newest step that all ranks had complete in each moment of the last step."""
+
+    def end(self, step: int) -> None:
+        """Have all ranks end a step, in any order, some while others copy."""
+        self._waiting = self._dice.sample(self.ranks, RANKS)
+        self.common = []
+        while self._waiting:
+            self._waiting.pop().end(step)
+        self._write(step)
+
+    def in_a_copy(self) -> None:
+        """A rank is copying: look, and perhaps let another one begin to."""
+        if self._waiting and self._dice.random() < 0.5:
+            run = self._waiting.pop()
+            run.end(run.timeline.step + 1)
+        complete = [
+            {slot.header.step for slot in slots if slot.header.state is SlotState.COMPLETE} for slots in self.slots
+        ]
+        self.common.append(max(set.intersection(*complete), default=-1))
+
+    def pinned(self) -> set[int]:
+        return {slot.header.step for slots in self.slots for slot in slots if slot.header.persist}
+
+    def _write(self, step: int) -> None:
+        """Be the agents, which write shards as fast as they can, and the daemon."""
+        for rank, slots in enumerate(self.slots):
+            for slot in slots:
+                if slot.header.persist and not slot.header.written and self._dice.random() < 0.5:
+                    slot.set_written()
+                    self._written[rank] = slot.header.step
+        if len(self._written) == RANKS:
+            at_step = step + self._dice.randrange(1, 4)
+            for run in self.ranks:
+                run.desk.releases.place(self._written[0], at_step)
+            self._written.clear()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ranks_always_have_a_step_in_common_and_lose_one_at_most_unless_one_is_pinned(
+    bench: Any, make_slots: Callable[..., list[Path]], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    world = World(bench, make_slots, random.Random(seed))
+    copy = SlotTensors.copy
+
+    def watched(tensors: SlotTensors, parts: Sequence[Any]) -> list[DeviceCopy]:
+        world.in_a_copy()
+        return copy(tensors, parts)
+
+    monkeypatch.setattr(SlotTensors, "copy", watched)
+    checkpoints: set[int] = set()
+    for step in range(STEPS):
+        for run in world.ranks:
+            run.timeline.step = step - 1
+        pinned = world.pinned()
+        world.end(step)
+        checkpoints |= world.pinned()
+        assert step == 0 or min(world.common) >= min(pinned, default=step - 1)
+    assert checkpoints >= set(range(EVERY - 1, STEPS - EVERY, EVERY))
