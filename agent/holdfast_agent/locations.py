@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from holdfast_agent.bandwidth import Bandwidth
 from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.object_checkpoints import ObjectCheckpoints
 from holdfast_agent.object_store import open_store
@@ -91,21 +92,23 @@ def check_location(setting: str, location: str) -> str:
     return location
 
 
-def open_objects(setting: str, location: str, retries: Retries | None = None) -> ObjectCheckpoints:
+def open_objects(
+    setting: str, location: str, retries: Retries | None = None, bandwidth: Bandwidth | None = None
+) -> ObjectCheckpoints:
     """Return the checkpoints at a URL, or in a folder that is treated as an object store.
 
     Raises CheckpointError if a package is missing, ValueError as :func:`check_location`.
     """
     checked = check_location(setting, location)
     url = checked if is_url(checked) else f"file://{checked}"
-    return ObjectCheckpoints(open_store(setting, url, retries))
+    return ObjectCheckpoints(open_store(setting, url, retries, bandwidth))
 
 
-def open_checkpoints(location: str, staging: Path, kept: int) -> Checkpoints:
+def open_checkpoints(location: str, staging: Path, kept: int, bandwidth: Bandwidth | None = None) -> Checkpoints:
     """Return the checkpoints that ``--checkpoints`` names; of a URL, ``staging`` is this node's own folder.
 
     Raises CheckpointError if a package is missing, ValueError as :func:`check_location`.
     """
     if is_url(location):
-        return StagedCheckpoints(open_objects(PRIMARY, location), staging, kept)
+        return StagedCheckpoints(open_objects(PRIMARY, location, bandwidth=bandwidth), staging, kept)
     return CheckpointDirectory(Path(location), kept)

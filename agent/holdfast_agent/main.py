@@ -14,6 +14,7 @@ from prometheus_client import start_http_server
 from prometheus_client.registry import CollectorRegistry
 
 from holdfast_agent import processes, record, session
+from holdfast_agent.bandwidth import Bandwidth
 from holdfast_agent.checkpoint_writer import CheckpointWriter
 from holdfast_agent.departure import Departure
 from holdfast_agent.locations import SECONDARY, Checkpoints, is_url, open_checkpoints, open_objects
@@ -67,11 +68,12 @@ async def _serve(options: AgentOptions) -> int:
     location = spec.checkpoint_directory
     if not is_url(location):
         location = str(options.directory.joinpath(location))
-    checkpoints = open_checkpoints(location, staging, kept=spec.checkpoints_kept)
+    bandwidth = Bandwidth(spec.checkpoint_upload_bytes_per_s)
+    checkpoints = open_checkpoints(location, staging, kept=spec.checkpoints_kept, bandwidth=bandwidth)
     takes_over = saved is not None and saved.instance == spec.instance
     if not takes_over:
         checkpoints.check_writable()  # of ranks that train already the next checkpoint will tell
-    secondary = _open_secondary(options, spec, checkpoints)
+    secondary = _open_secondary(spec, checkpoints, bandwidth)
     writer = CheckpointWriter(
         memory,
         checkpoints,
@@ -100,12 +102,12 @@ async def _serve(options: AgentOptions) -> int:
         os.close(lock)
 
 
-def _open_secondary(options: AgentOptions, spec: store.RunSpec, primary: Checkpoints) -> Secondary | None:
-    location = options.checkpoints_secondary
-    if location is None:
+def _open_secondary(spec: store.RunSpec, primary: Checkpoints, bandwidth: Bandwidth) -> Secondary | None:
+    if not spec.checkpoints_secondary:
         return None
-    kept = options.checkpoints_secondary_kept or spec.checkpoints_kept
-    return Secondary(primary, open_objects(SECONDARY, location), run=spec.run, kept=kept)
+    remote = open_objects(SECONDARY, spec.checkpoints_secondary, bandwidth=bandwidth)
+    kept = spec.checkpoints_secondary_kept or spec.checkpoints_kept
+    return Secondary(primary, remote, run=spec.run, kept=kept)
 
 
 async def _find_spec(link: StoreLink, saved: AgentRecord | None) -> store.RunSpec:
@@ -171,6 +173,7 @@ async def _tick(node: Node, supervisor: Supervisor) -> None:
         ticks += 1
         if node.changed.is_set() or ticks % PUBLISH_TICKS == 0:
             node.changed.clear()
+            supervisor.note_cgroups()
             await node.link.publish_state(node.state(ready=supervisor.parent.is_ready), node.spec)
 
 

@@ -8,6 +8,7 @@ An index is put when its shard is proved to be there, the manifest when all inde
 share the place, without locks: everybody who finds the same indexes puts the same manifest.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TypeVar
 
 from holdfast_agent.object_store import ObjectStore, StoredObject
 from holdfast_agent.retention import superfluous
+from holdfast_agent.shard import check_generation
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.checkpoint.keeping import KEPT
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, manifest_shards
@@ -49,7 +51,8 @@ class ObjectCheckpoints:
     def put_shard(self, source: Path, rank: int) -> None:
         """Put the shard of ``rank`` from a checkpoint's directory, and then its index, unless they are there.
 
-        If other contents are committed there (the run went back and came here again), that commit ends here.
+        If other contents are committed there (the run went back and came here again), that commit ends here. Raises
+        CheckpointError if those are of a newer generation.
         """
         index = load_index(source, rank)
         step = index.step
@@ -59,10 +62,12 @@ class ObjectCheckpoints:
         if name in listed:
             if has_shard and self.store.read(name) == index.encode():
                 return
+            self._check_generation(index)
             self._retire(index)
         path = shard_path(source, rank)
         if not (has_shard and self.store.is_copy(path, shard)):
-            self.store.upload(path, shard)
+            # The store may have been out of reach for so long that this node was replaced meanwhile.
+            self.store.upload(path, shard, check=lambda: self._check_generation(index))
         self.store.write(name, index.encode())
 
     def complete_set(self, step: int, world_size: int, run: str) -> list[ShardIndex] | None:
@@ -104,7 +109,7 @@ class ObjectCheckpoints:
         return True
 
     def prune(self, newest: Manifest, kept: int, marked: Collection[int] = ()) -> None:
-        """Remove what the commit of ``newest`` makes superfluous.
+        """Remove what the commit of ``newest`` makes superfluous, unfinished uploads of its time and before included.
 
         ``kept``: how many stay, besides those that are marked here or in ``marked`` and what others build on.
         """
@@ -124,6 +129,7 @@ class ObjectCheckpoints:
         for step in old.removed:
             names = [name for name in listed if name.startswith(f"{step_name(step)}/")]
             self.store.remove(sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")))
+        self.store.abort_uploads(lambda name: any(step <= newest.step for step in steps_of([name])))
 
     def load_index(self, manifest: Manifest, rank: int) -> ShardIndex:
         """Return the index of ``rank`` that ``manifest`` vouches for."""
@@ -157,6 +163,11 @@ class ObjectCheckpoints:
             raise CheckpointUnreadable(
                 f"{self.store.url}/{name} is damaged, or not of this version: {error}"
             ) from error
+
+    def _check_generation(self, index: ShardIndex) -> None:
+        name = index_name(index.step, index.rank)
+        with contextlib.suppress(CheckpointUnreadable):  # there is none, or it is damaged
+            check_generation(self._decoded(ShardIndex.decode, self.store.read(name), name), index)
 
     def _retire(self, index: ShardIndex) -> None:
         """Withdraw what vouches for another shard of this rank and step, before that shard is replaced."""

@@ -1,16 +1,16 @@
 """Whole objects in a store that fsspec reaches: put and proved, read, listed, removed. Every call is tried again.
 
-A put makes an object appear whole or not at all, so that nothing is ever renamed.
+Nothing is ever renamed: an object counts once its index is put, which is after it is proved to be whole.
 """
 
-import hashlib
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from holdfast_agent.bandwidth import Bandwidth
+from holdfast_agent.multipart import PART_BYTES, MultipartUploads, etag_of, ranges
 from holdfast_agent.priority import lower_priority
 from holdfast_agent.retries import Retries
 from holdfast_agent.store_errors import describe, is_final, missing_package
@@ -22,10 +22,9 @@ RANGE_BYTES = 16 << 20
 
 _CONNECTIONS = 8
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "s3": {"max_concurrency": 2},  # parts of 50 MiB that an upload holds in memory
     "file": {"auto_mkdir": True},
 }
-_MD5 = re.compile(r'"?([0-9a-f]{32})"?')
+_S3 = ("s3", "s3a")
 
 Result = TypeVar("Result")
 
@@ -44,14 +43,26 @@ class ObjectStore:
 
     ``setting`` is the option that has named it, for messages. Every method may be called from any thread, and raises
     CheckpointError if the store cannot be used, in one line that names the setting. Credentials are found by fsspec.
+    Uploads keep to ``bandwidth``.
     """
 
-    def __init__(self, filesystem: Any, url: str, *, setting: str, retries: Retries | None = None) -> None:
+    def __init__(
+        self,
+        filesystem: Any,
+        url: str,
+        *,
+        setting: str,
+        retries: Retries | None = None,
+        bandwidth: Bandwidth | None = None,
+    ) -> None:
         self.url = url
         self.setting = setting
         self.retries = retries or Retries()
+        self._bandwidth = bandwidth or Bandwidth()
         self._filesystem = filesystem
         self._root = str(filesystem._strip_protocol(url)).rstrip("/")
+        is_s3 = url.partition("://")[0] in _S3
+        self._multipart = MultipartUploads(filesystem, self._pace) if is_s3 else None
 
     def listing(self, folder: str = "") -> dict[str, StoredObject]:
         """Return all objects below ``folder``, by name."""
@@ -84,23 +95,32 @@ class ObjectStore:
 
         def put() -> None:
             self._filesystem.pipe_file(self._path(name), data)
-            if self._filesystem.cat_file(self._path(name)) != data:
+            if not self._reads_as([data], name):
                 raise OSError(f"{name} does not read back as it was put")
 
         self._try(put)
 
-    def upload(self, source: Path, name: str) -> None:
-        """Put a file, in several parts where it is large, and prove it.
+    def upload(self, source: Path, name: str, check: Callable[[], None] = lambda: None) -> None:
+        """Put a file and prove it: by its size and its MD5 sum where the store tells one, else by reading it.
 
-        By its size and its MD5 sum where the store tells one, else by reading it.
+        To a store that speaks S3 a large one goes in parts, and an upload that was cut off goes on. ``check`` is called
+        before every try, and may raise CheckpointError.
         """
 
         def put() -> None:
-            self._filesystem.put_file(str(source), self._path(name))
+            check()
+            self._put(source, name)
             if not self._matches(source, name):
                 raise OSError(f"{name} does not read back as it was put")
 
         self._try(put)
+
+    def abort_uploads(self, is_stale: Callable[[str], bool]) -> None:
+        """End the uploads in parts that are not finished, of objects whose names are stale."""
+        multipart = self._multipart
+        if multipart is not None:
+            start = len(self._path("")) + 1
+            self._try(lambda: multipart.abort(self._path(""), lambda path: is_stale(path[start:])))
 
     def is_copy(self, source: Path, name: str) -> bool:
         """Whether an object, which is there, has the bytes of a file."""
@@ -135,6 +155,24 @@ class ObjectStore:
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
 
+    def _put(self, source: Path, name: str) -> None:
+        nbytes = source.stat().st_size
+        if nbytes <= PART_BYTES:
+            self._pace(nbytes)
+            self._filesystem.pipe_file(self._path(name), source.read_bytes())
+        elif self._multipart is not None:
+            self._multipart.put(source, self._path(name))
+        else:
+            with self._filesystem.open(self._path(name), "wb") as target:
+                for data in ranges(source, PART_BYTES):
+                    self._pace(len(data))
+                    target.write(data)
+
+    def _pace(self, nbytes: int) -> None:
+        """Wait until so much may be sent. Raises CheckpointError if nothing more is to be sent at all."""
+        if self.retries.closing.wait(self._bandwidth.take_s(nbytes)):
+            raise CheckpointError(f"{self.setting} {self.url}: the upload is cut off, for the agent ends")
+
     def _find(self, folder: str) -> dict[str, dict[str, Any]]:
         self._filesystem.invalidate_cache()
         try:
@@ -143,17 +181,24 @@ class ObjectStore:
             return {}
 
     def _matches(self, source: Path, name: str) -> bool:
-        info = self._filesystem.info(self._path(name))
+        try:
+            info = self._filesystem.info(self._path(name))
+        except FileNotFoundError:  # another agent has removed it, for it is out of date
+            return False
         if int(info["size"]) != source.stat().st_size:
             return False
-        told = _MD5.fullmatch(str(info.get("ETag", "")))
-        # What is encrypted or was put in parts has a sum of its own kind there.
-        return (told is not None and told[1] == _md5(source)) or self._reads_as(source, name)
+        # What is encrypted or was put in other parts has a sum of its own kind there.
+        told = str(info.get("ETag", "")).strip('"')
+        return (told != "" and told == etag_of(source)) or self._reads_as(ranges(source, RANGE_BYTES), name)
 
-    def _reads_as(self, source: Path, name: str) -> bool:
+    def _reads_as(self, contents: Iterable[bytes], name: str) -> bool:
         start = 0
-        for data in _ranges(source):
-            if self._filesystem.cat_file(self._path(name), start=start, end=start + len(data)) != data:
+        for data in contents:
+            try:
+                there = self._filesystem.cat_file(self._path(name), start=start, end=start + len(data))
+            except FileNotFoundError:
+                return False
+            if there != data:
                 return False
             start += len(data)
         return True
@@ -168,13 +213,15 @@ class ObjectStore:
         """Raises CheckpointError, and FileNotFoundError as it is."""
         try:
             return self.retries.run(operation, is_final=is_final)
-        except FileNotFoundError:
+        except (FileNotFoundError, CheckpointError):
             raise
         except Exception as error:
             raise CheckpointError(describe(error, self.setting, self.url)) from error
 
 
-def open_store(setting: str, url: str, retries: Retries | None = None) -> ObjectStore:
+def open_store(
+    setting: str, url: str, retries: Retries | None = None, bandwidth: Bandwidth | None = None
+) -> ObjectStore:
     """Return the store below ``url``. Raises CheckpointError if its package is not installed."""
     protocol = url.partition("://")[0]
     try:
@@ -186,21 +233,8 @@ def open_store(setting: str, url: str, retries: Retries | None = None) -> Object
         raise CheckpointError(missing_package(setting, url)) from error
     if filesystem.async_impl:
         filesystem.loop.call_soon_threadsafe(lower_priority)
-    return ObjectStore(filesystem, url.rstrip("/"), setting=setting, retries=retries)
+    return ObjectStore(filesystem, url.rstrip("/"), setting=setting, retries=retries, bandwidth=bandwidth)
 
 
 def _version(info: dict[str, Any]) -> str:
     return str([info.get(key) for key in ("size", "ETag", "mtime", "created", "LastModified", "updated")])
-
-
-def _md5(path: Path) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    for data in _ranges(path):
-        digest.update(data)
-    return digest.hexdigest()
-
-
-def _ranges(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while data := file.read(RANGE_BYTES):
-            yield data

@@ -31,10 +31,6 @@ class AgentOptions:
 
     checkpoint_staging: Path | None = None
     """Folder of this node for shards on their way to and from an object store; None: in ``node_directory``."""
-    checkpoints_secondary: str | None = None
-    """Folder or URL that gets a copy of every checkpoint; None: there is none."""
-    checkpoints_secondary_kept: int | None = None
-    """None: as many as in the first place."""
 
     @property
     def node_directory(self) -> Path:

@@ -72,7 +72,8 @@ class Secondary:
         self._wake.set()
 
     def wait(self, patience_s: float) -> bool:
-        """Wait until all there is has been copied, or a copy has failed. Returns whether that was in time."""
+        """Look, and wait until all there is has been copied, or a copy has failed. Returns whether that was in time."""
+        self.look()
         return self._idle.wait(patience_s)
 
     def close(self) -> None:

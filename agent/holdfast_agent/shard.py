@@ -8,7 +8,15 @@ from holdfast_proto.checkpoint.base_shard import BaseShard
 from holdfast_proto.checkpoint.durable import NewFile, flush_directory, make_directory, remove_file, write_file
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable, write_errors
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
-from holdfast_proto.checkpoint.shard_index import Base, ShardIndex, StoredTensor, index_path, shard_path, step_directory
+from holdfast_proto.checkpoint.shard_index import (
+    Base,
+    ShardIndex,
+    StoredTensor,
+    index_path,
+    load_index,
+    shard_path,
+    step_directory,
+)
 from holdfast_proto.checkpoint.shard_reader import ShardReader
 from holdfast_proto.checkpoint.shard_writer import ShardWriter, read_back
 from holdfast_proto.snapshot import Header, Meta, Slot, SlotState, SnapshotError, TensorEntry
@@ -130,10 +138,24 @@ def _store(slot: Slot, entry: TensorEntry, writer: ShardWriter) -> StoredTensor:
         return writer.store(entry, raw)
 
 
+def check_generation(there: ShardIndex, index: ShardIndex) -> None:
+    """Raise CheckpointError if the run has saved the shard of ``index`` again, in a generation after it.
+
+    A node that was cut off and replaced still writes what it had pinned, and must not harm what counts.
+    """
+    if there.run == index.run and there.generation > index.generation:
+        raise CheckpointError(
+            f"the shard of rank {index.rank} is of generation {index.generation}, and generation {there.generation} has"
+            " saved this step again: nothing is lost"
+        )
+
+
 def _retire(directory: Path, index: ShardIndex) -> None:
     """Withdraw what vouches for another shard of this rank and step, before that shard is replaced."""
     manifest_path, path = directory / MANIFEST, index_path(directory, index.rank)
     _check_owner(manifest_path, index.run)
+    with contextlib.suppress(CheckpointUnreadable):  # there is none, or it is damaged
+        check_generation(load_index(directory, index.rank), index)
     if path.exists() and path.read_bytes() != index.encode():
         _retire_dependents(directory, index.step)
         remove_file(manifest_path)

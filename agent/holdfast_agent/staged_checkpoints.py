@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import socket
+from collections import deque
 from collections.abc import Collection
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, describe, man
 from holdfast_proto.checkpoint.shard_index import step_directory
 
 _STEP = re.compile(r"step-(\d{8,})")
+_UNDER_WAY = 3
+"""Steps whose shards may be being written at once: a rank has no more slots. After the run went back they may be older
+than what is committed."""
 _logger = logging.getLogger(__name__)
 
 
@@ -34,6 +38,7 @@ class StagedCheckpoints:
         self.kept = kept
         self.removal_failures_total = 0
         """Old checkpoints that could not be removed; tried again after the next commit."""
+        self._begun: deque[int] = deque(maxlen=_UNDER_WAY)
 
     @property
     def store_retries(self) -> Retries:
@@ -89,6 +94,8 @@ class StagedCheckpoints:
     def base_for(self, step: int, *, run: str, world_size: int, generation: int, full_every: int) -> int | None:
         """Return to which full checkpoint ``step`` is to be stored as a difference. See :func:`base_step`."""
         manifests = self.manifests()
+        if step not in self._begun:
+            self._begun.append(step)
         with write_errors(self.path):
             self._prune_staging(manifests.keys())
         base = base_step(manifests, step, run=run, world_size=world_size, generation=generation, full_every=full_every)
@@ -134,5 +141,5 @@ class StagedCheckpoints:
         """Remove this node's copies of older steps that the store does not hold."""
         for directory in self.path.iterdir():
             match = _STEP.fullmatch(directory.name)
-            if match and int(match[1]) < max(committed, default=-1) and int(match[1]) not in committed:
+            if match and int(match[1]) < max(committed, default=-1) and int(match[1]) not in {*committed, *self._begun}:
                 remove_checkpoint(directory)

@@ -2,6 +2,8 @@
 
 import errno
 
+from holdfast_proto.checkpoint.errors import CheckpointError
+
 _CREDENTIALS = {
     "s3": "check the credentials in AWS_ACCESS_KEY_ID or ~/.aws and their rights on the bucket",
     "gs": "check the credentials in GOOGLE_APPLICATION_CREDENTIALS and their rights on the bucket",
@@ -10,7 +12,8 @@ _CREDENTIALS = {
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 _OURS = ("s3", "s3a", "file", "memory")
 _DENIED = ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError")
-_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ImportError, ValueError)
+_FOLDER = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_FINAL = (*_FOLDER, CheckpointError, PermissionError, ImportError, ValueError)
 
 
 def is_final(error: Exception) -> bool:

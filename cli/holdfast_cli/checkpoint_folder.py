@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast_agent.checkpoint_download import CheckpointDownload
-from holdfast_agent.locations import PRIMARY, is_url, open_objects
+from holdfast_agent.locations import PRIMARY, is_url
 from holdfast_agent.object_checkpoints import ObjectCheckpoints, kept_name, manifest_name, step_name, steps_of
-from holdfast_cli.errors import CommandError, ConfigurationError
+from holdfast_cli.checkpoint_location import open_remote
+from holdfast_cli.errors import CommandError
 from holdfast_proto.checkpoint import keeping
 from holdfast_proto.checkpoint.errors import CheckpointError
 from holdfast_proto.checkpoint.shard_index import step_directory
@@ -99,9 +100,7 @@ def open_folder(location: str) -> Iterator[CheckpointFolder]:
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-checkpoints-") as temporary:
         try:
-            folder = DownloadedFolder(open_objects(PRIMARY, location), Path(temporary))
-        except ValueError as error:
-            raise ConfigurationError(str(error)) from None
+            folder = DownloadedFolder(open_remote(PRIMARY, location), Path(temporary))
         except CheckpointError as error:
             raise CommandError(str(error)) from None
         try:

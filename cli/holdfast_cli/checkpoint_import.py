@@ -4,12 +4,14 @@ import json
 import pickle
 import random
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from holdfast_agent.object_checkpoints import ObjectCheckpoints, manifest_name
 from holdfast_cli.checkpoint_export import MODEL, TREE
 from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_cli.tensor_file import TensorFileError, open_file
@@ -19,7 +21,7 @@ from holdfast_hooks.state import Image, decode_state, encode_state
 from holdfast_proto.checkpoint.durable import NewFile, make_directory, write_file
 from holdfast_proto.checkpoint.errors import write_errors
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, describe
-from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, shard_path, step_directory
+from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, load_index, shard_path, step_directory
 from holdfast_proto.checkpoint.shard_writer import ShardWriter, read_back
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, align
 
@@ -50,6 +52,19 @@ def import_checkpoint(source: Path, checkpoints: Path, *, step: int, run: str) -
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
+    return manifest
+
+
+def import_into_store(source: Path, remote: ObjectCheckpoints, *, step: int, run: str) -> Manifest:
+    """As :func:`import_checkpoint`, over a temporary folder. After an error the same call goes on with the upload."""
+    name = manifest_name(step)
+    if name in remote.store.listing():
+        raise CommandError(f"{remote.store.url}/{name} exists: choose another --step or remove it")
+    with tempfile.TemporaryDirectory(prefix="holdfast-import-") as temporary:
+        manifest = import_checkpoint(source, Path(temporary), step=step, run=run)
+        directory = step_directory(Path(temporary), step)
+        remote.put_shard(directory, 0)
+        remote.commit(manifest, [load_index(directory, 0)])
     return manifest
 
 

@@ -24,6 +24,9 @@ RANKS_PER_NODE = 2
 CHECKPOINT_EVERY = 5
 PATIENCE_S = 90.0
 TRAINER = Path(__file__).with_name("trainer.py")
+OBJECT_STORE = Path(__file__).with_name("object_store.py")
+OBJECT_STORE_PORT = 9000
+BUCKET = "checkpoints"
 HOLDFAST = (sys.executable, "-m", "holdfast_cli")
 
 Found = TypeVar("Found")
@@ -48,6 +51,8 @@ class Cluster:
     """Shared by all nodes, as a network file system would be."""
     memory: Path
     """For sockets and snapshots: in memory, and of a short path."""
+    uses_object_store: bool = False
+    """Checkpoints live in one at node 0, and nodes share nothing else; if not, in a folder that all share."""
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     _mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     """In the environment of every process of this cluster."""
@@ -62,6 +67,8 @@ class Cluster:
         self._spawn("redis", 0, [str(find_server()), *words, "--unixsocket", str(socket)])
         daemon = ["--directory", str(self.folder), "--control", str(self.memory / "daemon.sock")]
         self._spawn("daemon", 0, [*HOLDFAST, "daemon", *self._store, *daemon])
+        if self.uses_object_store:
+            self._start_object_store()
         for node in (1, 2):
             self.start_agent(node)
         wait_for(lambda: answers(f"unix://{socket}"), "Redis")
@@ -69,15 +76,33 @@ class Cluster:
 
     def start_agent(self, node: int) -> None:
         """Start the agent of a node; beside the two that train, it is a spare."""
-        where = ["--directory", str(self.folder), "--shm-directory", str(self.memory)]
+        where = ["--directory", str(self.disk(node)), "--shm-directory", str(self.memory)]
         where += ["--runtime-directory", str(self.memory / str(node))]
         who = ["--run", RUN, "--node", f"node-{node}", "--address", self.net.address(node, Link.DATA)]
         self._spawn(f"agent-{node}", node, [*HOLDFAST, "agent", *self._store, *who, *where])
+
+    def disk(self, node: int) -> Path:
+        """Return the folder that the agent of a node keeps its files in."""
+        return self.folder / f"disk-{node}" if self.uses_object_store else self.folder
+
+    @property
+    def second_place(self) -> Path:
+        """Folder that gets copies of the checkpoints in the object store."""
+        return self.folder / "second"
+
+    def _start_object_store(self) -> None:
+        arguments = [self.net.address(0, Link.CONTROL), str(OBJECT_STORE_PORT), BUCKET]
+        self._spawn("object-store", 0, [sys.executable, str(OBJECT_STORE), *arguments])
+        log = self.folder / "object-store.log"
+        wait_for(lambda: "ready" in log.read_text(), "the object store")
 
     def _publish(self, steps: int) -> None:
         how = ["--run", RUN, "--nodes", "2", "--ranks-per-node", str(RANKS_PER_NODE), "--preset", "fast"]
         states = ["--snapshot-every", "1", "--checkpoint-every", str(CHECKPOINT_EVERY)]
         where = ["--checkpoints", str(self.folder / "checkpoints")]
+        if self.uses_object_store:
+            where = ["--checkpoints", f"s3://{BUCKET}/{RUN}", "--checkpoints-secondary", str(self.second_place)]
+            where += ["--checkpoints-secondary-keep", "1", "--checkpoint-upload-mb-per-s", "50"]
         trainer = ["python", str(TRAINER), str(self.folder), str(steps)]
         command = [*HOLDFAST, "publish", *self._store, *how, *states, *where, "--", *trainer]
         subprocess.run(self.net.inside(0, command), check=True, capture_output=True, timeout=PATIENCE_S)
@@ -92,6 +117,10 @@ class Cluster:
             "GLOO_SOCKET_IFNAME": Link.DATA.value,
             "OMP_NUM_THREADS": "1",
             "HOLDFAST_TEST_MARK": self._mark,
+            "AWS_ENDPOINT_URL": f"http://{self.net.address(0, Link.CONTROL)}:{OBJECT_STORE_PORT}",
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_DEFAULT_REGION": "us-east-1",
         }
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
@@ -169,10 +198,10 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, *, nodes: int, steps: int) -> Iterator[Cluster]:
+def cluster(folder: Path, *, nodes: int, steps: int, uses_object_store: bool = False) -> Iterator[Cluster]:
     """Yield a run of four ranks on nodes 1 and 2, in a network of nodes 0 to ``nodes - 1``; afterwards end all."""
     with network(nodes) as net, tempfile.TemporaryDirectory(prefix="hf-", dir="/dev/shm") as memory:
-        made = Cluster(net, folder, Path(memory))
+        made = Cluster(net, folder, Path(memory), uses_object_store)
         try:
             made.start(steps=steps)
             yield made

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from holdfast_cli.main import app
@@ -30,6 +31,23 @@ async def test_a_run_published_under_the_name_of_an_ended_one_begins_anew(
         assert it.shell.state is not None
         assert it.shell.state.spec.instance == "next"
         assert (it.record.generation, it.record.outcome, it.record.newest_step) == (0, "", -1)
+
+
+def test_what_agents_need_to_know_of_the_places_of_checkpoints_is_published(
+    store_server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    what = ["--run", "big", "--nodes", "2", "--ranks-per-node", "1", "--checkpoints", "memory://first"]
+    where = ["--checkpoints-secondary", "second", "--checkpoints-secondary-keep", "5"]
+    limit = ["--checkpoint-upload-mb-per-s", "2.5"]
+    redis = ["--redis", store_server.url]
+    published = CliRunner().invoke(app, ["publish", *redis, *what, *where, *limit, "--", "python", "train.py"])
+    assert published.exit_code == 0, published.output
+    with store_server.client() as client:
+        spec = store.RunSpec.FromString(client.get(keys.spec("big")))
+    assert spec.checkpoint_directory == "memory://first"
+    assert spec.checkpoints_secondary == str(tmp_path / "second")
+    assert (spec.checkpoints_secondary_kept, spec.checkpoint_upload_bytes_per_s) == (5, 2.5e6)
 
 
 def test_a_redis_that_does_not_answer_is_one_line_that_names_the_setting(tmp_path: Path) -> None:

@@ -95,6 +95,20 @@ def test_a_cut_data_link_is_no_ranks_fault_and_names_the_nodes(tmp_path: Path) -
         assert_generations_do_not_overlap(run)
 
 
+@pytest.mark.soak
+def test_a_data_link_that_stays_down_is_told_again_by_those_who_cannot_meet(tmp_path: Path) -> None:
+    with cluster(tmp_path, nodes=3, steps=1000) as run:
+        run.until_step(12)
+        run.net.cut(2, Link.DATA)
+        second = wait_for(lambda: next(iter(run.control.incidents()[1:]), None), "the next verdict")
+        run.net.mend(2, Link.DATA)
+        run.until_step(run.control.status().newest_step + 5)
+        assert second.verdict.kind == VERDICT_KIND_TRANSPORT
+        assert list(second.verdict.culprits) == []
+        assert second.verdict.message.startswith("nodes node-1, node-2 do not reach each other: ")
+        assert_generations_do_not_overlap(run)
+
+
 def assert_generations_do_not_overlap(run: Cluster) -> None:
     generations = [finished.generation for finished in run.journal()]
     assert generations == sorted(generations)

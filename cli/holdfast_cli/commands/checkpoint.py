@@ -235,20 +235,25 @@ def export_step(
 def import_file(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="A .safetensors or .pt file.")],
     *,
-    into: Annotated[Path, typer.Option(help="Folder of checkpoints, the --checkpoints of the run to start.")],
+    into: Annotated[str, typer.Option(help="Folder or URL of checkpoints, the --checkpoints of the run to start.")],
     step: Annotated[int, typer.Option(help="Step that the run is to have behind it.", min=0)],
     run: Annotated[str, typer.Option("--run", help="Name of the run that is to start from it.")],
     json: Json = False,
 ) -> None:
     """Make a checkpoint, from which a run of any layout can start, out of an exported file."""
+    from holdfast_agent.locations import is_url
+    from holdfast_cli.checkpoint_location import open_remote
     from holdfast_cli.checkpoint_view import bytes_text
     from holdfast_cli.output import print_json
     from holdfast_proto.checkpoint.errors import CheckpointError
 
     with _torch():
-        from holdfast_cli.checkpoint_import import import_checkpoint
+        from holdfast_cli.checkpoint_import import import_checkpoint, import_into_store
     try:
-        manifest = import_checkpoint(source, into, step=step, run=run)
+        if is_url(into):
+            manifest = import_into_store(source, open_remote("--into", into), step=step, run=run)
+        else:
+            manifest = import_checkpoint(source, Path(into), step=step, run=run)
     except CheckpointError as error:
         raise CommandError(str(error)) from None
     if json:

@@ -38,9 +38,8 @@ class WatchedFileSystem:
             error = self.fails(next(self.calls), method)
             if error is not None:
                 raise error
-            if method in ("put_file", "pipe_file"):
-                path = arguments[1] if method == "put_file" else arguments[0]
-                self.puts.append("/".join(path.split("/")[-2:]))
+            if method == "pipe_file":
+                self.puts.append("/".join(arguments[0].split("/")[-2:]))
             return function(*arguments, **options)
 
         return call

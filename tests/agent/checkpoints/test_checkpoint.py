@@ -80,6 +80,15 @@ def test_shards_that_do_not_belong_together_are_not_committed(
     assert checkpoints.commit_if_complete(40, 2, RUN) is not None
 
 
+def test_node_that_was_replaced_does_not_withdraw_what_was_saved_since(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    manifest = snapshots.commit(checkpoints, 40, generation=2)
+    with pytest.raises(CheckpointError, match="is of generation 1, and generation 2 has saved this step again"):
+        snapshots.write(checkpoints, 1, 40, world_size=2, generation=1)
+    assert checkpoints.verify(40) == manifest
+
+
 def test_index_without_its_shard_is_not_committed(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
     for rank in range(2):
         snapshots.write(checkpoints, rank, 40, world_size=2)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from fsspec.registry import _registry
 from typer.testing import CliRunner
 
 from holdfast_agent.checkpoint_download import CheckpointDownload
@@ -52,13 +53,13 @@ def nodes(place: Place, tmp_path: Path, snapshots: "Snapshots") -> Nodes:
     return Nodes(place, tmp_path, snapshots)
 
 
-def assert_restores(snapshots: "Snapshots", directory: Path, rank: int, step: int) -> None:
+def assert_restores(snapshots: "Snapshots", directory: Path, rank: int, step: int, generation: int = 1) -> None:
     slot_path = snapshots.empty(1 << 17)
     read_shard(directory, rank, slot_path, generation=7)
     with Slot(slot_path) as slot:
         for entry in slot.meta().tensors:
             with slot.tensor_bytes(entry) as raw:
-                assert bytes(raw) == snapshots.tensors(rank, step)[entry.name]
+                assert bytes(raw) == snapshots.tensors(rank, step, generation)[entry.name]
 
 
 def test_manifest_is_put_after_every_shard_and_index(place: Place, nodes: Nodes) -> None:
@@ -111,18 +112,17 @@ def test_flaky_store_delays_checkpoints_and_loses_none(
 
 
 def test_object_that_arrives_short_is_put_again(place: Place, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_file = place.files.inner.put_file
+    pipe_file = place.files.inner.pipe_file
     arrived: list[str] = []
 
-    def cut(source: str, target: str) -> None:
-        put_file(source, target)
-        if not arrived:
-            place.files.inner.pipe_file(target, Path(source).read_bytes()[:-1])
+    def cut(target: str, data: bytes) -> None:
+        pipe_file(target, data if arrived else data[:-1])
         arrived.append(target)
 
-    monkeypatch.setattr(place.files.inner, "put_file", cut)
+    monkeypatch.setattr(place.files.inner, "pipe_file", cut)
     assert nodes.save(40) is not None
-    assert [name.rpartition("/")[2] for name in arrived] == ["rank-00000.shard"] * 2 + ["rank-00001.shard"]
+    shards = [name.rpartition("/")[2] for name in arrived if name.endswith(".shard")]
+    assert shards == ["rank-00000.shard"] * 2 + ["rank-00001.shard"]
 
 
 def test_step_that_is_saved_again_withdraws_what_was_committed(place: Place, nodes: Nodes) -> None:
@@ -138,6 +138,41 @@ def test_step_that_is_saved_again_withdraws_what_was_committed(place: Place, nod
     assert nodes.of[1].committed() == []
     assert nodes.save(10, generation=2) is not None
     assert nodes.of[1].committed() == [10]
+
+
+def test_node_that_was_replaced_does_not_withdraw_what_was_saved_since(
+    place: Place, nodes: Nodes, tmp_path: Path
+) -> None:
+    assert nodes.save(10, generation=2) is not None
+    for node in nodes.of:
+        node.base_for(20, run=RUN, world_size=2, generation=2, full_every=8)
+    assert nodes.save(20, generation=2, base=10) is not None
+    before = place.names()
+    replaced = StagedCheckpoints(place.open(), tmp_path / "replaced", 2)
+    write_shard(nodes.snapshots.slot(1, 10, generation=1), replaced.step_directory(10), run=RUN, world_size=2)
+    with pytest.raises(CheckpointError, match="is of generation 1, and generation 2 has saved this step again"):
+        replaced.publish(10, 1)
+    assert replaced.committed() == [10, 20]
+    assert place.names() == before
+
+
+def test_node_that_is_replaced_while_it_cannot_reach_the_store_does_not_put_its_shard(
+    place: Place, nodes: Nodes, tmp_path: Path
+) -> None:
+    replaced = StagedCheckpoints(place.open(), tmp_path / "replaced", 2)
+    write_shard(nodes.snapshots.slot(1, 10, generation=1), replaced.step_directory(10), run=RUN, world_size=2)
+
+    def cut_off_once(_number: int, method: str) -> Exception | None:
+        if method != "pipe_file":
+            return None
+        place.files.fails = lambda _number, _method: None
+        nodes.save(10, generation=2)
+        return OSError("no route to host")
+
+    place.files.fails = cut_off_once
+    with pytest.raises(CheckpointError, match="is of generation 1, and generation 2 has saved this step again"):
+        replaced.publish(10, 1)
+    assert_restores(nodes.snapshots, nodes.of[0].fetch(10, again=True), 1, 10, generation=2)
 
 
 def test_shard_that_is_published_again_is_not_uploaded_again(place: Place, nodes: Nodes) -> None:
@@ -167,6 +202,17 @@ def test_staging_holds_no_more_than_the_store(nodes: Nodes) -> None:
         nodes.save(step)
     nodes.of[1].base_for(40, run=RUN, world_size=2, generation=1, full_every=1)
     assert sorted(path.name for path in nodes.of[1].path.iterdir()) == ["step-00000020", "step-00000030"]
+
+
+def test_shard_that_is_being_written_stays_in_the_staging_folder_though_newer_steps_are_committed(
+    nodes: Nodes,
+) -> None:
+    nodes.save(40)
+    node = nodes.of[0]
+    for step in (10, 20):  # the run went back
+        node.base_for(step, run=RUN, world_size=2, generation=2, full_every=8)
+        write_shard(nodes.snapshots.slot(0, step, generation=2), node.step_directory(step), run=RUN, world_size=2)
+    assert sorted(path.name for path in node.path.iterdir()) == ["step-00000010", "step-00000020", "step-00000040"]
 
 
 def test_damaged_copy_on_the_node_is_fetched_again(place: Place, nodes: Nodes, snapshots: "Snapshots") -> None:
@@ -207,6 +253,7 @@ def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
 
 
 def test_missing_package_is_told_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(_registry, "s3", raising=False)  # another test may have needed it
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(CheckpointError, match=r"--checkpoints s3://b/p: .*: pip install 'holdfast\[s3\]'"):
         open_objects("--checkpoints", "s3://b/p")

@@ -1,15 +1,11 @@
 """Against a server that speaks S3."""
 
 import json
-import os
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
+import torch
 from typer.testing import CliRunner, Result
 
 from holdfast_agent.locations import PRIMARY, open_objects
@@ -19,42 +15,12 @@ from holdfast_agent.shard import write_shard
 from holdfast_agent.staged_checkpoints import StagedCheckpoints
 from holdfast_cli.main import app
 from holdfast_proto.checkpoint.errors import CheckpointError
+from holdfast_proto.rank_context import EXIT_CONFIGURATION
 from tests.agent.checkpoints.object_places import QUICK
 from tests.agent.checkpoints.test_locations import RUN, assert_restores
 
 if TYPE_CHECKING:
     from tests.agent.checkpoints.conftest import Snapshots
-
-_MEBIBYTE = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """A server on a free port, known to whoever looks into the environment."""
-    moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        yield f"http://{host}:{port}"
-    moto.stop()
-
-
-@pytest.fixture
-def client(server: str) -> Any:
-    return boto3.client("s3", endpoint_url=server)
-
-
-@pytest.fixture
-def url(client: Any) -> str:
-    bucket = f"bucket-{uuid.uuid4().hex}"
-    client.create_bucket(Bucket=bucket)
-    return f"s3://{bucket}/big/run"
 
 
 @pytest.fixture
@@ -102,14 +68,24 @@ def test_commands_take_the_url(node: StagedCheckpoints, url: str, client: Any) -
     assert f"{url}/step-00000020/rank-00001.shard" in verified.stdout
 
 
-def test_large_shard_goes_in_parts_and_is_proved(url: str, tmp_path: Path, client: Any) -> None:
-    store = open_objects(PRIMARY, url).store
-    source = tmp_path / "large"
-    source.write_bytes(os.urandom(_MEBIBYTE) * 101)  # fsspec puts files of 100 MiB and more in parts
-    store.upload(source, "large")
-    bucket, prefix = url.removeprefix("s3://").split("/", 1)
-    assert client.head_object(Bucket=bucket, Key=f"{prefix}/large")["ETag"].endswith('-3"')
-    assert store.is_copy(source, "large")
+def test_file_is_imported_into_the_store_once(url: str, tmp_path: Path) -> None:
+    weights = tmp_path / "weights.pt"
+    torch.save({"weight": torch.arange(6.0)}, weights)
+    arguments = ("import", weights, "--into", url, "--step", 30, "--run", "new")
+    imported = checkpoint(*arguments)
+    assert imported.exit_code == 0, imported.output
+    assert imported.stdout.endswith(f"committed in {url}\n")
+    assert checkpoint("verify", 30, "--checkpoints", url).exit_code == 0
+    assert open_objects(PRIMARY, url).load_manifest(30).run == "new"
+    again = checkpoint(*arguments)
+    assert again.exit_code == 1
+    assert f"{url}/step-00000030/manifest.json exists: choose another --step or remove it" in again.stderr
+
+
+def test_import_into_a_url_with_credentials_is_refused(tmp_path: Path) -> None:
+    refused = checkpoint("import", tmp_path / "x.pt", "--into", "s3://me:secret@bucket", "--step", 1, "--run", "r")
+    assert refused.exit_code == EXIT_CONFIGURATION
+    assert refused.stderr.startswith("holdfast: --into s3://bucket: give a URL without user")
 
 
 def test_missing_bucket_is_told_in_one_line(server: str, tmp_path: Path) -> None:
@@ -126,3 +102,14 @@ def test_missing_credentials_are_told_with_their_place(url: str, monkeypatch: py
     store: ObjectStore = open_objects(PRIMARY, url, Retries(limit=1, backoff=QUICK)).store
     with pytest.raises(CheckpointError, match=r"access denied: check the credentials in AWS_ACCESS_KEY_ID or ~/\.aws"):
         store.write("x", b"1")
+
+
+def test_wrong_credentials_are_told_at_once_in_one_line(strict_server: str, url: str, tmp_path: Path) -> None:
+    node = StagedCheckpoints(open_objects(PRIMARY, url), tmp_path / "staging", 2)
+    with pytest.raises(CheckpointError) as told:
+        node.check_writable()
+    assert str(told.value) == (
+        f"--checkpoints {url}: access denied: "
+        "check the credentials in AWS_ACCESS_KEY_ID or ~/.aws and their rights on the bucket"
+    )
+    assert node.store_retries.attempts_total == 1

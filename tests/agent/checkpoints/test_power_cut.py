@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,40 +22,74 @@ def tensors(rank: int, step: int, generation: int) -> dict[str, bytes]:
     return {"common": bytes(range(251)) * 12, "own": f"{rank} {step} {generation}".encode()}
 
 
+class Agent:
+    """Saves checkpoints on a disk that is recorded."""
+
+    def __init__(self, path: Path, snapshots: "Snapshots", *, kept: int, full_every: int) -> None:
+        self.checkpoints = CheckpointDirectory(path, kept=kept)
+        self.record = RecordingOs()
+        self.committed: list[tuple[int, int]] = []
+        """Calls done, and the step that was committed by then."""
+        self._snapshots = snapshots
+        self._full_every = full_every
+
+    def save(self, step: int, generation: int) -> None:
+        for rank in range(RANKS):
+            base = self.checkpoints.base_for(
+                step, run=RUN, world_size=RANKS, generation=generation, full_every=self._full_every
+            )
+            slot = self._snapshots.slot(rank, step, generation=generation, tensors=tensors(rank, step, generation))
+            write_shard(slot, self.checkpoints.step_directory(step), run=RUN, world_size=RANKS, base_step=base)
+        assert self.checkpoints.commit_if_complete(step, RANKS, RUN) is not None
+        self.committed.append((len(self.record.calls), step))
+
+    def whenever_it_ends(self, left: Path) -> Iterator[tuple[CheckpointDirectory, int | None]]:
+        """Yield what is found after every end, and the step that was surely committed by then."""
+        for done in ends(self.record.calls, left):
+            found = CheckpointDirectory(left / self.checkpoints.path.relative_to("/"), kept=self.checkpoints.kept)
+            surely = [step for calls, step in self.committed if calls <= done]
+            yield found, surely[-1] if surely else None
+
+
 def test_newest_committed_loads_whenever_the_power_is_cut_or_the_writer_killed(
     snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoints = CheckpointDirectory(tmp_path / "checkpoints", kept=3)
-    record = RecordingOs()
-    committed: list[tuple[int, int, int]] = []  # calls done, step, generation
-
-    def save(step: int, generation: int) -> None:
-        for rank in range(RANKS):
-            base = checkpoints.base_for(step, run=RUN, world_size=RANKS, generation=generation, full_every=3)
-            slot = snapshots.slot(rank, step, generation=generation, tensors=tensors(rank, step, generation))
-            write_shard(slot, checkpoints.step_directory(step), run=RUN, world_size=RANKS, base_step=base)
-        assert checkpoints.commit_if_complete(step, RANKS, RUN) is not None
-        committed.append((len(record.calls), step, generation))
-
+    agent = Agent(tmp_path / "checkpoints", snapshots, kept=3, full_every=3)
     with monkeypatch.context() as patched:
-        patched.setattr(durable, "os", record)
+        patched.setattr(durable, "os", agent.record)
         for step in (10, 20, 30, 40, 50):
-            save(step, generation=1)
+            agent.save(step, generation=1)
         for step in (40, 50, 60, 70):  # the run went back to 30, and 50 builds on 40
-            save(step, generation=2)
-    manifests = [checkpoints.load_manifest(step) for step in checkpoints.committed()]
+            agent.save(step, generation=2)
+    manifests = [agent.checkpoints.load_manifest(step) for step in agent.checkpoints.committed()]
     assert [(manifest.step, manifest.bases) for manifest in manifests] == [(40, ()), (50, (40,)), (60, (40,)), (70, ())]
-
-    left = tmp_path / "left"
-    for done in ends(record.calls, left):
-        found = CheckpointDirectory(left / checkpoints.path.relative_to("/"), kept=3)
+    for found, surely in agent.whenever_it_ends(tmp_path / "left"):
         steps = found.committed()
-        surely = [step for calls, step, _ in committed if calls <= done]
-        if surely:
+        if surely is not None:
             assert steps
-            assert steps[-1] >= min(surely[-1], 30)
+            assert steps[-1] >= min(surely, 30)
         if steps:
             _expect_whole(found, steps[-1], snapshots)
+
+
+@pytest.mark.parametrize("full_every", [1, 3])
+def test_only_checkpoint_that_is_kept_goes_when_the_next_is_on_the_disk(
+    full_every: int, snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent(tmp_path / "checkpoints", snapshots, kept=1, full_every=full_every)
+    with monkeypatch.context() as patched:
+        patched.setattr(durable, "os", agent.record)
+        for step in (10, 20, 30):
+            agent.save(step, generation=1)
+    assert agent.checkpoints.committed() == ([30] if full_every == 1 else [10, 30])
+    cuts = 0
+    for found, surely in agent.whenever_it_ends(tmp_path / "left"):
+        if surely is not None:
+            newest = found.committed()[-1]
+            assert newest >= surely
+            _expect_whole(found, newest, snapshots)
+            cuts += 1
+    assert cuts > 50
 
 
 def _expect_whole(checkpoints: CheckpointDirectory, step: int, snapshots: "Snapshots") -> None:

@@ -84,6 +84,22 @@ async def test_jobs_are_done_by_one_process_and_their_errors_come_back(
     assert len(workers.pids) == 1
 
 
+async def test_a_worker_uses_its_memory_again_from_chunk_to_chunk(
+    workers: CheckpointWorkers, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    chunks = 16
+    slot = snapshots.slot(0, 1, tensors={"weights": random.randbytes(chunks << 21)}, dtype="bfloat16")
+    await write(workers, slot, checkpoints.step_directory(1))
+    before = minor_faults(workers.pids[0])
+    await write(workers, slot, checkpoints.step_directory(2))
+    assert minor_faults(workers.pids[0]) - before < 512 * chunks  # fewer than one new buffer a chunk
+
+
+def minor_faults(pid: int) -> int:
+    """Pages that a process was given."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
+
+
 async def test_no_more_workers_are_started_than_allowed_nor_than_there_are_jobs(
     snapshots: "Snapshots", checkpoints: CheckpointDirectory
 ) -> None:
@@ -257,3 +273,14 @@ async def test_tensor_of_more_than_four_gib_needs_little_memory(
         )
         assert checkpoints.commit_if_complete(step, 1, RUN) is not None
     assert load_index(checkpoints.step_directory(20), 0).raw_bytes == nbytes
+    target = snapshots.directory / "restored.slot"
+    with target.open("wb") as file:
+        file.write(MAGIC)
+        file.truncate(nbytes + (1 << 16))
+    directory = checkpoints.step_directory(20)
+    await workers.run("restore", directory=directory, rank=0, slot=str(target), generation=2)
+    with Slot(target) as found, Slot(path) as slot:
+        assert found.meta().tensors == (entry,)
+        whole = range(DATA_OFFSET, DATA_OFFSET + nbytes, 64 << 20)
+        assert all(found.buffer[at : at + (64 << 20)] == slot.buffer[at : at + (64 << 20)] for at in whole[:-1])
+        assert found.buffer[whole[-1] : DATA_OFFSET + nbytes] == slot.buffer[whole[-1] : DATA_OFFSET + nbytes]
