@@ -23,6 +23,7 @@ INCIDENT_KINDS = (
     "missing_loss",
 )
 DETECTORS = (
+    "unreachable",
     "dead_rank",
     "lost_node",
     "mismatched_order",

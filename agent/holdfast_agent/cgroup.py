@@ -1,5 +1,6 @@
-"""The memory cgroup that this process, and with it its ranks, is in."""
+"""The memory cgroup that a process is in, and how many processes of it were killed to free memory."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -7,16 +8,20 @@ _MOUNT = Path("/sys/fs/cgroup")
 _OOM_KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
-def memory_events() -> Path | None:
-    """Return the file in which the kernel counts the cgroup's out-of-memory kills, or None if there is none.
+def memory_events(pid: int | None = None) -> Path | None:
+    """Return the file in which the kernel counts the out-of-memory kills of a process's cgroup, or None without one.
 
-    cgroup v2 calls it ``memory.events``, v1 ``memory.oom_control``.
+    cgroup v2 calls it ``memory.events``, v1 ``memory.oom_control``. ``pid``: None for this process.
     """
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        return _events_of(Path(f"/proc/{pid or 'self'}/cgroup").read_text())
     except OSError:
         return None
-    candidates = [path for line in lines if (path := _events_file(line)) is not None]
+
+
+@functools.lru_cache(maxsize=64)
+def _events_of(cgroups: str) -> Path | None:
+    candidates = [path for line in cgroups.splitlines() if (path := _events_file(line)) is not None]
     return next((path for path in candidates if path.exists()), None)
 
 
@@ -34,3 +39,28 @@ def _events_file(line: str) -> Path | None:
     if "memory" in controllers.split(","):
         return _MOUNT / "memory" / path.lstrip("/") / "memory.oom_control"
     return None
+
+
+class KillCount:
+    """The kills that the kernel has counted in one cgroup since this was made, each to explain one end."""
+
+    def __init__(self, events: Path) -> None:
+        """``events``: as of :func:`memory_events`."""
+        self._events = events
+        self._count = self._read(otherwise=0)
+        self._unclaimed = 0
+
+    def claim(self) -> str:
+        """Take one of the kills that explain no end yet; return what the kernel says of it, or "" if there is none."""
+        before, self._count = self._count, self._read(otherwise=self._count)
+        self._unclaimed += max(0, self._count - before)
+        if not self._unclaimed:
+            return ""
+        self._unclaimed -= 1
+        return f"{self._events}: oom_kill {self._count}"
+
+    def _read(self, *, otherwise: int) -> int:
+        try:
+            return oom_kills(self._events.read_text())
+        except OSError:  # the cgroup is gone, and what it has counted
+            return otherwise

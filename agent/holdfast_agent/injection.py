@@ -14,18 +14,22 @@ ACK_PATIENCE_S = 5.0
 
 
 async def inject(node: Node, fault: Fault) -> None:
-    """Give the order to the rank; emit FaultInjected once it has accepted, CommandRefused if it has not."""
+    """Give the order to the rank; emit FaultInjected once it has accepted, FaultRefused if it has not."""
     generation = node.generation
     refusal = await _ask(node, fault)
     if refusal:
-        reason = f"fault {fault.kind} of rank {fault.rank}: {refusal}"
-        log.warning("refused %s", reason)
-        refused = store.CommandRefused(command_fence=node.fence, known_fence=node.fence, reason=reason)
-        node.link.emit(store.Event(generation=generation, command_refused=refused))
+        refuse(node, fault, generation, refusal)
     else:
         step = max(fault.step, node.ranks[fault.rank].progress.step)
         injected = store.FaultInjected(fault=fault, step=step)
         node.link.emit(store.Event(generation=generation, fault_injected=injected))
+
+
+def refuse(node: Node, fault: Fault, generation: int, reason: str) -> None:
+    """Tell that a fault ordered in a generation will not strike, and why."""
+    log.warning("refused fault %s of rank %d: %s", fault.kind, fault.rank, reason)
+    refused = store.FaultRefused(fault=fault, reason=reason)
+    node.link.emit(store.Event(generation=generation, fault_refused=refused))
 
 
 async def _ask(node: Node, fault: Fault) -> str:

@@ -4,7 +4,8 @@ import logging
 import signal
 from pathlib import Path
 
-from holdfast_agent import cgroup
+from holdfast_agent import cgroup, processes
+from holdfast_agent.cgroup import KillCount
 from holdfast_agent.kernel_log import KernelLog, victim_of
 from holdfast_proto.v1.store_pb2 import RankExit
 
@@ -17,16 +18,17 @@ _VICTIMS_KEPT = 256
 
 
 class MemoryKills:
-    """Asks the kernel's log; where that may not be read or knows other pids, the count of our own cgroup."""
+    """Asks the kernel's log; where that may not be read or knows other pids, the count of the rank's cgroup."""
 
     def __init__(self, kernel_log: KernelLog | None, events: Path | None) -> None:
+        """``events``: as of ``cgroup.memory_events``, for ranks that are in no cgroup of their own."""
         self._log = kernel_log
         self._events = events
+        self._events_of: dict[int, Path] = {}
+        """Pid -> the file of its cgroup, as it was last noted."""
+        self._counts = {events: KillCount(events)} if events is not None else {}
         self._victims: dict[int, str] = {}
         """Pid -> what the kernel said when it killed it."""
-        self._count = self._read_count()
-        self._unclaimed = 0
-        """Kills that the cgroup has counted and no rank's end is explained by."""
 
     @classmethod
     def of_this_machine(cls) -> "MemoryKills":
@@ -40,10 +42,19 @@ class MemoryKills:
             log.info("the kernel's log cannot be read: %s", error)
             return cls(None, events)
 
+    def note(self, pid: int) -> None:
+        """See in which cgroup a process is while it lives: a scheduler may have put it into one of its own."""
+        events = cgroup.memory_events(pid)
+        if events is not None and processes.process_state(pid) not in ("", "Z", "X"):  # v1 has the dead at its root
+            self._events_of[pid] = events
+            if events not in self._counts:
+                self._counts[events] = KillCount(events)
+
     def explain(self, pid: int, ended: RankExit) -> None:
         """Say in ``ended`` whether memory was the reason. To be called for the end of every rank, at once."""
         unknown = not (ended.HasField("signal") or ended.HasField("code"))
-        line = self._logged(pid) if self._log else self._counted()
+        events = self._events_of.pop(pid, self._events)
+        line = self._logged(pid) if self._log else self._counted(events)
         if line and (ended.signal == signal.SIGKILL or (unknown and self._log)):
             ended.signal = signal.SIGKILL
             ended.out_of_memory = True
@@ -64,17 +75,6 @@ class MemoryKills:
             del self._victims[next(iter(self._victims))]
         return self._victims.pop(pid, "")
 
-    def _counted(self) -> str:
+    def _counted(self, events: Path | None) -> str:
         """Every end claims one of the kills counted since: a rank may also have failed because a worker was killed."""
-        before, self._count = self._count, self._read_count()
-        self._unclaimed += max(0, self._count - before)
-        if not self._unclaimed:
-            return ""
-        self._unclaimed -= 1
-        return f"{self._events}: oom_kill {self._count}"
-
-    def _read_count(self) -> int:
-        try:
-            return cgroup.oom_kills(self._events.read_text()) if self._events else 0
-        except OSError:
-            return 0
+        return self._counts[events].claim() if events is not None else ""

@@ -225,6 +225,12 @@ class Supervisor:
             )
             self._node.changed.set()
 
+    def note_cgroups(self) -> None:
+        """See in which cgroups the ranks are: when one has been killed to free memory, it is in none."""
+        for rank in self._node.ranks.values():
+            if rank.is_alive:
+                self._memory_kills.note(rank.pid)
+
     def _black_box(self, rank: Rank) -> black_box.BlackBoxContents | None:
         try:
             box = black_box.read(self._options.black_box(rank.generation, rank.rank))

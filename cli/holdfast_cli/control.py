@@ -12,6 +12,9 @@ from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
 from holdfast_proto.v1.store_pb2 import Incident
 
+_ANSWER_S = 10.0
+"""In which a rank has answered, or its agent in its place."""
+
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
 
 
@@ -51,8 +54,9 @@ class ControlClient:
         return int(response.step)
 
     def inject_fault(self, fault: Fault) -> None:
-        """Order a fault; whether it has struck is seen in the run."""
-        self._call("InjectFault", control_pb2.InjectFaultRequest(run=self._run, fault=fault))
+        """Order a fault; returns once the rank has accepted it. What comes of it is seen in the run."""
+        request = control_pb2.InjectFaultRequest(run=self._run, fault=fault)
+        self._call("InjectFault", request, timeout_s=_ANSWER_S)
 
     def stop_run(self, *, grace_s: float = 0.0) -> None:
         """Order the end of the run, within ``grace_s`` after a last checkpoint, or at once.
@@ -61,15 +65,16 @@ class ControlClient:
         """
         self._call("StopRun", control_pb2.StopRunRequest(run=self._run, grace_s=grace_s))
 
-    def _call(self, method: str, request: Message) -> Any:
+    def _call(self, method: str, request: Message, *, timeout_s: float | None = None) -> Any:
+        timeout_s = timeout_s or self._timeout_s
         with grpc.insecure_channel(f"unix:{self._socket}", options=_OPTIONS) as channel:
             stub = control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
             try:
-                return getattr(stub, method)(request, timeout=self._timeout_s)
+                return getattr(stub, method)(request, timeout=timeout_s)
             except grpc.RpcError as error:
-                raise self._explain(error) from None
+                raise self._explain(error, timeout_s) from None
 
-    def _explain(self, error: Any) -> ControlError:
+    def _explain(self, error: Any, timeout_s: float) -> ControlError:
         code, details = error.code(), " ".join(str(error.details()).split())
         if code is grpc.StatusCode.UNAVAILABLE:
             return ControlError(
@@ -79,7 +84,7 @@ class ControlClient:
             )
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return ControlError(
-                f"the daemon at {self._socket} did not answer within {self._timeout_s:g} s: "
+                f"the daemon at {self._socket} did not answer within {timeout_s:g} s: "
                 "try again, and see its log if it stays silent",
                 unreachable=True,
             )

@@ -18,7 +18,10 @@ _LOOK_S = 0.1
 
 
 def order(client: ControlClient, fault: Fault) -> None:
-    """Have a fault injected. Raises ConfigurationError if it makes no sense, ControlError if it is refused."""
+    """Have a fault injected, once its rank accepts it.
+
+    Raises ConfigurationError if it makes no sense, ControlError if it is refused.
+    """
     try:
         check(fault)
     except ValueError as error:
@@ -57,7 +60,7 @@ class RandomInjection:
         for fault in self._faults(status):
             if not self._order(client, fault):
                 return
-            tell(f"{fault.kind} is ordered for rank {fault.rank} in step {fault.step}")
+            tell(f"rank {fault.rank} has accepted {fault.kind} in step {fault.step}")
 
     def _faults(self, status: RunStatus) -> Iterator[Fault]:
         first = status.newest_step + 1

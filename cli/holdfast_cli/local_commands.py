@@ -32,12 +32,8 @@ def agent_command(paths: RunPaths, options: LocalRunOptions, store: list[str]) -
         "--preemption-grace-s": f"{options.preemption_grace_s:g}",
         "--checkpoint-full-every": str(options.checkpoint_full_every),
     }
-    optional = {
-        "--checkpoint-staging": options.checkpoint_staging,
-        "--checkpoints-secondary": options.checkpoints_secondary,
-        "--checkpoints-secondary-keep": options.checkpoints_secondary_kept,
-    }
-    arguments |= {flag: str(value) for flag, value in optional.items() if value is not None}
+    if options.checkpoint_staging is not None:
+        arguments["--checkpoint-staging"] = options.checkpoint_staging
     return [*HOLDFAST, "agent", *_flatten(arguments), *store]
 
 

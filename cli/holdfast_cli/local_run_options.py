@@ -29,6 +29,8 @@ class LocalRunOptions:
     """Folder or URL that gets a copy of every checkpoint."""
     checkpoints_secondary_kept: int | None = None
     """None: as many as in the first place."""
+    checkpoint_upload_mb_per_s: float = 0.0
+    """Of all uploads of a node together; 0: no limit."""
     checkpoint_every: int = 100
     """Steps; 0: on command and at the end only."""
     checkpoint_every_minutes: float = 0.0
@@ -70,6 +72,7 @@ class LocalRunOptions:
         for flag, value in (
             ("--preemption-grace-s", self.preemption_grace_s),
             ("--checkpoint-every-minutes", self.checkpoint_every_minutes),
+            ("--checkpoint-upload-mb-per-s", self.checkpoint_upload_mb_per_s),
         ):
             if value < 0:
                 raise ConfigurationError(f"{flag} {value:g}: use 0 or more")

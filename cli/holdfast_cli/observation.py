@@ -13,7 +13,10 @@ from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED
 
 VERDICT_PATIENCE_S = 5.0
-"""For the verdict on a world that has died, once its launcher has ended."""
+"""For the verdict on a world that has died, or the end of one that was to, once its launcher has ended."""
+
+END_PATIENCE_S = 60.0
+"""For a launcher that was told to end: torchrun and Slurm kill after 30 s what does not end by itself."""
 
 
 def observed_node(local: LocalRun) -> ObservedNode:
@@ -51,11 +54,11 @@ class Observation:
         while (code := launcher.exit_code) is None:
             if self._interruption.count > forwarded:
                 forwarded = self._interruption.count
+                self._local.expect_end(END_PATIENCE_S)
                 launcher.forward(self._interruption.signal)
             self._look()
             time.sleep(POLL_S)
-        if not forwarded:
-            self._await_verdict()
+        self._await_verdict(forwarded)
         return code
 
     def until_end(self) -> None:
@@ -66,9 +69,10 @@ class Observation:
                 return
             time.sleep(POLL_S)
 
-    def _await_verdict(self) -> None:
+    def _await_verdict(self, forwarded: int) -> None:
+        """See how the run has ended, unless one more signal than ``forwarded`` asks for haste."""
         deadline = time.monotonic() + VERDICT_PATIENCE_S
-        while time.monotonic() < deadline and not (self._has_given_up or self._interruption.count):
+        while time.monotonic() < deadline and not (self._has_given_up or self._interruption.count > forwarded):
             status = self._look()
             if status is not None and _is_judged(status):
                 return

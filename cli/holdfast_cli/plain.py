@@ -3,7 +3,15 @@
 from collections.abc import Iterator
 
 from holdfast_cli.conditions import Condition, condition, describe
-from holdfast_cli.words import enum_word, fault_line, incident_line, kept_line, outcome_line, progress_line
+from holdfast_cli.words import (
+    enum_word,
+    fault_line,
+    incident_line,
+    kept_line,
+    outcome_line,
+    progress_line,
+    refusal_line,
+)
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident, RunPhase
 
@@ -21,6 +29,8 @@ def changes(previous: RunStatus | None, current: RunStatus, total_steps: int | N
         if current.newest_step >= 0:
             yield f"{progress_line(current, total_steps)} · {kept_line(current)}"
     yield from (f"fault injected: {fault_line(one)}" for one in current.faults if one not in before.faults)
+    refused = (one for one in current.faults_refused if one not in before.faults_refused)
+    yield from (f"fault refused: {refusal_line(one)}" for one in refused)
     yield from _odd_ranks(before, current)
     if current.HasField("newest_incident"):
         yield from _incident_changes(before.newest_incident, current.newest_incident)

@@ -1,5 +1,6 @@
 """What agents and the daemon are told of a run."""
 
+from holdfast_cli.checkpoint_location import secondary_location
 from holdfast_cli.local_run_options import LocalRunOptions
 from holdfast_proto.v1.store_pb2 import RunSpec
 
@@ -20,6 +21,9 @@ def run_spec(
         checkpoint_every_s=60 * options.checkpoint_every_minutes,
         checkpoint_directory=checkpoints,
         checkpoints_kept=options.checkpoints_kept,
+        checkpoints_secondary=secondary_location(options.checkpoints_secondary),
+        checkpoints_secondary_kept=options.checkpoints_secondary_kept,
+        checkpoint_upload_bytes_per_s=options.checkpoint_upload_mb_per_s * 1e6,
         restarts_without_progress=options.restarts_without_progress,
         created_unix_s=created_unix_s,
         instance=instance,

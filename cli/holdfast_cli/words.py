@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import FaultInjected, Incident, IncidentState, VerdictKind
+from holdfast_proto.v1.store_pb2 import FaultInjected, FaultRefused, Incident, IncidentState, VerdictKind
 
 
 def enum_word(kind: Any, prefix: str, value: int) -> str:
@@ -49,6 +49,11 @@ def incident_line(incident: Incident) -> str:
 def fault_line(injected: FaultInjected) -> str:
     """Return what was done to a rank on purpose."""
     return f"{injected.fault.kind} of rank {injected.fault.rank} in step {injected.step}"
+
+
+def refusal_line(refused: FaultRefused) -> str:
+    """Return what was not done to a rank, and why."""
+    return f"{refused.fault.kind} of rank {refused.fault.rank}: {refused.reason}"
 
 
 def verdict_word(incident: Incident) -> str:

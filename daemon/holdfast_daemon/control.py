@@ -6,7 +6,6 @@ from pathlib import Path
 import grpc
 
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.core import injection
 from holdfast_daemon.run_shell import RunShell
 from holdfast_daemon.status import status_of
 from holdfast_proto.sockets import claimed
@@ -78,13 +77,11 @@ class ControlService(control_pb2_grpc.ControlServicer):
     async def InjectFault(  # noqa: N802
         self, request: control.InjectFaultRequest, context: "grpc.aio.ServicerContext"
     ) -> control.InjectFaultResponse:
-        """Order a fault. The rank itself judges whether it makes sense."""
+        """Order a fault and wait for its rank's answer: the rank itself judges whether it makes sense."""
         shell = await self._leading(request.run, context)
-        assert shell.state is not None
-        refusal = injection.refusal(shell.state, request.fault)
+        refusal = await shell.order_fault(request.fault)
         if refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
-        shell.order_fault(request.fault)
         return control.InjectFaultResponse()
 
 

@@ -19,6 +19,7 @@ from holdfast_daemon.core.model import (
     CheckpointRequest,
     CoreState,
     DetectorFailed,
+    FaultAnswered,
     FaultRequest,
     Observation,
     Request,
@@ -70,6 +71,7 @@ class RunShell:
         self.archive = IncidentArchive(options.directory, run)
         self._requests: list[Request] = []
         self._checkpoint_waiters: list[asyncio.Future[CheckpointOrdered]] = []
+        self._fault_waiters: list[tuple[Fault, asyncio.Future[str]]] = []
         self._renewed_at = 0.0
         self._last_fence = 0
         """Of the leadership that this daemon has assumed last."""
@@ -103,6 +105,8 @@ class RunShell:
                 self.leads = False
                 self._outbox.clear()
                 self._answer(CheckpointOrdered(-1, "another daemon leads now: try again"))
+                for fault, _ in self._fault_waiters:
+                    self._answer_fault(FaultAnswered(fault, "another daemon leads now: try again"))
                 log.warning("run %s: another daemon leads", self.run_name)
             except (StoreError, OSError) as error:
                 self.counters.failures += 1
@@ -130,9 +134,16 @@ class RunShell:
         """Have the core end the run: within ``grace_s``, after a last checkpoint, or at once."""
         self._requests.append(StopRequest(grace_s))
 
-    def order_fault(self, fault: Fault) -> None:
-        """Have the core order a fault of a rank."""
+    async def order_fault(self, fault: Fault) -> str:
+        """Have the core order a fault of a rank; return "" once the rank has accepted it, or why it will not strike."""
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        waiter = (fault, answer)
+        self._fault_waiters.append(waiter)
         self._requests.append(FaultRequest(fault))
+        try:
+            return await answer
+        finally:
+            self._fault_waiters.remove(waiter)
 
     def _is_over(self) -> bool:
         if self.state is None or not self.leads or self.state.record.phase not in ENDED or self.state.nodes:
@@ -241,6 +252,8 @@ class RunShell:
                 await self._store.save_incident(incident)
             case CheckpointOrdered():
                 self._answer(action)
+            case FaultAnswered():
+                self._answer_fault(action)
             case DetectorFailed(detector=name, reason=reason):
                 self._metrics.detector_failed(name)
                 if name not in self._failed_detectors:
@@ -253,3 +266,10 @@ class RunShell:
             if not waiter.done():
                 waiter.set_result(ordered)
         self._checkpoint_waiters.clear()
+
+    def _answer_fault(self, answered: FaultAnswered) -> None:
+        """Tell the operator who has waited longest for this answer: two may have ordered the same."""
+        waiting = (it for fault, it in self._fault_waiters if fault == answered.fault and not it.done())
+        first = next(waiting, None)
+        if first is not None:
+            first.set_result(answered.refusal)

@@ -31,7 +31,8 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         validation_loss=telemetry.validation_loss,
         grad_norm=telemetry.grad_norm,
         tokens_per_s=telemetry.tokens_per_s,
-        faults=[event.fault_injected for event in state.newest_faults],
+        faults=[event.fault_injected for event in state.newest_faults if event.HasField("fault_injected")],
+        faults_refused=[event.fault_refused for event in state.newest_faults if event.HasField("fault_refused")],
         ranks=[_view(ranks[number], node_of[number]) for number in sorted(ranks)],
     )
     if record.HasField("left_step"):

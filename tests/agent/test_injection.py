@@ -53,22 +53,19 @@ async def test_a_fault_of_a_later_step_is_told_with_that_step(folder: Path) -> N
 async def test_the_refusal_of_a_rank_is_told(folder: Path) -> None:
     node = node_of_two(folder)
     await ordered(node, FAULT, accepted=False)
-    assert node.link.kinds() == ["command_refused"]
-    assert node.link.emitted[0].command_refused.reason == "fault kill of rank 1: too late"
+    [event] = node.link.emitted
+    assert (event.generation, event.fault_refused.fault, event.fault_refused.reason) == (3, FAULT, "too late")
 
 
 async def test_no_rank_is_asked_in_a_run_that_allows_no_faults(folder: Path) -> None:
     node = node_of_two(folder, allowed=False)
     assert await ordered(node, FAULT) == []
-    assert "--allow-faults" in node.link.emitted[0].command_refused.reason
+    assert "--allow-faults" in node.link.emitted[0].fault_refused.reason
 
 
 async def test_ranks_that_cannot_hear_are_told(folder: Path) -> None:
     node = node_of_two(folder)
     await inject(node, Fault(kind="kill", rank=0))
     await inject(node, Fault(kind="kill", rank=5))
-    reasons = [event.command_refused.reason for event in node.link.emitted]
-    assert reasons == [
-        "fault kill of rank 0: it has no session",
-        "fault kill of rank 5: it does not live on this node",
-    ]
+    reasons = [event.fault_refused.reason for event in node.link.emitted]
+    assert reasons == ["it has no session", "it does not live on this node"]

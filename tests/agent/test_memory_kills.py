@@ -100,6 +100,19 @@ def test_without_the_log_every_counted_kill_explains_one_end(tmp_path: Path) -> 
     assert ends[0].kernel_line == f"{events}: oom_kill 7"
 
 
+def test_a_cgroup_that_is_gone_and_made_anew_explains_no_end_by_what_it_had_counted(tmp_path: Path) -> None:
+    events = tmp_path / "memory.events"
+    events.write_text("oom_kill 5\n")
+    kills = MemoryKills(None, events)
+    events.unlink()
+    gone, back = killed(), killed()
+    kills.explain(1, gone)
+    events.write_text("oom_kill 5\n")
+    kills.explain(2, back)
+    assert not gone.out_of_memory
+    assert not back.out_of_memory
+
+
 def test_a_rank_that_failed_because_its_worker_was_killed_has_its_own_explanation(tmp_path: Path) -> None:
     events = tmp_path / "memory.events"
     events.write_text("oom_kill 0\n")

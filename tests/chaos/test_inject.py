@@ -16,15 +16,20 @@ def holdfast(runs: Runs, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_an_ordered_fault_strikes_its_rank_is_told_and_overcome(runs: Runs, undisturbed: Path) -> None:
+def test_an_ordered_fault_is_refused_or_strikes_its_rank_and_either_is_told(runs: Runs, undisturbed: Path) -> None:
     with runs.run("injected", faults_allowed=True) as local:
         until_step(local, 4)
+        late = holdfast(runs, "inject", "kill", "--rank", "3", "--step", "1", "--run", "injected")
+        assert (late.returncode, late.stdout) == (1, "")
+        assert "step 1 has already ended" in late.stderr
+        assert late.stderr.count("\n") == 1
         ordered = holdfast(runs, "inject", "kill", "--rank", "3", "--phase", "optimizer", "--run", "injected")
         assert (ordered.returncode, ordered.stderr) == (0, "")
         until(local, lambda status: status.incidents == 1)
         status = json.loads(holdfast(runs, "status", "--json", "--run", "injected").stdout)
-        first = status["newest_incident"]["actions"][0]["what"]
-        assert first.startswith("kill was injected into rank 3 in step ")
+        refused, injected = (action["what"] for action in status["newest_incident"]["actions"][:2])
+        assert refused.startswith("kill was not injected into rank 3: step 1 has already ended")
+        assert injected.startswith("kill was injected into rank 3 in step ")
         page = find_record(runs.folder, "injected").components["daemon"]
         with urlopen(f"http://127.0.0.1:{page['metrics_port']}/metrics") as metrics:
             assert 'holdfast_faults_injected_total{kind="kill",run="injected"} 1.0' in metrics.read().decode()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast_cli.control import ControlClient, ControlError
+from holdfast_cli.ended import load_incidents
 from holdfast_cli.run_record import load_record
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import VERDICT_KIND_HUNG_COLLECTIVE, Incident
@@ -168,6 +169,19 @@ def test_ranks_that_find_the_printed_line_in_their_environment_are_watched_to_a_
     assert code == 0
     assert "serve finished, generation 1" in told
     assert incidents_told(told) == set()
+
+
+def test_a_run_that_its_operator_ends_by_a_signal_has_stopped_and_is_no_incident(runs: Runs) -> None:
+    with observed(runs, "interrupted", sys.executable, "-c", PLAIN_RANK.replace("20", ENDLESS)) as watched:
+        watched.until(lambda status: status.newest_step >= 3)
+        watched.process.send_signal(signal.SIGINT)
+        code, told = watched.end()
+    assert code == 128 + signal.SIGINT
+    assert "interrupted finished, generation 1: stopped by an operator" in told
+    record = load_record(watched.directory)
+    assert record is not None
+    assert record.outcome == "stopped by an operator"
+    assert load_incidents(record) == []
 
 
 def test_the_script_in_the_documentation_is_the_one_that_is_tried_here() -> None:

@@ -114,7 +114,11 @@ def test_lines_tell_only_what_is_new() -> None:
 def test_a_fault_injected_on_purpose_is_a_line_and_told_once() -> None:
     harmed = healthy()
     harmed.faults.add(fault=Fault(kind="slow", rank=2), step=41)
-    assert list(changes(healthy(), harmed, 120)) == ["fault injected: slow of rank 2 in step 41"]
+    harmed.faults_refused.add(fault=Fault(kind="kill", rank=3), reason="step 4 has already ended")
+    assert list(changes(healthy(), harmed, 120)) == [
+        "fault injected: slow of rank 2 in step 41",
+        "fault refused: kill of rank 3: step 4 has already ended",
+    ]
     assert list(changes(harmed, harmed, 120)) == []
 
 

@@ -75,10 +75,13 @@ async def train(daemon: Daemon, agent: FakeAgent, steps: int = 1) -> None:
     await until(lambda: daemon.task.done() or daemon.record.newest_step >= newest, f"step {newest} is known")
 
 
-def publish_spec(server: StoreServer) -> None:
+def publish_spec(server: StoreServer, *, injection_allowed: bool = False) -> None:
     """Do what `holdfast run` does."""
+    spec = store.RunSpec()
+    spec.CopyFrom(SPEC)
+    spec.injection_allowed = injection_allowed
     with server.client() as client:
-        client.set(keys.spec(RUN), SPEC.SerializeToString())
+        client.set(keys.spec(RUN), spec.SerializeToString())
         client.sadd(keys.RUNS, RUN)
 
 

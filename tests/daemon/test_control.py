@@ -1,3 +1,4 @@
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import control_pb2 as pb
 from holdfast_proto.v1 import control_pb2_grpc
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.fault_pb2 import Fault
 from tests.daemon.fake_agent import NODE, RUN, SPEC, FakeAgent
 from tests.daemon.shells import daemon, options, publish_spec, train
 from tests.proto.coroutines import until
@@ -106,6 +108,27 @@ async def test_a_standby_answers_questions_and_refuses_orders(folder: Path) -> N
             await stub.TakeCheckpoint(pb.TakeCheckpointRequest())
         with refused(grpc.StatusCode.FAILED_PRECONDITION, reason):
             await stub.StopRun(pb.StopRunRequest())
+
+
+@pytest.mark.parametrize("reason", ["", "too late"])
+async def test_a_fault_is_answered_when_its_rank_has_answered(
+    store_server: StoreServer, tmp_path: Path, folder: Path, reason: str
+) -> None:
+    publish_spec(store_server, injection_allowed=True)
+    fault = Fault(kind="kill", rank=1, step=-1)
+    async with daemon(tmp_path, store_server) as it, FakeAgent(store_server.url) as agent:
+        await train(it, agent)
+        async with operating(folder, it.shell) as stub:
+            asked = asyncio.ensure_future(stub.InjectFault(pb.InjectFaultRequest(fault=fault)))
+            await until(lambda: "inject_fault" in agent.kinds(), "the order has come")
+            assert not asked.done()
+            if reason:
+                agent.link.emit(store.Event(generation=1, fault_refused=store.FaultRefused(fault=fault, reason=reason)))
+                with refused(grpc.StatusCode.FAILED_PRECONDITION, reason):
+                    await asked
+            else:
+                agent.link.emit(store.Event(generation=1, fault_injected=store.FaultInjected(fault=fault)))
+                await asked
 
 
 async def test_incidents_come_oldest_first(folder: Path) -> None:

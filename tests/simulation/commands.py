@@ -11,7 +11,11 @@ Command = Callable[[StoryWorld, Sequence[str], Mapping[str, str]], None]
 
 _MODES = {"act": store.MODE_ACT, "observe": store.MODE_OBSERVE}
 _PRESETS = {"fast": store.PRESET_FAST, "default": store.PRESET_DEFAULT, "patient": store.PRESET_PATIENT}
-_ACTIVITIES = {"lock": common.ACTIVITY_LOCK, "user_code": common.ACTIVITY_USER_CODE}
+_ACTIVITIES = {
+    "lock": common.ACTIVITY_LOCK,
+    "user_code": common.ACTIVITY_USER_CODE,
+    "collective": common.ACTIVITY_COLLECTIVE,
+}
 _PHASES = {
     "data": common.PHASE_DATA,
     "forward_backward": common.PHASE_FORWARD_BACKWARD,
@@ -98,10 +102,12 @@ def call(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) ->
 
 
 def end(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
-    """end 2 [signal=9] [code=1 says='ValueError: x'] [oom=yes]: a rank ends."""
+    """end 2 [signal=9] [code=1 says='ValueError: x'] [oom=yes] [finished=yes]: a rank ends, its hooks closed if so."""
     how: dict[str, object] = {name: int(options[name]) for name in ("signal", "code") if name in options}
     if "says" in options:
         how["last_words"] = f"Traceback\n{options['says']}"
+    if "finished" in options:
+        how["finished"] = True
     if "oom" in options:
         how |= {"out_of_memory": True, "kernel_line": "Out of memory: Killed process 102 (python)"}
     world.end(int(words[0]), **how)
@@ -143,6 +149,21 @@ def committed(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> 
     world.events.append(store.Event(node="node0", checkpoint_committed=store.CheckpointCommitted(step=step)))
 
 
+def cannot_start(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
+    """cannot_start node0 says='no memory': a node has not been able to start the newest generation."""
+    node = world.node_states[words[0]]
+    node.failed_generation, node.failure = world.state.record.generation, options["says"]
+    node.generation, node.stopped = node.failed_generation - 1, True
+    del node.ranks[:]
+
+
+def unreadable(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
+    """unreadable 39 says='digest differs': a checkpoint does not read back."""
+    told = store.CheckpointUnreadable(step=int(words[0]), reason=options["says"])
+    world.events.append(store.Event(node="node0", checkpoint_unreadable=told))
+    world.turn()
+
+
 def nonfinite(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
     """nonfinite 7 rank=2 module=layers.1: the numbers of a step are not finite, and where that began."""
     summary = store.StepSummary(step=int(words[0]), generation=world.state.record.generation)
@@ -156,7 +177,7 @@ COMMANDS: dict[str, Command] = {
     command.__name__: command
     for command in (
         train, wait, until, phase, hang, rank, stack, group, channel, call, end, lose_peer, lose_node, spare,
-        leader_lost, store_emptied, committed, nonfinite,
+        leader_lost, store_emptied, committed, cannot_start, unreadable, nonfinite,
     )
 }  # fmt: skip
 

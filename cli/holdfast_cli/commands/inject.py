@@ -11,7 +11,6 @@ from holdfast_cli.commands.options import DEFAULT_DIRECTORY, Control, Directory,
 class PhaseName(StrEnum):
     """Where a fault strikes."""
 
-    INIT = "init"
     DATA = "data"
     FORWARD_BACKWARD = "forward_backward"
     OPTIMIZER = "optimizer"
@@ -74,4 +73,4 @@ def inject(
         seed=seed,
     )
     order(find_target(directory, run, control).connect(), fault)
-    print(f"{kind} is ordered for rank {rank}: `holdfast incidents` tells what comes of it")
+    print(f"rank {rank} has accepted {kind}: `holdfast incidents` tells what comes of it")

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast_cli.commands.options import DEFAULT_DIRECTORY, Directory, Redis, RedisPasswordFile
-from holdfast_cli.commands.run import PRESETS, PresetName
+from holdfast_cli.commands.options import (
+    DEFAULT_DIRECTORY,
+    PRESETS,
+    Directory,
+    Preset,
+    PresetName,
+    Redis,
+    RedisPasswordFile,
+)
 
 if TYPE_CHECKING:
     from holdfast_cli.local_run_options import LocalRunOptions
@@ -23,9 +30,7 @@ def observe(
     *,
     name: Annotated[str | None, typer.Option("--run", help="Name of the run.")] = None,
     directory: Directory = DEFAULT_DIRECTORY,
-    preset: Annotated[
-        PresetName, typer.Option(help="Shortest silence that is judged: fast 1 s, default 5 s, patient 60 s.")
-    ] = PresetName.DEFAULT,
+    preset: Preset = PresetName.DEFAULT,
     redis: Redis = None,
     redis_password_file: RedisPasswordFile = None,
 ) -> None:

@@ -1,9 +1,38 @@
 """Options that several subcommands share."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from holdfast_proto.v1 import store_pb2
+
+
+class PresetName(StrEnum):
+    """How soon silence is judged."""
+
+    FAST = "fast"
+    DEFAULT = "default"
+    PATIENT = "patient"
+
+
+class ModeName(StrEnum):
+    """How far the daemon may go by itself."""
+
+    OBSERVE = "observe"
+    ACT = "act"
+
+
+PRESETS = {
+    PresetName.FAST: store_pb2.PRESET_FAST,
+    PresetName.DEFAULT: store_pb2.PRESET_DEFAULT,
+    PresetName.PATIENT: store_pb2.PRESET_PATIENT,
+}
+MODES = {
+    ModeName.OBSERVE: store_pb2.MODE_OBSERVE,
+    ModeName.ACT: store_pb2.MODE_ACT,
+}
 
 REDIS_HELP = "redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH, without a password."
 Directory = Annotated[Path, typer.Option(help="Folder that holds one folder per run.", show_default=True)]
@@ -43,14 +72,27 @@ CheckpointsSecondary = Annotated[
 CheckpointsSecondaryKeep = Annotated[
     int | None, typer.Option(help="Checkpoints to keep there. Default: as many as in the first place.", min=1)
 ]
+CheckpointUploadMbPerS = Annotated[
+    float,
+    typer.Option(
+        "--checkpoint-upload-mb-per-s", help="Megabytes a second for all uploads of a node; 0: no limit.", min=0
+    ),
+]
 CheckpointEvery = Annotated[
     int, typer.Option(help="Steps between checkpoints, a multiple of --snapshot-every; 0: only at the end.", min=0)
 ]
 CheckpointEveryMinutes = Annotated[
     float, typer.Option(help="Minutes after which a checkpoint is taken if none was; 0: only by steps.", min=0)
 ]
+CheckpointFullEvery = Annotated[
+    int, typer.Option(help="Every so many checkpoints a full one, differences to it between; 1: all full.", min=1)
+]
 SnapshotEvery = Annotated[int, typer.Option(help="Steps between snapshots in memory; 0: none.", min=0)]
 Keep = Annotated[int, typer.Option(help="Checkpoints to keep.", min=1)]
+Preset = Annotated[
+    PresetName, typer.Option(help="Shortest silence that is judged: fast 1 s, default 5 s, patient 60 s.")
+]
+Mode = Annotated[ModeName, typer.Option(help="observe: verdicts, evidence and metrics; act: and restarts.")]
 AllowFaults = Annotated[bool, typer.Option("--allow-faults", help="Let `holdfast inject` harm the ranks of this run.")]
 
 DEFAULT_PREEMPTION_GRACE_S = 30.0

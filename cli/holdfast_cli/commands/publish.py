@@ -7,22 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast_cli.commands.options import (
-    AllowFaults,
-    CheckpointEvery,
-    CheckpointEveryMinutes,
-    Keep,
-    RankCommand,
-    RedisPasswordFile,
-    RequiredRedis,
-    SnapshotEvery,
-)
-from holdfast_cli.commands.run import MODES, PRESETS, Mode, ModeName, Preset, PresetName
+from holdfast_cli.commands.options import RankCommand, RequiredRedis
+from holdfast_cli.commands.training_options import TrainingOptions, takes_training_options
 
 if TYPE_CHECKING:
     from holdfast_proto.v1.store_pb2 import RunSpec
 
 
+@takes_training_options
 def publish(
     command: RankCommand,
     *,
@@ -33,14 +25,7 @@ def publish(
     ],
     nodes: Annotated[int, typer.Option(help="Nodes that train; further agents are spares.", min=1)],
     ranks_per_node: Annotated[int, typer.Option(help="Training processes on each node.", min=1)],
-    redis_password_file: RedisPasswordFile = None,
-    checkpoint_every: CheckpointEvery = 100,
-    checkpoint_every_minutes: CheckpointEveryMinutes = 0.0,
-    snapshot_every: SnapshotEvery = 10,
-    keep: Keep = 3,
-    preset: Preset = PresetName.DEFAULT,
-    mode: Mode = ModeName.ACT,
-    allow_faults: AllowFaults = False,
+    training: TrainingOptions,
 ) -> None:
     """Publish a run over several nodes in Redis: it begins once so many of its agents are ready.
 
@@ -50,23 +35,10 @@ def publish(
     -- python train.py
     """
     from holdfast_cli.checkpoint_location import primary_location
-    from holdfast_cli.local_run_options import LocalRunOptions
     from holdfast_cli.run_spec import run_spec
     from holdfast_cli.trainer_command import checked_configuration
 
-    options = LocalRunOptions(
-        run=run,
-        command=tuple(command),
-        ranks=ranks_per_node,
-        checkpoint_every=checkpoint_every,
-        checkpoint_every_minutes=checkpoint_every_minutes,
-        snapshot_every=snapshot_every,
-        checkpoints_kept=keep,
-        mode=MODES[mode],
-        preset=PRESETS[preset],
-        faults_allowed=allow_faults,
-        redis_url=redis,
-    )
+    options = training.with_others(run=run, command=tuple(command), ranks=ranks_per_node, redis_url=redis)
     checked_configuration(command, ranks=nodes * ranks_per_node)
     spec = run_spec(
         options,
@@ -75,7 +47,7 @@ def publish(
         created_unix_s=time.time(),
         instance=secrets.token_hex(8),
     )
-    _publish(spec, redis, redis_password_file)
+    _publish(spec, redis, training.redis_password_file)
     print(f"run {run} is published: it begins once {nodes} agents with --run {run} are ready")
 
 

@@ -1,7 +1,6 @@
 """``holdfast run``: a whole run on this machine."""
 
 import time
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,59 +9,23 @@ from holdfast_cli.commands.options import (
     DEFAULT_DIRECTORY,
     DEFAULT_PREEMPTION_GRACE_S,
     DEFAULT_SHM_DIRECTORY,
-    AllowFaults,
-    CheckpointEvery,
-    CheckpointEveryMinutes,
+    CheckpointFullEvery,
     Checkpoints,
-    CheckpointsSecondary,
-    CheckpointsSecondaryKeep,
     CheckpointStaging,
     Directory,
     Json,
-    Keep,
     PreemptionGrace,
     RankCommand,
     Redis,
-    RedisPasswordFile,
     ShmDirectory,
-    SnapshotEvery,
 )
-from holdfast_proto.v1 import store_pb2
+from holdfast_cli.commands.training_options import TrainingOptions, takes_training_options
 
 if TYPE_CHECKING:
     from holdfast_cli.local_run_options import LocalRunOptions
 
 
-class PresetName(StrEnum):
-    """How soon silence is judged."""
-
-    FAST = "fast"
-    DEFAULT = "default"
-    PATIENT = "patient"
-
-
-class ModeName(StrEnum):
-    """How far the daemon may go by itself."""
-
-    OBSERVE = "observe"
-    ACT = "act"
-
-
-PRESETS = {
-    PresetName.FAST: store_pb2.PRESET_FAST,
-    PresetName.DEFAULT: store_pb2.PRESET_DEFAULT,
-    PresetName.PATIENT: store_pb2.PRESET_PATIENT,
-}
-MODES = {
-    ModeName.OBSERVE: store_pb2.MODE_OBSERVE,
-    ModeName.ACT: store_pb2.MODE_ACT,
-}
-Preset = Annotated[
-    PresetName, typer.Option(help="Shortest silence that is judged: fast 1 s, default 5 s, patient 60 s.")
-]
-Mode = Annotated[ModeName, typer.Option(help="observe: verdicts, evidence and metrics; act: and restarts.")]
-
-
+@takes_training_options
 def run(
     command: RankCommand,
     *,
@@ -73,22 +36,11 @@ def run(
     ranks: Annotated[int, typer.Option(help="Training processes.", min=1)] = 1,
     directory: Directory = DEFAULT_DIRECTORY,
     checkpoints: Checkpoints = None,
-    checkpoint_every: CheckpointEvery = 100,
-    checkpoint_every_minutes: CheckpointEveryMinutes = 0.0,
-    checkpoint_full_every: Annotated[
-        int, typer.Option(help="Every so many checkpoints a full one, differences to it between; 1: all full.", min=1)
-    ] = 8,
-    snapshot_every: SnapshotEvery = 10,
-    keep: Keep = 3,
+    checkpoint_full_every: CheckpointFullEvery = 8,
     checkpoint_staging: CheckpointStaging = None,
-    checkpoints_secondary: CheckpointsSecondary = None,
-    checkpoints_secondary_keep: CheckpointsSecondaryKeep = None,
+    training: TrainingOptions,
     preemption_grace_s: PreemptionGrace = DEFAULT_PREEMPTION_GRACE_S,
-    preset: Preset = PresetName.DEFAULT,
-    mode: Mode = ModeName.ACT,
-    allow_faults: AllowFaults = False,
     redis: Redis = None,
-    redis_password_file: RedisPasswordFile = None,
     shm_directory: ShmDirectory = DEFAULT_SHM_DIRECTORY,
     dry_run: Annotated[
         bool,
@@ -105,29 +57,18 @@ def run(
     """
     from holdfast_cli.dry_run import tell_dry_run
     from holdfast_cli.errors import ConfigurationError
-    from holdfast_cli.local_run_options import LocalRunOptions
     from holdfast_cli.trainer_command import checked_configuration
 
-    options = LocalRunOptions(
+    options = training.with_others(
         run=name or time.strftime("run-%Y%m%d-%H%M%S"),
         command=tuple(command),
         ranks=ranks,
         directory=directory,
         checkpoint_directory=checkpoints,
         checkpoint_staging=checkpoint_staging,
-        checkpoints_secondary=checkpoints_secondary,
-        checkpoints_secondary_kept=checkpoints_secondary_keep,
-        checkpoint_every=checkpoint_every,
-        checkpoint_every_minutes=checkpoint_every_minutes,
         checkpoint_full_every=checkpoint_full_every,
-        snapshot_every=snapshot_every,
-        checkpoints_kept=keep,
         preemption_grace_s=preemption_grace_s,
-        mode=MODES[mode],
-        preset=PRESETS[preset],
-        faults_allowed=allow_faults,
         redis_url=redis,
-        redis_password_file=redis_password_file,
         shm_directory=shm_directory,
     )
     settings = checked_configuration(command, ranks=ranks)

@@ -9,8 +9,7 @@ import typer
 from holdfast_cli.commands.options import (
     DEFAULT_PREEMPTION_GRACE_S,
     DEFAULT_SHM_DIRECTORY,
-    CheckpointsSecondary,
-    CheckpointsSecondaryKeep,
+    CheckpointFullEvery,
     CheckpointStaging,
     MetricsAddress,
     MetricsPort,
@@ -36,19 +35,14 @@ def agent(
     address: Annotated[str, typer.Option(help="Address at which other nodes reach this one.")] = "127.0.0.1",
     metrics_address: MetricsAddress = "127.0.0.1",
     metrics_port: MetricsPort = 0,
-    checkpoint_full_every: Annotated[
-        int, typer.Option(help="Every so many checkpoints a full one, differences to it between; 1: all full.", min=1)
-    ] = 8,
+    checkpoint_full_every: CheckpointFullEvery = 8,
     checkpoint_staging: CheckpointStaging = None,
-    checkpoints_secondary: CheckpointsSecondary = None,
-    checkpoints_secondary_keep: CheckpointsSecondaryKeep = None,
     preemption_grace_s: PreemptionGrace = DEFAULT_PREEMPTION_GRACE_S,
 ) -> None:
     """Serve one node of a run: start its ranks, watch them, keep their snapshots, write checkpoints."""
     _check(redis, run)
     from holdfast_agent.main import main
     from holdfast_agent.options import AgentOptions
-    from holdfast_cli.checkpoint_location import secondary_location
 
     options = AgentOptions(
         run=run,
@@ -63,8 +57,6 @@ def agent(
         metrics_port=metrics_port,
         checkpoint_full_every=checkpoint_full_every,
         checkpoint_staging=checkpoint_staging and checkpoint_staging.absolute(),
-        checkpoints_secondary=secondary_location(checkpoints_secondary),
-        checkpoints_secondary_kept=checkpoints_secondary_keep,
         preemption_grace_s=preemption_grace_s,
     )
     raise typer.Exit(main(options))

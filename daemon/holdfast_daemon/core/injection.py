@@ -1,6 +1,6 @@
-"""Faults injected on purpose: ordered, counted, and told in the incident that they lead to."""
+"""Faults injected on purpose: ordered, answered, counted, and told in the incident that they lead to."""
 
-from holdfast_daemon.core.model import CoreState, Send, ranks_of
+from holdfast_daemon.core.model import CoreState, FaultAnswered, Send, ranks_of
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
@@ -26,28 +26,42 @@ def refusal(state: CoreState, fault: Fault) -> str:
 
 def serve(turn: Turn, fault: Fault) -> None:
     """Order a fault of the node that has its rank. Once only: a lost order harms nobody."""
-    if not refusal(turn.state, fault):
+    reason = refusal(turn.state, fault)
+    if reason:
+        turn.actions.append(FaultAnswered(fault, reason))
+    else:
         command = store.NodeCommand(generation=turn.record.generation, inject_fault=fault)
         turn.actions.append(Send(_node_of(turn.state, fault.rank), command))
 
 
 def absorb(turn: Turn, event: store.Event) -> None:
-    """Count a fault that a rank has accepted."""
+    """Take in what a rank has made of an order, and answer who gave it."""
     turn.update(
-        totals=turn.state.totals.count("faults", event.fault_injected.fault.kind),
         untold_faults=(*turn.state.untold_faults, event),
         newest_faults=(*turn.state.newest_faults, event)[-_SHOWN:],
     )
+    if event.HasField("fault_refused"):
+        turn.actions.append(FaultAnswered(event.fault_refused.fault, event.fault_refused.reason))
+    else:
+        fault = event.fault_injected.fault
+        turn.update(totals=turn.state.totals.count("faults", fault.kind))
+        turn.actions.append(FaultAnswered(fault))
 
 
 def tell(turn: Turn, incident: store.Incident) -> None:
-    """Say at the beginning of an incident's story what was injected before it in its generation."""
+    """Say at the beginning of an incident's story what was ordered before it in its generation."""
     for event in turn.state.untold_faults:
         if event.generation == incident.generation:
-            injected = event.fault_injected
-            what = f"{injected.fault.kind} was injected into rank {injected.fault.rank} in step {injected.step}"
-            incident.actions.add(unix_s=event.unix_s, what=what)
+            incident.actions.add(unix_s=event.unix_s, what=_story(event))
     turn.update(untold_faults=())
+
+
+def _story(event: store.Event) -> str:
+    if event.HasField("fault_refused"):
+        refused = event.fault_refused
+        return f"{refused.fault.kind} was not injected into rank {refused.fault.rank}: {refused.reason}"
+    injected = event.fault_injected
+    return f"{injected.fault.kind} was injected into rank {injected.fault.rank} in step {injected.step}"
 
 
 def _ranks(state: CoreState) -> dict[int, store.RankState]:

@@ -1,10 +1,11 @@
 """A planned stop: all ranks leave the training loop at the end of one step, after a last checkpoint.
 
 Asked for by an operator, or by a node that is going away. A deadline belongs to it: what is not done by
-then is cut short.
+then is cut short. Of ranks that somebody else has launched it only says that they will end by then, and that this is
+no incident.
 """
 
-from holdfast_daemon.core import detection, incidents, suspicion
+from holdfast_daemon.core import detection, incidents, observed, suspicion
 from holdfast_daemon.core.ahead import step_ahead
 from holdfast_daemon.core.death import is_clean
 from holdfast_daemon.core.detectors.dead_rank import DeadRank
@@ -19,6 +20,8 @@ def ask(turn: Turn, grace_s: float) -> None:
         finish(turn, store.RUN_PHASE_FAILED, "stopped before it began")
     elif turn.record.phase not in ENDED and not turn.record.leave_by_unix_s:
         turn.record_update(leave_by_unix_s=turn.now + grace_s)
+        if turn.observes:
+            turn.enter(store.RUN_PHASE_LEAVING)
 
 
 def absorb_wishes(turn: Turn) -> None:
@@ -27,7 +30,10 @@ def absorb_wishes(turn: Turn) -> None:
     if any(leaving):
         ask(turn, min(leave_in_s for leave_in_s in leaving if leave_in_s))
     record = turn.record
-    if record.leave_by_unix_s and turn.now >= record.leave_by_unix_s and record.phase not in ENDED:
+    is_over = record.leave_by_unix_s and turn.now >= record.leave_by_unix_s and record.phase not in ENDED
+    if is_over and turn.observes:
+        observed.watch_on(turn)
+    elif is_over:
         reason = "the time to stop in (--preemption-grace-s) was too short for a last checkpoint"
         incidents.close(turn, store.INCIDENT_STATE_FAILED, reason)
         finish(turn, store.RUN_PHASE_FAILED, reason)
@@ -48,6 +54,9 @@ def _send(turn: Turn) -> None:
 
 def leaving(turn: Turn) -> None:
     """Wait until every rank has left with code 0."""
+    if turn.observes:
+        observed.see_end(turn)
+        return
     if all_left(turn):
         left_step = min(rank.exit.step for rank in turn.ranks.values())
         turn.record_update(left_step=left_step, newest_step=max(turn.record.newest_step, left_step))

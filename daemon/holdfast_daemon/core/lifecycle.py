@@ -14,11 +14,16 @@ from holdfast_daemon.core import (
     suspicion,
 )
 from holdfast_daemon.core.ending import FINISHED, RESEND_S, ended, finish
+from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.turn import Turn
 from holdfast_daemon.core.words import kind_name
 from holdfast_proto.v1 import store_pb2 as store
 
 EVIDENCE_PATIENCE_S = 6.0
+
+REASON_PATIENCE_S = 2.0
+"""A node says in its state that it could not start a generation, and in an event that it was for its checkpoint, which
+may come later."""
 
 
 def waiting(turn: Turn) -> None:
@@ -111,7 +116,7 @@ def starting(turn: Turn) -> None:
 
 
 def running(turn: Turn) -> None:
-    """Judge the ranks; see the run's end."""
+    """Judge the ranks; see the run's end. Of several verdicts on why the run stands still the first has the word."""
     if leaving.all_left(turn):
         incidents.close(turn, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=turn.now)
         finish(turn, store.RUN_PHASE_FINISHED, FINISHED)
@@ -119,7 +124,12 @@ def running(turn: Turn) -> None:
     suspicion.watch(turn)
     membership.stop_strays(turn)
     judged_in = turn.record.phase
+    is_explained = False
     for seen in detection.look_at_turn(turn):
+        stops_the_run = seen.verdict.kind in RECOVERABLE
+        if stops_the_run and is_explained:
+            continue
+        is_explained |= stops_the_run
         response.respond(turn, seen)
         if turn.record.phase != judged_in:
             return
@@ -161,6 +171,8 @@ def stopping(turn: Turn) -> None:
         if turn.now - turn.state.sent_unix_s > RESEND_S:
             _send_stop(turn)
         return
+    if _may_be_unreadable(turn):
+        return
     moved = record.newest_step > record.step_at_restart
     stuck = 0 if moved else record.restarts_without_progress + 1
     limit = turn.state.spec.restarts_without_progress
@@ -177,6 +189,15 @@ def stopping(turn: Turn) -> None:
     turn.record_update(restarts_without_progress=stuck, restarts_total=record.restarts_total + 1, outcome="")
     incidents.act(turn, f"ranks of generation {record.generation} are gone")
     begin_generation(turn)
+
+
+def _may_be_unreadable(turn: Turn) -> bool:
+    """Whether the word may be on its way that the checkpoint from which a start has failed does not read back."""
+    record = turn.record
+    failed = any(node.failed_generation == record.generation for node in turn.state.nodes.values())
+    from_checkpoint = failed and record.source == store.SOURCE_CHECKPOINT
+    is_told = record.resumed_step in record.unreadable_checkpoints
+    return from_checkpoint and not is_told and turn.now - record.phase_since_unix_s < REASON_PATIENCE_S
 
 
 def _has_obeyed(node: store.NodeState, generation: int) -> bool:

@@ -69,6 +69,15 @@ class CheckpointOrdered:
 
 
 @dataclass(frozen=True)
+class FaultAnswered:
+    """Tell the operator what has become of the order to inject a fault."""
+
+    fault: Fault
+    refusal: str = ""
+    """Why it will not strike; empty: the rank has accepted it."""
+
+
+@dataclass(frozen=True)
 class DetectorFailed:
     """Log and count it: a detector of ours has raised, and keeps the state that it had."""
 
@@ -76,7 +85,7 @@ class DetectorFailed:
     reason: str
 
 
-Action: TypeAlias = Send | SaveIncident | CheckpointOrdered | DetectorFailed
+Action: TypeAlias = Send | SaveIncident | CheckpointOrdered | FaultAnswered | DetectorFailed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,9 +172,9 @@ class CoreState:
     totals: Totals = field(default_factory=Totals)
     incidents: Mapping[str, store.Incident] = field(default_factory=dict)
     newest_faults: tuple[store.Event, ...] = ()
-    """That were injected, for operators to see."""
+    """That were injected or refused, for operators to see."""
     untold_faults: tuple[store.Event, ...] = ()
-    """Injected and not yet part of an incident's story."""
+    """Injected or refused, and not yet part of an incident's story."""
     first_exit_unix_s: float = 0.0
     """When the first abnormal exit of this generation was seen; 0: none."""
     strays_stopped_unix_s: float = 0.0

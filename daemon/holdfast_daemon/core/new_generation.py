@@ -12,6 +12,7 @@ def forget(turn: Turn, after_step: int) -> None:
         counted_steps={},
         pending_steps={},
         suspicion=None,
+        gathered_unix_s=0.0,
         stacks={},
         heard_of={},
         deadlines=turn.state.deadlines.new_generation(),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from holdfast_daemon.core import new_generation
-from holdfast_daemon.core.ending import ENDED
+from holdfast_daemon.core.ending import ENDED, finish
 from holdfast_daemon.core.model import ranks_of
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
@@ -33,8 +33,20 @@ def follow(turn: Turn, before: Mapping[int, store.RankState]) -> None:
         step_at_restart=-1,
         newest_step=-1,
         restarts_total=record.restarts_total + (record.generation > 0),
+        leave_by_unix_s=0.0,
     )
     new_generation.forget(turn, after_step=-1)
+
+
+def see_end(turn: Turn) -> None:
+    """Wait until all ranks are gone. However they end, it is what somebody wants."""
+    if turn.ranks and all(rank.HasField("exit") for rank in turn.ranks.values()):
+        finish(turn, store.RUN_PHASE_FINISHED, "stopped by an operator")
+
+
+def watch_on(turn: Turn) -> None:
+    """Ranks that were going to end have not: judge them again."""
+    turn.enter(store.RUN_PHASE_RUNNING, leave_by_unix_s=0.0)
 
 
 def _runs(node: store.NodeState, spec: store.RunSpec) -> bool:

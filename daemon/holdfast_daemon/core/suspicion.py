@@ -6,6 +6,8 @@ from a rank that hangs, but the newest one that all hold is still good.
 """
 
 import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from holdfast_daemon.core.detection import view_of
 from holdfast_daemon.core.detectors import registry
@@ -71,8 +73,19 @@ def _raise(turn: Turn, suspected: store.Verdict) -> None:
         return
     turn.update(gathered_unix_s=turn.now)
     ranks = dict.fromkeys([*suspected.culprits, *(edge.waiter for edge in suspected.waits[:1])])
-    order = store.GatherEvidence(suspicion=suspicion.id, stack_ranks=list(ranks)[:_STACKS], flight_recorder=True)
+    stack_ranks = _spread(ranks, view_of(turn).node_of)[:_STACKS]
+    order = store.GatherEvidence(suspicion=suspicion.id, stack_ranks=stack_ranks, flight_recorder=True)
     turn.send(turn.record.nodes, lambda _: store.NodeCommand(gather_evidence=order))
+
+
+def _spread(ranks: Iterable[int], node_of: Mapping[int, str]) -> list[int]:
+    """Return ``ranks`` with one of each node in front: stacks of one node say little of several that do not meet."""
+    of_node: Counter[str] = Counter()
+    place = {}
+    for rank in ranks:
+        place[rank] = of_node[node_of.get(rank, "")]
+        of_node[node_of.get(rank, "")] += 1
+    return sorted(place, key=lambda rank: place[rank])
 
 
 def _persist(turn: Turn) -> None:

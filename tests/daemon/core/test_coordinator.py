@@ -44,10 +44,12 @@ def test_an_unreadable_checkpoint_is_told_and_the_one_before_is_taken() -> None:
     node.failed_generation, node.failure = 1, "rank-00002.shard: tensor model.w: digest differs"
     unreadable = store.CheckpointUnreadable(step=39, reason=node.failure)
     world.events.append(store.Event(node="node0", checkpoint_unreadable=unreadable))
+    world.events.append(world.events[0])  # another node has found the same
     world.turn()
     world.turn()
     start = world.sent("start")[-1]
     assert (start.generation, start.start.step) == (2, 19)
+    assert list(world.state.record.unreadable_checkpoints) == [39]
     assert "rank-00002.shard" in world.incidents[0].verdict.message
 
 

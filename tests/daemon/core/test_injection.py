@@ -1,7 +1,8 @@
 import pytest
 
 from holdfast_daemon.core import injection
-from holdfast_daemon.core.model import FaultRequest
+from holdfast_daemon.core.model import Action, FaultAnswered, FaultRequest
+from holdfast_daemon.status import status_of
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
 from tests.daemon.core.world import World
@@ -23,6 +24,10 @@ def refusal(world: World, *, rank: int) -> str:
     return injection.refusal(world.state, Fault(kind="kill", rank=rank))
 
 
+def answers(actions: list[Action]) -> list[str]:
+    return [action.refusal for action in actions if isinstance(action, FaultAnswered) and action.fault == FAULT]
+
+
 def test_the_node_that_has_the_rank_is_ordered_once(world: World) -> None:
     assert refusal(world, rank=3) == ""
     world.turn(FaultRequest(FAULT))
@@ -35,7 +40,8 @@ def test_the_node_that_has_the_rank_is_ordered_once(world: World) -> None:
 def test_a_run_that_does_not_allow_it_is_left_alone(world: World) -> None:
     world.state.spec.injection_allowed = False
     assert "--allow-faults" in refusal(world, rank=3)
-    world.turn(FaultRequest(FAULT))
+    [answer] = answers(world.turn(FaultRequest(FAULT)))
+    assert "--allow-faults" in answer
     assert not world.sent("inject_fault")
 
 
@@ -56,7 +62,7 @@ def test_what_was_injected_is_counted_and_told_by_the_incident_that_follows(worl
     event = store.Event(node="node1", generation=1, unix_s=world.now)
     event.fault_injected.CopyFrom(store.FaultInjected(fault=FAULT, step=3))
     world.events.append(event)
-    world.turn()
+    assert answers(world.turn()) == [""]
     assert world.state.totals.faults == {"kill": 1}
     assert world.incidents == []
     world.end(3, signal=9)
@@ -64,3 +70,16 @@ def test_what_was_injected_is_counted_and_told_by_the_incident_that_follows(worl
     first = world.incidents[0].actions[0]
     assert (first.what, first.unix_s) == ("kill was injected into rank 3 in step 3", event.unix_s)
     assert world.state.untold_faults == ()
+
+
+def test_the_refusal_of_a_rank_is_answered_shown_and_told_by_the_incident_that_follows(world: World) -> None:
+    event = store.Event(node="node1", generation=1, unix_s=world.now)
+    event.fault_refused.CopyFrom(store.FaultRefused(fault=FAULT, reason="too late"))
+    world.events.append(event)
+    assert answers(world.turn()) == ["too late"]
+    status = status_of(world.state, world.now, store_up=True)
+    assert (list(status.faults), list(status.faults_refused)) == ([], [event.fault_refused])
+    assert world.state.totals.faults == {}
+    world.end(0, signal=9)
+    world.until("gathering")
+    assert world.incidents[0].actions[0].what == "kill was not injected into rank 3: too late"

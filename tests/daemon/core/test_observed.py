@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import CoreState, Observation, Send
+from holdfast_daemon.core.model import CoreState, Observation, Request, Send, StopRequest
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -34,11 +34,17 @@ class ObservedWorld:
         self.node.ranks[rank].life = store.LIFE_EXITED
         self.node.ranks[rank].exit.CopyFrom(store.RankExit(step=5, exited_unix_s=self.now, order=rank, **ended))
 
-    def turn(self, *, seconds: float = 0.1, events: tuple[store.Event, ...] = (), present: bool = True) -> None:
+    def turn(
+        self,
+        *requests: Request,
+        seconds: float = 0.1,
+        events: tuple[store.Event, ...] = (),
+        present: bool = True,
+    ) -> None:
         self.now += seconds
         node = store.NodeState()
         node.CopyFrom(self.node)
-        observation = Observation(nodes={"n": node} if present else {}, events=events)
+        observation = Observation(nodes={"n": node} if present else {}, events=events, requests=requests)
         self.state, actions = coordinator.step(self.state, self.now, observation)
         self.orders += [action.command for action in actions if isinstance(action, Send)]
 
@@ -142,3 +148,42 @@ def test_a_new_leader_goes_on_where_the_last_one_was() -> None:
     world.state = coordinator.begin(SPEC)  # the store has lost everything
     world.turn()
     assert world.where == ("running", 3)
+
+
+def test_ranks_that_end_as_their_operator_wants_have_stopped_and_are_no_incident() -> None:
+    world = ObservedWorld()
+    world.launch(1, [10, 11], step=5)
+    world.turn()
+    world.turn(StopRequest(60.0))
+    world.end(0, signal=2)
+    world.turn()
+    world.turn(seconds=5.0)
+    assert (world.where, world.ordered()) == (("leaving", 1), set())
+    world.end(1, code=1)
+    world.turn()
+    assert (world.where, world.state.record.outcome) == (("finished", 1), "stopped by an operator")
+    assert (world.kinds, world.ordered()) == ([], {"finish"})
+
+
+def test_ranks_that_were_to_end_and_have_not_are_judged_again() -> None:
+    world = ObservedWorld()
+    world.launch(1, [10, 11], step=5)
+    world.turn()
+    world.turn(StopRequest(60.0))
+    world.turn(seconds=61.0)
+    assert world.where == ("running", 1)
+    world.end(0, signal=9)
+    world.turn(seconds=1.0)
+    assert world.kinds == [store.VERDICT_KIND_DEAD_RANK]
+
+
+def test_what_a_launcher_starts_after_it_was_to_end_is_a_new_world() -> None:
+    world = ObservedWorld()
+    world.launch(1, [10, 11], step=5)
+    world.turn()
+    world.turn(StopRequest(60.0))
+    world.launch(2, [12, 13])
+    world.turn()
+    world.end(0, signal=9)
+    world.turn(seconds=1.0)
+    assert (world.where, world.kinds) == (("starting", 2), [store.VERDICT_KIND_DEAD_RANK])

@@ -21,12 +21,15 @@ from holdfast_daemon.core.detectors.silent_corruption import SilentCorruption
 from holdfast_daemon.core.detectors.straggler import Straggler
 from holdfast_daemon.core.detectors.throughput_drop import ThroughputDrop
 from holdfast_daemon.core.detectors.transport import Transport
+from holdfast_daemon.core.detectors.unreachable import Unreachable
 
 HANGS: tuple[type[Detector], ...] = (MismatchedOrder, HungCollective, DataStall, Transport)
 """What can be suspected before a deadline has passed."""
 
 ALL: tuple[type[Detector], ...] = (
-    # Of several that say why the run stands still, the first has the word: a death explains a hang.
+    # Of several that say why the run stands still, the first has the word: a death explains a hang, and a link that is
+    # down a death for want of it.
+    Unreachable,
     DeadRank,
     LostNode,
     *HANGS,
