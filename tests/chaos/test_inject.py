@@ -38,13 +38,3 @@ def test_an_ordered_fault_is_refused_or_strikes_its_rank_and_either_is_told(runs
     assert incident.verdict.kind == VERDICT_KIND_DEAD_RANK
     assert list(incident.verdict.culprits) == [3]
     assert "SIGKILL" in incident.verdict.message
-
-
-def test_a_run_that_allows_no_faults_refuses_them_in_one_line(runs: Runs) -> None:
-    with runs.run("protected") as local:
-        until_step(local, 1)
-        refused = holdfast(runs, "inject", "kill", "--rank", "0", "--run", "protected")
-        assert refused.returncode == 1
-        assert "start it with --allow-faults" in refused.stderr
-        assert refused.stderr.count("\n") == 1
-        assert not local.status().incidents

@@ -86,7 +86,7 @@ def test_in_the_same_layout_the_run_ends_bit_identical(runs: Runs, uninterrupted
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param(layout(pp=2, dp=2, zero=1), id="pp 2 x dp 2, ZeRO 1"),
+        pytest.param(layout(pp=2, dp=2, zero=1), id="pp 2 x dp 2, ZeRO 1", marks=pytest.mark.soak),
         pytest.param(layout(tp=2), id="tp 2, half the ranks"),
     ],
 )
