@@ -14,9 +14,10 @@ from holdfast_agent.warm_parent import MESSAGE_BYTES, modules_to_preload
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
 REPLY_TIMEOUT_S = 60.0
-"""For one fork or store; generous, because a loaded machine is no reason to give a run up."""
+"""For one fork or store, with the wait for a warm parent; a loaded machine is no reason to give a run up."""
 
 ExitHandler = Callable[[pb.Exited], None]
+Key = TypeVar("Key")
 Reply = TypeVar("Reply")
 
 
@@ -28,7 +29,7 @@ class WarmParentClient:
         self._log_path = log_path
         self._on_exit = on_exit
         self._connection: socket.socket | None = None
-        self._ready: asyncio.Future[pb.Ready] | None = None
+        self._is_connected = asyncio.Event()
         self._forks: dict[tuple[int, int], asyncio.Future[int]] = {}
         self._stores: dict[int, asyncio.Future[pb.StoreReady]] = {}
         self._own_children: set[int] = set()
@@ -50,17 +51,16 @@ class WarmParentClient:
             self._lost()
 
     async def fork(self, order: pb.Fork) -> int:
-        """Return the pid of a new rank. Raises AgentError if the warm parent is lost or does not answer."""
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._forks[order.generation, order.rank] = future
-        return await self._ask(pb.ParentRequest(fork=order), future)
+        """Return the pid of a new rank; while the warm parent is being replaced, wait for the next one.
+
+        Raises AgentError if the warm parent is lost meanwhile or does not answer.
+        """
+        return await self._ask(pb.ParentRequest(fork=order), self._forks, (order.generation, order.rank))
 
     async def host_store(self, generation: int, address: str) -> pb.StoreReady:
-        """Return where the rendezvous store of a generation listens. Raises AgentError."""
-        future: asyncio.Future[pb.StoreReady] = asyncio.get_running_loop().create_future()
-        self._stores[generation] = future
+        """Return where the rendezvous store of a generation listens. Waits and raises as :meth:`fork` does."""
         request = pb.HostStore(generation=generation, address=address)
-        ready = await self._ask(pb.ParentRequest(host_store=request), future)
+        ready = await self._ask(pb.ParentRequest(host_store=request), self._stores, generation)
         if not ready.port:
             raise AgentError(f"no rendezvous store on --address {address}: is it an address of this node?")
         return ready
@@ -78,12 +78,19 @@ class WarmParentClient:
         for child in self._own_children:  # started a moment ago, and not reached yet: it has no ranks
             kill_session(child)
 
-    async def _ask(self, request: pb.ParentRequest, future: "asyncio.Future[Reply]") -> Reply:
+    async def _ask(self, request: pb.ParentRequest, waiting: "dict[Key, asyncio.Future[Reply]]", key: Key) -> Reply:
         try:
-            await self._send(request)
-            return await asyncio.wait_for(future, REPLY_TIMEOUT_S)
-        except (OSError, TimeoutError) as error:
+            async with asyncio.timeout(REPLY_TIMEOUT_S):
+                await self._is_connected.wait()
+                waiting[key] = asyncio.get_running_loop().create_future()
+                await self._send(request)
+                return await waiting[key]
+        except TimeoutError as error:
+            raise AgentError(f"the warm parent was lost, or has not answered for {REPLY_TIMEOUT_S:g} s") from error
+        except OSError as error:
             raise AgentError(f"the warm parent was lost while it was asked for a process: {error!r}") from error
+        finally:
+            waiting.pop(key, None)
 
     async def _send(self, request: pb.ParentRequest) -> None:
         if self._connection is None:
@@ -99,6 +106,7 @@ class WarmParentClient:
             connection.close()
             return False
         self._connection = connection
+        self._is_connected.set()
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         self.pid = struct.unpack("3i", credentials)[0]
         return True
@@ -152,15 +160,16 @@ class WarmParentClient:
             case "ready":
                 self.is_ready = True
             case "forked":
-                _resolve(self._forks.pop((reply.forked.generation, reply.forked.rank), None), reply.forked.pid)
+                _resolve(self._forks.get((reply.forked.generation, reply.forked.rank)), reply.forked.pid)
             case "store_ready":
-                _resolve(self._stores.pop(reply.store_ready.generation, None), reply.store_ready)
+                _resolve(self._stores.get(reply.store_ready.generation), reply.store_ready)
             case "exited":
                 self._on_exit(reply.exited)
 
     def _lost(self) -> None:
         self.pid = 0
         self.is_ready = False
+        self._is_connected.clear()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -169,8 +178,6 @@ class WarmParentClient:
         for future in waiting:
             if not future.done():
                 future.set_exception(ConnectionError("the warm parent died"))
-        self._forks.clear()
-        self._stores.clear()
 
 
 def _resolve(future: "asyncio.Future[Reply] | None", reply: Reply) -> None:

@@ -97,8 +97,22 @@ async def test_who_waits_for_a_fork_is_told_when_the_warm_parent_dies(folder: Pa
         await gone(client.pid)
 
 
-async def test_without_a_warm_parent_a_fork_is_refused(folder: Path) -> None:
-    with pytest.raises(AgentError, match="no warm parent"):
+async def test_a_fork_waits_for_the_warm_parent_that_is_being_replaced(folder: Path) -> None:
+    client = Client(folder)
+    async with running(client):
+        first = client.pid
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: client.pid == 0, "the warm parent is missed")
+        rank = await client.run_rank("sleep", "600")
+        assert client.pid not in (0, first)
+        processes.kill_session(rank)
+        await client.leave()
+        await gone(client.pid)
+
+
+async def test_a_fork_is_given_up_when_no_warm_parent_comes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parent_client, "REPLY_TIMEOUT_S", 0.01)
+    with pytest.raises(AgentError, match="the warm parent was lost"):
         await Client(folder).run_rank("true")
 
 
