@@ -111,7 +111,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
     stream = Stream()
 
     def copy_nothing(tensors: Any, parts: Any) -> list[DeviceCopy]:
-        return [DeviceCopy(place, part) for place, part in zip(tensors._places, parts, strict=True)]
+        return [DeviceCopy(place.tensor, part) for place, part in zip(tensors._places, parts, strict=True)]
 
     monkeypatch.setattr(SlotTensors, "copy", copy_nothing)
     monkeypatch.setattr(snapshots, "CudaCopyStream", lambda: stream)

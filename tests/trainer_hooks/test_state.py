@@ -78,7 +78,9 @@ TENSORS = {
     "uint16": torch.tensor([1, 2, 65535], dtype=torch.uint16),
     "complex": torch.randn(2, 2, dtype=torch.complex64),
     "conjugate": torch.randn(2, dtype=torch.complex64).conj(),
+    "negative": torch.randn(2, dtype=torch.complex64).conj().imag,
     "transposed": torch.randn(3, 4).t(),
+    "transposed_parameter": torch.nn.Parameter(torch.randn(3, 4).t()),
     "strided": torch.randn(8)[::2],
     "channels_last": torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
     "nan": torch.tensor([math.nan, -math.inf]),
@@ -96,7 +98,7 @@ def test_tensors_of_every_kind_come_back_bit_by_bit(make_slots: Any) -> None:
         slot.commit(LaidOutMeta.of(image.tree, layout, {}), data_bytes=layout.data_bytes, persist=False)
     with Slot(path) as slot:
         for entry in slot.meta().tensors:
-            expected = TENSORS[entry.name].detach().resolve_conj().contiguous()
+            expected = TENSORS[entry.name].detach().resolve_conj().resolve_neg().contiguous()
             stored = place(slot, entry)
             found = torch.empty_like(expected) if stored is None else stored.clone()
             assert entry.offset == align(entry.offset)

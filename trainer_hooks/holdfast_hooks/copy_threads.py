@@ -7,9 +7,14 @@ from functools import cache
 
 def copy_threads() -> ThreadPoolExecutor:
     """Return the threads of this process."""
+    return _of_process(os.getpid(), number_of_threads())
+
+
+def number_of_threads() -> int:
+    """Return how many they are."""
     import torch
 
-    return _of_process(os.getpid(), torch.get_num_threads())
+    return torch.get_num_threads()
 
 
 @cache

@@ -1,19 +1,17 @@
-"""Copies many tensors in host memory at once.
+"""Copies much memory at once.
 
 Torch copies one tensor after the other, each on all cores: where one of those is busy with something else, all wait
-for it at every tensor. Here each thread goes its own way through many.
+for it at every tensor. Here each thread goes its own way through many, and begins while the training thread still
+looks for what is to be copied.
 """
 
 import ctypes
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from queue import SimpleQueue
 
-from holdfast_hooks.copy_threads import copy_threads
+from holdfast_hooks.copy_threads import copy_threads, number_of_threads
 
-if TYPE_CHECKING:
-    import torch
-
-_BATCH_BYTES = 8 << 20
+_BATCH_BYTES = 4 << 20
 """Copied by a thread at a time."""
 
 # Through ctypes, because that lets other threads run meanwhile.
@@ -22,52 +20,45 @@ _memmove.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 _Move = tuple[int, int, int]
 """To which address, from which, and how many bytes."""
+_Batches = SimpleQueue[list[_Move] | None]
+"""What is to be copied, and then a None for every thread that copies."""
 
 
 class HostCopies:
-    """Collects copies, to be done together."""
+    """A context manager: what is added within has been copied when it is left, by as many threads as torch has."""
 
     def __init__(self) -> None:
-        self._moves: list[_Move] = []
+        self._batches: _Batches = SimpleQueue()
+        self._batch: list[_Move] = []
+        self._batch_bytes = 0
+        self._helpers: list[Future[None]] = []
 
-    def add(self, destination: "torch.Tensor", source: "torch.Tensor") -> None:
-        """Have ``source`` copied to ``destination``, which is contiguous and of its shape and dtype.
+    def __enter__(self) -> "HostCopies":
+        self._helpers = [copy_threads().submit(_copy_all, self._batches) for _ in range(number_of_threads() - 1)]
+        return self
 
-        Both must live until :meth:`run`. What is not stored element by element in order is copied at once.
-        """
-        if source.is_contiguous() and not source.is_conj() and not source.is_neg():
-            self._moves.append((destination.data_ptr(), source.data_ptr(), destination.nbytes))
-        else:
-            destination.copy_(source)
+    def __exit__(self, *error: object) -> None:
+        self._batches.put(self._batch)
+        for _ in range(len(self._helpers) + 1):
+            self._batches.put(None)
+        _copy_all(self._batches)
+        for helper in self._helpers:
+            helper.result()
 
-    def run(self) -> None:
-        """Copy all."""
-        first, *others = _batches(self._moves)
-        done = copy_threads().map(_move, others)
-        _move(first)
-        for _ in done:
-            pass
-
-
-def _batches(moves: Iterable[_Move]) -> Iterator[list[_Move]]:
-    batch: list[_Move] = []
-    nbytes = 0
-    for move in _small(moves):
-        batch.append(move)
-        nbytes += move[2]
-        if nbytes >= _BATCH_BYTES:
-            yield batch
-            batch, nbytes = [], 0
-    yield batch
+    def add(self, to: int, source: int, nbytes: int) -> None:
+        """Have ``nbytes`` copied from one address to another. Both must stay valid until the end."""
+        if nbytes > _BATCH_BYTES:
+            for start in range(0, nbytes, _BATCH_BYTES):
+                self._batches.put([(to + start, source + start, min(_BATCH_BYTES, nbytes - start))])
+            return
+        self._batch.append((to, source, nbytes))
+        self._batch_bytes += nbytes
+        if self._batch_bytes >= _BATCH_BYTES:
+            self._batches.put(self._batch)
+            self._batch, self._batch_bytes = [], 0
 
 
-def _small(moves: Iterable[_Move]) -> Iterator[_Move]:
-    """Cut large moves into those of a batch."""
-    for to, source, nbytes in moves:
-        for start in range(0, nbytes, _BATCH_BYTES):
-            yield to + start, source + start, min(_BATCH_BYTES, nbytes - start)
-
-
-def _move(batch: list[_Move]) -> None:
-    for to, source, nbytes in batch:
-        _memmove(to, source, nbytes)
+def _copy_all(batches: _Batches) -> None:
+    while (batch := batches.get()) is not None:
+        for to, source, nbytes in batch:
+            _memmove(to, source, nbytes)

@@ -5,7 +5,7 @@ import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast_hooks.device_copies import DeviceCopy
 from holdfast_hooks.host_copies import HostCopies
@@ -88,31 +88,48 @@ def _entry(part: Part, offset: int) -> TensorEntry:
     )
 
 
+class _Place(NamedTuple):
+    """Where a tensor lies in a mapped slot."""
+
+    tensor: "torch.Tensor"
+    address: int
+    nbytes: int
+
+
 class SlotTensors:
     """The tensors' places in one mapped slot, ready to be copied to."""
 
     def __init__(self, slot: Slot, entries: Sequence[TensorEntry]) -> None:
         self.unchanged_bytes = 0
         """Of tensors that the last :meth:`copy` found in place."""
-        self._places = [place(slot, entry) for entry in entries]
+        tensors = [place(slot, entry) for entry in entries]
+        self._places = [
+            tensor if tensor is None else _Place(tensor, tensor.data_ptr(), tensor.nbytes) for tensor in tensors
+        ]
 
     def copy(self, parts: Iterable[Part]) -> list[DeviceCopy]:
         """Copy what is in host memory to its place, unless it lies there already; return what is left to copy."""
         self.unchanged_bytes = 0
-        copies = HostCopies()
         left: list[DeviceCopy] = []
-        for destination, part in zip(self._places, parts, strict=True):
-            if destination is None:
-                continue
-            source = part.local.detach()
-            if source.device.type != "cpu":
-                left.append(DeviceCopy(destination, part))
-            elif is_unchanged(destination, source):
-                self.unchanged_bytes += destination.nbytes
-            else:
-                copies.add(destination, source)
-        copies.run()
+        with HostCopies() as copies:
+            for place, part in zip(self._places, parts, strict=True):
+                if place is None:
+                    continue
+                source = part.local
+                if not source.is_cpu:
+                    left.append(DeviceCopy(place.tensor, part))
+                elif not _is_stored_in_order(source):
+                    place.tensor.copy_(source.detach())
+                elif is_unchanged(place.address, address := source.data_ptr(), place.nbytes):
+                    self.unchanged_bytes += place.nbytes
+                else:
+                    copies.add(place.address, address, place.nbytes)
         return left
+
+
+def _is_stored_in_order(tensor: "torch.Tensor") -> bool:
+    """Whether its memory holds its elements and nothing else, one after the other and as they are."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def place(slot: Slot, entry: TensorEntry) -> "torch.Tensor | None":

@@ -88,21 +88,29 @@ class _Encoder:
     def __init__(self) -> None:
         self.parts: list[Part] = []
         self.empty: list[str] = []
+        torch = sys.modules.get("torch")
+        self._tensor_types = () if torch is None else (torch.Tensor, torch.nn.Parameter)
+        self._strided = None if torch is None else torch.strided
 
     def encode(self, value: Any, name: str) -> Any:
         kind = type(value)
+        if kind in self._tensor_types and self._is_plain(value):
+            return self._encode_tensor("tensor", value, name)
         if kind in _PLAIN:
             return value
-        if isinstance(value, float):
-            return float(value) if math.isfinite(value) else {"float": repr(float(value))}
-        if kind is bytes:
-            return {"bytes": base64.b64encode(value).decode()}
         if kind in _MAPPINGS:
             return {_MAPPINGS[kind]: self._pairs(value, name)}
         if kind in (list, tuple):
             items = self._items(value, name)
             return items if kind is list else {"tuple": items}
-        return self._encode_tensor(value, name)
+        return self._encode_rare(value, name)
+
+    def _encode_rare(self, value: Any, name: str) -> Any:
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else {"float": repr(float(value))}
+        if type(value) is bytes:
+            return {"bytes": base64.b64encode(value).decode()}
+        return self._encode_tensor(*_as_tensor(value, name), name)
 
     def _pairs(self, mapping: Mapping[Any, Any], name: str) -> list[list[Any]]:
         if not mapping:
@@ -122,8 +130,10 @@ class _Encoder:
             return {"tuple": [self._key(item, name) for item in key]}
         raise TypeError(f"{name}: a key of type {type(key).__name__} cannot be part of a snapshot; use str or int")
 
-    def _encode_tensor(self, value: Any, name: str) -> dict[str, int]:
-        kind, tensor = _as_tensor(value, name)
+    def _is_plain(self, tensor: "torch.Tensor") -> bool:
+        return tensor.layout is self._strided and not tensor.is_quantized and not tensor.is_meta
+
+    def _encode_tensor(self, kind: str, tensor: Any, name: str) -> dict[str, int]:
         if kind == "dtensor":
             part = Part(name, tensor, *local_part(tensor))
         else:
@@ -134,13 +144,14 @@ class _Encoder:
 
 
 def _as_tensor(value: Any, name: str) -> tuple[str, Any]:
-    """Return the kind and the tensor of a value that is one; raises TypeError otherwise."""
+    """Return the kind and the tensor of a value that is one of another library's, or spread over ranks.
+
+    Raises TypeError if it is neither.
+    """
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None:
         if is_dtensor(value):
             return "dtensor", value
-        if type(value) in (torch.Tensor, torch.nn.Parameter) and _is_plain(value):
-            return "tensor", value
         if numpy is not None and type(value) is numpy.ndarray and value.dtype.kind in "biufc":
             # A copy, as torch takes no negative strides and no foreign byte order.
             return "array", torch.from_numpy(value.astype(value.dtype.newbyteorder("="), order="C"))
@@ -148,9 +159,3 @@ def _as_tensor(value: Any, name: str) -> tuple[str, Any]:
         f"{name}: a value of type {type(value).__name__} cannot be part of a snapshot; "
         "return tensors, numbers, strings, bytes, lists, tuples or dicts from state_dict()"
     )
-
-
-def _is_plain(tensor: "torch.Tensor") -> bool:
-    import torch
-
-    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta

@@ -1,12 +1,8 @@
 """Whether memory already holds what is to be copied there: frozen parameters and buffers are not written again."""
 
 import ctypes
-from typing import TYPE_CHECKING
 
-from holdfast_hooks.copy_threads import copy_threads
-
-if TYPE_CHECKING:
-    import torch
+from holdfast_hooks.copy_threads import copy_threads, number_of_threads
 
 _SMALLEST_BYTES = 64 << 10
 """Copying less takes no longer than asking."""
@@ -19,29 +15,23 @@ _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
-def is_unchanged(place: "torch.Tensor", source: "torch.Tensor") -> bool:
-    """Whether ``place``, which is contiguous, holds the very bytes of ``source``, a tensor of its shape and dtype.
+def is_unchanged(place: int, source: int, nbytes: int) -> bool:
+    """Whether ``nbytes`` at the address ``place`` are those at ``source``.
 
-    Says no without looking if ``source`` is small or scattered. Compares contents, because torch's version
-    counters miss what is written through ``.data``; a few cache lines first, as they tell most tensors that
-    were trained.
+    Says no without looking if they are few. Compares contents, because torch's version counters miss what is written
+    through ``.data``; a few cache lines first, as they tell most tensors that were trained.
     """
-    nbytes = place.nbytes
-    if nbytes < _SMALLEST_BYTES or not source.is_contiguous():
+    if nbytes < _SMALLEST_BYTES or _memcmp(place, source, _SAMPLE_BYTES):
         return False
-    a, b = place.data_ptr(), source.data_ptr()
     stride = (nbytes - _SAMPLE_BYTES) // (_SAMPLES - 1)
-    if any(_memcmp(a + offset, b + offset, _SAMPLE_BYTES) for offset in range(0, _SAMPLES * stride, stride)):
+    if any(_memcmp(place + offset, source + offset, _SAMPLE_BYTES) for offset in range(stride, nbytes, stride)):
         return False
-    return _is_equal(a, b, nbytes)
+    return _is_equal(place, source, nbytes)
 
 
 def _is_equal(a: int, b: int, nbytes: int) -> bool:
     """Compare on as many cores as torch copies with: on one it would take longer than copying."""
-    import torch
-
-    threads = torch.get_num_threads()
-    part_bytes = -(-nbytes // threads)
+    part_bytes = -(-nbytes // number_of_threads())
 
     def is_part_equal(start: int) -> bool:
         return not _memcmp(a + start, b + start, min(part_bytes, nbytes - start))
