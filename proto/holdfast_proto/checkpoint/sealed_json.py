@@ -38,8 +38,7 @@ def seal(body: Any) -> bytes:
 def unseal(data: bytes) -> Any:
     """Return the body of a document. Raises SealError if any byte of it differs from what was written."""
     body = _body(data)
-    if seal(body) != data:
-        raise SealError("is damaged: its contents do not match its digest")
+    _compare(body, data)
     return body
 
 
@@ -52,9 +51,15 @@ def unseal_format(data: bytes, number: int) -> dict[str, Any]:
     found = body.get("format", number) if isinstance(body, dict) else number
     if found != number:  # looked at first: other formats have other digests
         raise ValueError(f"it has format {found}, not {number}")
-    unsealed: dict[str, Any] = unseal(data)
-    del unsealed["format"]
+    _compare(body, data)
+    del body["format"]
+    unsealed: dict[str, Any] = body
     return unsealed
+
+
+def _compare(body: Any, data: bytes) -> None:
+    if seal(body) != data:
+        raise SealError("is damaged: its contents do not match its digest")
 
 
 def _body(data: bytes) -> Any:

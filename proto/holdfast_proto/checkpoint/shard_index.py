@@ -1,6 +1,5 @@
 """The index of a shard: what a rank's part of a checkpoint holds, and where. See docs/checkpoint-format.md."""
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +84,10 @@ class ShardIndex:
 
     def encode(self) -> bytes:
         """Return the index file. The same snapshot gives the same bytes, whoever writes it."""
-        return seal({"format": FORMAT, **dataclasses.asdict(self)})
+        # dataclasses.asdict() would copy the tree, and takes several times as long as all the rest.
+        tensors = [{**vars(tensor), "entry": vars(tensor.entry)} for tensor in self.tensors]
+        base = self.base and vars(self.base)
+        return seal({"format": FORMAT, **vars(self), "tensors": tensors, "base": base})
 
     @classmethod
     def decode(cls, data: bytes) -> "ShardIndex":
