@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast_agent.allocator import keep_freed_memory
+from holdfast_agent.core_share import CoreShare
 from holdfast_agent.priority import lower_priority, use_idle_time
 from holdfast_agent.restore import verify_share
 from holdfast_agent.shard import read_shard, write_shard
-from holdfast_proto.checkpoint.codec_registry import DEFAULT, codec_named
+from holdfast_proto.checkpoint.codec_registry import BYTE_PLANES, codec_named
+from holdfast_proto.checkpoint.compression import Compression
 from holdfast_proto.checkpoint.errors import CheckpointError
 from holdfast_proto.checkpoint.manifest import load_manifest
 from holdfast_proto.snapshot import SnapshotError
@@ -30,9 +32,18 @@ from holdfast_proto.snapshot import SnapshotError
 _PR_SET_PDEATHSIG = 1
 
 
-def write(slot: str, directory: str, run: str, world_size: int, base_step: int | None) -> None:
-    """Write the shard of a slot. See write_shard."""
-    write_shard(Path(slot), Path(directory), run=run, world_size=world_size, base_step=base_step)
+_core_share = CoreShare()
+_COMPRESSES: dict[str, Callable[[], bool]] = {
+    Compression.ALWAYS: lambda: True,
+    Compression.NEVER: lambda: False,
+    Compression.AUTO: _core_share.is_enough,
+}
+
+
+def write(*, slot: str, directory: str, run: str, world_size: int, base_step: int | None, compression: str) -> None:
+    """Write the shard of a slot. See write_shard and Compression."""
+    compress = _COMPRESSES[compression]
+    write_shard(Path(slot), Path(directory), run=run, world_size=world_size, base_step=base_step, compress=compress)
 
 
 def restore(directory: str, rank: int, slot: str, generation: int) -> None:
@@ -58,7 +69,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a library prints is no answer
     keep_freed_memory()
-    codec_named(DEFAULT)  # before the priority: a start must not take long
+    codec_named(BYTE_PLANES)  # before the priority: a start must not take long
     _PRIORITIES[sys.argv[1]]()
     for line in sys.stdin:
         print(json.dumps(_answer(json.loads(line))), file=answers)

@@ -22,6 +22,7 @@ from holdfast_agent.restore import StartingPoint, slot_for
 from holdfast_agent.retries import Retries
 from holdfast_agent.secondary import Secondary
 from holdfast_agent.snapshot_memory import SnapshotMemory
+from holdfast_proto.checkpoint.compression import Compression
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, load_manifest
 from holdfast_proto.snapshot import Header, SlotState
@@ -55,7 +56,7 @@ class CheckpointWriter:
     """Writes this node's shards and commits a checkpoint if it finds the set of all ranks complete.
 
     Every ``full_every``-th checkpoint is a full one, those between are stored as differences to it. A quarter
-    of the cores writes, but at most ``writers`` processes do.
+    of the cores writes, but at most ``writers`` processes do; they compress as ``compression`` says.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class CheckpointWriter:
         emit: Callable[[store.Event], None],
         *,
         full_every: int = FULL_EVERY,
+        compression: Compression = Compression.AUTO,
         writers: int = 1,
         secondary: Secondary | None = None,
         takes_over: bool = False,
@@ -79,6 +81,7 @@ class CheckpointWriter:
         self._run = run
         self._emit = emit
         self._full_every = full_every
+        self._compression = compression
         self._workers = CheckpointWorkers(max(1, min(writers, _cores() // 4)), idle=True)
         # One thread: two jobs may find the set complete at once, and it is told once.
         self._thread = ThreadPoolExecutor(1, "checkpoint", initializer=lower_priority)
@@ -167,6 +170,7 @@ class CheckpointWriter:
                     run=self._run,
                     world_size=world_size,
                     base_step=base_step,
+                    compression=self._compression,
                 )
                 await loop.run_in_executor(self._uploads, self._directory.publish, step, rank)
                 await loop.run_in_executor(self._thread, self._commit, step, world_size)

@@ -80,6 +80,7 @@ async def _serve(options: AgentOptions) -> int:
         spec.run,
         link.emit,
         full_every=options.checkpoint_full_every,
+        compression=options.checkpoint_compression,
         writers=spec.ranks_per_node,
         secondary=secondary,
         takes_over=takes_over,

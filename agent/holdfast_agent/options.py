@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast_proto.checkpoint.compression import Compression
 from holdfast_proto.rank_context import ObservedNode, black_box_path
 
 
@@ -28,7 +29,7 @@ class AgentOptions:
     """From SIGTERM to the end of the run, for a last checkpoint; 0: end at once."""
     checkpoint_full_every: int = 8
     """Every so many checkpoints one that can be read alone; those between are stored as differences to it."""
-
+    checkpoint_compression: Compression = Compression.AUTO
     checkpoint_staging: Path | None = None
     """Folder of this node for shards on their way to and from an object store; None: in ``node_directory``."""
 

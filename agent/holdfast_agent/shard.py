@@ -1,7 +1,9 @@
 """Writes a rank's snapshot to durable storage as a shard, and brings it back into a slot."""
 
 import contextlib
+import functools
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast_proto.checkpoint.base_shard import BaseShard
@@ -25,12 +27,19 @@ _logger = logging.getLogger(__name__)
 
 
 def write_shard(
-    slot_path: Path, directory: Path, *, run: str, world_size: int, base_step: int | None = None
+    slot_path: Path,
+    directory: Path,
+    *,
+    run: str,
+    world_size: int,
+    base_step: int | None = None,
+    compress: Callable[[], bool] = lambda: True,
 ) -> ShardIndex:
     """Write the snapshot in a slot into a checkpoint's ``directory`` and return its index.
 
     Tensors that another rank stores (``TensorEntry.writer``) are left to it. ``base_step`` is that of a full
     checkpoint beside this one: tensors are stored as differences to it where that is smaller, if it can be read.
+    ``compress`` is asked for every tensor; those that it is not wanted for are stored raw.
 
     The slot must stay untouched meanwhile (its persist flag set; clearing it is the caller's). What was
     written is read back from the disk and compared before it gets its name. If the directory holds a
@@ -41,16 +50,27 @@ def write_shard(
     with _open(slot_path) as slot, write_errors(directory):
         header, meta = _contents(slot)
         make_directory(directory)
+        write = functools.partial(
+            _write, slot, header, meta, directory, run=run, world_size=world_size, compress=compress
+        )
         if base_step is not None:
             try:
-                return _write(slot, header, meta, directory, run=run, world_size=world_size, base_step=base_step)
+                return write(base_step=base_step)
             except CheckpointUnreadable as error:
                 _logger.warning("step %d is stored as a whole, not as a difference: %s", header.step, error)
-        return _write(slot, header, meta, directory, run=run, world_size=world_size, base_step=None)
+        return write(base_step=None)
 
 
 def _write(
-    slot: Slot, header: Header, meta: Meta, directory: Path, *, run: str, world_size: int, base_step: int | None
+    slot: Slot,
+    header: Header,
+    meta: Meta,
+    directory: Path,
+    *,
+    run: str,
+    world_size: int,
+    base_step: int | None,
+    compress: Callable[[], bool],
 ) -> ShardIndex:
     """Write and publish shard and index. Raises OSError and CheckpointError; CheckpointUnreadable of the base."""
     with contextlib.ExitStack() as opened:
@@ -58,7 +78,7 @@ def _write(
         if base_step is not None:
             earlier = opened.enter_context(_open_base(directory.parent, base_step, header.rank))
         shard = opened.enter_context(NewFile(shard_path(directory, header.rank)))
-        writer = ShardWriter(shard, earlier)
+        writer = ShardWriter(shard, earlier, compress)
         tensors = tuple(_store(slot, entry, writer) for entry in meta.tensors)
         shard.flush()
         index = ShardIndex(

@@ -31,6 +31,7 @@ def agent_command(paths: RunPaths, options: LocalRunOptions, store: list[str]) -
         "--shm-directory": paths.memory,
         "--preemption-grace-s": f"{options.preemption_grace_s:g}",
         "--checkpoint-full-every": str(options.checkpoint_full_every),
+        "--checkpoint-compression": options.checkpoint_compression,
     }
     if options.checkpoint_staging is not None:
         arguments["--checkpoint-staging"] = options.checkpoint_staging

@@ -8,6 +8,7 @@ from holdfast_cli.checkpoint_location import primary_location, secondary_locatio
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.store import check_url
 from holdfast_proto import keys
+from holdfast_proto.checkpoint.compression import Compression
 from holdfast_proto.v1.store_pb2 import MODE_ACT, PRESET_DEFAULT, Mode, Preset
 
 
@@ -37,6 +38,7 @@ class LocalRunOptions:
     """Besides those by steps; 0: none by time."""
     checkpoint_full_every: int = 8
     """Every so many checkpoints one that can be read alone; those between are stored as differences to it."""
+    checkpoint_compression: Compression = Compression.AUTO
     snapshot_every: int = 10
     """Steps; 0: never."""
     checkpoints_kept: int = 3

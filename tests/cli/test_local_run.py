@@ -23,6 +23,7 @@ from holdfast_cli.run_paths import RunPaths
 from holdfast_cli.run_record import find_record, load_record
 from holdfast_cli.store import connect
 from holdfast_proto import keys
+from holdfast_proto.checkpoint.compression import Compression
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_LEAVING, RUN_PHASE_RUNNING, RunSpec
 from tests.cli.conftest import WaitFor
@@ -76,10 +77,12 @@ def test_the_spec_is_published_before_the_components_start(options: Options) -> 
     assert spec.instance
 
 
-def test_the_agent_is_told_how_often_a_checkpoint_is_full(options: Options, tmp_path: Path) -> None:
+def test_the_agent_is_told_how_checkpoints_are_to_be_written(options: Options, tmp_path: Path) -> None:
     paths = RunPaths(tmp_path, tmp_path, tmp_path, "local")
-    words = agent_command(paths, options(checkpoint_full_every=3), [])
+    written = options(checkpoint_full_every=3, checkpoint_compression=Compression.NEVER)
+    words = agent_command(paths, written, [])
     assert words[words.index("--checkpoint-full-every") + 1] == "3"
+    assert words[words.index("--checkpoint-compression") + 1] == "never"
 
 
 def test_the_record_names_the_components_and_prometheus_finds_them(options: Options) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast_proto.checkpoint.compression import Compression
 from holdfast_proto.v1 import store_pb2
 
 
@@ -86,6 +87,9 @@ CheckpointEveryMinutes = Annotated[
 ]
 CheckpointFullEvery = Annotated[
     int, typer.Option(help="Every so many checkpoints a full one, differences to it between; 1: all full.", min=1)
+]
+CheckpointCompression = Annotated[
+    Compression, typer.Option(help="auto: compress checkpoints unless the ranks need the cores; always; never.")
 ]
 SnapshotEvery = Annotated[int, typer.Option(help="Steps between snapshots in memory; 0: none.", min=0)]
 Keep = Annotated[int, typer.Option(help="Checkpoints to keep.", min=1)]

@@ -9,6 +9,7 @@ from holdfast_cli.commands.options import (
     DEFAULT_DIRECTORY,
     DEFAULT_PREEMPTION_GRACE_S,
     DEFAULT_SHM_DIRECTORY,
+    CheckpointCompression,
     CheckpointFullEvery,
     Checkpoints,
     CheckpointStaging,
@@ -20,6 +21,7 @@ from holdfast_cli.commands.options import (
     ShmDirectory,
 )
 from holdfast_cli.commands.training_options import TrainingOptions, takes_training_options
+from holdfast_proto.checkpoint.compression import Compression
 
 if TYPE_CHECKING:
     from holdfast_cli.local_run_options import LocalRunOptions
@@ -37,6 +39,7 @@ def run(
     directory: Directory = DEFAULT_DIRECTORY,
     checkpoints: Checkpoints = None,
     checkpoint_full_every: CheckpointFullEvery = 8,
+    checkpoint_compression: CheckpointCompression = Compression.AUTO,
     checkpoint_staging: CheckpointStaging = None,
     training: TrainingOptions,
     preemption_grace_s: PreemptionGrace = DEFAULT_PREEMPTION_GRACE_S,
@@ -67,6 +70,7 @@ def run(
         checkpoint_directory=checkpoints,
         checkpoint_staging=checkpoint_staging,
         checkpoint_full_every=checkpoint_full_every,
+        checkpoint_compression=checkpoint_compression,
         preemption_grace_s=preemption_grace_s,
         redis_url=redis,
         shm_directory=shm_directory,

@@ -9,6 +9,7 @@ import typer
 from holdfast_cli.commands.options import (
     DEFAULT_PREEMPTION_GRACE_S,
     DEFAULT_SHM_DIRECTORY,
+    CheckpointCompression,
     CheckpointFullEvery,
     CheckpointStaging,
     MetricsAddress,
@@ -19,6 +20,7 @@ from holdfast_cli.commands.options import (
     ShmDirectory,
 )
 from holdfast_cli.errors import ConfigurationError
+from holdfast_proto.checkpoint.compression import Compression
 
 
 def agent(
@@ -36,6 +38,7 @@ def agent(
     metrics_address: MetricsAddress = "127.0.0.1",
     metrics_port: MetricsPort = 0,
     checkpoint_full_every: CheckpointFullEvery = 8,
+    checkpoint_compression: CheckpointCompression = Compression.AUTO,
     checkpoint_staging: CheckpointStaging = None,
     preemption_grace_s: PreemptionGrace = DEFAULT_PREEMPTION_GRACE_S,
 ) -> None:
@@ -56,6 +59,7 @@ def agent(
         metrics_address=metrics_address,
         metrics_port=metrics_port,
         checkpoint_full_every=checkpoint_full_every,
+        checkpoint_compression=checkpoint_compression,
         checkpoint_staging=checkpoint_staging and checkpoint_staging.absolute(),
         preemption_grace_s=preemption_grace_s,
     )

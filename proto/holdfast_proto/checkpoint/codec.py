@@ -55,26 +55,26 @@ def encode(
     store: Callable[[bytes], None],
     *,
     previous: Previous | None = None,
-    check: bool = False,
+    decoded: Callable[[memoryview], None] | None = None,
 ) -> dict[str, Any]:
     """Hand the payload to ``store``, chunk by chunk, and return the descriptor: a ChunkTable as JSON.
 
     ``dtype`` is spelt as in a TensorEntry; of one that is not known, any bytes are coded as they are.
     ``previous`` holds the raw bytes of an earlier state of the same tensor. A chunk is stored as the
-    difference to it where that is likely to be smaller, and then :func:`decode` needs it too. With ``check``
-    each chunk is decoded before it is stored: raises PayloadError if it is not what it was.
+    difference to it where that is likely to be smaller, and then :func:`decode` needs it too. With ``decoded``
+    each chunk is decoded before it is stored: raises PayloadError if it is not what it was, else tells what it is.
     """
     layout = layout_of(dtype)
     encoder = PlaneEncoder()
     stored_bytes: list[int] = []
     needs_previous = False
-    decoded = memoryview(bytearray(min(len(raw), CHUNK_BYTES) if check else 0))
+    scratch = memoryview(bytearray(min(len(raw), CHUNK_BYTES) if decoded is not None else 0))
     for position in range(0, len(raw), CHUNK_BYTES):
         chunk = slice(position, position + CHUNK_BYTES)
         before = None if previous is None else previous[chunk]
         stored = encode_chunk(raw[chunk], layout, encoder, before)
-        if check:
-            _check(stored, raw[chunk], layout, decoded, before)
+        if decoded is not None:
+            decoded(_checked(stored, raw[chunk], layout, scratch, before))
         store(stored)
         stored_bytes.append(len(stored))
         needs_previous |= is_difference(stored)
@@ -117,7 +117,9 @@ def decode(
         raise PayloadError("is longer than it should be")
 
 
-def _check(stored: bytes, raw: memoryview, layout: Layout, scratch: memoryview, previous: memoryview | None) -> None:
+def _checked(
+    stored: bytes, raw: memoryview, layout: Layout, scratch: memoryview, previous: memoryview | None
+) -> memoryview:
     """Decode a chunk, while it is in the core's caches. Raises PayloadError if that does not give ``raw``."""
     into = scratch[: len(raw)]
     decode_chunk(memoryview(stored), layout, into, previous)
@@ -125,6 +127,7 @@ def _check(stored: bytes, raw: memoryview, layout: Layout, scratch: memoryview, 
     is_same = np.array_equal(np.frombuffer(into, np.uint64, words), np.frombuffer(raw, np.uint64, words))
     if not is_same or into[8 * words :] != raw[8 * words :]:
         raise PayloadError("does not decode to what was encoded")
+    return into
 
 
 def _read(payload: Payload, size: int) -> memoryview:

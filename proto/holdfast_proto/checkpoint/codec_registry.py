@@ -4,10 +4,12 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, cast
 
-DEFAULT = "byte-planes"
+BYTE_PLANES = "byte-planes"
 """What writers use."""
+RAW = "raw"
+"""What they use if compressing would take cores from training."""
 
-_MODULES = {DEFAULT: "holdfast_proto.checkpoint.codec"}
+_MODULES = {BYTE_PLANES: "holdfast_proto.checkpoint.codec", RAW: "holdfast_proto.checkpoint.raw_codec"}
 """Imported on first use: a process that reads no checkpoint needs none of the packages they stand on."""
 
 
@@ -39,13 +41,14 @@ class Codec(Protocol):
         store: Callable[[bytes], None],
         *,
         previous: Previous | None = None,
-        check: bool = False,
+        decoded: Callable[[memoryview], None] | None = None,
     ) -> Any:
         """Hand the payload to ``store``, piece by piece, and return its descriptor.
 
         The descriptor is JSON that goes into the index and comes back to :meth:`decode`; None if there is
         nothing to say. ``dtype`` is spelt as in a TensorEntry. ``previous`` is of the same size, and may be used.
-        ``check``: decode every piece before it is stored, and raise PayloadError if it does not give what it was.
+        With ``decoded`` every piece is decoded before it is stored, and that is told what it gave: the bytes of
+        ``raw``, in order. Raises PayloadError if it gave anything else.
         """
 
     def needs_previous(self, descriptor: Any) -> bool:

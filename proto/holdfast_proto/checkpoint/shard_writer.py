@@ -1,13 +1,14 @@
 """Puts tensors into a shard file, one after the other."""
 
 import contextlib
+from collections.abc import Callable
 
 from holdfast_proto.checkpoint.base_shard import BaseShard
-from holdfast_proto.checkpoint.codec_registry import DEFAULT, PayloadError, codec_named
+from holdfast_proto.checkpoint.codec_registry import BYTE_PLANES, RAW, PayloadError, codec_named
 from holdfast_proto.checkpoint.direct_read import disk_digest
 from holdfast_proto.checkpoint.durable import NewFile
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
-from holdfast_proto.checkpoint.sealed_json import digest_of, new_digest
+from holdfast_proto.checkpoint.sealed_json import new_digest
 from holdfast_proto.checkpoint.shard_index import Base, ShardIndex, StoredTensor
 from holdfast_proto.snapshot import TensorEntry
 
@@ -15,15 +16,19 @@ from holdfast_proto.snapshot import TensorEntry
 class ShardWriter:
     """Writes into ``file``, which the caller flushes and publishes.
 
-    With ``earlier``, tensors that have not changed much since are stored as differences to that shard.
+    With ``earlier``, tensors that have not changed much since are stored as differences to that shard. ``compress`` is
+    asked for every tensor; those that it is not wanted for are stored raw.
     """
 
-    def __init__(self, file: NewFile, earlier: BaseShard | None = None) -> None:
+    def __init__(
+        self, file: NewFile, earlier: BaseShard | None = None, compress: Callable[[], bool] = lambda: True
+    ) -> None:
         self.stored_bytes = 0
         self.base: Base | None = None
         """Of ``earlier``, once it is needed."""
         self._earlier = earlier
         self._file = file
+        self._compress = compress
         self._digest = new_digest()
 
     @property
@@ -38,13 +43,15 @@ class ShardWriter:
         does not read back, and CheckpointError if the stored bytes do not give the tensor again.
         """
         start = self.stored_bytes
-        codec = codec_named(DEFAULT)
+        name = BYTE_PLANES if self._compress() else RAW
+        codec = codec_named(name)
+        digest = new_digest()
         with contextlib.ExitStack() as opened:
             previous = None
-            if self._earlier is not None and self._earlier.holds(entry):
+            if name != RAW and self._earlier is not None and self._earlier.holds(entry):
                 previous = opened.enter_context(self._earlier.earlier(entry))
             try:
-                descriptor = codec.encode(raw, entry.dtype, self._append, previous=previous, check=True)
+                descriptor = codec.encode(raw, entry.dtype, self._append, previous=previous, decoded=digest.update)
             except PayloadError as error:
                 raise CheckpointError(
                     f"tensor {entry.name} {error}: the processor or the memory of this node is damaged, or somebody"
@@ -56,9 +63,9 @@ class ShardWriter:
             entry=entry,
             stored_offset=start,
             stored_bytes=self.stored_bytes - start,
-            codec=DEFAULT,
+            codec=name,
             descriptor=descriptor,
-            digest=digest_of(raw),
+            digest=digest.hexdigest(),
         )
 
     def _append(self, data: bytes) -> None:

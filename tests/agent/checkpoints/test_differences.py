@@ -41,6 +41,7 @@ class Training:
         self.snapshots = snapshots
         self.checkpoints = checkpoints
         self.full_every = full_every
+        self.compress = True
 
     def write(self, step: int, rank: int = 0, world_size: int = 1, generation: int = 1) -> None:
         base = self.checkpoints.base_for(
@@ -48,7 +49,7 @@ class Training:
         )
         slot = self.snapshots.slot(rank, step, tensors=weights(step), generation=generation)
         directory = self.checkpoints.step_directory(step)
-        write_shard(slot, directory, run=RUN, world_size=world_size, base_step=base)
+        write_shard(slot, directory, run=RUN, world_size=world_size, base_step=base, compress=lambda: self.compress)
         slot.unlink()
 
     def save(self, *steps: int, generation: int = 1) -> Manifest:
@@ -101,6 +102,17 @@ def test_state_that_has_nothing_in_common_with_the_base_is_stored_as_a_full_one(
     manifest = checkpoints.commit_if_complete(20, 1, RUN)
     assert manifest is not None
     assert manifest.bases == ()
+
+
+def test_what_is_stored_raw_can_be_read_alone_and_be_built_on(training: Training) -> None:
+    training.save(10)
+    training.compress = False
+    assert training.save(20).bases == ()
+    training.compress = True
+    assert training.save(30).bases == (20,)
+    for step in (10, 20, 30):
+        assert training.load(step) == weights(step)
+        assert training.checkpoints.verify(step).step == step
 
 
 def test_another_generation_begins_with_a_full_one(training: Training) -> None:

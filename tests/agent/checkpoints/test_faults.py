@@ -47,7 +47,8 @@ async def save(
     async def write(slot: Path) -> None:
         base = checkpoints.base_for(step, run=RUN, world_size=RANKS, generation=generation, full_every=4)
         directory = checkpoints.step_directory(step)
-        await workers.run("write", directory=directory, slot=str(slot), run=RUN, world_size=RANKS, base_step=base)
+        shard = {"slot": str(slot), "run": RUN, "world_size": RANKS, "base_step": base, "compression": "always"}
+        await workers.run("write", directory=directory, **shard)
 
     await asyncio.gather(*map(write, slots))
     assert checkpoints.commit_if_complete(step, RANKS, RUN) is not None

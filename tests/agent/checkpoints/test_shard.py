@@ -85,9 +85,31 @@ def test_same_snapshot_is_written_as_the_same_bytes(snapshots: "Snapshots", tmp_
         assert path(tmp_path / "a", 0).read_bytes() == path(tmp_path / "b", 0).read_bytes()
 
 
+def test_tensors_that_are_not_to_be_compressed_are_stored_raw(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    tensors = {"first": bytes(3 * MIB), "second": bytes(3 * MIB), "nothing": b"", "third": bytes(8)}
+    answers = iter([True, False, False, True])
+    directory = checkpoints.step_directory(1)
+    slot = snapshots.slot(0, 1, tensors=tensors)
+    index = write_shard(slot, directory, run="run", world_size=1, compress=lambda: next(answers))
+    assert [tensor.codec for tensor in index.tensors] == ["byte-planes", "raw", "raw", "byte-planes"]
+    assert index.tensors[1].stored_bytes == 3 * MIB
+    assert checkpoints.commit_if_complete(1, 1, "run") is not None
+    target = snapshots.empty(slot_bytes_needed(index))
+    read_shard(directory, 0, target, generation=1)
+    assert contents(target) == tensors
+    assert checkpoints.verify(1).step == 1
+
+
+@pytest.mark.parametrize("compress", [True, False])
 @pytest.mark.parametrize("name", ["rank-00000.shard", "rank-00000.json", MANIFEST])
-def test_every_flipped_byte_is_found(name: str, snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
-    snapshots.commit(checkpoints, 1, world_size=1)
+def test_every_flipped_byte_is_found(
+    name: str, compress: bool, snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    directory = checkpoints.step_directory(1)
+    write_shard(snapshots.slot(0, 1), directory, run="run", world_size=1, compress=lambda: compress)
+    assert checkpoints.commit_if_complete(1, 1, "run") is not None
     directory = checkpoints.step_directory(1)
     target = snapshots.fill(snapshots.empty(), 0, 99)
     path = directory / name

@@ -1,6 +1,7 @@
 """Worker processes: who does the work, at which priority, and what happens when one dies."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import random
@@ -42,13 +43,23 @@ from holdfast_agent.checkpoint_workers import CheckpointWorkers
 async def work():
     workers = CheckpointWorkers(1, idle=True)
     slot, directory = sys.argv[1:]
-    await workers.run("write", directory=Path(directory), slot=slot, run="run", world_size=1, base_step=None)
+    shard = {"slot": slot, "run": "run", "world_size": 1, "base_step": None, "compression": "always"}
+    await workers.run("write", directory=Path(directory), **shard)
     heavy = sorted({"numpy", "zstandard", "torch"} & set(sys.modules))
     print(workers.pids[0], *heavy, flush=True)
     await asyncio.sleep(600)
 
 asyncio.run(work())
 """
+
+
+@contextlib.contextmanager
+def spinning(core: int) -> Iterator[None]:
+    """A process that keeps a core busy."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        os.sched_setaffinity(process.pid, {core})
+        yield
+        process.kill()
 
 
 @pytest.fixture
@@ -59,8 +70,11 @@ def workers() -> Iterator[CheckpointWorkers]:
     workers.close()
 
 
-async def write(workers: CheckpointWorkers, slot: Path, directory: Path, world_size: int = 1) -> None:
-    await workers.run("write", directory=directory, slot=str(slot), run=RUN, world_size=world_size, base_step=None)
+async def write(
+    workers: CheckpointWorkers, slot: Path, directory: Path, world_size: int = 1, compression: str = "always"
+) -> None:
+    shard = {"slot": str(slot), "run": RUN, "world_size": world_size, "base_step": None}
+    await workers.run("write", directory=directory, compression=compression, **shard)
 
 
 async def test_jobs_are_done_by_one_process_and_their_errors_come_back(
@@ -192,6 +206,25 @@ async def test_worker_that_gets_no_core_goes_on_or_is_replaced_at_low_priority(
     assert checkpoints.commit_if_complete(20, 1, RUN) is not None
 
 
+async def test_a_worker_that_has_to_wait_for_a_core_does_not_compress(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory
+) -> None:
+    tensors = {str(number): bytes(8 << 20) for number in range(8)}
+    directory = checkpoints.step_directory(10)
+    [core, *_] = os.sched_getaffinity(0)
+    workers = CheckpointWorkers(1, idle=False)
+    try:
+        await write(workers, snapshots.slot(0, 5), checkpoints.step_directory(5))
+        os.sched_setaffinity(workers.pids[0], {core})
+        with contextlib.ExitStack() as busy:
+            for _ in range(4):
+                busy.enter_context(spinning(core))
+            await write(workers, snapshots.slot(0, 10, tensors=tensors), directory, compression="auto")
+    finally:
+        workers.close()
+    assert load_index(directory, 0).tensors[-1].codec == "raw"
+
+
 def test_time_without_a_core_is_read_of_the_kernel() -> None:
     ran_s, waited_s = cpu_times_s(os.getpid())
     assert ran_s > 0
@@ -270,6 +303,7 @@ async def test_tensor_of_more_than_four_gib_needs_little_memory(
             run=RUN,
             world_size=1,
             base_step=10 if step == 20 else None,
+            compression="always",
         )
         assert checkpoints.commit_if_complete(step, 1, RUN) is not None
     assert load_index(checkpoints.step_directory(20), 0).raw_bytes == nbytes

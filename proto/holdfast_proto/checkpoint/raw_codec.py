@@ -1,0 +1,57 @@
+"""The codec "raw": the bytes as they are."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from holdfast_proto.checkpoint.codec_registry import Payload, PayloadError, Previous
+
+_PIECE_BYTES = 2 << 20
+
+
+def encode(
+    raw: memoryview,
+    dtype: str,
+    store: Callable[[bytes], None],
+    *,
+    previous: Previous | None = None,
+    decoded: Callable[[memoryview], None] | None = None,
+) -> None:
+    """Hand the bytes to ``store``; there is nothing else to say. See Codec."""
+    del dtype, previous
+    for position in range(0, len(raw), _PIECE_BYTES):
+        piece = bytes(raw[position : position + _PIECE_BYTES])  # what is stored is what ``decoded`` is told
+        store(piece)
+        if decoded is not None:
+            decoded(memoryview(piece))
+
+
+def needs_previous(descriptor: Any) -> bool:
+    """See Codec: no."""
+    del descriptor
+    return False
+
+
+def decode(
+    payload: Payload,
+    dtype: str,
+    descriptor: Any,
+    nbytes: int,
+    into: memoryview | None,
+    *,
+    previous: Previous | None = None,
+) -> Iterator[memoryview]:
+    """Yield the bytes. See Codec."""
+    del dtype, descriptor, previous
+    position = 0
+    while position < nbytes:
+        piece = payload.read(min(_PIECE_BYTES, nbytes - position))
+        if not piece:
+            raise PayloadError("ends too early")
+        part = memoryview(piece)
+        if into is not None:
+            part = into[position : position + len(piece)]
+            part[:] = piece
+        yield part
+        position += len(piece)
+    if payload.read(1):
+        raise PayloadError("is longer than it should be")
