@@ -9,7 +9,8 @@ round so that what else runs on the machine falls on all alike, and as the media
   between any two of these, so that nothing is in place or in a cache already.
 * slowdown: a checkpoint is begun and training goes on until it is durable; the time beyond what so many steps take
   without one, measured just before and just after, once for each of ``--threads``. Holdfast's is written by an agent's
-  workers in processes of their own. ``async_save`` does not flush what it has written, Holdfast does and reads it back.
+  workers in processes of their own; ``ratio``: raw over stored bytes of its last one, as workers that get no cores do
+  not compress. ``async_save`` does not flush what it has written, Holdfast does and reads it back.
 * load: a rank restores from a slot into a new model and optimizer, as after a restart, beside plain copies into memory
   that is as new; a worker verifies and unpacks a shard into a slot, beside reading that file into the same slot. Both
   from a cold page cache.
@@ -119,7 +120,7 @@ def measure(
         found["slowdowns"] = {}
         for number in threads:
             torch.set_num_threads(number)
-            found["slowdowns"][number] = slowdowns(training, writers, rounds=rounds)
+            found["slowdowns"][number] = slowdowns(training, writers, rounds=rounds) | {"ratio": ours.last_ratio()}
         torch.set_num_threads(threads[0])
         found |= writing(ours, state_bytes)
         found |= loads(training.tensors(), new_training, ours, rounds=rounds)
@@ -268,6 +269,7 @@ def show(found: dict[str, Any]) -> None:
     for threads, slowed in found["slowdowns"].items():
         limit, peer = f"<= {slowed['dcp_slowdown_s'] / 3:.2f}", f"{slowed['dcp_slowdown_s']:.2f} {slowed['dcp_stager']}"
         table.add_row(f"slowdown, {threads} threads train (s)", f"{slowed['slowdown_s']:.2f}", limit, peer)
+        table.add_row("  raw / stored of what was written then", f"{slowed['ratio']:.2f}", "", "1")
     table.add_row("CPU time of the writers (s/GB)", f"{found['writer_cpu_s_per_gb']:.2f}", "", "")
     table.add_row("load from memory / memory copy", f"{found['load_memory_ratio']:.2f}", ">= 0.8", "")
     table.add_row("load from disk / reading", f"{found['load_disk_ratio']:.2f}", ">= 0.8", "")

@@ -18,6 +18,7 @@ from holdfast_hooks.once import OnceLog
 from holdfast_hooks.slot_desk import SlotDesk
 from holdfast_hooks.snapshots import Snapshots
 from holdfast_hooks.timeline import Timeline
+from holdfast_proto.checkpoint.manifest import load_manifest
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1.session_pb2 import SlotGrant, SnapshotTaken
 
@@ -86,6 +87,11 @@ class Holdfast:
     def finish(self) -> None:
         """See Writer."""
         self.directory = self.agent.finish()
+
+    def last_ratio(self) -> float:
+        """Raw over stored bytes of the last checkpoint."""
+        manifest = load_manifest(self.directory)
+        return manifest.raw_bytes / manifest.stored_bytes
 
     def worker_cpu_s(self) -> float:
         """CPU time, user and system, that the agent's workers have taken so far."""

@@ -29,6 +29,7 @@ def commit(directory: Path, ranks: list[list[Part]]) -> Path:
                 whole = (8,) if owner is not None else (len(data),)
                 entry = TensorEntry(name, "uint8", (len(data),), 4096, len(data), whole, (offset,), owner)
                 stored.append(writer.store(entry, memoryview(data)))
+            file.flush()
             file.publish()
         tree = {"dict": [["number", rank], *([name, {"tensor": i}] for i, (name, *_) in enumerate(parts))]}
         index = ShardIndex(

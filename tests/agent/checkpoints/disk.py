@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-NOT_RECORDED = ("O_WRONLY", "O_RDONLY", "O_DIRECTORY", "O_CREAT", "O_EXCL", "O_CLOEXEC", "POSIX_FADV_DONTNEED")
+FLAGS = ("O_WRONLY", "O_RDONLY", "O_DIRECTORY", "O_CREAT", "O_EXCL", "O_CLOEXEC", "O_DIRECT")
+NOT_RECORDED = (*FLAGS, "POSIX_FADV_DONTNEED")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import multiprocessing
 import os
 import random
@@ -14,7 +15,7 @@ import pytest
 
 from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.shard import read_shard, write_shard
-from holdfast_proto.checkpoint import codec, direct_read, shard_writer
+from holdfast_proto.checkpoint import codec, direct_read, durable, shard_writer
 from holdfast_proto.checkpoint.chunk import encode_chunk
 from holdfast_proto.checkpoint.direct_read import disk_digest
 from holdfast_proto.checkpoint.durable import NewFile, write_file
@@ -208,7 +209,7 @@ def test_slot_that_changes_meanwhile_is_not_written(
     assert list((tmp_path / "step").iterdir()) == []
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 4096, MIB, MIB + 4097])
+@pytest.mark.parametrize("nbytes", [0, 1, 4096, MIB, MIB + 4097, 2 * MIB, 5 * MIB + 4096, 5 * MIB + 3])
 def test_file_is_read_from_the_disk_whatever_its_size(nbytes: int, tmp_path: Path) -> None:
     content = random.Random(nbytes).randbytes(nbytes)
     write_file(tmp_path / "file", content)
@@ -225,6 +226,35 @@ def test_file_system_without_direct_reads_is_read_all_the_same(tmp_path: Path, m
     with monkeypatch.context() as patched:
         patched.setattr(direct_read, "os", SimpleNamespace(**vars(os) | {"open": refuse}))
         assert disk_digest(tmp_path / "file") == (7, digest_of(b"content"))
+
+
+@pytest.mark.parametrize("is_told_at_once", [True, False])
+def test_file_system_without_direct_writes_gets_the_same_file(
+    is_told_at_once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct: list[bool] = []
+
+    def is_direct(descriptor: int) -> bool:
+        return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
+
+    def refuse(descriptor: int, data: memoryview) -> int:
+        direct.append(is_direct(descriptor))
+        if direct[-1]:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return os.write(descriptor, data[: len(data) // 2 + 1])  # and takes a part, as kernels may
+
+    def control(descriptor: int, command: int, flags: int = 0) -> int:
+        if is_told_at_once and flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return fcntl.fcntl(descriptor, command, flags)
+
+    content = random.Random(0).randbytes(5 * MIB + 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(durable, "os", SimpleNamespace(**vars(os) | {"write": refuse}))
+        patched.setattr(durable, "fcntl", SimpleNamespace(**vars(fcntl) | {"fcntl": control}))
+        write_file(tmp_path / "file", content)
+    assert (tmp_path / "file").read_bytes() == content
+    assert direct.count(True) == (0 if is_told_at_once else 1)
 
 
 def test_tensor_that_does_not_decode_again_is_not_written(
@@ -255,7 +285,10 @@ def test_file_of_another_format_is_refused_by_its_number(
 def test_disk_that_returns_other_bytes_is_noticed(
     snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    flush = NewFile.flush
+
     def flush_badly(new: NewFile) -> None:
+        flush(new)
         data = bytearray(new.path.read_bytes())
         data[len(data) // 2] ^= 1
         new.path.write_bytes(data)
