@@ -88,7 +88,9 @@ def test_newest_committed_verifies_whenever_workers_and_agents_are_killed(
     step, had_base = 1, 0
     for generation in range(1, 7):
         receiver, sender = context.Pipe(duplex=False)
-        agent = context.Process(target=save_for_ever, args=(snapshots, checkpoints, step, generation, sender))
+        agent = context.Process(
+            target=save_for_ever, args=(snapshots, checkpoints, step, generation, sender), daemon=True
+        )
         agent.start()
         assert receiver.poll(PATIENCE_S)
         for _ in range(4):
