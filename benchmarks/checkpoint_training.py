@@ -16,6 +16,8 @@ from holdfast_trainer.model import Transformer
 _SEQUENCE = 128
 _PEAK_RATE = 1e-3
 _WARM_UP_SHARE = 0.1
+_RATE_AFTER_THE_END = 0.01
+"""Of the peak: weights change with every step that is timed, as in a run they do."""
 
 
 class MasterWeights:
@@ -62,7 +64,7 @@ class Training:
         progress = len(self.losses) / self._steps
         rate = min(progress / _WARM_UP_SHARE, (1 - progress) / (1 - _WARM_UP_SHARE), 1.0)
         for group in self._optimizer.param_groups:
-            group["lr"] = max(rate, 0.0) * _PEAK_RATE
+            group["lr"] = (rate if rate > 0 else _RATE_AFTER_THE_END) * _PEAK_RATE
         starts = self._random.integers(len(self._tokens) - _SEQUENCE - 1, size=self._batch)
         samples = np.stack([self._tokens[start : start + _SEQUENCE + 1] for start in starts]).astype(np.int64)
         tokens = torch.from_numpy(samples)

@@ -6,6 +6,8 @@ import torch
 from holdfast_hooks import host_copies
 from holdfast_hooks.host_copies import HostCopies
 
+ELEMENTS = 50_001
+
 
 def copied(sources: list[torch.Tensor]) -> list[torch.Tensor]:
     places = [torch.empty_like(source) for source in sources]
@@ -13,6 +15,12 @@ def copied(sources: list[torch.Tensor]) -> list[torch.Tensor]:
         for place, source in zip(places, sources, strict=True):
             copies.add(place.data_ptr(), source.data_ptr(), source.nbytes)
     return places
+
+
+def unchanged_bytes(place: torch.Tensor, source: torch.Tensor) -> int:
+    with HostCopies() as copies:
+        copies.add(place.data_ptr(), source.data_ptr(), source.nbytes)
+    return copies.unchanged_bytes
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -26,6 +34,33 @@ def test_all_sizes_are_copied_in_one_go(threads: int) -> None:
         assert all(map(torch.equal, copied(sources), sources))
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("index", [0, 1, 7_000, 25_000, 33_333, ELEMENTS - 1])
+def test_one_changed_element_is_found_wherever_it_is(index: int) -> None:
+    source = torch.rand(ELEMENTS)
+    place = source.clone()
+    assert unchanged_bytes(place, source) == source.nbytes
+    source[index] += 1
+    assert unchanged_bytes(place, source) == 0
+    assert torch.equal(place, source)
+
+
+def test_bits_are_compared_and_not_numbers() -> None:
+    source = torch.zeros(ELEMENTS)
+    place = source.clone()
+    place[123] = -0.0
+    assert unchanged_bytes(place, source) == 0
+    place[123], source[123] = torch.nan, torch.nan
+    assert unchanged_bytes(place, source) == source.nbytes
+
+
+def test_of_a_large_tensor_only_the_parts_that_have_changed_are_copied() -> None:
+    source = torch.rand(3 * host_copies._BATCH_BYTES // 4)
+    place = source.clone()
+    source[host_copies._BATCH_BYTES // 4 + 12_345] += 1
+    assert unchanged_bytes(place, source) == 2 * host_copies._BATCH_BYTES
+    assert torch.equal(place, source)
 
 
 def test_nothing_to_copy_is_no_error() -> None:

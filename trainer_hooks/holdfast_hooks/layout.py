@@ -11,7 +11,6 @@ from holdfast_hooks.device_copies import DeviceCopy
 from holdfast_hooks.host_copies import HostCopies
 from holdfast_hooks.sharding import is_dtensor, writer_of
 from holdfast_hooks.state import Image, Part
-from holdfast_hooks.unchanged import is_unchanged
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, align
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class SlotTensors:
 
     def __init__(self, slot: Slot, entries: Sequence[TensorEntry]) -> None:
         self.unchanged_bytes = 0
-        """Of tensors that the last :meth:`copy` found in place."""
+        """Of what the last :meth:`copy` found in place."""
         tensors = [place(slot, entry) for entry in entries]
         self._places = [
             tensor if tensor is None else _Place(tensor, tensor.data_ptr(), tensor.nbytes) for tensor in tensors
@@ -109,7 +108,6 @@ class SlotTensors:
 
     def copy(self, parts: Iterable[Part]) -> list[DeviceCopy]:
         """Copy what is in host memory to its place, unless it lies there already; return what is left to copy."""
-        self.unchanged_bytes = 0
         left: list[DeviceCopy] = []
         with HostCopies() as copies:
             for place, part in zip(self._places, parts, strict=True):
@@ -118,12 +116,11 @@ class SlotTensors:
                 source = part.local
                 if not source.is_cpu:
                     left.append(DeviceCopy(place.tensor, part))
-                elif not _is_stored_in_order(source):
-                    place.tensor.copy_(source.detach())
-                elif is_unchanged(place.address, address := source.data_ptr(), place.nbytes):
-                    self.unchanged_bytes += place.nbytes
+                elif _is_stored_in_order(source):
+                    copies.add(place.address, source.data_ptr(), place.nbytes)
                 else:
-                    copies.add(place.address, address, place.nbytes)
+                    place.tensor.copy_(source.detach())
+        self.unchanged_bytes = copies.unchanged_bytes
         return left
 
 

@@ -31,8 +31,8 @@ class NewFile:
     def __init__(self, target: Path) -> None:
         self.target = target
         self.path = target.with_name(f"{target.name}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}.tmp")
-        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)  # direct writes are of whole pages
+        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._buffered_bytes = 0
         self._is_direct = self._set_direct(True)
         self._unflushed_bytes = 0

@@ -9,6 +9,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ran_s = self.waited_s = 100.0
+        monkeypatch.setattr(core_share, "monotonic", lambda: self.ran_s + self.waited_s)
         monkeypatch.setattr(core_share, "cpu_times_s", lambda _: (self.ran_s, self.waited_s))
 
     def go_on(self, *, ran_s: float, waited_s: float) -> None:
