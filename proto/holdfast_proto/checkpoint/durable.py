@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Self
 
 _BUFFER_BYTES = 2 << 20
-"""Written at once, past the memory in which the kernel keeps files where the file system can: it costs a third of the
-CPU time, and nobody reads it again soon."""
+"""Written at once, past the memory in which the kernel keeps files where the file system can: it costs half
+the CPU time, and nobody reads it again soon."""
 _UNFLUSHED_BYTES = 16 << 20
 """Elsewhere as much as this of a file waits in that memory at most: the kernel never has to write much at once, and
 others find the disk free in between."""
