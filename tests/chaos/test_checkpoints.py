@@ -30,6 +30,8 @@ from tests.chaos.conftest import (
     until_step,
 )
 
+KILLS = 2
+
 
 @pytest.fixture
 def unfinished(undisturbed: Path, tmp_path: Path) -> Path:
@@ -129,14 +131,14 @@ def test_with_two_slots_a_rank_every_checkpoint_is_committed_and_a_kill_costs_no
 ) -> None:
     dice = random.Random(3)
     with runs.run("two-slots", checkpoints_kept=STEPS) as local:
-        for step in sorted(dice.sample(range(STEPS - CHECKPOINT_EVERY), 3)):
+        for step in sorted(dice.sample(range(STEPS - CHECKPOINT_EVERY), KILLS)):
             kill_after(local, step, dice.randrange(RANKS))
         slots = [path.name for path in local.paths.memory.rglob("*.slot")]
         until(local, lambda status: status.newest_checkpoint == STEPS - 1 - CHECKPOINT_EVERY)
         finish(local, undisturbed, runs, "two-slots")
         incidents = local.incidents()
     assert sorted(slots) == [f"rank-{rank:05}.{slot}.slot" for rank in range(RANKS) for slot in range(2)]
-    assert len(incidents) == 3
+    assert len(incidents) == KILLS
     for incident in incidents:
         newest_due = (incident.reached_step + 1) // CHECKPOINT_EVERY * CHECKPOINT_EVERY - 1
         assert incident.resumed_step >= newest_due

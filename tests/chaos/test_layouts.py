@@ -13,6 +13,8 @@ from holdfast_cli.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 from tests.chaos.conftest import PATIENCE_S, Runs
 
+pytestmark = pytest.mark.soak
+
 STEPS = 12
 CHECKPOINT_EVERY = 4
 RTOL = 1e-4
@@ -76,7 +78,6 @@ def resumed(runs: Runs, checkpoints: Path, changes: dict[str, Any]) -> LocalRun:
     return local
 
 
-@pytest.mark.soak
 def test_in_the_same_layout_the_run_ends_bit_identical(runs: Runs, uninterrupted: Whole, tmp_path: Path) -> None:
     checkpoints = Path(shutil.copytree(uninterrupted.first, tmp_path / "checkpoints"))
     resumed(runs, checkpoints, FIRST)
@@ -86,7 +87,7 @@ def test_in_the_same_layout_the_run_ends_bit_identical(runs: Runs, uninterrupted
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param(layout(pp=2, dp=2, zero=1), id="pp 2 x dp 2, ZeRO 1", marks=pytest.mark.soak),
+        pytest.param(layout(pp=2, dp=2, zero=1), id="pp 2 x dp 2, ZeRO 1"),
         pytest.param(layout(tp=2), id="tp 2, half the ranks"),
     ],
 )

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.ended import load_incidents
 from holdfast_cli.run_record import load_record
@@ -132,6 +134,7 @@ def test_a_stopped_and_later_a_killed_rank_of_a_ddp_script_are_named_and_the_lau
     assert named == ["rank 1"]
 
 
+@pytest.mark.soak
 def test_a_stopped_rank_of_an_fsdp2_script_is_named_and_the_run_finishes_once_it_goes_on(runs: Runs) -> None:
     with observed(runs, "fsdp", *TORCHRUN, str(SCRIPTS / "fsdp.py"), "80") as watched:
         pids = watched.pids_at_step(3)

@@ -31,6 +31,10 @@ class Layout:
         return self.dp * self.cp * self.tp * self.pp
 
     @property
+    def largest_degree(self) -> int:
+        return max(self.dp, self.tp, self.pp, self.cp, self.ep)
+
+    @property
     def flags(self) -> str:
         """What a user would type, for the message about a layout that fails."""
         parallel = [f"--parallel.{key}={value}" for key, value in self.parallel.items()]
@@ -127,15 +131,14 @@ def sweep(layouts: Sequence[Layout]) -> list[Layout]:
 
 
 def sample(layouts: Sequence[Layout]) -> list[Layout]:
-    """Return a few layouts that stand for the rest: in them every setting has each of its values.
+    """Return a few layouts that stand for the rest: in them every setting has each of its values, up to degrees of 4.
 
     Each two values of two settings occur together, if they can, up to degrees of two; larger ones, which cost most,
     occur once.
     """
-    small = pairwise_cover(
-        [layout for layout in layouts if max(layout.dp, layout.tp, layout.pp, layout.cp, layout.ep) <= 2]
-    )
-    return [*small, *value_cover(layouts, covered=small)]
+    small = pairwise_cover([layout for layout in layouts if layout.largest_degree <= 2])
+    medium = [layout for layout in layouts if layout.largest_degree <= 4 and layout.ranks <= 4]
+    return [*small, *value_cover(medium, covered=small)]
 
 
 def value_cover(layouts: Sequence[Layout], *, covered: Sequence[Layout]) -> list[Layout]:
