@@ -93,7 +93,6 @@ def _write(
             tree=meta.tree,
             tensors=tensors,
             shard_bytes=writer.stored_bytes,
-            shard_digest=writer.digest,
             base=writer.base,
         )
         read_back(shard, index)

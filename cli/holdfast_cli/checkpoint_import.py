@@ -129,7 +129,6 @@ def _write_shard(image: Image, directory: Path, *, step: int, run: str) -> Shard
             tree=image.tree,
             tensors=tensors,
             shard_bytes=writer.stored_bytes,
-            shard_digest=writer.digest,
         )
         read_back(file, index)
         file.publish()

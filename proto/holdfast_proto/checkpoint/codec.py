@@ -52,7 +52,7 @@ class ChunkTable:
 def encode(
     raw: memoryview,
     dtype: str,
-    store: Callable[[bytes], None],
+    store: Callable[[bytes | memoryview], None],
     *,
     previous: Previous | None = None,
     decoded: Callable[[memoryview], None] | None = None,
@@ -132,10 +132,12 @@ def _checked(
 
 def _read(payload: Payload, size: int) -> memoryview:
     """Read exactly ``size`` bytes, which may take several calls."""
-    parts: list[bytes] = []
-    while size:
-        parts.append(payload.read(size))
-        if not parts[-1]:
-            raise PayloadError("ends too early")
-        size -= len(parts[-1])
-    return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+    found = memoryview(payload.read(size))
+    if len(found) == size:
+        return found
+    parts = bytearray(found)
+    while part := payload.read(size - len(parts)):
+        parts += part
+    if len(parts) < size:
+        raise PayloadError("ends too early")
+    return memoryview(parts)

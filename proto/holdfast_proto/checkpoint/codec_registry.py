@@ -20,8 +20,8 @@ class PayloadError(ValueError):
 class Payload(Protocol):
     """The stored bytes of one tensor, to be read once from front to back."""
 
-    def read(self, size: int, /) -> bytes:
-        """Return the next bytes, ``size`` at most; none at the end."""
+    def read(self, size: int, /) -> bytes | memoryview:
+        """Return the next bytes, ``size`` at most and valid until the next call; none at the end."""
 
 
 class Previous(Protocol):
@@ -38,7 +38,7 @@ class Codec(Protocol):
         self,
         raw: memoryview,
         dtype: str,
-        store: Callable[[bytes], None],
+        store: Callable[[bytes | memoryview], None],
         *,
         previous: Previous | None = None,
         decoded: Callable[[memoryview], None] | None = None,

@@ -4,37 +4,95 @@ import errno
 import mmap
 import os
 from pathlib import Path
+from typing import Self
 
-from holdfast_proto.checkpoint.errors import read_errors
-from holdfast_proto.checkpoint.sealed_json import new_digest
-
-_READ_BYTES = 1 << 20
+_LEAST_BYTES = 256 << 10
+"""Read at once at least, as what comes next is likely to be wanted next."""
 
 
-def disk_digest(path: Path) -> tuple[int, str]:
-    """Return size and digest of a file that is flushed. Raises CheckpointUnreadable.
+class DirectFile:
+    """A file to be read, past the kernel's memory where the file system can (O_DIRECT). A context manager.
 
-    Where the file system knows no direct reads (O_DIRECT), it is read as any file is.
+    All raise OSError as the system calls do.
     """
-    with read_errors(path):
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor, self._is_direct = _open(path)
+        self._position = 0
+        self._buffer = mmap.mmap(-1, _LEAST_BYTES)  # direct reads are of whole pages
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        """Offset in the file of what the buffer holds."""
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    def fileno(self) -> int:
+        """Return the file descriptor."""
+        return self._descriptor
+
+    def seek(self, position: int) -> None:
+        """Read on from ``position``."""
+        self._position = position
+
+    def read(self, size: int) -> memoryview:
+        """Return the next ``size`` bytes, fewer only at the end of the file; valid until the next call."""
+        offset = self._position - self._start
+        if not 0 <= offset <= offset + size <= self._count:
+            self._fill(size)
+            offset = self._position - self._start
+        found = self._view[offset : min(offset + size, self._count)]
+        self._position += len(found)
+        return found
+
+    def _fill(self, size: int) -> None:
+        self._start = self._position - self._position % mmap.PAGESIZE
+        needed_bytes = max(_LEAST_BYTES, _whole_pages(self._position + size - self._start))
+        if needed_bytes > len(self._buffer):
+            self._buffer = mmap.mmap(-1, needed_bytes)
+            self._view = memoryview(self._buffer)
+        self._count = 0
+        while self._count < needed_bytes:
+            # After a part of a page there is nothing more to come: that is where the file ends.
+            if self._is_direct and self._count % mmap.PAGESIZE:
+                return
+            with self._view[self._count : needed_bytes] as rest:
+                count = self._read_some(rest)
+            if not count:
+                return
+            self._count += count
+
+    def _read_some(self, into: memoryview) -> int:
         try:
-            return _digest(path, os.O_DIRECT)
+            return os.preadv(self._descriptor, [into], self._start + self._count)
         except OSError as error:
-            if error.errno != errno.EINVAL:
+            # Some file systems say only now that they know no direct reads, or want them to other addresses.
+            if error.errno != errno.EINVAL or not self._is_direct:
                 raise
-        return _digest(path, 0)
+        direct = self._descriptor
+        self._descriptor, self._is_direct = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC), False
+        os.close(direct)
+        return os.preadv(self._descriptor, [into], self._start + self._count)
 
 
-def _digest(path: Path, flags: int) -> tuple[int, str]:
-    digest = new_digest()
-    position = 0
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+def _open(path: Path) -> tuple[int, bool]:
+    """Return a descriptor, and whether it reads past the kernel's memory."""
     try:
-        size = os.fstat(descriptor).st_size
-        with mmap.mmap(-1, _READ_BYTES) as buffer, memoryview(buffer) as view:  # direct reads need whole pages
-            while position < size and (count := os.readv(descriptor, [buffer])):
-                digest.update(view[:count])
-                position += count
-    finally:
-        os.close(descriptor)
-    return position, digest.hexdigest()
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT), True
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC), False
+
+
+def _whole_pages(nbytes: int) -> int:
+    return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -9,12 +9,14 @@ import itertools
 import mmap
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 _BUFFER_BYTES = 2 << 20
 """Written at once, past the memory in which the kernel keeps files where the file system can: it costs half
 the CPU time, and nobody reads it again soon."""
+_PART_BYTES = 256 << 10
 _UNFLUSHED_BYTES = 16 << 20
 """Elsewhere as much as this of a file waits in that memory at most: the kernel never has to write much at once, and
 others find the disk free in between."""
@@ -47,13 +49,18 @@ class NewFile:
         if not self._published:
             remove_file(self.path)
 
-    def write(self, data: bytes) -> None:
-        """Append ``data``: it is in the file after :meth:`flush` at the latest."""
+    def write(self, data: bytes | memoryview, tell: Callable[[memoryview], None] = lambda _: None) -> None:
+        """Append ``data``: it is in the file after :meth:`flush` at the latest.
+
+        ``tell`` is given what will be written, part by part, while that is in the core's caches.
+        """
         view = memoryview(data)
         while view.nbytes:
             start = self._buffered_bytes
-            count = min(view.nbytes, _BUFFER_BYTES - start)
+            count = min(view.nbytes, _BUFFER_BYTES - start, _PART_BYTES)
             self._buffer[start : start + count] = view[:count]
+            with memoryview(self._buffer) as buffer, buffer[start : start + count] as part:
+                tell(part)
             self._buffered_bytes += count
             view = view[count:]
             if self._buffered_bytes == _BUFFER_BYTES:

@@ -20,7 +20,6 @@ class ManifestShard:
 
     rank: int
     index_digest: str
-    shard_digest: str
     shard_bytes: int
 
 
@@ -115,10 +114,7 @@ def describe(indexes: Sequence[ShardIndex], *, previous: Manifest | None = None)
 def manifest_shards(indexes: Sequence[ShardIndex]) -> tuple[ManifestShard, ...]:
     """Return what a manifest says about each shard."""
     return tuple(
-        ManifestShard(
-            rank=index.rank, index_digest=index.digest, shard_digest=index.shard_digest, shard_bytes=index.shard_bytes
-        )
-        for index in indexes
+        ManifestShard(rank=index.rank, index_digest=index.digest, shard_bytes=index.shard_bytes) for index in indexes
     )
 
 

@@ -10,7 +10,6 @@ from typing import Protocol, Self
 
 from holdfast_proto.checkpoint.errors import read_errors
 from holdfast_proto.checkpoint.forked_jobs import ForkedJobs
-from holdfast_proto.checkpoint.sealed_json import new_digest
 from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor
 from holdfast_proto.pages import map_pages
 
@@ -36,8 +35,8 @@ class Reader(Protocol):
 
 def read_tensors(
     path: Path, open_reader: Callable[[], Reader], index: ShardIndex, into: Mapping[int, memoryview]
-) -> tuple[int, str]:
-    """Read tensors to where ``into`` says by their position in the index; return size and digest of the file.
+) -> None:
+    """Read tensors of the shard at ``path`` to where ``into`` says by their position in the index.
 
     Raises CheckpointUnreadable for the first that is not what it should be.
     """
@@ -53,12 +52,11 @@ def read_tensors(
     if len(shares) <= 1:
         for share in range(len(shares)):
             read(share)
-        return file_digest(path)
+        return
     processes = min(_PROCESSES, len(os.sched_getaffinity(0)), len(shares))
     with ForkedJobs(read, len(shares), processes=processes) as jobs:
-        found = file_digest(path)  # reads ahead for the others
+        _read_ahead(path)
         jobs.finish()
-    return found
 
 
 def _shares(index: ShardIndex) -> Iterator[list[int]]:
@@ -77,13 +75,9 @@ def _shares(index: ShardIndex) -> Iterator[list[int]]:
         yield share
 
 
-def file_digest(path: Path) -> tuple[int, str]:
-    """Return size and digest of a file. Raises CheckpointUnreadable."""
-    digest = new_digest()
-    nbytes = 0
-    buffer = memoryview(bytearray(_READ_BYTES))
+def _read_ahead(path: Path) -> None:
+    """Have the file in the kernel's memory when others come to it: they do not read it in one go, as disks like it."""
+    buffer = bytearray(_READ_BYTES)
     with read_errors(path), path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            digest.update(buffer[:count])
-            nbytes += count
-    return nbytes, digest.hexdigest()
+        while file.readinto(buffer):
+            pass

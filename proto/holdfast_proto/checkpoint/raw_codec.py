@@ -11,18 +11,16 @@ _PIECE_BYTES = 2 << 20
 def encode(
     raw: memoryview,
     dtype: str,
-    store: Callable[[bytes], None],
+    store: Callable[[bytes | memoryview], None],
     *,
     previous: Previous | None = None,
     decoded: Callable[[memoryview], None] | None = None,
 ) -> None:
     """Hand the bytes to ``store``; there is nothing else to say. See Codec."""
     del dtype, previous
-    for position in range(0, len(raw), _PIECE_BYTES):
-        piece = bytes(raw[position : position + _PIECE_BYTES])  # what is stored is what ``decoded`` is told
-        store(piece)
-        if decoded is not None:
-            decoded(memoryview(piece))
+    store(raw)
+    if decoded is not None:
+        decoded(raw)
 
 
 def needs_previous(descriptor: Any) -> bool:

@@ -1,26 +1,32 @@
 """The bytes of a shard, decoded and compared with the digests that its index gives."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from holdfast_proto.checkpoint.codec_registry import PayloadError, Previous, codec_named
+from holdfast_proto.checkpoint.codec_registry import RAW, PayloadError, Previous, codec_named
+from holdfast_proto.checkpoint.direct_read import DirectFile
 from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors
 from holdfast_proto.checkpoint.sealed_json import new_digest
-from holdfast_proto.checkpoint.shard_index import StoredTensor
+from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor
 
 if TYPE_CHECKING:
     import xxhash
 
+_READ_BYTES = 1 << 20
+
 
 class ShardFile:
-    """An open shard. A context manager. Memory: a few MiB, whatever the size of the tensors."""
+    """An open shard. A context manager. Memory: a few MiB, whatever the size of the tensors.
 
-    def __init__(self, path: Path) -> None:
+    ``direct``: read it past the memory in which the kernel keeps files, because nobody has read it and nobody will.
+    """
+
+    def __init__(self, path: Path, *, direct: bool = False) -> None:
         self.path = path
-        self._file_digest = new_digest()
         with read_errors(path):
-            self._file: BinaryIO = path.open("rb", buffering=0)
+            self._file: BinaryIO | DirectFile = DirectFile(path) if direct else path.open("rb", buffering=0)
 
     def __enter__(self) -> Self:
         return self
@@ -32,11 +38,6 @@ class ShardFile:
         """Close the file."""
         self._file.close()
 
-    @property
-    def digest(self) -> str:
-        """Of all stored bytes that were read so far: of the whole file, if that was once and in order."""
-        return self._file_digest.hexdigest()
-
     def parts(
         self, tensor: StoredTensor, into: memoryview | None = None, previous: Previous | None = None
     ) -> Iterator[memoryview]:
@@ -44,12 +45,11 @@ class ShardFile:
 
         ``into`` has the tensor's size; without it the next part overwrites the one before. ``previous`` is for
         a tensor that is stored as a difference. Raises CheckpointUnreadable if the bytes do not decode or are
-        not those of the digest, after the last part at the latest: until then the parts count for nothing.
+        not those of the digests, after the last part at the latest: until then the parts count for nothing.
         """
         digest = new_digest()
         with read_errors(self.path):
-            self._file.seek(tensor.stored_offset)
-            payload = _Range(self._file, tensor.stored_bytes, self._file_digest)
+            payload = self._payload(tensor)
             try:
                 codec = codec_named(tensor.codec)
                 nbytes, dtype = tensor.entry.nbytes, tensor.entry.dtype
@@ -60,29 +60,64 @@ class ShardFile:
                 raise self.damage(tensor, str(error)) from error
         if payload.left:
             raise self.damage(tensor, "is longer than it should be")
-        if digest.hexdigest() != tensor.digest:
+        if digest.hexdigest() != tensor.digest or payload.digest not in (None, tensor.stored_digest):
             raise self.damage(tensor, "does not match its digest")
 
-    def is_at_end(self) -> bool:
-        """Whether the file ends where the last read tensor does."""
+    def check_stored(self, tensor: StoredTensor) -> None:
+        """Read the stored bytes of a tensor, and decode nothing. Raises CheckpointUnreadable if they are others."""
+        digest = new_digest()
+        left = tensor.stored_bytes
         with read_errors(self.path):
-            return not self._file.read(1)
+            self._file.seek(tensor.stored_offset)
+            while left and (data := self._file.read(min(left, _READ_BYTES))):
+                digest.update(data)
+                left -= len(data)
+        if left or digest.hexdigest() != tensor.stored_digest:
+            raise self.damage(tensor, "does not match its digest")
+
+    def check_extent(self, index: ShardIndex) -> None:
+        """Raise CheckpointUnreadable if a byte of the file belongs to no tensor, or if some are missing."""
+        position = 0
+        for tensor in index.tensors:
+            if not tensor.is_stored:
+                continue
+            if tensor.stored_offset != position:
+                raise self.damage(tensor, "is not where this version stores it")
+            position += tensor.stored_bytes
+        with read_errors(self.path):
+            size = os.fstat(self._file.fileno()).st_size
+        if not size == position == index.shard_bytes:
+            raise CheckpointUnreadable(
+                f"{self.path} is damaged: it has {size} bytes, its index says {index.shard_bytes}, and its tensors"
+                f" take {position}"
+            )
 
     def damage(self, tensor: StoredTensor, what: str) -> CheckpointUnreadable:
         """Return the error that names this file and a tensor."""
         return CheckpointUnreadable(f"{self.path} is damaged: tensor {tensor.entry.name} {what}")
 
+    def _payload(self, tensor: StoredTensor) -> "_Payload":
+        self._file.seek(tensor.stored_offset)
+        # The raw bytes of one that is stored raw are what is stored, and have the same digest.
+        return _Payload(self._file, tensor.stored_bytes, None if tensor.codec == RAW else new_digest())
 
-class _Range:
+
+class _Payload:
     """The next ``left`` bytes of a file, digested as they are read."""
 
-    def __init__(self, file: BinaryIO, left: int, digest: "xxhash.xxh3_128") -> None:
+    def __init__(self, file: BinaryIO | DirectFile, left: int, digest: "xxhash.xxh3_128 | None") -> None:
         self.left = left
         self._file = file
         self._digest = digest
 
-    def read(self, size: int) -> bytes:
-        data = self._file.read(min(size, self.left))
+    @property
+    def digest(self) -> str | None:
+        """Of what was read so far, if it was digested."""
+        return self._digest and self._digest.hexdigest()
+
+    def read(self, size: int) -> bytes | memoryview:
+        data = self._file.read(min(size, self.left)) if self.left else b""
         self.left -= len(data)
-        self._digest.update(data)
+        if self._digest is not None:
+            self._digest.update(data)
         return data

@@ -8,7 +8,7 @@ from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors
 from holdfast_proto.checkpoint.sealed_json import SealError, digest_of, seal, unseal_format
 from holdfast_proto.snapshot import TensorEntry
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,8 @@ class StoredTensor:
     """What the codec has to know, JSON."""
     digest: str = ""
     """Of the raw bytes."""
+    stored_digest: str = ""
+    """Of the bytes in the shard."""
 
     @property
     def is_stored(self) -> bool:
@@ -67,8 +69,7 @@ class ShardIndex:
     tensors: tuple[StoredTensor, ...]
     """As ``tree`` numbers them. Those that are stored lie in the shard in this order."""
     shard_bytes: int
-    shard_digest: str
-    """Of the shard file as stored."""
+    """Of the shard file: of its tensors, between which there is nothing."""
     base: Base | None = None
     """None: the shard can be read alone."""
 

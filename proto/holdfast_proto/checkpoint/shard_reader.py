@@ -65,31 +65,20 @@ class ShardReader:
         On several cores, by forked processes: ``into`` is memory that they share with this one. Raises
         CheckpointUnreadable if any byte is wrong, those that belong to no tensor included.
         """
-        file = read_tensors(self.path, lambda: ShardReader(self.path, index), index, into)
-        if file != (index.shard_bytes, index.shard_digest):
-            raise self._damage()
+        self._file.check_extent(index)
+        read_tensors(self.path, lambda: ShardReader(self.path, index), index, into)
 
     def verify(self, index: ShardIndex) -> None:
         """Read the whole shard and keep nothing; raises as :meth:`read_all` does.
 
-        On one core, as ranks may be training. For once, before anything else is read.
+        On one core, as ranks may be training.
         """
         self._index = index
-        position = 0
+        self._file.check_extent(index)
         for tensor in index.tensors:
-            if not tensor.is_stored:
-                continue
-            if tensor.stored_offset != position:
-                raise self._file.damage(tensor, "is not where this version stores it")
-            for _ in self.chunks(tensor):
-                pass
-            position += tensor.stored_bytes
-        is_whole = self._file.is_at_end() and position == index.shard_bytes
-        if not is_whole or self._file.digest != index.shard_digest:
-            raise self._damage()
-
-    def _damage(self) -> CheckpointUnreadable:
-        return CheckpointUnreadable(f"{self.path} is damaged: it does not match its digest, though all tensors do")
+            if tensor.is_stored:
+                for _ in self.chunks(tensor):
+                    pass
 
     def _is_difference(self, tensor: StoredTensor) -> bool:
         try:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from holdfast_proto.checkpoint.base_shard import BaseShard
 from holdfast_proto.checkpoint.codec_registry import BYTE_PLANES, RAW, PayloadError, codec_named
-from holdfast_proto.checkpoint.direct_read import disk_digest
 from holdfast_proto.checkpoint.durable import NewFile
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.checkpoint.sealed_json import new_digest
+from holdfast_proto.checkpoint.shard_file import ShardFile
 from holdfast_proto.checkpoint.shard_index import Base, ShardIndex, StoredTensor
 from holdfast_proto.snapshot import TensorEntry
 
@@ -29,12 +29,6 @@ class ShardWriter:
         self._earlier = earlier
         self._file = file
         self._compress = compress
-        self._digest = new_digest()
-
-    @property
-    def digest(self) -> str:
-        """Of all that was stored so far."""
-        return self._digest.hexdigest()
 
     def store(self, entry: TensorEntry, raw: memoryview) -> StoredTensor:
         """Append a tensor's bytes and return where they are.
@@ -45,13 +39,21 @@ class ShardWriter:
         start = self.stored_bytes
         name = BYTE_PLANES if self._compress() else RAW
         codec = codec_named(name)
-        digest = new_digest()
+        stored_digest = new_digest()
+        # What is stored raw is what it was.
+        digest = stored_digest if name == RAW else new_digest()
+
+        def append(data: bytes | memoryview) -> None:
+            self._file.write(data, tell=stored_digest.update)
+            self.stored_bytes += len(data)
+
         with contextlib.ExitStack() as opened:
             previous = None
             if name != RAW and self._earlier is not None and self._earlier.holds(entry):
                 previous = opened.enter_context(self._earlier.earlier(entry))
             try:
-                descriptor = codec.encode(raw, entry.dtype, self._append, previous=previous, decoded=digest.update)
+                decoded = None if name == RAW else digest.update
+                descriptor = codec.encode(raw, entry.dtype, append, previous=previous, decoded=decoded)
             except PayloadError as error:
                 raise CheckpointError(
                     f"tensor {entry.name} {error}: the processor or the memory of this node is damaged, or somebody"
@@ -66,24 +68,21 @@ class ShardWriter:
             codec=name,
             descriptor=descriptor,
             digest=digest.hexdigest(),
+            stored_digest=stored_digest.hexdigest(),
         )
-
-    def _append(self, data: bytes) -> None:
-        self._digest.update(data)
-        self._file.write(data)
-        self.stored_bytes += len(data)
 
 
 def read_back(file: NewFile, index: ShardIndex) -> None:
     """Read a flushed shard. Raises CheckpointError if the disk does not return what was written."""
-    what = f"{file.path} does not match its digest"
     try:
-        is_right = disk_digest(file.path) == (index.shard_bytes, index.shard_digest)
+        with ShardFile(file.path, direct=True) as shard:
+            shard.check_extent(index)
+            for tensor in index.tensors:
+                if tensor.is_stored:
+                    shard.check_stored(tensor)
     except CheckpointUnreadable as error:
-        is_right, what = False, str(error)
-    if not is_right:
         raise CheckpointError(
-            f"the checkpoint did not read back as it was written ({what}): "
+            f"the checkpoint did not read back as it was written ({error}): "
             "check the disk or set --checkpoints to another one"
-        )
+        ) from error
     file.forget()

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast_agent import shard
 from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.shard import read_shard, write_shard
-from holdfast_proto.checkpoint import codec, direct_read, durable, shard_writer
+from holdfast_proto.checkpoint import codec, direct_read, durable
 from holdfast_proto.checkpoint.chunk import encode_chunk
-from holdfast_proto.checkpoint.direct_read import disk_digest
+from holdfast_proto.checkpoint.direct_read import DirectFile
 from holdfast_proto.checkpoint.durable import NewFile, write_file
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.checkpoint.manifest import MANIFEST
-from holdfast_proto.checkpoint.sealed_json import digest_of
-from holdfast_proto.checkpoint.shard_index import index_path, load_index, shard_path, slot_bytes_needed
+from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, load_index, shard_path, slot_bytes_needed
+from holdfast_proto.checkpoint.shard_writer import read_back
 from holdfast_proto.snapshot import Slot, SlotState, SnapshotError
 
 if TYPE_CHECKING:
@@ -198,34 +199,51 @@ def test_slot_that_changes_meanwhile_is_not_written(
 ) -> None:
     path = snapshots.slot(0, 5)
 
-    def begin_again(file: Path) -> tuple[int, str]:
+    def begin_again(file: NewFile, index: ShardIndex) -> None:
         with Slot(path) as slot:
             slot.begin(generation=1, step=6, rank=0)
-        return disk_digest(file)
+        read_back(file, index)
 
-    monkeypatch.setattr(shard_writer, "disk_digest", begin_again)
+    monkeypatch.setattr(shard, "read_back", begin_again)
     with pytest.raises(CheckpointError, match="changed while its checkpoint was written"):
         write_shard(path, tmp_path / "step", run="run", world_size=1)
     assert list((tmp_path / "step").iterdir()) == []
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 4096, MIB, MIB + 4097, 2 * MIB, 5 * MIB + 4096, 5 * MIB + 3])
-def test_file_is_read_from_the_disk_whatever_its_size(nbytes: int, tmp_path: Path) -> None:
-    content = random.Random(nbytes).randbytes(nbytes)
+@pytest.mark.parametrize("refusal", ["", "open", "preadv"])
+@pytest.mark.parametrize("nbytes", [0, 1, 4096, MIB, MIB + 4097, 5 * MIB + 4096, 5 * MIB + 3])
+def test_file_is_read_from_the_disk_whatever_its_size_and_file_system(
+    nbytes: int, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``refusal``: which call says that the file system knows no direct reads."""
+    dice = random.Random(nbytes)
+    content = dice.randbytes(nbytes)
     write_file(tmp_path / "file", content)
-    assert disk_digest(tmp_path / "file") == (nbytes, digest_of(content))
+    refused: list[str] = []
 
-
-def test_file_system_without_direct_reads_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, flags: int) -> int:
-        if flags & os.O_DIRECT:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    def open_file(path: Path, flags: int) -> int:
+        refuse("open", is_direct=bool(flags & os.O_DIRECT))
         return os.open(path, flags)
 
-    write_file(tmp_path / "file", b"content")
-    with monkeypatch.context() as patched:
-        patched.setattr(direct_read, "os", SimpleNamespace(**vars(os) | {"open": refuse}))
-        assert disk_digest(tmp_path / "file") == (7, digest_of(b"content"))
+    def preadv(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        refuse("preadv", is_direct=bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT))
+        return os.preadv(descriptor, buffers, offset)
+
+    def refuse(call: str, *, is_direct: bool) -> None:
+        if call == refusal and is_direct:
+            refused.append(call)
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    calls = SimpleNamespace(**vars(os) | {"open": open_file, "preadv": preadv})
+    monkeypatch.setattr(direct_read, "os", calls)
+    with DirectFile(tmp_path / "file") as file:
+        assert file.read(nbytes + 1) == content
+        for _ in range(40):
+            start, size = dice.randrange(nbytes + 1), dice.choice([1, 100, 300_000, 2 * MIB])
+            file.seek(start)
+            assert file.read(size) == content[start : start + size]
+            assert file.read(50) == content[start + size : start + size + 50]
+    assert refused == ([refusal] if refusal else [])
 
 
 @pytest.mark.parametrize("is_told_at_once", [True, False])
@@ -277,8 +295,8 @@ def test_file_of_another_format_is_refused_by_its_number(
 ) -> None:
     snapshots.commit(checkpoints, 1, world_size=1)
     path = checkpoints.step_directory(1) / name
-    path.write_bytes(path.read_bytes().replace(b'"format":3', b'"format":2'))
-    with pytest.raises(CheckpointUnreadable, match=rf"{name} is not .* of this version: it has format 2, not 3"):
+    path.write_bytes(path.read_bytes().replace(b'"format":4', b'"format":3'))
+    with pytest.raises(CheckpointUnreadable, match=rf"{name} is not .* of this version: it has format 3, not 4"):
         read_shard(path.parent, 0, snapshots.empty(), generation=1)
 
 

@@ -26,7 +26,7 @@ def weights(count: int, seed: int = 0) -> NDArray[np.float32]:
 
 
 def encoded(raw: memoryview, dtype: str, previous: memoryview | None = None) -> tuple[bytes, ChunkTable]:
-    pieces: list[bytes] = []
+    pieces: list[bytes | memoryview] = []
     descriptor = codec.encode(raw, dtype, pieces.append, previous=previous)
     return b"".join(pieces), ChunkTable.from_json(json.loads(json.dumps(descriptor)))
 

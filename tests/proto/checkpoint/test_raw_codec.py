@@ -10,7 +10,7 @@ PIECE = raw_codec._PIECE_BYTES
 
 
 def encoded(raw: bytes) -> bytes:
-    stored: list[bytes] = []
+    stored: list[bytes | memoryview] = []
     decoded: list[bytes] = []
     raw_codec.encode(memoryview(raw), "float32", stored.append, decoded=lambda part: decoded.append(bytes(part)))
     assert stored == decoded

@@ -116,7 +116,6 @@ class CheckpointWriter(StorageWriter):
             tree=tree,
             tensors=stored,
             shard_bytes=writer.stored_bytes,
-            shard_digest=writer.digest,
         )
 
 
