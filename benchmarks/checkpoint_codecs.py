@@ -69,7 +69,7 @@ def raw_bytes(tensor: Tensor) -> memoryview:
 
 def holdfast() -> Contender:
     def encode(blob: Blob) -> tuple[bytes, dict[str, Any]]:
-        pieces: list[bytes] = []
+        pieces: list[bytes | memoryview] = []
         descriptor = codec.encode(blob.raw, blob.dtype, pieces.append, previous=blob.previous)
         return b"".join(pieces), descriptor
 
