@@ -104,6 +104,6 @@ class FakeAgent:
             )
 
     def refuse_checkpoint(self, step: int) -> None:
-        """Tell of a checkpoint that failed: an incident that needs no recovery."""
-        failed = store.CheckpointFailed(step=step, reason="no space left")
-        self.link.emit(store.Event(generation=self.state.generation, checkpoint_failed=failed))
+        """Tell of a checkpoint that cannot be read: an incident that needs no recovery."""
+        unreadable = store.CheckpointUnreadable(step=step, reason="no such file")
+        self.link.emit(store.Event(generation=self.state.generation, checkpoint_unreadable=unreadable))

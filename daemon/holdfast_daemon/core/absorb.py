@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from holdfast_daemon.core import checkpoint_orders, incidents, injection, observed
+from holdfast_daemon.core import checkpoint_failures, checkpoint_orders, incidents, injection, observed
 from holdfast_daemon.core.death import is_clean
 from holdfast_daemon.core.kinds import HANGS
 from holdfast_daemon.core.model import Observation
@@ -42,11 +42,11 @@ def _event(turn: Turn, event: store.Event) -> None:
                 totals, checkpoints=totals.checkpoints + 1, last_checkpoint_unix_s=event.unix_s
             )
             turn.update(totals=changed)
+            checkpoint_failures.committed(turn, event.checkpoint_committed.step)
             checkpoint_orders.restart_timer(turn)
             checkpoint_orders.release(turn, event.checkpoint_committed.step)
         case "checkpoint_failed":
-            message = f"checkpoint of step {event.checkpoint_failed.step} failed: {event.checkpoint_failed.reason}"
-            _note_checkpoint(turn, message, event.checkpoint_failed.step)
+            checkpoint_failures.failed(turn, event)
             checkpoint_orders.release(turn, event.checkpoint_failed.step)
         case "checkpoint_unreadable":
             _unreadable(turn, event.checkpoint_unreadable)
@@ -58,7 +58,7 @@ def _event(turn: Turn, event: store.Event) -> None:
                 " or name another with --shm-directory"
             )
             if turn.once(f"memory {event.node}"):
-                _note_checkpoint(turn, message, turn.record.newest_step)
+                checkpoint_failures.note(turn, message, turn.record.newest_step)
         case "evidence_captured":
             _stacks(turn, event.evidence_captured)
             _evidence(turn, event.node, event.evidence_captured)
@@ -75,12 +75,7 @@ def _unreadable(turn: Turn, unreadable: store.CheckpointUnreadable) -> None:
         record.CopyFrom(turn.record)
         record.unreadable_checkpoints.append(unreadable.step)
         turn.update(record=record)
-    _note_checkpoint(turn, unreadable.reason, unreadable.step)
-
-
-def _note_checkpoint(turn: Turn, message: str, step: int) -> None:
-    verdict = store.Verdict(kind=store.VERDICT_KIND_CHECKPOINT_FAILED, message=message, step=step, confidence_ratio=1.0)
-    incidents.note_incident(turn, verdict)
+    checkpoint_failures.note(turn, unreadable.reason, unreadable.step)
 
 
 def _stacks(turn: Turn, captured: store.EvidenceCaptured) -> None:

@@ -55,15 +55,12 @@ def keep_newest_before(turn: Turn, step: int, incident: store.Incident) -> None:
     """Have the newest checkpoint of an earlier step than ``step`` kept, and add that to the incident's story."""
     committed = {known for node in turn.state.nodes.values() for known in node.checkpoints}
     good = max((known for known in committed - set(turn.record.unreadable_checkpoints) if known < step), default=None)
-    told = store.Incident()
-    told.CopyFrom(incident)
     if good is None:
-        told.actions.add(unix_s=turn.now, what="there is no checkpoint from before it that could be kept")
+        incidents.tell(turn, incident, "there is no checkpoint from before it that could be kept")
     else:
         order = store.KeepCheckpoint(step=good, reason=incident.verdict.message)
         turn.send(turn.record.nodes, lambda _: store.NodeCommand(keep_checkpoint=order))
-        told.actions.add(unix_s=turn.now, what=f"the checkpoint of step {good}, from before it, is kept")
-    incidents.save(turn, told)
+        incidents.tell(turn, incident, f"the checkpoint of step {good}, from before it, is kept")
 
 
 def _order(turn: Turn) -> int | None:

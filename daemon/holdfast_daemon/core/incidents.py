@@ -28,10 +28,17 @@ def note_incident(turn: Turn, verdict: store.Verdict, *, last_progress_unix_s: f
 
 def act(turn: Turn, what: str) -> None:
     """Add a line to the open incident's story."""
-    incident = open_one(turn)
+    incident = turn.state.incidents.get(turn.record.open_incident)
     if incident is not None:
-        incident.actions.add(unix_s=turn.now, what=what)
-        save(turn, incident)
+        tell(turn, incident, what)
+
+
+def tell(turn: Turn, incident: store.Incident, what: str) -> None:
+    """Add a line to an incident's story."""
+    told = store.Incident()
+    told.CopyFrom(incident)
+    told.actions.add(unix_s=turn.now, what=what)
+    save(turn, told)
 
 
 def open_one(turn: Turn) -> store.Incident | None:
