@@ -1,3 +1,4 @@
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,28 +18,32 @@ RUN = "run"
 RANKS = 2
 
 
-def tensors(rank: int, step: int, generation: int) -> dict[str, bytes]:
+def tensors(rank: int, step: int, generation: int, bulk_bytes: int = 0) -> dict[str, bytes]:
     """A state that pays to be stored as a difference, and tells whose it is."""
-    return {"common": bytes(range(251)) * 12, "own": f"{rank} {step} {generation}".encode()}
+    own = f"{rank} {step} {generation}"
+    bulk = {"bulk": random.Random(own).randbytes(bulk_bytes)} if bulk_bytes else {}
+    return {"common": bytes(range(251)) * 12, "own": own.encode(), **bulk}
 
 
 class Agent:
     """Saves checkpoints on a disk that is recorded."""
 
-    def __init__(self, path: Path, snapshots: "Snapshots", *, kept: int, full_every: int) -> None:
+    def __init__(self, path: Path, snapshots: "Snapshots", *, kept: int, full_every: int, bulk_bytes: int = 0) -> None:
         self.checkpoints = CheckpointDirectory(path, kept=kept)
         self.record = RecordingOs()
         self.committed: list[tuple[int, int]] = []
         """Calls done, and the step that was committed by then."""
         self._snapshots = snapshots
         self._full_every = full_every
+        self._bulk_bytes = bulk_bytes
 
     def save(self, step: int, generation: int) -> None:
         for rank in range(RANKS):
             base = self.checkpoints.base_for(
                 step, run=RUN, world_size=RANKS, generation=generation, full_every=self._full_every
             )
-            slot = self._snapshots.slot(rank, step, generation=generation, tensors=tensors(rank, step, generation))
+            state = tensors(rank, step, generation, self._bulk_bytes)
+            slot = self._snapshots.slot(rank, step, generation=generation, tensors=state)
             write_shard(slot, self.checkpoints.step_directory(step), run=RUN, world_size=RANKS, base_step=base)
         assert self.checkpoints.commit_if_complete(step, RANKS, RUN) is not None
         self.committed.append((len(self.record.calls), step))
@@ -72,6 +77,23 @@ def test_newest_committed_loads_whenever_the_power_is_cut_or_the_writer_killed(
             _expect_whole(found, steps[-1], snapshots)
 
 
+@pytest.mark.soak
+def test_shard_that_takes_several_writes_is_whole_whenever_the_power_is_cut_or_the_writer_killed(
+    snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bulk_bytes = (5 << 20) + 5
+    agent = Agent(tmp_path / "checkpoints", snapshots, kept=1, full_every=1, bulk_bytes=bulk_bytes)
+    with monkeypatch.context() as patched:
+        patched.setattr(durable, "os", agent.record)
+        for step in (10, 20):
+            agent.save(step, generation=1)
+    for found, surely in agent.whenever_it_ends(tmp_path / "left"):
+        steps = found.committed()
+        assert bool(steps) or surely is None
+        if steps:
+            _expect_whole(found, steps[-1], snapshots, bulk_bytes)
+
+
 @pytest.mark.parametrize("full_every", [1, 3])
 def test_only_checkpoint_that_is_kept_goes_when_the_next_is_on_the_disk(
     full_every: int, snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -92,12 +114,12 @@ def test_only_checkpoint_that_is_kept_goes_when_the_next_is_on_the_disk(
     assert cuts > 50
 
 
-def _expect_whole(checkpoints: CheckpointDirectory, step: int, snapshots: "Snapshots") -> None:
+def _expect_whole(checkpoints: CheckpointDirectory, step: int, snapshots: "Snapshots", bulk_bytes: int = 0) -> None:
     manifest = checkpoints.verify(step)
-    target = snapshots.empty()
+    target = snapshots.empty(bulk_bytes + (1 << 20))
     for rank in range(RANKS):
         read_shard(checkpoints.step_directory(step), rank, target, generation=9)
         with Slot(target) as slot:
             found = {entry.name: bytes(slot.tensor_bytes(entry)) for entry in slot.meta().tensors}
-        assert found == tensors(rank, step, manifest.generation)
+        assert found == tensors(rank, step, manifest.generation, bulk_bytes)
     target.unlink()
