@@ -47,7 +47,7 @@ def listen(path: Path) -> socket.socket:
 
 def preload(modules: list[str]) -> None:
     """Import what can be imported; what cannot will fail in the rank, with its own traceback."""
-    gc.disable()  # nearly all that an import makes stays: looking for garbage meanwhile takes a tenth of its time
+    gc.disable()  # nearly all that an import makes stays: looking for garbage meanwhile takes a fifth of its time
     try:
         for name in modules:
             try:
