@@ -10,7 +10,6 @@ from holdfast_proto.v1 import store_pb2 as store
 
 _LINES_AT_MOST = 50
 """In the story of one outage."""
-_COMMITTED = " is committed"
 
 
 def failed(turn: Turn, event: store.Event) -> None:
@@ -19,24 +18,22 @@ def failed(turn: Turn, event: store.Event) -> None:
     message = f"checkpoint of step {failure.step} failed: {failure.reason}"
     incident = _present(turn)
     if incident is None:
-        turn.record_update(failing_checkpoints=note(turn, message, failure.step).id)
-    elif len(incident.actions) < _LINES_AT_MOST:
-        incidents.tell(turn, incident, f"node {event.node}: {message}")
+        incident = note(turn, message, failure.step)
+    else:
+        _tell(turn, incident, f"node {event.node}: {message}")
+    _keep(turn, store.CheckpointOutage(incident=incident.id))
 
 
 def committed(turn: Turn, step: int) -> None:
     """A checkpoint is there again: what fails after the next one is another story."""
-    incident = _present(turn)
+    incident, outage = _present(turn), turn.record.checkpoint_outage
     if incident is None:
         return
-    told = f"the checkpoint of step {step}{_COMMITTED}"
-    newest = incident.actions[-1].what if incident.actions else ""
-    if newest == told:
-        return  # two nodes may find it complete
-    if newest.endswith(_COMMITTED) or len(incident.actions) >= _LINES_AT_MOST:
-        turn.record_update(failing_checkpoints="")
-    else:
-        incidents.tell(turn, incident, told)
+    if not outage.HasField("committed_step"):
+        _tell(turn, incident, f"the checkpoint of step {step} is committed")
+        _keep(turn, store.CheckpointOutage(incident=incident.id, committed_step=step))
+    elif step != outage.committed_step:  # two nodes may find the same one complete
+        _keep(turn, store.CheckpointOutage())
 
 
 def note(turn: Turn, message: str, step: int) -> store.Incident:
@@ -46,4 +43,16 @@ def note(turn: Turn, message: str, step: int) -> store.Incident:
 
 
 def _present(turn: Turn) -> store.Incident | None:
-    return turn.state.incidents.get(turn.record.failing_checkpoints)
+    return turn.state.incidents.get(turn.record.checkpoint_outage.incident)
+
+
+def _tell(turn: Turn, incident: store.Incident, what: str) -> None:
+    if len(incident.actions) < _LINES_AT_MOST:
+        incidents.tell(turn, incident, what)
+
+
+def _keep(turn: Turn, outage: store.CheckpointOutage) -> None:
+    record = store.CoordinatorState()
+    record.CopyFrom(turn.record)
+    record.checkpoint_outage.CopyFrom(outage)
+    turn.update(record=record)

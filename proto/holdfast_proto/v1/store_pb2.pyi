@@ -691,7 +691,7 @@ class Incident(_message.Message):
     def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., generation: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., last_progress_unix_s: _Optional[float] = ..., detected_unix_s: _Optional[float] = ..., recovered_unix_s: _Optional[float] = ..., reached_step: _Optional[int] = ..., resumed_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., state: _Optional[_Union[IncidentState, str]] = ..., actions: _Optional[_Iterable[_Union[IncidentAction, _Mapping]]] = ..., evidence: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CoordinatorState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s", "failing_checkpoints")
+    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s", "checkpoint_outage")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -713,7 +713,7 @@ class CoordinatorState(_message.Message):
     LEAVE_STEP_FIELD_NUMBER: _ClassVar[int]
     LEFT_STEP_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_SINCE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
-    FAILING_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_OUTAGE_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: RunPhase
     generation: int
@@ -735,5 +735,13 @@ class CoordinatorState(_message.Message):
     leave_step: int
     left_step: int
     checkpoint_since_unix_s: float
-    failing_checkpoints: str
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ..., failing_checkpoints: _Optional[str] = ...) -> None: ...
+    checkpoint_outage: CheckpointOutage
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ..., checkpoint_outage: _Optional[_Union[CheckpointOutage, _Mapping]] = ...) -> None: ...
+
+class CheckpointOutage(_message.Message):
+    __slots__ = ("incident", "committed_step")
+    INCIDENT_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_STEP_FIELD_NUMBER: _ClassVar[int]
+    incident: str
+    committed_step: int
+    def __init__(self, incident: _Optional[str] = ..., committed_step: _Optional[int] = ...) -> None: ...
