@@ -8,18 +8,20 @@ tensor (``differences.py``), and each plane is stored for itself (``plane_coder.
     1   width: bytes per element, which is the number of planes (one byte)
     2   stored size of each plane, highest first (4 bytes each, little-endian)
     ..  the planes
+    ..  if the last plane's size is 0: instead of the two lowest, two bytes of every element (little-endian)
     ..  raw bytes that do not fill an element
 """
 
 import struct
+from collections.abc import Iterator
 
 import numpy as np
 
 from holdfast_proto.checkpoint.codec_registry import PayloadError
 from holdfast_proto.checkpoint.decay import decayed
 from holdfast_proto.checkpoint.differences import add, best_loss, subtract
-from holdfast_proto.checkpoint.plane_coder import PlaneEncoder, decode_plane
-from holdfast_proto.checkpoint.planes import FLOAT32, Elements, Layout, join, rotate_right, split
+from holdfast_proto.checkpoint.plane_coder import PlaneEncoder, Stored, are_noise, decode_plane
+from holdfast_proto.checkpoint.planes import FLOAT32, Elements, Layout, Plane, Words, join, lowest_words, split
 
 _PLAIN, _DIFFERENCE = 0, 1
 
@@ -30,10 +32,10 @@ def encode_chunk(raw: memoryview, layout: Layout, encoder: PlaneEncoder, previou
     before = None if previous is None else _elements(previous, layout)
     loss = None if before is None else best_loss(elements, before, layout)
     if before is None or loss is None:
-        kind, planes = _PLAIN, split(elements, is_float=layout.is_float)
+        kind, stored = _PLAIN, _encode_planes(elements, encoder, is_float=layout.is_float)
     else:
-        kind, planes = _DIFFERENCE + loss, split(subtract(elements, decayed(before, loss)), is_float=False)
-    stored = [encoder.encode(plane) for plane in planes]
+        difference = subtract(elements, decayed(before, loss))
+        kind, stored = _DIFFERENCE + loss, _encode_planes(difference, encoder, is_float=False)
     sizes = [sum(len(piece) for piece in pieces) for pieces in stored]
     header = _header_format(layout).pack(kind, layout.width, *sizes)
     return b"".join([header, *(piece for pieces in stored for piece in pieces), raw[elements.nbytes :]])
@@ -47,25 +49,45 @@ def decode_chunk(stored: memoryview, layout: Layout, into: memoryview, previous:
     position = _header_format(layout).size
     if position + sum(sizes) + tail_bytes != len(stored):
         raise PayloadError(f"has a chunk of {len(stored)} bytes, which is not what its header says")
-    planes = []
-    for size in sizes:
-        planes.append(decode_plane(stored[position : position + size], elements.size))
-        position += size
-    coded = join(planes)
-    if kind != _PLAIN:
-        if previous is None:
-            raise PayloadError("is stored as the difference to an earlier state, which is not there")
-        elements[:] = add(coded, decayed(_elements(previous, layout), kind - _DIFFERENCE))
-    elif layout.is_float:
-        rotate_right(coded, elements)
+    planes = _decode_planes(stored[position : position + sum(sizes)], sizes, elements.size)
+    if kind == _PLAIN:
+        join(planes, elements, is_float=layout.is_float)
+    elif previous is None:
+        raise PayloadError("is stored as the difference to an earlier state, which is not there")
     else:
-        elements[:] = coded
-    into[elements.nbytes :] = stored[position:]
+        difference = np.empty_like(elements)
+        join(planes, difference, is_float=False)
+        elements[:] = add(difference, decayed(_elements(previous, layout), kind - _DIFFERENCE))
+    into[elements.nbytes :] = stored[position + sum(sizes) :]
 
 
 def is_difference(stored: bytes) -> bool:
     """Whether a stored chunk needs the earlier state."""
     return stored[0] != _PLAIN
+
+
+def _encode_planes(elements: Elements, encoder: PlaneEncoder, *, is_float: bool) -> list[Stored]:
+    """Return each plane as it is stored; noise in the two lowest as words and as nothing."""
+    if elements.itemsize <= 2:
+        return [encoder.encode(plane) for plane in split(elements, is_float=is_float)]
+    stored = [encoder.encode(plane) for plane in split(elements, is_float=is_float, without_words=True)]
+    words = lowest_words(elements)
+    if are_noise(words):
+        return [*stored, [words.view(np.uint8).data], []]
+    return stored + [encoder.encode(plane) for plane in split(words, is_float=False)]
+
+
+def _decode_planes(stored: memoryview, sizes: list[int], elements: int) -> Iterator[Plane | Words]:
+    """Yield the planes of so many ``elements``, or words instead of the last two. Raises PayloadError."""
+    *_, last = sizes
+    start = 0
+    for size in sizes if last else sizes[:-2]:
+        yield decode_plane(stored[start : start + size], elements)
+        start += size
+    if not last:
+        if len(stored) - start != elements * np.dtype(np.uint16).itemsize:
+            raise PayloadError(f"has {len(stored) - start} bytes of words, not {2 * elements}")
+        yield np.frombuffer(stored, "<u2", offset=start)
 
 
 def _elements(raw: memoryview, layout: Layout) -> Elements:

@@ -18,7 +18,7 @@ import zstandard
 
 from holdfast_proto.checkpoint.codec_registry import PayloadError
 from holdfast_proto.checkpoint.nibbles import Packed, pack, unpack, window
-from holdfast_proto.checkpoint.planes import Plane
+from holdfast_proto.checkpoint.planes import Plane, Words, split
 from holdfast_proto.checkpoint.sampling import Counts, count, entropy_bits, sample
 
 _RAW, _ENTROPY, _NIBBLES = 0, 1, 2
@@ -28,6 +28,9 @@ _NOISE_BITS = 7.85
 """zstd stores a block as it is unless that saves a 64th: a byte of more entropy than this will not."""
 _ZEROS_IN_NOISE = 1 / 128
 """Twice the share of zeros that noise has. More come from rows of zeros, which a sample can miss."""
+
+Stored = list[bytes | memoryview]
+"""A stored plane in pieces."""
 
 _ENTROPY_CODER = zstandard.ZstdCompressionParameters(
     strategy=zstandard.STRATEGY_FAST, window_log=15, hash_log=6, min_match=7, target_length=0
@@ -40,10 +43,10 @@ class PlaneEncoder:
     def __init__(self) -> None:
         self._zstd = zstandard.ZstdCompressor(compression_params=_ENTROPY_CODER)
 
-    def encode(self, plane: Plane) -> list[bytes | memoryview]:
-        """Return the stored plane in pieces; they may be views of ``plane``."""
+    def encode(self, plane: Plane) -> Stored:
+        """Return the stored plane, which may be a view of ``plane``."""
         counts = count(sample(plane))
-        if _is_noise(plane, counts):
+        if _is_noise(plane, [counts]):
             return [bytes([_RAW]), plane.data]
         lowest = window(counts)
         packed = pack(plane, lowest) if lowest is not None and plane.size % 2 == 0 else None
@@ -53,6 +56,19 @@ class PlaneEncoder:
             return [header, escaped, self._zstd.compress(packed.pairs.data)]
         frame = self._zstd.compress(plane.data)
         return [bytes([_ENTROPY]), frame] if len(frame) < plane.size else [bytes([_RAW]), plane.data]
+
+
+def are_noise(words: Words) -> bool:
+    """Return whether both of the planes in ``words`` would be stored as they are."""
+    return _is_noise(words.view(np.uint8), [count(plane) for plane in split(sample(words), is_float=False)])
+
+
+def _is_noise(stored: Plane, counts: list[Counts]) -> bool:
+    """Return whether bytes are noise, ``counts`` being those of a sample of each plane in them."""
+    if min(entropy_bits(of_plane) for of_plane in counts) <= _NOISE_BITS:
+        return False
+    zeros = stored.size - int(np.count_nonzero(stored))
+    return zeros <= _ZEROS_IN_NOISE * stored.size
 
 
 def decode_plane(stored: memoryview, size: int) -> Plane:
@@ -69,13 +85,6 @@ def decode_plane(stored: memoryview, size: int) -> Plane:
     if plane.size != size:
         raise PayloadError(f"has a plane of {plane.size} bytes, not {size}")
     return plane
-
-
-def _is_noise(plane: Plane, counts: Counts) -> bool:
-    if entropy_bits(counts) <= _NOISE_BITS:
-        return False
-    zeros = plane.size - int(np.count_nonzero(plane))
-    return zeros <= _ZEROS_IN_NOISE * plane.size
 
 
 def _decode_nibbles(stored: memoryview, size: int) -> Plane:

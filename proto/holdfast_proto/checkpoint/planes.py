@@ -1,11 +1,12 @@
 """Cuts an array of numbers into byte planes: all highest bytes, then all second bytes, and so on.
 
 The highest bytes of trained weights take few values, the lowest ones are noise; apart, the first compress well
-and the others need not be tried for long. Floating-point numbers are first rotated left by one bit, which puts
-the sign last and the exponent of a float32 or bfloat16 into one plane (the idea of ZipNN: Hershcovitch et al.,
-"ZipNN: Lossless Compression for AI Models", 2024).
+and the others need not be tried for long. Of floating-point numbers the sign changes places with the bits behind it,
+which puts eight bits of the exponent, all that a float32 or bfloat16 has, into one plane (ZipNN rotates the numbers
+for that: Hershcovitch et al., "ZipNN: Lossless Compression for AI Models", 2024).
 """
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,12 @@ Elements = NDArray[np.unsignedinteger[Any]]
 """The bits of numbers, as unsigned integers of the same width."""
 Plane = NDArray[np.uint8]
 """One byte of every element."""
+Words = NDArray[np.uint16]
+"""Two bytes of every element: two planes in one."""
+
+_SIGN, _FRACTION = 0x80, 0x7F
+"""What the second plane of floating-point numbers holds."""
+_FRACTION_BITS = 7
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Layout:
     width: int
     """Bytes of an element, which is the number of planes."""
     is_float: bool
-    """Whether an element has a sign and an exponent in front."""
+    """Whether an element has a sign and an exponent in front, and more than one byte."""
 
     @property
     def bits(self) -> np.dtype[np.unsignedinteger[Any]]:
@@ -53,41 +60,74 @@ _LAYOUTS = {
 
 def layout_of(dtype: str) -> Layout:
     """Return the layout of a dtype, spelt as in a TensorEntry; of others, one-byte floats among them, plain bytes."""
-    return _LAYOUTS.get(dtype, Layout(1, dtype.startswith("float8")))
+    return _LAYOUTS.get(dtype, Layout(1, False))
 
 
-def split(elements: Elements, *, is_float: bool) -> list[Plane]:
-    """Return the planes, highest first; of floating-point numbers (``is_float``) those of the rotated ones."""
-    planes = np.empty((elements.itemsize, elements.size), np.uint8)
-    *upper, lowest = planes
-    for place, plane in enumerate(reversed(upper), start=1):
-        # A shift and a cast in one pass: several times as fast as copying every n-th byte.
-        np.right_shift(elements, 8 * place - is_float, out=plane, casting="unsafe")
-    np.copyto(lowest, elements, casting="unsafe")
+def split(elements: Elements, *, is_float: bool, without_words: bool = False) -> list[Plane]:
+    """Return the planes, highest first, or all but the two lowest (``without_words``)."""
+    width = elements.itemsize
+    planes = np.empty((width - 2 * without_words, elements.size), np.uint8)
     if is_float:
-        np.add(lowest, lowest, out=lowest)
-        is_negative = elements.view(f"<i{elements.itemsize}") < 0
-        np.bitwise_or(lowest, is_negative, out=lowest)
+        _split_head(_cast(elements, 8 * (width - 2), np.empty(elements.size, "<u2")), *planes[:2])
+    for number in range(2 if is_float else 0, len(planes)):
+        _cast(elements, 8 * (width - 1 - number), planes[number])
     return list(planes)
 
 
-def join(planes: list[Plane]) -> Elements:
-    """Undo :func:`split`. What it returns may be a plane itself."""
-    parts: list[Elements] = list(planes)
-    while len(parts) > 1:
-        # Neighbours first: the narrower the numbers, the more of them a core handles at once.
-        parts = [_join_two(high, low) for high, low in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
+def lowest_words(elements: Elements) -> Words:
+    """Return the two lowest bytes of every element."""
+    return elements.astype("<u2")
 
 
-def _join_two(high: Elements, low: Elements) -> Elements:
-    joined: Elements = high.astype(f"<u{2 * high.itemsize}")
-    np.left_shift(joined, 8 * high.itemsize, out=joined)
+def join(parts: Iterable[Plane | Words], into: Elements, *, is_float: bool) -> None:
+    """Undo :func:`split`: fill ``into`` from the planes, highest first, of which any two can be words instead."""
+    remaining = iter(parts)
+    if into.itemsize == 1:
+        into[:] = next(remaining)
+        return
+    *lower, head = into.view("<u2").reshape(into.size, into.itemsize // 2).T
+    head[:] = _words(remaining, _join_head if is_float else _join_two)
+    for words in reversed(lower):
+        words[:] = _words(remaining, _join_two)
+
+
+def _words(parts: Iterator[Plane | Words], join_two: Callable[[Plane, Plane], Words]) -> Words:
+    """Take the next two planes."""
+    part = next(parts)
+    return part.view("<u2") if part.itemsize > 1 else join_two(part.view(np.uint8), next(parts).view(np.uint8))
+
+
+def _cast(elements: Elements, shift: int, into: Elements) -> Elements:
+    """Fill ``into`` with the lowest bits of the shifted elements; return it."""
+    # In one pass: several times as fast as copying every n-th byte.
+    if shift:
+        np.right_shift(elements, shift, out=into, casting="unsafe")
+    else:
+        np.copyto(into, elements, casting="unsafe")
+    return into
+
+
+def _split_head(head: Words, exponent: Plane, rest: Plane) -> None:
+    _cast(head, _FRACTION_BITS, exponent)
+    _cast(head, 8, rest)
+    np.bitwise_and(rest, _SIGN, out=rest)
+    fraction = _cast(head, 0, np.empty_like(rest))
+    np.bitwise_and(fraction, _FRACTION, out=fraction)
+    np.bitwise_or(rest, fraction, out=rest)
+
+
+def _join_head(exponent: Plane, rest: Plane) -> Words:
+    head: Words = exponent.astype("<u2")
+    np.left_shift(head, _FRACTION_BITS, out=head)
+    # As a signed number it repeats its sign in all bits above, so also in the highest.
+    sign_and_fraction: Words = rest.view(np.int8).astype("<i2").view("<u2")
+    np.bitwise_and(sign_and_fraction, _SIGN << 8 | _FRACTION, out=sign_and_fraction)
+    np.bitwise_or(head, sign_and_fraction, out=head)
+    return head
+
+
+def _join_two(high: Plane, low: Plane) -> Words:
+    joined: Words = high.astype("<u2")
+    np.left_shift(joined, 8, out=joined)
     np.bitwise_or(joined, low, out=joined)
     return joined
-
-
-def rotate_right(elements: Elements, into: Elements) -> None:
-    """Fill ``into`` with the elements whose lowest bit is moved to the highest place."""
-    # Once to ``into``: that is memory, the others lie in a cache.
-    np.bitwise_or(np.left_shift(elements, 8 * elements.itemsize - 1), np.right_shift(elements, 1), out=into)

@@ -8,7 +8,7 @@ from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors
 from holdfast_proto.checkpoint.sealed_json import SealError, digest_of, seal, unseal_format
 from holdfast_proto.snapshot import TensorEntry
 
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -295,8 +295,8 @@ def test_file_of_another_format_is_refused_by_its_number(
 ) -> None:
     snapshots.commit(checkpoints, 1, world_size=1)
     path = checkpoints.step_directory(1) / name
-    path.write_bytes(path.read_bytes().replace(b'"format":4', b'"format":3'))
-    with pytest.raises(CheckpointUnreadable, match=rf"{name} is not .* of this version: it has format 3, not 4"):
+    path.write_bytes(path.read_bytes().replace(b'"format":5', b'"format":4'))
+    with pytest.raises(CheckpointUnreadable, match=rf"{name} is not .* of this version: it has format 4, not 5"):
         read_shard(path.parent, 0, snapshots.empty(), generation=1)
 
 

@@ -202,6 +202,16 @@ def test_rows_of_zeros_shrink_even_where_a_sample_would_miss_them() -> None:
     assert len(dense) - len(payload) > 30_000
 
 
+@pytest.mark.parametrize("zeros", [8, 16, 20])
+def test_low_bits_that_are_zero_cost_nothing_beside_others_that_are_noise(zeros: int) -> None:
+    values = weights(1 << 18).view(np.uint32)
+    noisy, _ = encoded(as_bytes(values), "float32")
+    rounded = values >> zeros << zeros
+    payload, table = encoded(as_bytes(rounded), "float32")
+    assert len(noisy) - len(payload) > 0.98 * zeros / 8 * values.size
+    assert decoded(payload, "float32", table, values.nbytes) == as_bytes(rounded)
+
+
 @pytest.fixture
 def intact() -> tuple[bytes, ChunkTable, int]:
     raw = as_bytes(weights(5000))
