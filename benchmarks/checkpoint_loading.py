@@ -4,13 +4,13 @@ From memory: ``restore`` of a slot into a model and an optimizer that were just 
 process's tensors into the same model, and into new tensors for the state that a new optimizer does not have. What this
 process has freed goes back to the kernel before either, as a rank that starts has none: new tensors are new memory.
 
-From the disk: what the agent's worker does from the job to its answer, every digest compared, beside ``readinto`` of
-the stored file, which is smaller, into the same slot. Both map the slot anew and find nothing of the file in memory.
+From the disk: what the agent's worker does from the job to its answer, every digest compared, beside reading the
+stored file, which is smaller, and writing it to the slot as it is. Both find nothing of the file in memory, and a slot
+that is new, as at the start of a run: reserved, but no page of it was touched.
 """
 
 import asyncio
 import ctypes
-import mmap
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -46,17 +46,20 @@ def memory_copy_s(tensors: Sequence[Tensor], existing: Sequence[Tensor]) -> floa
     return time.perf_counter() - start_s
 
 
+_READ_BYTES = 1 << 20
+
+
 class DiskLoads:
     """Loads of one checkpoint of one rank from the disk, by a worker as at the start of a run. A context manager.
 
-    ``slot``: a new file in shared memory, which the loads are to fill.
+    ``slot``: a file in shared memory, which is made anew for each load to fill.
     """
 
     def __init__(self, directory: Path, slot: Path) -> None:
         self._directory = directory
         self._slot = slot
         self._shard = shard_path(directory, 0)
-        allocate(slot, slot_bytes_needed(load_index(directory, 0)))
+        self._slot_bytes = slot_bytes_needed(load_index(directory, 0))
         self._workers = CheckpointWorkers(1, idle=False)
         self.load_s()  # starts the worker
 
@@ -67,27 +70,28 @@ class DiskLoads:
         self._workers.close()
         self._slot.unlink()
 
+    def _prepare(self) -> None:
+        self._slot.unlink(missing_ok=True)
+        allocate(self._slot, self._slot_bytes)
+        forget(self._shard)
+
     def load_s(self) -> float:
         """Return how long the worker takes to verify the shard and to unpack it into a slot."""
-        forget(self._shard)
+        self._prepare()
         start_s = time.perf_counter()
         job = self._workers.run("restore", directory=self._directory, rank=0, slot=str(self._slot), generation=2)
         asyncio.run(job)
         return time.perf_counter() - start_s
 
     def read_s(self) -> float:
-        """Return how long it takes to read the shard into the same slot, as it is."""
-        forget(self._shard)
+        """Return how long it takes to copy the shard into a slot, as it is."""
+        self._prepare()
         start_s = time.perf_counter()
-        with (
-            self._slot.open("r+b") as slot,
-            mmap.mmap(slot.fileno(), 0) as mapped,
-            memoryview(mapped) as place,
-            self._shard.open("rb", buffering=0) as file,
-        ):
-            position = DATA_OFFSET
-            while count := file.readinto(place[position:]):
-                position += count
+        buffer = memoryview(bytearray(_READ_BYTES))
+        with self._slot.open("r+b", buffering=0) as slot, self._shard.open("rb", buffering=0) as file:
+            slot.seek(DATA_OFFSET)
+            while count := file.readinto(buffer):
+                slot.write(buffer[:count])
         return time.perf_counter() - start_s
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from holdfast_agent.slot_file import SlotFile, TensorBytes
 from holdfast_proto.checkpoint.base_shard import BaseShard
 from holdfast_proto.checkpoint.durable import NewFile, flush_directory, make_directory, remove_file, write_file
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable, write_errors
@@ -19,7 +20,7 @@ from holdfast_proto.checkpoint.shard_index import (
     shard_path,
     step_directory,
 )
-from holdfast_proto.checkpoint.shard_reader import ShardReader
+from holdfast_proto.checkpoint.shard_reader import Place, ShardReader
 from holdfast_proto.checkpoint.shard_writer import ShardWriter, read_back
 from holdfast_proto.snapshot import Header, Meta, Slot, SlotState, SnapshotError, TensorEntry
 
@@ -77,9 +78,10 @@ def _write(
         earlier = None
         if base_step is not None:
             earlier = opened.enter_context(_open_base(directory.parent, base_step, header.rank))
+        file = opened.enter_context(SlotFile(slot.path))
         shard = opened.enter_context(NewFile(shard_path(directory, header.rank)))
         writer = ShardWriter(shard, earlier, compress)
-        tensors = tuple(_store(slot, entry, writer) for entry in meta.tensors)
+        tensors = tuple(_store(file, entry, writer, rank=header.rank) for entry in meta.tensors)
         shard.flush()
         index = ShardIndex(
             run=run,
@@ -150,11 +152,10 @@ def _is_inside(entry: TensorEntry, slot_bytes: int) -> bool:
     return 0 <= entry.offset <= entry.offset + entry.nbytes <= slot_bytes
 
 
-def _store(slot: Slot, entry: TensorEntry, writer: ShardWriter) -> StoredTensor:
-    if entry.writer not in (None, slot.header.rank):
+def _store(slot: SlotFile, entry: TensorEntry, writer: ShardWriter, *, rank: int) -> StoredTensor:
+    if entry.writer not in (None, rank):
         return StoredTensor(entry=entry)
-    with slot.tensor_bytes(entry) as raw:
-        return writer.store(entry, raw)
+    return writer.store(entry, TensorBytes(slot, entry))
 
 
 def check_generation(there: ShardIndex, index: ShardIndex) -> None:
@@ -210,27 +211,25 @@ def _unpack(directory: Path, manifest: Manifest, index: ShardIndex, slot: Slot) 
     for entry in entries:
         if not _is_inside(entry, slot.nbytes):
             raise SnapshotError(f"{slot.path}: {slot.nbytes} bytes are too few for tensor {entry.name}")
-    with contextlib.ExitStack() as views, ShardReader(shard_path(directory, index.rank)) as reader:
-        places = [views.enter_context(slot.tensor_bytes(entry)) for entry in entries]
-        reader.read_all(index, dict(enumerate(places)))
-        elsewhere = [
-            (tensor.entry, place) for tensor, place in zip(index.tensors, places, strict=True) if not tensor.is_stored
-        ]
-        for writer in sorted({entry.writer for entry, _ in elsewhere if entry.writer is not None}):
-            _fetch(directory, load_committed_index(directory, manifest, writer), elsewhere)
+    with SlotFile(slot.path) as file:
+        with ShardReader(shard_path(directory, index.rank)) as reader:
+            reader.read_all(index, file.place)
+        elsewhere = [tensor.entry for tensor in index.tensors if not tensor.is_stored]
+        for writer in sorted({entry.writer for entry in elsewhere if entry.writer is not None}):
+            _fetch(directory, load_committed_index(directory, manifest, writer), elsewhere, file.place)
     meta = Meta(index.tree, tuple(entries), coordinates=index.coordinates)
     slot.commit(meta, data_bytes=index.data_bytes, persist=False)
 
 
-def _fetch(directory: Path, index: ShardIndex, wanted: list[tuple[TensorEntry, memoryview]]) -> None:
+def _fetch(directory: Path, index: ShardIndex, wanted: list[TensorEntry], place: Place) -> None:
     """Read those of the wanted tensors that the rank of ``index`` stores."""
     path = shard_path(directory, index.rank)
     stored = {(tensor.entry.name, tensor.entry.global_offset): tensor for tensor in index.tensors if tensor.is_stored}
     with ShardReader(path) as reader:
-        for entry, place in wanted:
+        for entry in wanted:
             if entry.writer != index.rank:
                 continue
             tensor = stored.get((entry.name, entry.global_offset))
             if tensor is None or tensor.entry.nbytes != entry.nbytes:
                 raise CheckpointUnreadable(f"{path} lacks tensor {entry.name}, which it stores for others")
-            reader.read(tensor, place)
+            place(entry, reader.chunks(tensor))

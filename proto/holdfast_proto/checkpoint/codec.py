@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from holdfast_proto.checkpoint.chunk import decode_chunk, encode_chunk, is_difference
-from holdfast_proto.checkpoint.codec_registry import Payload, PayloadError, Previous
+from holdfast_proto.checkpoint.codec_registry import Payload, PayloadError, Previous, Source
 from holdfast_proto.checkpoint.plane_coder import PlaneEncoder
 from holdfast_proto.checkpoint.planes import Layout, layout_of
 
@@ -50,7 +50,7 @@ class ChunkTable:
 
 
 def encode(
-    raw: memoryview,
+    raw: Source,
     dtype: str,
     store: Callable[[bytes | memoryview], None],
     *,
@@ -71,10 +71,11 @@ def encode(
     scratch = memoryview(bytearray(min(len(raw), CHUNK_BYTES) if decoded is not None else 0))
     for position in range(0, len(raw), CHUNK_BYTES):
         chunk = slice(position, position + CHUNK_BYTES)
+        part = raw[chunk]
         before = None if previous is None else previous[chunk]
-        stored = encode_chunk(raw[chunk], layout, encoder, before)
+        stored = encode_chunk(part, layout, encoder, before)
         if decoded is not None:
-            decoded(_checked(stored, raw[chunk], layout, scratch, before))
+            decoded(_checked(stored, part, layout, scratch, before))
         store(stored)
         stored_bytes.append(len(stored))
         needs_previous |= is_difference(stored)
@@ -106,7 +107,7 @@ def decode(
     starts = range(0, nbytes, table.chunk_bytes)
     if len(starts) != len(table.stored_bytes):
         raise PayloadError(f"has {len(table.stored_bytes)} chunks, not {len(starts)}")
-    buffer = memoryview(bytearray(min(nbytes, table.chunk_bytes))) if into is None else into
+    buffer = np.empty(min(nbytes, table.chunk_bytes), np.uint8).data if into is None else into
     for start, stored_bytes in zip(starts, table.stored_bytes, strict=True):
         chunk = slice(start, min(start + table.chunk_bytes, nbytes))
         part = buffer[: chunk.stop - start] if into is None else buffer[chunk]

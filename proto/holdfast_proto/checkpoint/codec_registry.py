@@ -31,12 +31,18 @@ class Previous(Protocol):
         """Return a part of them, valid until the next is asked for. Codecs ask for each once, in order."""
 
 
+class Source(Previous, Protocol):
+    """The raw bytes of a tensor that is to be encoded; a memoryview is one."""
+
+    def __len__(self) -> int: ...
+
+
 class Codec(Protocol):
     """One way to store a tensor's raw bytes. Modules of _MODULES are codecs."""
 
     def encode(
         self,
-        raw: memoryview,
+        raw: Source,
         dtype: str,
         store: Callable[[bytes | memoryview], None],
         *,

@@ -1,17 +1,17 @@
-"""Reads a whole shard into shared memory on several cores, as decoding takes longer than the disk does.
+"""Reads a whole shard on several cores, as decoding takes longer than the disk does.
 
 By processes and not by threads: decoding is a row of calls so short that threads would mostly wait for Python's lock.
 """
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol, Self
 
-from holdfast_proto.checkpoint.errors import read_errors
 from holdfast_proto.checkpoint.forked_jobs import ForkedJobs
 from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor
-from holdfast_proto.pages import map_pages
+from holdfast_proto.snapshot import TensorEntry
 
 _PROCESSES = 4
 """At most: each holds a few chunks in memory."""
@@ -29,25 +29,26 @@ class Reader(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def read(self, tensor: StoredTensor, into: memoryview) -> None:
-        """Read a tensor into memory of its size. Raises CheckpointUnreadable."""
+    def chunks(self, tensor: StoredTensor) -> Iterator[memoryview]:
+        """Yield the raw bytes of a tensor in parts. Raises CheckpointUnreadable."""
 
 
-def read_tensors(
-    path: Path, open_reader: Callable[[], Reader], index: ShardIndex, into: Mapping[int, memoryview]
-) -> None:
-    """Read tensors of the shard at ``path`` to where ``into`` says by their position in the index.
+Place = Callable[[TensorEntry, Iterator[memoryview]], None]
+"""Takes the raw bytes of a tensor, part by part: each is overwritten by the next."""
 
+
+def read_tensors(path: Path, open_reader: Callable[[], Reader], index: ShardIndex, place: Place) -> None:
+    """Read the tensors that are stored in the shard at ``path``, and give them to ``place``, in any order.
+
+    What that does stays in the process that does it, which is not always this one, unless it writes to a file.
     Raises CheckpointUnreadable for the first that is not what it should be.
     """
     shares = list(_shares(index))
 
     def read(share: int) -> None:
         with open_reader() as reader:
-            for number in shares[share]:
-                if into[number]:
-                    map_pages(into[number])
-                reader.read(index.tensors[number], into[number])
+            for tensor in shares[share]:
+                place(tensor.entry, reader.chunks(tensor))
 
     if len(shares) <= 1:
         for share in range(len(shares)):
@@ -59,14 +60,14 @@ def read_tensors(
         jobs.finish()
 
 
-def _shares(index: ShardIndex) -> Iterator[list[int]]:
-    """Yield the numbers of the stored tensors in shares of neighbours, of similar sizes unless one is large."""
+def _shares(index: ShardIndex) -> Iterator[list[StoredTensor]]:
+    """Yield the stored tensors in shares of neighbours, of similar sizes unless one is large."""
     least_bytes = max(_SHARE_BYTES, index.raw_bytes // _SHARES)
-    share: list[int] = []
+    share: list[StoredTensor] = []
     nbytes = 0
-    for number, tensor in enumerate(index.tensors):
+    for tensor in index.tensors:
         if tensor.is_stored:
-            share.append(number)
+            share.append(tensor)
             nbytes += tensor.entry.nbytes
             if nbytes >= least_bytes:
                 yield share
@@ -77,7 +78,7 @@ def _shares(index: ShardIndex) -> Iterator[list[int]]:
 
 def _read_ahead(path: Path) -> None:
     """Have the file in the kernel's memory when others come to it: they do not read it in one go, as disks like it."""
-    buffer = bytearray(_READ_BYTES)
-    with read_errors(path), path.open("rb", buffering=0) as file:
-        while file.readinto(buffer):
+    # What cannot be read shows to those who need it; where the file system cannot do this, they wait for the disk.
+    with contextlib.suppress(OSError), path.open("rb") as file, Path(os.devnull).open("wb") as nowhere:
+        while os.sendfile(nowhere.fileno(), file.fileno(), None, _READ_BYTES):
             pass

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast_proto.checkpoint.codec_registry import Payload, PayloadError, Previous
+from holdfast_proto.checkpoint.codec_registry import Payload, PayloadError, Previous, Source
 
-_PIECE_BYTES = 2 << 20
+_PIECE_BYTES = 256 << 10
+"""Stays in a core's own cache while it is copied and digested."""
 
 
 def encode(
-    raw: memoryview,
+    raw: Source,
     dtype: str,
     store: Callable[[bytes | memoryview], None],
     *,
@@ -18,9 +19,11 @@ def encode(
 ) -> None:
     """Hand the bytes to ``store``; there is nothing else to say. See Codec."""
     del dtype, previous
-    store(raw)
-    if decoded is not None:
-        decoded(raw)
+    for position in range(0, len(raw), _PIECE_BYTES):
+        piece = raw[position : position + _PIECE_BYTES]
+        store(piece)
+        if decoded is not None:
+            decoded(piece)
 
 
 def needs_previous(descriptor: Any) -> bool:

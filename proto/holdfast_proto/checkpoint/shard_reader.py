@@ -1,15 +1,17 @@
 """Reads tensors of a shard from its disk and lets no wrong byte through."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
 from holdfast_proto.checkpoint.base_shard import BaseShard
 from holdfast_proto.checkpoint.codec_registry import PayloadError, codec_named
 from holdfast_proto.checkpoint.errors import CheckpointUnreadable
-from holdfast_proto.checkpoint.parallel_read import read_tensors
+from holdfast_proto.checkpoint.parallel_read import Place, read_tensors
 from holdfast_proto.checkpoint.shard_file import ShardFile
 from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor, load_index_file
+
+__all__ = ["Place", "ShardReader", "verify_shard"]
 
 
 class ShardReader:
@@ -59,14 +61,14 @@ class ShardReader:
         for _ in self.chunks(tensor, into):
             pass
 
-    def read_all(self, index: ShardIndex, into: Mapping[int, memoryview]) -> None:
-        """Read the whole shard, its tensors to where ``into`` says by their position in the index.
+    def read_all(self, index: ShardIndex, place: Place) -> None:
+        """Read the whole shard; ``place`` is given each of its tensors, to take all of its parts.
 
-        On several cores, by forked processes: ``into`` is memory that they share with this one. Raises
-        CheckpointUnreadable if any byte is wrong, those that belong to no tensor included.
+        On several cores, by forked processes, in which ``place`` is called. Raises CheckpointUnreadable if any byte is
+        wrong, those that belong to no tensor included.
         """
         self._file.check_extent(index)
-        read_tensors(self.path, lambda: ShardReader(self.path, index), index, into)
+        read_tensors(self.path, lambda: ShardReader(self.path, index), index, place)
 
     def verify(self, index: ShardIndex) -> None:
         """Read the whole shard and keep nothing; raises as :meth:`read_all` does.

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable
 
 from holdfast_proto.checkpoint.base_shard import BaseShard
-from holdfast_proto.checkpoint.codec_registry import BYTE_PLANES, RAW, PayloadError, codec_named
+from holdfast_proto.checkpoint.codec_registry import BYTE_PLANES, RAW, PayloadError, Source, codec_named
 from holdfast_proto.checkpoint.durable import NewFile
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.checkpoint.sealed_json import new_digest
@@ -30,7 +30,7 @@ class ShardWriter:
         self._file = file
         self._compress = compress
 
-    def store(self, entry: TensorEntry, raw: memoryview) -> StoredTensor:
+    def store(self, entry: TensorEntry, raw: Source) -> StoredTensor:
         """Append a tensor's bytes and return where they are.
 
         What is stored was decoded and compared before. Raises OSError, CheckpointUnreadable if the earlier state
