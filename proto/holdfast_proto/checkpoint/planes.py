@@ -85,10 +85,11 @@ def join(parts: Iterable[Plane | Words], into: Elements, *, is_float: bool) -> N
     if into.itemsize == 1:
         into[:] = next(remaining)
         return
-    *lower, head = into.view("<u2").reshape(into.size, into.itemsize // 2).T
-    head[:] = _words(remaining, _join_head if is_float else _join_two)
-    for words in reversed(lower):
-        words[:] = _words(remaining, _join_two)
+    words = [_words(remaining, _join_head if is_float else _join_two)]
+    words += [_words(remaining, _join_two) for _ in range(into.itemsize // 2 - 1)]
+    into[:] = words.pop()  # with zeros above them: quicker than the lowest alone
+    for place, higher in enumerate(reversed(words), start=1):
+        into.view("<u2")[place :: into.itemsize // 2] = higher
 
 
 def _words(parts: Iterator[Plane | Words], join_two: Callable[[Plane, Plane], Words]) -> Words:
