@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import redis.asyncio
@@ -78,7 +79,8 @@ class RunShell:
         self._dismissed = False
         self._alone_since: float | None = None
         self._outbox: collections.deque[Action] = collections.deque()
-        self._record_unsaved = False
+        self._unsaved = False
+        """Whether the store lacks what the last turns have changed of the record and the incidents."""
         self._failed_detectors: set[str] = set()
         """Failures are logged once."""
         self.state: CoreState | None = None
@@ -192,18 +194,16 @@ class RunShell:
             self.state = coordinator.begin(spec, record, await self._store.incidents())
             self.archive.recording.forget()
         log.info("run %s: leading with fence %d", self.run_name, self._store.fence)
-        await self._save(self.state.record)
-        self._record_unsaved = False
-        for incident in self.state.incidents.values():
-            await self._store.save_incident(incident)
+        await self._save(self.state.record, self.state.incidents.values())
+        self._unsaved = False
         self._last_fence = self._store.fence  # last: if the store goes away before, all of this is done again
         return True
 
-    async def _save(self, record: store.CoordinatorState) -> None:
+    async def _save(self, record: store.CoordinatorState, incidents: Iterable[store.Incident] = ()) -> None:
         stamped = store.CoordinatorState()
         stamped.CopyFrom(record)
         stamped.fence = self._store.fence
-        await self._store.save_record(stamped)
+        await self._store.save(stamped, incidents)
 
     async def _turn(self) -> None:
         assert self.state is not None
@@ -222,17 +222,19 @@ class RunShell:
         record.CopyFrom(state.record)
         record.last_event_id = last_id
         self.state = state = dataclasses.replace(state, record=record)
-        self._record_unsaved |= record != before
+        self._unsaved |= record != before or any(isinstance(action, SaveIncident) for action in actions)
         self._outbox.extend(actions)
         await self._drain()
 
     async def _drain(self) -> None:
         """Write what has been decided. If the store goes away in between, the rest is written when it is back."""
         assert self.state is not None
-        # First the record, then the orders: a successor repeats an order rather than forgets it.
-        if self._record_unsaved:
-            await self._save(self.state.record)
-            self._record_unsaved = False
+        # First the record and the incidents that it speaks of, then the orders: a successor forgets no incident, and
+        # repeats an order rather than forgets it.
+        if self._unsaved:
+            changed = {it.incident.id: it.incident for it in self._outbox if isinstance(it, SaveIncident)}
+            await self._save(self.state.record, changed.values())
+            self._unsaved = False
         while self._outbox:
             await self._carry_out(self._outbox[0])
             self._outbox.popleft()
@@ -249,7 +251,6 @@ class RunShell:
             case SaveIncident(incident=incident):
                 self.log.append(incident)
                 self.archive.keep(incident)
-                await self._store.save_incident(incident)
             case CheckpointOrdered():
                 self._answer(action)
             case FaultAnswered():

@@ -35,10 +35,18 @@ redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. text, 'PX', ARGV[2])
 return fence
 """
 
-# KEYS: lease, key. ARGV: lease as the leader holds it, command, its further arguments.
-_FENCED = """
+# KEYS: lease, commands of a node. ARGV: lease as the leader holds it, how many to keep, command.
+_APPEND = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-redis.call(ARGV[2], KEYS[2], unpack(ARGV, 3))
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[2], '*', 'command', ARGV[3])
+return 1
+"""
+
+# KEYS: lease, record, incidents. ARGV: lease as the leader holds it, record, then id and incident in turn.
+_SAVE = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+for i = 3, #ARGV, 2 do redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1]) end
+redis.call('SET', KEYS[2], ARGV[2])
 return 1
 """
 
@@ -60,7 +68,8 @@ class RunStore:
         self._run = run
         self._daemon = daemon
         self._acquire = client.register_script(_ACQUIRE)
-        self._fenced = client.register_script(_FENCED)
+        self._append = client.register_script(_APPEND)
+        self._save = client.register_script(_SAVE)
         self._release = client.register_script(_RELEASE)
         self.fence = 0
         """Of this daemon's lease; 0 while it does not lead."""
@@ -80,8 +89,8 @@ class RunStore:
     def _lease(self) -> str:
         return f"{self._daemon} {self.fence}"
 
-    async def _write(self, command: str, key: str, *arguments: Any) -> None:
-        if not await self._fenced([keys.leader(self._run), key], [self._lease, command, *arguments]):
+    def _check(self, written: Any) -> None:
+        if not written:
             self.fence = 0
             raise LeadershipLostError(self._run)
 
@@ -124,19 +133,20 @@ class RunStore:
                 events.append(store.Event.FromString(fields[b"event"]))
         return last_id, events
 
-    async def save_record(self, record: store.CoordinatorState) -> None:
-        """Replace the record; raises LeadershipLostError if we do not lead."""
-        await self._write("SET", keys.state(self._run), record.SerializeToString())
+    async def save(self, record: store.CoordinatorState, incidents: Iterable[store.Incident] = ()) -> None:
+        """Replace the record and add or replace incidents, all or nothing.
 
-    async def save_incident(self, incident: store.Incident) -> None:
-        """Add or replace an incident; raises LeadershipLostError if we do not lead."""
-        await self._write("HSET", keys.incidents(self._run), incident.id, incident.SerializeToString())
+        A record that names an incident, or an event as read, is never there without the incident. Raises
+        LeadershipLostError if we do not lead.
+        """
+        run_keys = [keys.leader(self._run), keys.state(self._run), keys.incidents(self._run)]
+        entries = [part for incident in incidents for part in (incident.id, incident.SerializeToString())]
+        self._check(await self._save(run_keys, [self._lease, record.SerializeToString(), *entries]))
 
     async def send(self, node: str, command: store.NodeCommand) -> None:
         """Append a command to a node's stream; raises LeadershipLostError if we do not lead."""
-        stream = keys.commands(self._run, node)
-        data = command.SerializeToString()
-        await self._write("XADD", stream, "MAXLEN", "~", COMMANDS_KEPT, "*", "command", data)
+        run_keys = [keys.leader(self._run), keys.commands(self._run, node)]
+        self._check(await self._append(run_keys, [self._lease, COMMANDS_KEPT, command.SerializeToString()]))
 
     async def retire(self, nodes: Iterable[str]) -> None:
         """Take an ended run off the list; what it leaves expires in a day."""

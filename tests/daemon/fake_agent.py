@@ -107,3 +107,13 @@ class FakeAgent:
         """Tell of a checkpoint that cannot be read: an incident that needs no recovery."""
         unreadable = store.CheckpointUnreadable(step=step, reason="no such file")
         self.link.emit(store.Event(generation=self.state.generation, checkpoint_unreadable=unreadable))
+
+    def fail_checkpoint(self, step: int) -> None:
+        """Tell of a checkpoint that cannot be written."""
+        failed = store.CheckpointFailed(step=step, reason="no space left")
+        self.link.emit(store.Event(generation=self.state.generation, checkpoint_failed=failed))
+
+    def commit_checkpoint(self, step: int) -> None:
+        """Tell of a checkpoint that is there."""
+        committed = store.CheckpointCommitted(step=step)
+        self.link.emit(store.Event(generation=self.state.generation, checkpoint_committed=committed))

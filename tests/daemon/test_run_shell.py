@@ -162,7 +162,7 @@ async def test_a_leader_whose_lease_was_taken_stands_by_and_returns_with_what_it
         left = store.CoordinatorState()
         left.CopyFrom(it.record)
         left.restarts_total, left.fence = 7, usurper.fence
-        await usurper.save_record(left)
+        await usurper.save(left)
         await usurper.release()
         await client.aclose()
         await until(lambda: it.shell.leads, "it leads again")

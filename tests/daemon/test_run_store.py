@@ -122,8 +122,8 @@ async def test_a_standby_releases_nothing(store_server: StoreServer) -> None:
 
 Write = Callable[[RunStore], Awaitable[None]]
 WRITES: dict[str, Write] = {
-    "record": lambda daemon: daemon.save_record(store.CoordinatorState(run=RUN)),
-    "incident": lambda daemon: daemon.save_incident(store.Incident(id="0001")),
+    "record": lambda daemon: daemon.save(store.CoordinatorState(run=RUN)),
+    "incident": lambda daemon: daemon.save(store.CoordinatorState(run=RUN), [store.Incident(id="0001")]),
     "command": lambda daemon: daemon.send("node0", store.NodeCommand(id="1")),
 }
 
@@ -145,7 +145,7 @@ async def test_a_leader_that_was_replaced_writes_nothing_more(store_server: Stor
         assert a.fence == 0
         assert written(store_server) == []
         await write(b)
-        assert len(written(store_server)) == 1
+        assert written(store_server)
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
@@ -173,11 +173,9 @@ async def test_what_the_leader_saves_its_successor_reads(store_server: StoreServ
     async with daemons(store_server, "a", "b") as (a, b):
         assert await a.acquire(LONG_S, 0)
         assert (await b.record(), await b.incidents(), await b.spec()) == (None, {}, None)
-        await a.save_record(record)
-        for incident in (new, old):
-            await a.save_incident(incident)
+        await a.save(record, [new, old])
         old.state = store.INCIDENT_STATE_RECOVERED
-        await a.save_incident(old)
+        await a.save(record, [old])
         assert await b.record() == record
         assert list((await b.incidents()).items()) == [(old.id, old), (new.id, new)]
 
@@ -230,7 +228,7 @@ async def test_an_ended_run_is_off_the_list_and_its_keys_expire(store_server: St
             client.sadd(keys.RUNS, RUN, "another")
             client.set(keys.spec(RUN), store.RunSpec(run=RUN).SerializeToString())
             assert await a.acquire(LONG_S, 0)
-            await a.save_record(store.CoordinatorState(run=RUN))
+            await a.save(store.CoordinatorState(run=RUN))
             client.xadd(keys.commands(RUN, "node"), {"command": b""})
             await a.retire(["node"])
             assert client.smembers(keys.RUNS) == {b"another"}

@@ -1,0 +1,83 @@
+"""The daemon as a process of its own, killed at moments of which the next one must make the best."""
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.daemon.fake_agent import FakeAgent
+from tests.daemon.shells import publish_spec, stored_incidents
+from tests.proto.coroutines import until
+from tests.proto.store_server import StoreServer
+
+
+@contextlib.contextmanager
+def leader(folder: Path, server: StoreServer) -> Iterator[None]:
+    """A daemon, ended by SIGKILL. All have one name, and so the same lease: the next one leads at once."""
+    options = {"--name": "leader", "--redis": server.url, "--directory": folder, "--control": folder / "leader.sock"}
+    words = [str(word) for option in options.items() for word in option]
+    with (folder / "leader.log").open("ab") as log:
+        command = [sys.executable, "-m", "holdfast_cli", "daemon", *words, "--metrics-port", "0"]
+        process = subprocess.Popen(command, stderr=log)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def incidents_refused(server: StoreServer) -> Iterator[None]:
+    """The store takes no incidents, as if the leader got no further than to their writing."""
+    with server.client() as operator:
+        operator.execute_command("ACL LOG RESET")
+        operator.execute_command("ACL SETUSER default -hset")
+        try:
+            yield
+        finally:
+            operator.execute_command("ACL SETUSER default +hset")
+
+
+def has_refused(server: StoreServer) -> bool:
+    with server.client() as operator:
+        return bool(operator.execute_command("ACL LOG"))
+
+
+def stories(server: StoreServer) -> list[list[str]]:
+    """Of each incident, its verdict's message and the lines after it."""
+    return [
+        [incident.verdict.message, *(action.what for action in incident.actions)]
+        for incident in stored_incidents(server)
+    ]
+
+
+async def test_an_outage_of_checkpoints_is_one_incident_whenever_the_leader_is_killed_in_it(
+    store_server: StoreServer, folder: Path
+) -> None:
+    publish_spec(store_server)
+    async with FakeAgent(store_server.url) as agent:
+        with incidents_refused(store_server), leader(folder, store_server):
+            agent.fail_checkpoint(49)
+            await until(lambda: has_refused(store_server), "the incident is about to be kept")
+        agent.fail_checkpoint(99)
+        with leader(folder, store_server):
+            await until(lambda: (told := stories(store_server)) and told[0][1:], "both failures are told")
+            agent.commit_checkpoint(149)
+            await until(lambda: len(stories(store_server)[0]) == 3, "so is the first commit")
+        agent.commit_checkpoint(199)
+        agent.fail_checkpoint(249)
+        with leader(folder, store_server):
+            await until(lambda: len(stories(store_server)) == 2, "the outage was over: this is another one")
+    assert stories(store_server) == [
+        [
+            "checkpoint of step 49 failed: no space left",
+            "node node0: checkpoint of step 99 failed: no space left",
+            "the checkpoint of step 149 is committed",
+        ],
+        ["checkpoint of step 249 failed: no space left"],
+    ]
+    assert [incident.id for incident in stored_incidents(store_server)] == [
+        "0001-checkpoint-failed",
+        "0002-checkpoint-failed",
+    ]
