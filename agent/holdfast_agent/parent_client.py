@@ -16,18 +16,27 @@ from holdfast_proto.v1 import warm_parent_pb2 as pb
 REPLY_TIMEOUT_S = 60.0
 """For one fork or store, with the wait for a warm parent; a loaded machine is no reason to give a run up."""
 
+DEATH_PAUSE_S = 1.0
+"""After a warm parent that died before it listened: its log tells why, and the next may do no better."""
+
 ExitHandler = Callable[[pb.Exited], None]
+ReadyHandler = Callable[[pb.Ready], None]
 Key = TypeVar("Key")
 Reply = TypeVar("Reply")
 
 
 class WarmParentClient:
-    """Connection to the node's warm parent. ``on_exit`` is called for every rank it has reaped."""
+    """Connection to the node's warm parent.
 
-    def __init__(self, socket_path: Path, log_path: Path, on_exit: ExitHandler) -> None:
+    ``on_exit`` is called for every rank it has reaped, ``on_ready`` whenever one is connected, before anything is asked
+    of it: all children that it has then are of earlier connections.
+    """
+
+    def __init__(self, socket_path: Path, log_path: Path, on_exit: ExitHandler, on_ready: ReadyHandler) -> None:
         self._socket_path = socket_path
         self._log_path = log_path
         self._on_exit = on_exit
+        self._on_ready = on_ready
         self._connection: socket.socket | None = None
         self._is_connected = asyncio.Event()
         self._forks: dict[tuple[int, int], asyncio.Future[int]] = {}
@@ -43,12 +52,9 @@ class WarmParentClient:
     async def run(self, command: list[str]) -> None:
         """Keep a warm parent for ``command`` at hand until :meth:`leave`: connect to the one there, or start one."""
         while not self._leaving:
-            if not await self._connect():
-                self._start(command)
-                await self._wait_for_socket()
-                continue
-            await self._listen()
-            self._lost()
+            if await self._connect() or await self._start(command):
+                await self._listen()
+                self._lost()
 
     async def fork(self, order: pb.Fork) -> int:
         """Return the pid of a new rank; while the warm parent is being replaced, wait for the next one.
@@ -102,6 +108,7 @@ class WarmParentClient:
         connection.setblocking(False)
         try:
             await asyncio.get_running_loop().sock_connect(connection, str(self._socket_path))
+            connection.getpeername()  # asyncio takes "try again", of a full backlog, for a connection
         except OSError:
             connection.close()
             return False
@@ -111,9 +118,19 @@ class WarmParentClient:
         self.pid = struct.unpack("3i", credentials)[0]
         return True
 
-    def _start(self, command: list[str]) -> None:
-        """Start a warm parent. It is not waited for as a child: it may outlive us, or we it."""
-        self._socket_path.unlink(missing_ok=True)
+    async def _start(self, command: list[str]) -> bool:
+        """Start a warm parent and connect to it, or to another that was quicker. False: it died before."""
+        child = self._spawn(command)
+        while not await self._connect():
+            if reap(child) is not None:
+                self._own_children.discard(child)
+                await asyncio.sleep(DEATH_PAUSE_S)
+                return False
+            await asyncio.sleep(0.02)
+        return True
+
+    def _spawn(self, command: list[str]) -> int:
+        """Return the pid of a new warm parent. It is not waited for as a child: it may outlive us, or we it."""
         arguments = [sys.executable, "-m", "holdfast_agent.warm_parent", str(self._socket_path)]
         log = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -128,20 +145,11 @@ class WarmParentClient:
             os.close(log)
         self._own_children.add(child)
         self.starts_total += 1
+        return child
 
-    async def _wait_for_socket(self) -> None:
-        while not self._socket_path.exists():
-            if self._reap():
-                await asyncio.sleep(1.0)  # it died at once: its log tells why; do not spin
-                return
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(0.02)  # between bind and listen a connection is refused
-
-    def _reap(self) -> bool:
-        """Whether one of the warm parents that we have started has ended since the last look."""
-        ended = {child for child in self._own_children if reap(child) is not None}
-        self._own_children -= ended
-        return bool(ended)
+    def _reap(self) -> None:
+        """Let go of the warm parents started here that have ended."""
+        self._own_children = {child for child in self._own_children if reap(child) is None}
 
     async def _listen(self) -> None:
         assert self._connection is not None
@@ -158,6 +166,8 @@ class WarmParentClient:
     def _handle(self, reply: pb.ParentReply) -> None:
         match reply.WhichOneof("kind"):
             case "ready":
+                self._reap()  # of two that were started one has ended at once
+                self._on_ready(reply.ready)
                 self.is_ready = True
             case "forked":
                 _resolve(self._forks.get((reply.forked.generation, reply.forked.rank)), reply.forked.pid)

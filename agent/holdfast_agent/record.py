@@ -24,7 +24,8 @@ def load(path: Path) -> AgentRecord | None:
 def save(path: Path, record: AgentRecord) -> None:
     """Replace the record atomically. Not flushed: it matters only while this machine is up.
 
-    On a full disk the old one stays, and training goes on: an agent that died now would leave its ranks alone.
+    On a full disk the old one stays, and training goes on: were this agent to die now, the next one would not know its
+    ranks, and end them.
     """
     temporary = path.with_suffix(".tmp")
     try:

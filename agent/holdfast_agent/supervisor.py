@@ -43,9 +43,8 @@ class Supervisor:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._options = node.options
-        self.parent = WarmParentClient(
-            node.options.parent_socket, node.options.directory / "logs" / "warm-parent.log", self._on_reaped
-        )
+        parent_log = node.options.directory / "logs" / "warm-parent.log"
+        self.parent = WarmParentClient(node.options.parent_socket, parent_log, self._on_reaped, self._end_unknown)
         self._memory_kills = MemoryKills.of_this_machine()
         self._exit_order = 0
         self._rendezvous_pid = 0
@@ -204,6 +203,14 @@ class Supervisor:
         rank = self._node.ranks.get(exited.rank)
         if rank is not None and rank.pid == exited.pid and rank.is_alive:
             self._ended(rank, _exit_of(exited.wait_status))
+
+    def _end_unknown(self, ready: parent_pb.Ready) -> None:
+        """Kill children of the warm parent that an agent has ordered and did not live to note: they are nobody's."""
+        known = {rank.pid for rank in self._node.ranks.values()} | {self._rendezvous_pid}
+        for child in ready.children:
+            if child.pid not in known:
+                log.warning("generation %d: process %d is not in the record: killed", child.generation, child.pid)
+                processes.kill_session(child.pid)
 
     def _ended(self, rank: Rank, ended: store.RankExit) -> None:
         self._exit_order += 1

@@ -2,13 +2,15 @@
 
 A process of its own, with one thread: it opens no gRPC channel, serves nothing but its agent's socket and
 touches no device, because a process with threads, channels or a CUDA context cannot be forked
-safely. It outlives its agent; the next one connects to the same socket.
+safely. It outlives its agent; the next one connects to the same socket. There is one for a socket: where an agent
+died before its warm parent listened, the next agent has started another, and the later of the two ends.
 
     python -m holdfast_agent.warm_parent SOCKET MODULE...
 """
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import importlib.util
@@ -35,13 +37,27 @@ STORE_RANK = 0xFFFFFFFF
 """Stands for the process that serves the rendezvous store in messages about children."""
 
 
+def claim(path: Path) -> int | None:
+    """Return a descriptor whose lock says that this process serves ``path``, or None if another does.
+
+    The lock is that of the process and of no child: it ends with the process, whoever lives on.
+    """
+    descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
 def listen(path: Path) -> socket.socket:
-    """Return a listening SOCK_SEQPACKET socket (messages keep their borders), mode 0600."""
+    """Return a listening SOCK_SEQPACKET socket (messages keep their borders), mode 0600. ``path`` must be claimed."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(path))
     path.chmod(0o600)
-    listener.listen(1)
+    listener.listen()  # agents that died while they waited are still in the queue
     return listener
 
 
@@ -61,8 +77,9 @@ def preload(modules: list[str]) -> None:
 class WarmParent:
     """The parent's loop. :meth:`serve` returns in a forked child with what that child shall become."""
 
-    def __init__(self, listener: socket.socket, import_s: float) -> None:
+    def __init__(self, listener: socket.socket, claimed: int, import_s: float) -> None:
         self._listener = listener
+        self._claimed = claimed
         self._import_s = import_s
         self._agent: socket.socket | None = None
         self._children: dict[int, pb.Forked] = {}
@@ -77,6 +94,7 @@ class WarmParent:
         """Serve until there is nothing left to do (None), or return the order in the child forked for it."""
         with selectors.DefaultSelector() as selector:
             while True:
+                self._keep_path()
                 for key in list(selector.get_map().values()):
                     selector.unregister(key.fileobj)
                 for source in (self._listener, self._wake_reader, self._agent):
@@ -95,6 +113,15 @@ class WarmParent:
                         return order
                 if self._is_done():
                     return None
+
+    def _keep_path(self) -> None:
+        """Listen anew if somebody has removed the socket: no agent could reach us, and none could take our place."""
+        path = Path(self._listener.getsockname())
+        if not path.exists():
+            with contextlib.suppress(OSError):
+                listener = listen(path)
+                self._listener.close()
+                self._listener = listener
 
     def _is_done(self) -> bool:
         if self._children:
@@ -167,6 +194,7 @@ class WarmParent:
         os.close(self._wake_reader)
         os.close(self._wake_writer)
         self._listener.close()
+        os.close(self._claimed)
         if self._agent is not None:
             self._agent.close()
         os.setsid()
@@ -282,12 +310,16 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.path.insert(0, str(Path.cwd()))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    listener = listen(Path(sys.argv[1]))  # before the imports: an agent may connect and wait for Ready
+    path = Path(sys.argv[1])
+    claimed = claim(path)
+    if claimed is None:
+        sys.exit(f"warm parent: another one serves {path}")
+    listener = listen(path)  # before the imports: an agent may connect and wait for Ready
     started = time.monotonic()
     preload(sys.argv[2:])
     gc.collect()
     gc.freeze()  # the garbage collector of a child shall not touch, and so copy, the shared pages
-    order = WarmParent(listener, time.monotonic() - started).serve()
+    order = WarmParent(listener, claimed, time.monotonic() - started).serve()
     if order is not None:
         sys.path.pop(0)
         signal.signal(signal.SIGINT, signal.default_int_handler)

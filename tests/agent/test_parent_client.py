@@ -2,7 +2,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from holdfast_agent import parent_client, processes
 from holdfast_agent.parent_client import WarmParentClient
 from holdfast_agent.processes import AgentError
 from holdfast_proto.v1 import warm_parent_pb2 as pb
+from tests.agent.warm_parents import warm_parents_and_their_ranks
 from tests.proto.coroutines import end, until
 
 
@@ -21,15 +22,19 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Client(WarmParentClient):
-    """Keeps the exits it hears of."""
+    """Keeps the exits it hears of, and the children that its warm parent had before."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder / "parent.sock", folder / "parent.log", self._heard)
+        super().__init__(folder / "parent.sock", folder / "parent.log", self._heard, self._found)
         self.folder = folder
         self.exits: list[pb.Exited] = []
+        self.found: list[int] = []
 
     def _heard(self, exited: pb.Exited) -> None:
         self.exits.append(exited)
+
+    def _found(self, ready: pb.Ready) -> None:
+        self.found = [child.pid for child in ready.children]
 
     async def run_rank(self, *command: str, rank: int = 0) -> int:
         """Return the pid of a new rank."""
@@ -46,6 +51,13 @@ async def running(client: Client) -> AsyncIterator[None]:
         yield
     finally:
         await end(task)
+
+
+async def killed(client: Client, is_far_enough: Callable[[], object], what: str) -> None:
+    """Let a client run as far as that, and no further."""
+    task = asyncio.create_task(client.run(["python", "train.py"]))
+    await until(is_far_enough, what)
+    await end(task)
 
 
 async def gone(pid: int) -> None:
@@ -137,11 +149,58 @@ async def test_the_next_agent_finds_the_warm_parent_that_the_last_one_left(folde
     async with running(second):
         assert second.starts_total == 0
         assert second.pid == first.pid
+        assert (first.found, second.found) == ([], [stays])
         os.kill(stays, signal.SIGKILL)
         await until(lambda: [exited.pid for exited in second.exits] == [stays], "the exit is told to the second")
         assert first.exits == []
         await second.leave()
         await gone(second.pid)
+
+
+async def test_a_warm_parent_that_one_agent_after_the_other_has_waited_for_in_vain_serves_the_next(
+    folder: Path,
+) -> None:
+    first = Client(folder)
+    async with running(first):
+        os.kill(first.pid, signal.SIGSTOP)  # as if it still imported
+    for _ in range(4):
+        waiting = Client(folder)
+        await killed(waiting, lambda client=waiting: client.pid, "it is connected")  # type: ignore[misc]
+        assert (waiting.pid, waiting.starts_total) == (first.pid, 0)
+    os.kill(first.pid, signal.SIGCONT)
+    last = Client(folder)
+    async with running(last):
+        assert (last.pid, last.starts_total) == (first.pid, 0)
+        processes.kill_session(await last.run_rank("sleep", "600"))
+        await last.leave()
+        await gone(last.pid)
+
+
+LATE = """
+import os, sys, time
+while "holdfast_agent.warm_parent" in sys.orig_argv and not os.path.exists(os.environ["GATE"]):
+    time.sleep(0.01)
+"""
+
+
+async def test_of_the_warm_parents_of_two_agents_the_first_of_which_died_at_once_one_stays(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "sitecustomize.py").write_text(LATE)
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    monkeypatch.setenv("GATE", str(folder / "gate"))
+    first, second = Client(folder), Client(folder)
+    await killed(first, lambda: first.starts_total, "a warm parent is started, and does not listen yet")
+    task = asyncio.create_task(second.run(["python", "train.py"]))
+    await until(lambda: second.starts_total, "so is another")
+    (folder / "gate").touch()
+    await until(lambda: second.is_ready, "one of them is ready")
+    await until(lambda: len(warm_parents_and_their_ranks(str(folder))) == 1, "the other has ended")
+    assert second.starts_total == 1
+    processes.kill_session(await second.run_rank("sleep", "600"))
+    await second.leave()
+    await gone(second.pid)
+    await end(task)
 
 
 async def test_leave_ends_the_warm_parent_and_starts_no_other(folder: Path) -> None:

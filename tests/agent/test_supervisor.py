@@ -15,6 +15,7 @@ from holdfast_agent.supervisor import Supervisor
 from holdfast_proto import keys
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1 import warm_parent_pb2 as parent_pb
 from tests.agent.nodes import RecordedNode, make_node
 from tests.proto.coroutines import end, until, wait_until
 from tests.proto.store_server import StoreServer
@@ -215,6 +216,22 @@ def test_the_next_agent_adopts_the_ranks_and_learns_how_those_ended_that_it_miss
     processes.kill_session(pids[0])
     wait_until(lambda: processes.process_state(pids[0]) in ("", "Z"), "one rank is gone")
     asyncio.run(second_agent())
+
+
+async def test_what_an_agent_has_ordered_and_did_not_live_to_note_is_killed(
+    folder: Path, store_with_rendezvous: StoreServer
+) -> None:
+    async with supervised(folder, store_with_rendezvous) as (first, node):
+        await first.start(1, ORDER)
+        noted = [rank.pid for rank in node.ranks.values()]
+        order = parent_pb.Fork(generation=2, rank=2, command=["sleep", "600"], log_path=str(folder / "log"))
+        unknown = await first.parent.fork(order)
+        ticks = processes.start_ticks(unknown)
+    async with supervised(folder, store_with_rendezvous) as (second, _):
+        assert second.parent.starts_total == 0
+        await until(lambda: not processes.is_alive(unknown, ticks), "it is gone")
+        assert all(processes.process_state(pid) not in ("", "Z") for pid in noted)
+        await leave(second)
 
 
 async def test_a_sweep_kills_the_ranks_of_an_earlier_instance(folder: Path, store_with_rendezvous: StoreServer) -> None:

@@ -1,6 +1,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 from holdfast_agent import processes
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 from tests.agent.warm_parents import Agent, WarmParent, warm_parent
-from tests.proto.coroutines import wait_until
+from tests.proto.coroutines import PATIENCE_S, wait_until
 
 TELLS = """
 import json, os, sys
@@ -166,6 +168,37 @@ def test_of_two_agents_the_newer_one_is_served(parent: WarmParent, log: Path) ->
         with pytest.raises(EOFError):
             older.receive()
         assert newer.code_of(["true"], log) == 0
+
+
+def test_a_second_one_for_the_same_socket_ends_at_once(parent: WarmParent, log: Path) -> None:
+    command = [sys.executable, "-m", "holdfast_agent.warm_parent", str(parent.socket), "no_such_module"]
+    second = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert second.returncode == 1
+    assert second.stderr == f"warm parent: another one serves {parent.socket}\n"
+    with parent.agent() as agent:
+        assert agent.ready.pid == parent.process.pid
+        assert agent.code_of(["true"], log) == 0
+
+
+def test_its_ranks_keep_nobody_from_taking_its_place(folder: Path) -> None:
+    script = folder / "train.py"
+    script.write_text("import time\nprint('waits', flush=True)\ntime.sleep(600)\n")
+    log = folder / "rank.log"
+    with warm_parent(folder) as first, first.agent() as agent:
+        stays = agent.fork(["python", str(script)], log)
+        # Until it has let go of the socket that it was forked with, it could be taken for its parent.
+        wait_until(lambda: log.exists() and "waits" in log.read_text(), "the rank waits")
+    with warm_parent(folder) as second, second.agent() as agent:
+        assert agent.code_of(["true"], log) == 0
+        assert processes.is_alive(stays, processes.start_ticks(stays))
+    processes.kill_session(stays)
+
+
+def test_a_socket_that_somebody_has_removed_is_there_again(parent: WarmParent, log: Path) -> None:
+    parent.socket.unlink()
+    parent.process.send_signal(signal.SIGCHLD)  # or it would look after some seconds
+    with parent.agent() as agent:
+        assert agent.code_of(["true"], log) == 0
 
 
 def test_leave_ends_it_when_its_last_child_has_ended(folder: Path) -> None:

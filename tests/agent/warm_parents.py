@@ -68,7 +68,6 @@ class WarmParent:
     @contextlib.contextmanager
     def agent(self) -> Iterator[Agent]:
         """Connect."""
-        wait_until(self.socket.exists, "the warm parent listens")
         agent = wait_until(self._connected, "the warm parent answers")
         try:
             yield agent
@@ -76,7 +75,8 @@ class WarmParent:
             agent.close()
 
     def _connected(self) -> Agent | None:
-        with contextlib.suppress(ConnectionRefusedError):  # between bind and listen
+        # Between bind and listen, and between the removal of an old socket and bind.
+        with contextlib.suppress(ConnectionRefusedError, FileNotFoundError):
             return Agent(self.socket)
         return None
 
@@ -92,3 +92,13 @@ def warm_parent(folder: Path, *modules: str) -> Iterator[WarmParent]:
     finally:
         process.kill()
         process.wait()
+
+
+def warm_parents_and_their_ranks(folder: str) -> list[int]:
+    """The pids of all that live whose socket is in ``folder``; what has become another program is not among them."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and f"holdfast_agent.warm_parent\0{folder}" in (entry / "cmdline").read_text():
+                found.append(int(entry.name))
+    return found
