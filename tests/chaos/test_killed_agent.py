@@ -1,0 +1,118 @@
+"""Agents are killed while they wait for their warm parent: nothing is left behind, and the next ones go on."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast_cli.local_run import LocalRun
+from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, RUN_PHASE_RUNNING
+from tests.chaos.conftest import RANKS, Runs, until, until_step
+from tests.proto.coroutines import wait_until
+
+ENDLESS = 100_000
+"""Steps: more than are trained here."""
+KILLS = 3
+STRIDE = 3
+
+
+class WatchedRun:
+    """A run, and the processes that its warm parents have been and have forked."""
+
+    def __init__(self, local: LocalRun) -> None:
+        self.local = local
+        self._socket = f"holdfast_agent.warm_parent\0{local.paths.runtime}"
+
+    def forked(self, name: str = "") -> set[int]:
+        """The pids of warm parents, stores and ranks whose name begins so."""
+        found = set()
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                is_ours = entry.name.isdigit() and self._socket in (entry / "cmdline").read_text()
+                if is_ours and (entry / "comm").read_text().startswith(name):
+                    found.add(int(entry.name))
+        return found
+
+    def new_parent(self, known: set[int]) -> int:
+        """Wait for a warm parent that listens, and hold it there: as far as anybody can see it imports."""
+        [pid] = wait_until(lambda: self.forked() - known, "there is another warm parent")
+        wait_until(lambda: _has_socket(pid), "it listens")
+        os.kill(pid, signal.SIGSTOP)
+        return pid
+
+    def kill_agent(self) -> None:
+        """SIGKILL the agent and wait until the next one serves."""
+        pid = self.local.pid_of("agent")
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: self._agent_that_serves() not in (None, pid), "there is another agent")
+
+    def _agent_that_serves(self) -> int | None:
+        self.local.look()  # takes note of it
+        endpoint = self.local._stack.endpoints().get("agent")
+        return endpoint.pid if endpoint else None
+
+    def is_whole(self) -> None:
+        """See all ranks train, once each, with one warm parent, one store, and no more memory than they have."""
+        reached = until(self.local, lambda status: status.phase == RUN_PHASE_RUNNING).newest_step
+        until_step(self.local, reached + STRIDE)
+        assert self.forked("rank") == set(self.local.rank_pids().values())
+        assert len(self.forked()) == RANKS + 2
+        assert len([*self.local.paths.memory.rglob("*.slot")]) == 2 * RANKS
+
+
+def _has_socket(pid: int) -> bool:
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if str(link.readlink()).startswith("socket:"):
+                return True
+    return False
+
+
+@pytest.fixture
+def run(runs: Runs) -> Iterator[WatchedRun]:
+    with runs.run("waiting", steps=ENDLESS, checkpoint_every=0) as local:
+        yield WatchedRun(local)
+
+
+@pytest.mark.soak
+def test_agents_that_are_killed_while_they_wait_for_their_warm_parent_are_missed_by_nobody(run: WatchedRun) -> None:
+    local = run.local
+    parent = run.new_parent(set())
+    for _ in range(KILLS):
+        run.kill_agent()
+    os.kill(parent, signal.SIGCONT)
+    run.is_whole()
+    assert local.warm_parent_pid() == parent
+    assert (local.status().restarts, local.incidents()) == (0, [])
+
+    before = run.forked()
+    os.kill(parent, signal.SIGKILL)
+    parent = run.new_parent(before)
+    os.kill(local.rank_pids()[1], signal.SIGKILL)
+    wait_until((local.paths.logs / "generation-0002").exists, "the agent is about to start the ranks again")
+    for _ in range(KILLS):
+        run.kill_agent()
+    os.kill(parent, signal.SIGCONT)
+    until(local, lambda status: status.restarts == 1)
+    run.is_whole()
+    assert local.warm_parent_pid() == parent
+    [incident] = local.incidents()
+    assert incident.state == INCIDENT_STATE_RECOVERED
+    assert (list(incident.verdict.culprits), incident.lost_steps <= 1) == ([1], True)
+
+
+@pytest.mark.soak
+def test_agents_that_are_killed_while_their_ranks_are_being_forked_leave_none_of_them(run: WatchedRun) -> None:
+    local = run.local
+    run.is_whole()
+    for _ in range(KILLS):
+        before, restarts = run.forked(), local.status().restarts
+        os.kill(local.rank_pids()[2], signal.SIGKILL)
+        wait_until(lambda known=before: run.forked("rank") - known, "a rank is there again")  # type: ignore[misc]
+        run.kill_agent()
+        until(local, lambda status, known=restarts: status.restarts > known)  # type: ignore[misc]
+        run.is_whole()
