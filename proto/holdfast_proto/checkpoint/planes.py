@@ -68,7 +68,8 @@ def split(elements: Elements, *, is_float: bool, without_words: bool = False) ->
     width = elements.itemsize
     planes = np.empty((width - 2 * without_words, elements.size), np.uint8)
     if is_float:
-        _split_head(_cast(elements, 8 * (width - 2), np.empty(elements.size, "<u2")), *planes[:2])
+        head = elements if width == 2 else _cast(elements, 8 * (width - 2), np.empty(elements.size, "<u2"))
+        _split_head(head, *planes[:2])
     for number in range(2 if is_float else 0, len(planes)):
         _cast(elements, 8 * (width - 1 - number), planes[number])
     return list(planes)
@@ -108,7 +109,7 @@ def _cast(elements: Elements, shift: int, into: Elements) -> Elements:
     return into
 
 
-def _split_head(head: Words, exponent: Plane, rest: Plane) -> None:
+def _split_head(head: Elements, exponent: Plane, rest: Plane) -> None:
     _cast(head, _FRACTION_BITS, exponent)
     _cast(head, 8, rest)
     np.bitwise_and(rest, _SIGN, out=rest)
