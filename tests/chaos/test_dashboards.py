@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dashboards.catalogue import differences
@@ -33,6 +34,7 @@ def scrape(target: Target) -> str:
     return text
 
 
+@pytest.mark.soak
 @needs_prometheus
 def test_every_panel_has_data_of_a_run_that_lost_a_rank(runs: Runs, tmp_path: Path) -> None:
     with runs.run("dashboards", hurry=True, steps=100_000, checkpoint_every=5) as local:
