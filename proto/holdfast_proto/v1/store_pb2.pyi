@@ -59,6 +59,8 @@ class VerdictKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VERDICT_KIND_ALLOCATOR_RETRIES: _ClassVar[VerdictKind]
     VERDICT_KIND_THROUGHPUT_DROP: _ClassVar[VerdictKind]
     VERDICT_KIND_MISSING_LOSS: _ClassVar[VerdictKind]
+    VERDICT_KIND_STANDSTILL: _ClassVar[VerdictKind]
+    VERDICT_KIND_LATE_EXIT: _ClassVar[VerdictKind]
 
 class IncidentState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -67,6 +69,8 @@ class IncidentState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     INCIDENT_STATE_RECOVERED: _ClassVar[IncidentState]
     INCIDENT_STATE_NOTED: _ClassVar[IncidentState]
     INCIDENT_STATE_FAILED: _ClassVar[IncidentState]
+    INCIDENT_STATE_STANDSTILL: _ClassVar[IncidentState]
+    INCIDENT_STATE_RESOLVED: _ClassVar[IncidentState]
 
 class RunPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -114,11 +118,15 @@ VERDICT_KIND_MEMORY_CREEP: VerdictKind
 VERDICT_KIND_ALLOCATOR_RETRIES: VerdictKind
 VERDICT_KIND_THROUGHPUT_DROP: VerdictKind
 VERDICT_KIND_MISSING_LOSS: VerdictKind
+VERDICT_KIND_STANDSTILL: VerdictKind
+VERDICT_KIND_LATE_EXIT: VerdictKind
 INCIDENT_STATE_UNSPECIFIED: IncidentState
 INCIDENT_STATE_OPEN: IncidentState
 INCIDENT_STATE_RECOVERED: IncidentState
 INCIDENT_STATE_NOTED: IncidentState
 INCIDENT_STATE_FAILED: IncidentState
+INCIDENT_STATE_STANDSTILL: IncidentState
+INCIDENT_STATE_RESOLVED: IncidentState
 RUN_PHASE_UNSPECIFIED: RunPhase
 RUN_PHASE_WAITING: RunPhase
 RUN_PHASE_STARTING: RunPhase
@@ -130,7 +138,7 @@ RUN_PHASE_FAILED: RunPhase
 RUN_PHASE_LEAVING: RunPhase
 
 class RunSpec(_message.Message):
-    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s")
+    __slots__ = ("run", "nodes", "ranks_per_node", "command", "mode", "preset", "snapshot_every", "checkpoint_every", "checkpoint_directory", "checkpoints_kept", "restarts_without_progress", "created_unix_s", "instance", "checkpoint_every_s", "injection_allowed", "checkpoints_secondary", "checkpoints_secondary_kept", "checkpoint_upload_bytes_per_s", "restart_patience")
     RUN_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     RANKS_PER_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +157,7 @@ class RunSpec(_message.Message):
     CHECKPOINTS_SECONDARY_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_SECONDARY_KEPT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_UPLOAD_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    RESTART_PATIENCE_FIELD_NUMBER: _ClassVar[int]
     run: str
     nodes: int
     ranks_per_node: int
@@ -167,7 +176,8 @@ class RunSpec(_message.Message):
     checkpoints_secondary: str
     checkpoints_secondary_kept: int
     checkpoint_upload_bytes_per_s: float
-    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ...) -> None: ...
+    restart_patience: float
+    def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ...) -> None: ...
 
 class RankExit(_message.Message):
     __slots__ = ("code", "signal", "last_words", "step", "phase", "exited_unix_s", "order", "finished", "out_of_memory", "kernel_line")
@@ -194,7 +204,7 @@ class RankExit(_message.Message):
     def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., last_words: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., exited_unix_s: _Optional[float] = ..., order: _Optional[int] = ..., finished: bool = ..., out_of_memory: bool = ..., kernel_line: _Optional[str] = ...) -> None: ...
 
 class RankState(_message.Message):
-    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending")
+    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +238,11 @@ class RankState(_message.Message):
     THREAD_STATE_FIELD_NUMBER: _ClassVar[int]
     THREAD_SYSCALL_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
+    STILL_S_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    TRACED_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_TRAINING_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     life: Life
@@ -247,7 +262,12 @@ class RankState(_message.Message):
     thread_state: str
     thread_syscall: int
     pending: _containers.RepeatedCompositeFieldContainer[_common_pb2.PendingCall]
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ...) -> None: ...
+    still_s: float
+    moved: str
+    traced: bool
+    workers: int
+    left_training: bool
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ...) -> None: ...
 
 class NodeState(_message.Message):
     __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size")
@@ -507,7 +527,7 @@ class CommandRefused(_message.Message):
     def __init__(self, command_fence: _Optional[int] = ..., known_fence: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeCommand(_message.Message):
-    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish", "leave", "keep_checkpoint", "persist_snapshot", "inject_fault", "release_snapshot")
+    __slots__ = ("id", "fence", "generation", "start", "stop", "gather_evidence", "take_checkpoint", "finish", "leave", "keep_checkpoint", "persist_snapshot", "inject_fault", "release_snapshot", "instance")
     ID_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -521,6 +541,7 @@ class NodeCommand(_message.Message):
     PERSIST_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     INJECT_FAULT_FIELD_NUMBER: _ClassVar[int]
     RELEASE_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     id: str
     fence: int
     generation: int
@@ -534,7 +555,8 @@ class NodeCommand(_message.Message):
     persist_snapshot: PersistSnapshot
     inject_fault: _fault_pb2.Fault
     release_snapshot: _session_pb2.ReleaseAt
-    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., release_snapshot: _Optional[_Union[_session_pb2.ReleaseAt, _Mapping]] = ...) -> None: ...
+    instance: str
+    def __init__(self, id: _Optional[str] = ..., fence: _Optional[int] = ..., generation: _Optional[int] = ..., start: _Optional[_Union[StartGeneration, _Mapping]] = ..., stop: _Optional[_Union[StopGeneration, _Mapping]] = ..., gather_evidence: _Optional[_Union[GatherEvidence, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., finish: _Optional[_Union[FinishRun, _Mapping]] = ..., leave: _Optional[_Union[LeaveAt, _Mapping]] = ..., keep_checkpoint: _Optional[_Union[KeepCheckpoint, _Mapping]] = ..., persist_snapshot: _Optional[_Union[PersistSnapshot, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., release_snapshot: _Optional[_Union[_session_pb2.ReleaseAt, _Mapping]] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class StartGeneration(_message.Message):
     __slots__ = ("first_rank", "ranks", "world_size", "rendezvous_node", "source", "step")
@@ -691,7 +713,14 @@ class Incident(_message.Message):
     def __init__(self, id: _Optional[str] = ..., run: _Optional[str] = ..., generation: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., last_progress_unix_s: _Optional[float] = ..., detected_unix_s: _Optional[float] = ..., recovered_unix_s: _Optional[float] = ..., reached_step: _Optional[int] = ..., resumed_step: _Optional[int] = ..., lost_steps: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., state: _Optional[_Union[IncidentState, str]] = ..., actions: _Optional[_Iterable[_Union[IncidentAction, _Mapping]]] = ..., evidence: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CoordinatorState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s", "checkpoint_outage")
+    __slots__ = ("run", "phase", "generation", "source", "resumed_step", "nodes", "open_incident", "restarts_without_progress", "restarts_total", "newest_step", "unreadable_checkpoints", "outcome", "phase_since_unix_s", "last_event_id", "incident_count", "step_at_restart", "fence", "leave_by_unix_s", "leave_step", "left_step", "checkpoint_since_unix_s", "checkpoint_outage", "standstill_incident", "uncertain_restarts", "known_pauses", "longest_phase_s")
+    class LongestPhaseSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     RUN_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -714,6 +743,10 @@ class CoordinatorState(_message.Message):
     LEFT_STEP_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_SINCE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_OUTAGE_FIELD_NUMBER: _ClassVar[int]
+    STANDSTILL_INCIDENT_FIELD_NUMBER: _ClassVar[int]
+    UNCERTAIN_RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_PAUSES_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_PHASE_S_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: RunPhase
     generation: int
@@ -736,7 +769,19 @@ class CoordinatorState(_message.Message):
     left_step: int
     checkpoint_since_unix_s: float
     checkpoint_outage: CheckpointOutage
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ..., checkpoint_outage: _Optional[_Union[CheckpointOutage, _Mapping]] = ...) -> None: ...
+    standstill_incident: str
+    uncertain_restarts: int
+    known_pauses: _containers.RepeatedCompositeFieldContainer[KnownPause]
+    longest_phase_s: _containers.ScalarMap[int, float]
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[RunPhase, str]] = ..., generation: _Optional[int] = ..., source: _Optional[_Union[Source, str]] = ..., resumed_step: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., open_incident: _Optional[str] = ..., restarts_without_progress: _Optional[int] = ..., restarts_total: _Optional[int] = ..., newest_step: _Optional[int] = ..., unreadable_checkpoints: _Optional[_Iterable[int]] = ..., outcome: _Optional[str] = ..., phase_since_unix_s: _Optional[float] = ..., last_event_id: _Optional[str] = ..., incident_count: _Optional[int] = ..., step_at_restart: _Optional[int] = ..., fence: _Optional[int] = ..., leave_by_unix_s: _Optional[float] = ..., leave_step: _Optional[int] = ..., left_step: _Optional[int] = ..., checkpoint_since_unix_s: _Optional[float] = ..., checkpoint_outage: _Optional[_Union[CheckpointOutage, _Mapping]] = ..., standstill_incident: _Optional[str] = ..., uncertain_restarts: _Optional[int] = ..., known_pauses: _Optional[_Iterable[_Union[KnownPause, _Mapping]]] = ..., longest_phase_s: _Optional[_Mapping[int, float]] = ...) -> None: ...
+
+class KnownPause(_message.Message):
+    __slots__ = ("kind", "longest_s")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_S_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    longest_s: float
+    def __init__(self, kind: _Optional[str] = ..., longest_s: _Optional[float] = ...) -> None: ...
 
 class CheckpointOutage(_message.Message):
     __slots__ = ("incident", "committed_step")
