@@ -38,6 +38,8 @@ DETECTORS = (
     "hung_collective",
     "data_stall",
     "transport",
+    "standstill",
+    "late_exit",
     "non_finite",
     "missing_loss",
     "loss_spike",
