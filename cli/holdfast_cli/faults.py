@@ -13,7 +13,12 @@ from holdfast_agent.processes import process_state
 from holdfast_proto import black_box
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
-from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_OPEN, LIFE_RUNNING, RUN_PHASE_RUNNING
+from holdfast_proto.v1.store_pb2 import (
+    INCIDENT_STATE_OPEN,
+    INCIDENT_STATE_STANDSTILL,
+    LIFE_RUNNING,
+    RUN_PHASE_RUNNING,
+)
 
 _STOP_PATIENCE_S = 1.0
 
@@ -139,7 +144,7 @@ class FaultInjector:
             return True
         newest = status.newest_incident
         answered = newest.detected_unix_s > self.injected[-1].unix_s
-        return answered and newest.state != INCIDENT_STATE_OPEN
+        return answered and newest.state not in (INCIDENT_STATE_OPEN, INCIDENT_STATE_STANDSTILL)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -140,10 +140,10 @@ def test_run_exits_zero_only_if_the_run_has_finished(options: Options) -> None:
     assert "testing finished: 10 steps · loss 1.5000" in result.stdout.splitlines()[-1]
 
 
-def test_a_failed_run_prints_the_line_of_its_incident_and_where_the_logs_are(options: Options) -> None:
-    message = "rank 0: --train.steps must be positive"
-    incident = Incident(verdict=Verdict(message=message))
-    prepare_status(options(), phase=RUN_PHASE_FAILED, outcome="failed", newest_incident=incident)
+def test_a_failed_run_prints_its_decisive_reason_and_where_the_logs_are(options: Options) -> None:
+    message = "rank 3 fails at step 45 each time, 5 times in a row: rank 3 raised ValueError: bad sample"
+    incident = Incident(verdict=Verdict(message="rank 3 raised ValueError: bad sample"))
+    prepare_status(options(), phase=RUN_PHASE_FAILED, outcome=message, newest_incident=incident)
     result = holdfast(*run_arguments(options()), "--", "true")
     assert result.exit_code == 1
     logs = options().directory / "testing" / "logs"
