@@ -87,11 +87,11 @@ class Runs:
         else:
             self.hurry_file(name).unlink(missing_ok=True)
         with LocalRun(self.options(name, **changes)) as local:  # type: ignore[arg-type]
-            runtime = local.paths.runtime
+            paths = local.paths
             yield local
         assert not self.processes(name)
-        assert not runtime.exists()
-        assert not [path for path in Path("/dev/shm").iterdir() if f"-{name}@" in path.name]
+        assert not paths.runtime.exists()
+        assert not paths.memory.exists()
 
     def hurry_file(self, name: str) -> Path:
         """While it is not there, every step of a run takes a little longer."""

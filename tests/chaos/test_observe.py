@@ -20,12 +20,11 @@ from holdfast_cli.ended import load_incidents
 from holdfast_cli.run_record import load_record
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import VERDICT_KIND_HUNG_COLLECTIVE, Incident
-from tests.chaos.conftest import Runs
+from tests.chaos.conftest import PATIENCE_S, Runs
 
 SCRIPTS = Path(__file__).parent / "observed"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 ENDLESS = "1000000"
-PATIENCE_S = 45.0
 
 Found = TypeVar("Found")
 
