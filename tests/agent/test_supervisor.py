@@ -20,6 +20,8 @@ from tests.agent.nodes import RecordedNode, make_node
 from tests.proto.coroutines import end, until, wait_until
 from tests.proto.store_server import StoreServer
 
+pytestmark = pytest.mark.system
+
 RANK = """
 import json, os, subprocess, sys, time
 from pathlib import Path

@@ -16,6 +16,7 @@ from holdfast_cli.local_run import LocalRun
 from holdfast_cli.local_run_options import LocalRunOptions
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import PRESET_FAST, RUN_PHASE_FINISHED
+from tests.tiers import expect_system_marker
 
 STEPS = 40
 RANKS = 4
@@ -118,6 +119,11 @@ class Runs:
 
     def final_checkpoint(self, name: str, step: int = STEPS - 1) -> Path:
         return self.folder / name / "checkpoints" / f"step-{step:08}"
+
+
+@pytest.fixture(autouse=True)
+def _is_marked(request: pytest.FixtureRequest) -> None:
+    expect_system_marker(request)
 
 
 @pytest.fixture(scope="session")

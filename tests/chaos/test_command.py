@@ -14,6 +14,8 @@ import pytest
 from holdfast_cli.local_run import LocalRun
 from tests.chaos.conftest import PATIENCE_S, Runs
 
+pytestmark = pytest.mark.system
+
 HOLDFAST = [sys.executable, "-m", "holdfast_cli"]
 
 

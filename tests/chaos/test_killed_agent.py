@@ -13,6 +13,8 @@ from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, RUN_PHASE_RUNN
 from tests.chaos.conftest import RANKS, Runs, until, until_step
 from tests.proto.coroutines import wait_until
 
+pytestmark = pytest.mark.system
+
 ENDLESS = 100_000
 """Steps: more than are trained here."""
 KILLS = 3
@@ -78,7 +80,6 @@ def run(runs: Runs) -> Iterator[WatchedRun]:
         yield WatchedRun(local)
 
 
-@pytest.mark.soak
 def test_agents_that_are_killed_while_they_wait_for_their_warm_parent_are_missed_by_nobody(run: WatchedRun) -> None:
     local = run.local
     parent = run.new_parent(set())
@@ -105,7 +106,6 @@ def test_agents_that_are_killed_while_they_wait_for_their_warm_parent_are_missed
     assert (list(incident.verdict.culprits), incident.lost_steps <= 1) == ([1], True)
 
 
-@pytest.mark.soak
 def test_agents_that_are_killed_while_their_ranks_are_being_forked_leave_none_of_them(run: WatchedRun) -> None:
     local = run.local
     run.is_whole()

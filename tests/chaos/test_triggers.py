@@ -18,6 +18,8 @@ from holdfast_proto.checkpoint.keeping import kept_reason
 from holdfast_proto.v1.store_pb2 import MODE_OBSERVE, RUN_PHASE_FINISHED
 from tests.chaos.conftest import PATIENCE_S, Runs, finish, until, until_step
 
+pytestmark = pytest.mark.system
+
 TWO_RANKS: dict[str, Any] = {
     "ranks": 2,
     "flags": ("--parallel.dp=1",),

@@ -8,6 +8,8 @@ import pytest
 from tests.trainer.conftest import CheckLayouts, RunRanks
 from tests.trainer.layouts import OPTIMIZER, Layout, every_layout, sample, sweep
 
+pytestmark = pytest.mark.system
+
 SOAK_SIZE = 50
 SAMPLE = sample(every_layout())
 SWEEP = [[layout for layout in sweep(every_layout()) if layout.ranks == ranks] for ranks in (1, 2, 4, 8)]
@@ -19,6 +21,7 @@ def test_layouts_compute_what_one_plain_process_computes(check_layouts: CheckLay
     check_layouts([layout for layout in SAMPLE if layout.ranks == ranks])
 
 
+@pytest.mark.slice
 def test_the_demos_layout_computes_what_one_plain_process_computes(run_ranks: RunRanks) -> None:
     demo = tomllib.loads((files("holdfast_trainer") / "configs" / "demo.toml").read_text())
     layout = demo["parallel"]
