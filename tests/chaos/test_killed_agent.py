@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,7 +77,8 @@ def _has_socket(pid: int) -> bool:
 
 @pytest.fixture
 def run(runs: Runs) -> Iterator[WatchedRun]:
-    with runs.run("waiting", steps=ENDLESS, checkpoint_every=0) as local:
+    # A name of its own: the logs of another test's generations would look like this one's.
+    with runs.run(f"waiting-{uuid.uuid4().hex[:8]}", steps=ENDLESS, checkpoint_every=0) as local:
         yield WatchedRun(local)
 
 
