@@ -13,7 +13,7 @@ from tests.chaos.conftest import Runs
 pytestmark = pytest.mark.system
 
 LONG_S = 600.0
-"""Two runs of eight ranks take a minute and a half on two cores, and four times that beside three other jobs."""
+"""Two runs of eight ranks take a minute and a half on two cores, and three times that next to other jobs."""
 
 
 @pytest.mark.timeout(LONG_S + 60)
