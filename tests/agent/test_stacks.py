@@ -16,7 +16,10 @@ from tests.agent.nodes import make_node
 from tests.agent.test_evidence import may_look_into_processes
 from tests.proto.coroutines import end, wait_until
 
-pytestmark = pytest.mark.skipif(not may_look_into_processes(), reason="the kernel hides other processes")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(not may_look_into_processes(), reason="the kernel hides other processes"),
+]
 
 WAYS_TO_HANG = {
     "lock": "import threading\nlock = threading.Lock()\nlock.acquire()\nprint(flush=True)\nlock.acquire()",

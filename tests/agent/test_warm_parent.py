@@ -14,6 +14,8 @@ from holdfast_proto.v1 import warm_parent_pb2 as pb
 from tests.agent.warm_parents import Agent, WarmParent, warm_parent
 from tests.proto.coroutines import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.system
+
 TELLS = """
 import json, os, sys
 facts = {"argv": sys.argv, "marker": os.environ["MARKER"], "path": sys.path[0], "session": os.getsid(0)}

@@ -23,6 +23,7 @@ from holdfast_proto.v1.store_pb2 import (
     Verdict,
 )
 from tests.cli.fakes import write_status
+from tests.proto.coroutines import PATIENCE_S
 
 Options = Callable[..., LocalRunOptions]
 
@@ -193,7 +194,7 @@ def test_stop_ends_a_run_that_another_process_supervises(options: Options) -> No
         assert supervisor.stdout is not None
         assert "testing running" in supervisor.stdout.readline()
         result = holdfast("stop", "--directory", str(settings.directory))
-        _, errors = supervisor.communicate(timeout=20)
+        _, errors = supervisor.communicate(timeout=PATIENCE_S)
     assert result.stdout == "testing: stopped\n"
     assert supervisor.returncode == 128 + signal.SIGTERM
     assert errors.splitlines()[-1].startswith("holdfast: interrupted")

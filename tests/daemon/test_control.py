@@ -23,7 +23,7 @@ from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
 from tests.daemon.fake_agent import NODE, RUN, SPEC, FakeAgent
 from tests.daemon.shells import daemon, options, publish_spec, train
-from tests.proto.coroutines import until
+from tests.proto.coroutines import PATIENCE_S, until
 from tests.proto.store_server import StoreServer
 
 
@@ -199,7 +199,7 @@ async def test_while_the_store_is_away_a_checkpoint_is_refused(store_server: Sto
         store_server.kill()
         await until(lambda: not it.shell.store_up, "the daemon knows that the store is away")
         with refused(grpc.StatusCode.FAILED_PRECONDITION, "run run: the store is away: try again"):
-            await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=3)
+            await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=PATIENCE_S)
 
 
 async def test_an_operator_who_waits_for_a_checkpoint_is_told_when_another_daemon_takes_over(
@@ -219,6 +219,6 @@ async def test_an_operator_who_waits_for_a_checkpoint_is_told_when_another_daemo
         assert await RunStore(client, RUN, "usurper").acquire(600.0, 0)
         await client.aclose()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=3)
+            await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=PATIENCE_S)
         assert not it.shell.leads
         assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION

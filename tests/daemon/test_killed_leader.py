@@ -6,10 +6,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.daemon.fake_agent import FakeAgent
 from tests.daemon.shells import publish_spec, stored_incidents
 from tests.proto.coroutines import until
 from tests.proto.store_server import StoreServer
+
+pytestmark = pytest.mark.system
 
 
 @contextlib.contextmanager
