@@ -67,7 +67,7 @@ class RunShell:
         self._options = options
         self._clock = clock
         self._metrics = metrics
-        self._store = RunStore(client, run, options.name)
+        self._store = RunStore(client, run, options.identity)
         self.log = IncidentLog(options.directory, run)
         self.archive = IncidentArchive(options.directory, run)
         self._requests: list[Request] = []
