@@ -38,7 +38,7 @@ async def _serve(options: DaemonOptions) -> None:
     clock = Clock()
     registry = CollectorRegistry(auto_describe=True)
     turns = TurnMetrics(registry)
-    runs = Runs(client, lambda run: RunShell(client, run, options, clock, turns))
+    runs = Runs(client, lambda run: RunShell(client, run, options, clock, turns), turns)
     registry.register(DaemonCollector(runs))
     metrics = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
     server = await control.serve(control.ControlService(runs, clock), options.control)
