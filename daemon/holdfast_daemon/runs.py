@@ -79,7 +79,7 @@ class Runs(Mapping[str, RunShell]):
             return keys.check_run_name(member.decode())
         except ValueError as error:  # UnicodeDecodeError is one, too
             self._metrics.run_name_refused()
-            self._log_once(member, f"{keys.RUNS} names {member[:80]!r}, which is passed over: {error}")
+            self._log_once(member, f"{keys.RUNS} holds {member[:80]!r}, which is passed over: remove it: {error}")
             return ""
 
     def _log_once(self, about: bytes, text: str) -> None:

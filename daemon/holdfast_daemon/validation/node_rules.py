@@ -1,5 +1,6 @@
 """Checks the state of one node. It comes several times a second from every node, so that this is written for speed."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from holdfast_daemon.validation.rules import (
@@ -29,52 +30,63 @@ from holdfast_proto.v1 import store_pb2 as store
 
 _COORDINATES = 64
 _GROUPS = 4096
-_KNOWN_GROUPS = 2**17
 _MOVED = frozenset({"", "cpu", "disk", "network", "processes"})
-_ROOM_BYTES = 1024
-"""For what follows the members in a group's progress: two numbers and a description."""
+_ROOM_BYTES = 4 * NAME_CHARACTERS + 32
+"""For what follows the members in the message of a group: two numbers and a description of up to 255 characters."""
 
 
 class KnownGroups:
-    """Remembers which members groups have, so that long lists are looked at once.
+    """Remembers which groups ranks have, so that long lists of members are looked at once.
 
-    Every rank repeats the members of all its groups in every report, and they never change. The message of a group
-    begins with its name and its members: bytes that were good once are compared, not read again.
+    Every rank repeats the members of all its groups in every report, and they hardly ever change. The message of a
+    group begins with its name and its members: bytes that were good before are compared, not read again.
     """
 
     def __init__(self) -> None:
-        self._beginnings: dict[tuple[str, int, int], bytes] = {}
+        self._beginnings: dict[bytes, bytes] = {}
+        """One copy of each beginning: all members of a group share it."""
+        self._of_rank: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
+        """By node and rank: the size of the world, and the beginning of each group."""
 
-    def check(self, group: common.GroupProgress, world_size: int) -> None:
-        """Check the progress of one group."""
-        if not (0 <= group.enqueued <= LARGEST_COUNT and 0 <= group.completed <= LARGEST_COUNT):
-            raise RefusedError(f"group {group.group[:80]!r} is at {group.enqueued} and {group.completed}")
-        members = group.members
-        count = len(members)
-        if not count:
+    def check(self, node: str, rank: int, groups: Sequence[common.GroupProgress], world_size: int) -> None:
+        """Check the groups of one rank."""
+        known_size, known = self._of_rank.get((node, rank), (0, ()))
+        if known_size == world_size and len(known) == len(groups):
+            for group, beginning in zip(groups, known, strict=True):
+                data = group.SerializeToString()
+                if not (
+                    data.startswith(beginning)
+                    and len(data) - len(beginning) <= _ROOM_BYTES
+                    and group.enqueued <= LARGEST_COUNT
+                    and group.completed <= LARGEST_COUNT
+                ):
+                    break
+            else:
+                return
+        self._look_at(node, rank, groups, world_size)
+
+    def _look_at(self, node: str, rank: int, groups: Sequence[common.GroupProgress], world_size: int) -> None:
+        check_length(groups, "progress.groups", _GROUPS)
+        for group in groups:
             check_text(group.group, "group", NAME_CHARACTERS)
-            check_text(group.description, "group.description", _ROOM_BYTES)
+            check_text(group.description, f"the description of group {group.group!r}", NAME_CHARACTERS)
+            check_count(group.enqueued, f"enqueued of group {group.group!r}")
+            check_count(group.completed, f"completed of group {group.group!r}")
+            members = list(group.members)
+            if any(later <= earlier for earlier, later in pairwise(members)):
+                raise RefusedError(f"the members of group {group.group!r} do not ascend")
+            if members and members[-1] >= world_size:
+                raise RefusedError(f"group {group.group!r} has rank {members[-1]} of a world of {world_size}")
+        if not all(group.members for group in groups):
+            self._of_rank.pop((node, rank), None)  # a name alone is the beginning of every list of members
             return
-        if count > world_size or members[count - 1] >= world_size:
-            raise RefusedError(f"group {group.group[:80]!r} has members that a world of {world_size} does not have")
-        key = (group.group, count, members[0])
-        data = group.SerializeToString()
-        known = self._beginnings.get(key)
-        if known is None or not data.startswith(known):
-            known = self._look_at(group)
-            if len(self._beginnings) >= _KNOWN_GROUPS:
-                self._beginnings.clear()
-            self._beginnings[key] = known
-        if len(data) > len(known) + _ROOM_BYTES:
-            raise RefusedError(f"group {group.group[:80]!r} has a description of {len(group.description)} characters")
-
-    @staticmethod
-    def _look_at(group: common.GroupProgress) -> bytes:
-        check_text(group.group, "group", NAME_CHARACTERS)
-        members = list(group.members)
-        if any(later <= earlier for earlier, later in pairwise(members)):
-            raise RefusedError(f"the members of group {group.group!r} do not ascend")
-        return common.GroupProgress(group=group.group, members=members).SerializeToString()
+        beginnings = [
+            common.GroupProgress(group=group.group, members=group.members).SerializeToString() for group in groups
+        ]
+        for cache in (self._of_rank, self._beginnings):
+            if len(cache) >= MOST_RANKS:
+                cache.clear()
+        self._of_rank[node, rank] = (world_size, [self._beginnings.setdefault(one, one) for one in beginnings])
 
 
 def check_node(
@@ -106,7 +118,8 @@ def check_node(
         if number >= world_size:
             raise RefusedError(f"rank {number} is not in a world of {world_size}")
         try:
-            _check_rank_state(rank, world_size, groups)
+            _check_rank_state(rank, world_size)
+            groups.check(name, number, rank.progress.groups, world_size)
         except RefusedError as error:
             raise RefusedError(f"rank {number}: {error}") from None
         if rank.life != store.LIFE_EXITED:
@@ -120,7 +133,7 @@ def _world_size(node: store.NodeState, spec: store.RunSpec | None) -> int:
     return node.world_size or MOST_RANKS
 
 
-def _check_rank_state(rank: store.RankState, world_size: int, groups: KnownGroups) -> None:
+def _check_rank_state(rank: store.RankState, world_size: int) -> None:
     # The usual case takes one expression; which value it was that fails is found out afterwards.
     if not (
         rank.life in LIVES
@@ -149,16 +162,13 @@ def _check_rank_state(rank: store.RankState, world_size: int, groups: KnownGroup
         check_length(rank.pending, "pending", _GROUPS)
         for call in rank.pending:
             check_pending(call, world_size, "pending")
-    _check_progress(rank.progress, world_size, groups)
+    _check_progress(rank.progress, world_size)
 
 
-def _check_progress(progress: common.Progress, world_size: int, groups: KnownGroups) -> None:
+def _check_progress(progress: common.Progress, world_size: int) -> None:
     if not (-1 <= progress.step <= LARGEST_COUNT and progress.phase in PHASES):
         check_step(progress.step, "progress.step")
         check_known(progress.phase, PHASES, "progress.phase")
-    check_length(progress.groups, "progress.groups", _GROUPS)
-    for group in progress.groups:
-        groups.check(group, world_size)
     for channel in progress.channels:
         if not (
             channel.direction in DIRECTIONS
