@@ -76,9 +76,21 @@ def set_older_aside(folder: Path, incident: Incident) -> None:
 def _detected_unix_s(story: str) -> float | None:
     """Return when the incident of a story was detected; None if the story is damaged."""
     try:
-        return ParseDict(json.loads(story), Incident(), ignore_unknown_fields=True).detected_unix_s
-    except (ParseError, ValueError, TypeError, AttributeError, RecursionError):  # what junk makes these two raise
+        return _incident(story).detected_unix_s
+    except _DAMAGED:
         return None
+
+
+def _incident(story: str | bytes) -> Incident:
+    """Parse a story. Raises one of ``_DAMAGED`` if that cannot be done."""
+    fields = json.loads(story)
+    if not isinstance(fields, dict):
+        raise ValueError(f"{STORY} is no object")
+    return ParseDict(fields, Incident(), ignore_unknown_fields=True)
+
+
+_DAMAGED = (ParseError, DecodeError, CodecError, ValueError, TypeError, AttributeError, RecursionError)
+"""What parsing junk may raise."""
 
 
 def write_story(folder: Path, incident: Incident) -> None:
@@ -114,11 +126,11 @@ def read_recording(path: Path) -> RecordedIncident:
     """
     try:
         story, state, turns = _read(path, (STORY, STATE, TURNS))
-        incident = ParseDict(json.loads(story), Incident(), ignore_unknown_fields=True)
+        incident = _incident(story)
         return RecordedIncident(incident, _state(json.loads(state)), tuple(unframed(turns)))
     except (OSError, tarfile.TarError) as error:
         raise RecordingError(f"{path}: {error}: name an incident's folder or exported archive") from None
-    except (ValueError, ParseError, DecodeError, CodecError) as error:
+    except _DAMAGED as error:
         raise RecordingError(f"{path}: recorded by another version of Holdfast, or damaged: {error}") from None
 
 

@@ -1,9 +1,11 @@
 """Puts a daemon together and runs it until it is told to go."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from typing import Any
@@ -33,6 +35,7 @@ def main(options: DaemonOptions) -> int:
 
 
 async def _serve(options: DaemonOptions) -> None:
+    _raise_descriptor_limit()
     options.directory.mkdir(parents=True, exist_ok=True)
     client = redis_client.connect(options.store_url, options.store_password_file)
     clock = Clock()
@@ -61,3 +64,11 @@ async def _serve(options: DaemonOptions) -> None:
     options.endpoint_file.unlink(missing_ok=True)
     for task in done:
         task.result()  # discovery ends by an error of ours alone: show it
+
+
+def _raise_descriptor_limit() -> None:
+    """Allow as many descriptors as may be had: clients of the control socket must not use up those of the store."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # the soft limit has to do
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
