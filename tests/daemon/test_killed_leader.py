@@ -18,7 +18,7 @@ pytestmark = pytest.mark.system
 
 @contextlib.contextmanager
 def leader(folder: Path, server: StoreServer) -> Iterator[None]:
-    """A daemon, ended by SIGKILL. All have one name, and so the same lease: the next one leads at once."""
+    """A daemon, ended by SIGKILL. The next one leads when its lease has ended."""
     options = {"--name": "leader", "--redis": server.url, "--directory": folder, "--control": folder / "leader.sock"}
     words = [str(word) for option in options.items() for word in option]
     with (folder / "leader.log").open("ab") as log:
