@@ -1,7 +1,6 @@
 import errno
 import gzip
 import http.client
-import os
 import resource
 import socket
 import subprocess
@@ -173,9 +172,8 @@ try:
 except OSError:
     pass
 print(server.port, flush=True)
-while sys.stdin.readline() == "free one\\n":
-    os.close(taken.pop())
-    print("freed", flush=True)
+sys.stdin.read()
+server.close()
 """
 
 
@@ -189,10 +187,8 @@ def test_metrics_are_served_by_a_process_that_has_no_descriptor_left() -> None:
             assert scrape(port)[0] == 200
         with connections(port, 20):  # one of them has the last descriptor: it is dropped for the next
             assert scrape(port)[0] == 200
-        used = os.times()
         process.stdin.close()
         process.wait(timeout=10)
-        assert os.times().children_user - used.children_user < 5.0
     assert process.returncode == 0
 
 
