@@ -18,6 +18,7 @@ from tests.proto.coroutines import end, until
 
 FENCE = 1000
 GENERATION = 3
+INSTANCE = "i"
 
 
 class Desk:
@@ -34,7 +35,9 @@ class Desk:
         """Give one order, gathering evidence unless it says otherwise."""
         self._count += 1
         what = kind or {"gather_evidence": store.GatherEvidence(incident=f"incident {self._count}")}
-        command = store.NodeCommand(id=name or f"id-{self._count}", fence=fence, generation=generation, **what)
+        command = store.NodeCommand(
+            id=name or f"id-{self._count}", fence=fence, generation=generation, instance=INSTANCE, **what
+        )
         await self.orders.handle(command, f"{self._count}-0")
 
     @property

@@ -42,6 +42,10 @@ def sent(server: StoreServer) -> list[store.Event]:
     return [store.Event.FromString(fields[b"event"]) for _, fields in entries]
 
 
+def fail(_: str, reason: str) -> None:
+    raise AssertionError(reason)
+
+
 def steps(server: StoreServer) -> list[int]:
     return [event.checkpoint_failed.step for event in sent(server)]
 
@@ -111,7 +115,7 @@ async def test_commands_are_received_in_order_also_after_the_store_came_back_emp
 
     done, *rest = send("done", "a", "b")
     async with linked(store_server) as link:
-        receiver = asyncio.create_task(link.receive_commands(done, handle))
+        receiver = asyncio.create_task(link.receive_commands(done, handle, fail))
         await until(lambda: len(received) == 2, "the commands sent before arrive")
         rest += send("c")
         await until(lambda: len(received) == 3, "the command sent meanwhile arrives")
@@ -130,7 +134,7 @@ async def test_a_receiver_that_is_cancelled_ends_whatever_it_is_doing(store_serv
 
     for moment in range(20):
         async with linked(store_server) as link:
-            receiver = asyncio.create_task(link.receive_commands("0", handle))
+            receiver = asyncio.create_task(link.receive_commands("0", handle, fail))
             for _ in range(moment):
                 await asyncio.sleep(0)
             await asyncio.wait_for(redis_client.end(receiver), 5)

@@ -154,7 +154,7 @@ async def test_stop_kills_what_a_rank_that_is_dead_by_then_has_started(
             async with asyncio.timeout(3):
                 await until(lambda: {processes.process_state(pid) for pid in helpers} <= {"", "Z"}, "no helper is left")
         finally:
-            processes.kill_session(helpers[0])
+            processes.kill_session(helpers[0], processes.start_ticks(helpers[0]))
 
 
 async def test_a_start_ends_the_generation_before(folder: Path, store_with_rendezvous: StoreServer) -> None:
@@ -205,7 +205,7 @@ def test_the_next_agent_adopts_the_ranks_and_learns_how_those_ended_that_it_miss
             (event,) = node.link.emitted
             ended = event.rank_exited.exit
             assert (event.rank_exited.rank, ended.signal, ended.step) == (2, signal.SIGKILL, 12)
-            processes.kill_session(node.ranks[3].pid)
+            processes.kill_session(node.ranks[3].pid, processes.start_ticks(node.ranks[3].pid))
             await until(lambda: node.stopped, "the exit of an adopted rank is seen")
             assert node.ranks[3].exit is not None
             assert node.ranks[3].exit.signal == signal.SIGKILL
@@ -213,7 +213,7 @@ def test_the_next_agent_adopts_the_ranks_and_learns_how_those_ended_that_it_miss
 
     pids = asyncio.run(first_agent())
     gc.collect()  # closes the first agent's end of the warm parent's socket, as its death would
-    processes.kill_session(pids[0])
+    processes.kill_session(pids[0], processes.start_ticks(pids[0]))
     wait_until(lambda: processes.process_state(pids[0]) in ("", "Z"), "one rank is gone")
     asyncio.run(second_agent())
 

@@ -191,7 +191,7 @@ def test_its_ranks_keep_nobody_from_taking_its_place(folder: Path) -> None:
     with warm_parent(folder) as second, second.agent() as agent:
         assert agent.code_of(["true"], log) == 0
         assert processes.is_alive(stays, processes.start_ticks(stays))
-    processes.kill_session(stays)
+    processes.kill_session(stays, processes.start_ticks(stays))
 
 
 def test_a_socket_that_somebody_has_removed_is_there_again(parent: WarmParent, log: Path) -> None:
@@ -231,4 +231,4 @@ def test_its_ranks_outlive_it(folder: Path) -> None:
         parent.process.kill()
         parent.process.wait()
         assert processes.is_alive(pid, processes.start_ticks(pid))
-        processes.kill_session(pid)
+        processes.kill_session(pid, processes.start_ticks(pid))
