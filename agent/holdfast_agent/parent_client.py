@@ -73,8 +73,10 @@ class WarmParentClient:
             if await self._connect() or await self._start(command):
                 try:
                     await self._listen()
-                finally:
+                except Exception:
                     self._lost()
+                    raise
+                self._lost()
 
     async def fork(self, order: pb.Fork) -> int:
         """Return the pid of a new rank; while the warm parent is being replaced, wait for the next one.

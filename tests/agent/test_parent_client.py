@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -235,3 +236,51 @@ async def test_a_warm_parent_that_still_imports_leaves_as_well(folder: Path, mon
     finally:
         processes.kill_session(pid, processes.start_ticks(pid))
         await end(task)
+
+
+async def test_a_socket_that_another_user_serves_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(folder)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(folder / "parent.sock"))
+        listener.listen()
+        with monkeypatch.context() as squatted:
+            squatted.setattr(parent_client.os, "geteuid", lambda: os.getuid() + 1)
+            assert not await client._connect()
+        assert (client.pid, client._errors.refused["warm_parent"]) == (0, 1)
+        assert await client._connect()
+        assert client.pid == os.getpid()
+
+
+async def test_messages_that_make_no_sense_do_not_end_the_connection(folder: Path) -> None:
+    client = Client(folder)
+    path = folder / "parent.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        task = asyncio.create_task(client.run(["true"]))
+        connection, _ = await asyncio.to_thread(listener.accept)
+        with connection:
+            for reply in (pb.ParentReply(), pb.ParentReply(ready=pb.Ready(pid=1))):
+                connection.send(b"\xff\xff\xff")
+                connection.send(reply.SerializeToString() or b"\xff")
+            await until(lambda: client.is_ready, "what makes sense is heard")
+            assert client._errors.refused["warm_parent"] == 3
+            await end(task)
+
+
+async def test_a_rank_that_cannot_be_forked_is_told_at_once(folder: Path) -> None:
+    client = Client(folder)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(folder / "parent.sock"))
+        listener.listen()
+        task = asyncio.create_task(client.run(["true"]))
+        connection, _ = await asyncio.to_thread(listener.accept)
+        with connection:
+            connection.send(pb.ParentReply(ready=pb.Ready(pid=1)).SerializeToString())
+            await until(lambda: client.is_ready, "it is ready")
+            asked = asyncio.create_task(client.run_rank("true"))
+            await asyncio.to_thread(connection.recv, 4096)
+            connection.send(pb.ParentReply(forked=pb.Forked(generation=1, rank=0)).SerializeToString())
+            with pytest.raises(AgentError, match="could not start rank 0"):
+                await asked
+            await end(task)
