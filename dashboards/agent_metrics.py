@@ -96,7 +96,7 @@ AGENT_METRICS = (
     counter(
         "agent_errors_total",
         "run task",
-        "Unexpected errors in a task of the agent itself. The task goes on; the agent's log has the first of each kind.",
+        "Unexpected errors in a task of the agent itself. The task goes on; the log has the first of each kind.",
         task=(
             "events",
             "commands",

@@ -61,7 +61,7 @@ class Startup:
 
     def __init__(self) -> None:
         self.is_alone = True
-        """No rank has been started or adopted, and none is there to be adopted."""
+        """No agent of this run has been here before, and no rank lives that one has left."""
 
     def exit_code(self, error: Exception) -> int:
         """Return the code for an agent that ends by ``error``: 78 has nobody start another."""
@@ -92,10 +92,10 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     for directory in (options.node_directory, options.directory / "logs"):
         directory.mkdir(parents=True, exist_ok=True)
     make_private_directory(options.runtime_directory, "--runtime-directory")
+    startup.is_alone = not options.record.exists()
     lock = record.lock(options.node_directory / "agent.lock")
     link = StoreLink(redis_client.connect(options.store_url, options.store_password_file), options.run, options.node)
     saved = record.load(options.record)
-    startup.is_alone = saved is None or not any(processes.is_alive(rank.pid, rank.start_ticks) for rank in saved.ranks)
     spec = await _find_spec(link, saved)
     memory = SnapshotMemory(options.shm_directory, options.directory / "slots", spec.run, options.node)
     staging = options.checkpoint_staging or options.node_directory / "checkpoints"
@@ -105,6 +105,8 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     bandwidth = Bandwidth(spec.checkpoint_upload_bytes_per_s)
     checkpoints = open_checkpoints(location, staging, kept=spec.checkpoints_kept, bandwidth=bandwidth)
     takes_over = saved is not None and saved.instance == spec.instance
+    left = saved.ranks if saved is not None else ()
+    startup.is_alone = not takes_over and not any(processes.is_alive(rank.pid, rank.start_ticks) for rank in left)
     if not takes_over:
         checkpoints.check_writable()  # of ranks that train already the next checkpoint will tell
     secondary = _open_secondary(spec, checkpoints, bandwidth)

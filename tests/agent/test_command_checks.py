@@ -22,7 +22,7 @@ def start(**changes: Any) -> store.StartGeneration:
     return store.StartGeneration(**{**fields, **changes})
 
 
-def evidence(**names: str) -> dict[str, store.GatherEvidence]:
+def evidence(**names: Any) -> dict[str, store.GatherEvidence]:
     return {"gather_evidence": store.GatherEvidence(**names)}
 
 

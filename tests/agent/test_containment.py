@@ -40,7 +40,7 @@ async def test_pauses_grow_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) ->
         if len(pauses) < 6:
             raise ValueError
 
-    monkeypatch.setattr(containment.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     await keep_going(Errors(), "events", work, longest_pause_s=1.0)
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_agent import evidence, flight_dumps, processes, stacks
+from holdfast_agent import evidence, flight_dumps, processes, stack_dump, stacks
 from holdfast_agent.flight_dumps import dump_name
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -219,7 +219,7 @@ async def test_part_of_the_evidence_that_fails_does_not_cost_the_others(
     def fail(*_: object, **__: object) -> None:
         raise KeyError("nobody has thought of that")
 
-    monkeypatch.setattr(stacks.stack_dump, "parse", fail)
+    monkeypatch.setattr(stack_dump, "parse", fail)
     monkeypatch.setattr(evidence, "write_node_state", fail)
     captured = await evidence.gather(node, order(stack_ranks=[0]))
     assert "rank-00000.black_box.json" in captured.files

@@ -26,7 +26,7 @@ def dump(folder: Path, trace: object) -> Path:
     return path
 
 
-JUNK = [
+JUNK: list[object] = [
     without("is_p2p"),
     without("collective_seq_id"),
     without("pg_id"),

@@ -244,7 +244,7 @@ async def test_a_socket_that_another_user_serves_is_refused(folder: Path, monkey
         listener.bind(str(folder / "parent.sock"))
         listener.listen()
         with monkeypatch.context() as squatted:
-            squatted.setattr(parent_client.os, "geteuid", lambda: os.getuid() + 1)
+            squatted.setattr(os, "geteuid", lambda: os.getuid() + 1)
             assert not await client._connect()
         assert (client.pid, client._errors.refused["warm_parent"]) == (0, 1)
         assert await client._connect()

@@ -247,9 +247,9 @@ async def test_a_pinned_snapshot_of_every_rank_becomes_a_checkpoint_and_is_held(
 
 
 async def test_junk_of_one_rank_is_refused_and_both_sessions_go_on(folder: Path) -> None:
-    junk = [
+    junk: list[dict[str, Any]] = [
         {"report": report(-(2**60), steps=[pb.StepRecord(step=2**63 - 1, duration_s=float("nan"), tokens=2**64 - 1)])},
-        {"report": pb.Report(progress=Progress(step=4, phase=99, groups=[GroupProgress(members=[2**31])]))},
+        {"report": pb.Report(progress=Progress(step=4, phase=99, groups=[GroupProgress(members=[2**31])]))},  # type: ignore[arg-type]
         {"report": report(5, memory=pb.MemoryStatus(ooms=2**64 - 1), reporter_cpu_s=float("-inf"))},
         {"ack": pb.CommandAck(id=2**64 - 1)},
         {"hello": hello(0)},

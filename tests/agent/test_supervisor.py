@@ -321,7 +321,7 @@ async def test_rank_is_watched_without_a_descriptor(
 
     async with supervised(folder, store_with_rendezvous) as (supervisor, node):
         with monkeypatch.context() as without:
-            without.setattr(supervisor_module.os, "pidfd_open", none_is_left)
+            without.setattr(os, "pidfd_open", none_is_left)
             await supervisor.start(1, ORDER)
         assert all(rank.is_alive for rank in node.ranks.values())
         os.kill(node.ranks[2].pid, signal.SIGKILL)

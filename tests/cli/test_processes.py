@@ -1,11 +1,11 @@
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast_cli import processes
 from holdfast_cli.ending import end_run
 from holdfast_cli.errors import CommandError
 from holdfast_cli.processes import ProcessIdentity, identify, kill_all, marked_processes
@@ -25,17 +25,17 @@ def test_process_that_has_got_the_pid_of_another_is_not_signalled(sleeper: "subp
     assert found is not None
     earlier = ProcessIdentity(found.pid, found.start_ticks - 1)
     assert kill_all([earlier]) == 0
-    assert not earlier.signal(processes.signal.SIGKILL)
+    assert not earlier.signal(signal.SIGKILL)
     assert sleeper.poll() is None
     assert kill_all([found]) == 1
-    assert sleeper.wait(timeout=10) == -processes.signal.SIGKILL
+    assert sleeper.wait(timeout=10) == -signal.SIGKILL
 
 
 def test_marked_processes_are_this_users_alone(
     sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [each.pid for each in marked_processes("MARK", "mine")] == [sleeper.pid]
-    monkeypatch.setattr(processes.os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert list(marked_processes("MARK", "mine")) == []
 
 
@@ -62,7 +62,7 @@ def test_record_that_another_user_may_have_written_has_nobody_killed(
         end_run(loaded, 1.0)
     assert sleeper.poll() is None
     (tmp_path / "run.json").chmod(0o644)
-    monkeypatch.setattr(private_files.os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     monkeypatch.setattr(private_files, "_owner_of_new_files", lambda directory: os.getuid() + 1)
     loaded = load_record(tmp_path)
     assert loaded is not None

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_proto import private_files
 from holdfast_proto.private_files import distrust, make_private_directory, write_private
 
 OTHER_USER = 12345
@@ -53,7 +52,7 @@ def test_what_another_user_has_put_there_is_refused(tmp_path: Path) -> None:
 def test_folder_of_another_user_is_refused_by_who_owns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "squatted"
     folder.mkdir(mode=0o700)
-    monkeypatch.setattr(private_files.os, "geteuid", lambda: OTHER_USER)
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)
     with pytest.raises(PermissionError, match="belongs to another user"):
         make_private_directory(folder, "--runtime-directory")
 
@@ -76,7 +75,7 @@ def test_file_is_trusted_if_only_this_user_can_have_written_it(tmp_path: Path) -
 
 def test_file_on_a_file_system_that_maps_its_users_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_private(tmp_path / "file", b"x")
-    monkeypatch.setattr(private_files.os, "geteuid", lambda: OTHER_USER)  # as root is nobody on NFS
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)  # as root is nobody on NFS
     assert distrust(tmp_path / "file") == ""
 
 
