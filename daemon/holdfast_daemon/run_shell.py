@@ -272,6 +272,9 @@ class RunShell:
         record.last_event_id = last_id
         self.state = state = dataclasses.replace(state, record=record)
         self._unsaved |= record != before or any(isinstance(action, SaveIncident) for action in actions)
+        for action in actions:
+            if isinstance(action, Send):  # now: once it is sent, another run of this name may be looked after here
+                action.command.instance = state.spec.instance
         self._outbox.extend(actions)
         await self._drain()
 

@@ -232,10 +232,12 @@ class RunStore:
             self.intake.refusals.add("key", run_keys[1], error, f"node {node} gets no commands: delete the key")
 
     async def retire(self, nodes: Iterable[str]) -> None:
-        """Take an ended run off the list; what it leaves expires in a day."""
+        """Take an ended run off the list; what it leaves expires in a day, the commands of spare nodes included."""
         await self._client.srem(keys.RUNS, self._run)
+        members: Any = await self._client.smembers(keys.nodes(self._run))
+        named = {*nodes, *(name.decode(errors="replace") for name in members)}
         left = [
             make(self._run) for make in (keys.spec, keys.state, keys.events, keys.incidents, keys.nodes, keys.fence)
         ]
-        for key in (*left, *(keys.commands(self._run, node) for node in nodes)):
+        for key in (*left, *(keys.commands(self._run, node) for node in sorted(named))):
             await self._client.expire(key, ENDED_RUN_TTL_S)

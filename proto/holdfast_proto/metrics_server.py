@@ -77,7 +77,8 @@ class MetricsServer:
         if not self._closing:
             self._closing = True
             os.eventfd_write(self._wake, 1)
-        self._thread.join()
+            self._thread.join()
+            os.close(self._wake)
 
     def _serve(self) -> None:
         try:
@@ -92,7 +93,6 @@ class MetricsServer:
                 self._end(connection)
             self._listener.close()
             self._selector.close()
-            os.close(self._wake)
             if self._reserve is not None:
                 os.close(self._reserve)
 

@@ -231,9 +231,17 @@ async def test_an_ended_run_is_off_the_list_and_its_keys_expire(store_server: St
             client.set(keys.spec(RUN), store.RunSpec(run=RUN).SerializeToString())
             assert await a.acquire(LONG_S, 0)
             await a.save(store.CoordinatorState(run=RUN))
-            client.xadd(keys.commands(RUN, "node"), {"command": b""})
+            client.sadd(keys.nodes(RUN), "node", "spare")
+            for node in ("node", "spare"):
+                client.xadd(keys.commands(RUN, node), {"command": b""})
             await a.retire(["node"])
             assert client.smembers(keys.RUNS) == {b"another"}
-            for key in (keys.spec(RUN), keys.state(RUN), keys.fence(RUN), keys.commands(RUN, "node")):
+            for key in (
+                keys.spec(RUN),
+                keys.state(RUN),
+                keys.fence(RUN),
+                keys.commands(RUN, "node"),
+                keys.commands(RUN, "spare"),
+            ):
                 remaining_s: Any = client.ttl(key)
                 assert 0 < remaining_s <= ENDED_RUN_TTL_S
