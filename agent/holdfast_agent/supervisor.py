@@ -169,9 +169,7 @@ class Supervisor:
                 log_path=log_path,
             )
         )
-        started = Rank(
-            rank, node.generation, local_rank, pid, await self.parent.identify(pid), store_port=int(port)
-        )
+        started = Rank(rank, node.generation, local_rank, pid, await self.parent.identify(pid), store_port=int(port))
         self.watch(started)
 
     def watch(self, rank: Rank) -> None:
