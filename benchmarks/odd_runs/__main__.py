@@ -1,4 +1,4 @@
-"""One rank of an odd run: ``python -m benchmarks.odd_runs``. A step takes some 30 ms, most of it waiting, as for a device."""
+"""One rank of an odd run. A step takes some 30 ms, most of it waiting, as for a device."""
 
 import atexit
 import os

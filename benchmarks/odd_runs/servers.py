@@ -64,7 +64,7 @@ class SlowServer:
                 stream.close()
 
     def _write(self, path: str, until_s: float, then: str) -> None:
-        file = Path(path).open("wb", buffering=0)
+        file = Path(path).open("wb", buffering=0)  # noqa: SIM115 - it may stay open
         while time.monotonic() < until_s:
             file.write(_SEND)
             time.sleep(_PIECE_S)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from benchmarks.odd_runs.scene import Scene
+
 from . import collecting, computing, files, holding, loading, network, processes, still, uploads
 
 Activity = Callable[[Scene], None]

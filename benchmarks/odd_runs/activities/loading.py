@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.odd_runs.pause import Pause
 from benchmarks.odd_runs.scene import Scene
+
 from . import network
 
 _WORKERS = 2

@@ -5,6 +5,7 @@ import socket
 import sys
 
 from benchmarks.odd_runs.scene import Scene
+
 from .network import TRICKLE_S, ask
 
 _SMALL_BUFFER = 4096
