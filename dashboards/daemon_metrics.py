@@ -4,7 +4,7 @@ from dashboards.metric import counter, gauge, histogram
 
 RUN_STATES = ("waiting", "starting", "running", "leaving", "gathering", "stopping", "finished", "failed")
 RANK_STATES = ("starting", "running", "exited", "stalled")
-RESTART_REASONS = ("dead_rank", "hung_collective", "mismatched_order", "transport", "lost_node")
+RESTART_REASONS = ("dead_rank", "hung_collective", "mismatched_order", "transport", "lost_node", "data_stall", "standstill")
 INCIDENT_KINDS = (
     *RESTART_REASONS,
     "non_finite",
@@ -21,6 +21,8 @@ INCIDENT_KINDS = (
     "allocator_retries",
     "throughput_drop",
     "missing_loss",
+    "standstill",
+    "late_exit",
 )
 DETECTORS = (
     "unreachable",
@@ -111,7 +113,17 @@ RUN_METRICS = (
     ),
     counter("incidents_total", "run kind", "Incidents.", kind=INCIDENT_KINDS),
     counter("faults_injected_total", "run kind", "Faults injected on purpose, by their name in the catalogue."),
-    gauge("incident_open", "run kind", "1 while an incident of this kind is open, else 0.", kind=INCIDENT_KINDS),
+    gauge(
+        "incident_open",
+        "run kind",
+        "1 while the run stands still, or recovers, because of an incident of this kind; else 0.",
+        kind=INCIDENT_KINDS,
+    ),
+    gauge(
+        "restarts_given_up",
+        "run",
+        "1 while the run stands still and is not restarted any more, because restarts have not helped; else 0.",
+    ),
     histogram("detection_latency_seconds", "run", "Time from the last progress to the verdict."),
     histogram(
         "recovery_duration_seconds",

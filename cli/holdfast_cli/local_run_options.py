@@ -47,6 +47,8 @@ class LocalRunOptions:
     """From SIGTERM to the end, for a last checkpoint; 0: end at once."""
     mode: Mode = MODE_ACT
     preset: Preset = PRESET_DEFAULT
+    restart_patience: float = 1.0
+    """Factor on how long a standstill without a certain sign of a fault lasts before a restart."""
     faults_allowed: bool = False
     """Whether `holdfast inject` may harm its ranks."""
     redis_url: str | None = None

@@ -16,6 +16,7 @@ def run_spec(
         command=options.command,
         mode=options.mode,
         preset=options.preset,
+        restart_patience=options.restart_patience,
         snapshot_every=options.snapshot_every,
         checkpoint_every=options.checkpoint_every,
         checkpoint_every_s=60 * options.checkpoint_every_minutes,

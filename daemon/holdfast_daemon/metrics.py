@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.model import CoreState, ranks_of
+from holdfast_daemon.core.standstill import has_given_up
 from holdfast_daemon.core.words import kind_name
 from holdfast_daemon.run_shell import RunShell
 from holdfast_proto.v1 import store_pb2 as store
@@ -195,12 +196,22 @@ def _incident_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
 
     def open_rows() -> Rows:
         for run, state in led.items():
-            current = state.incidents.get(state.record.open_incident)
+            names = (state.record.open_incident, state.record.standstill_incident)
+            present = {state.incidents[name].verdict.kind for name in names if name in state.incidents}
             for kind in kinds:
-                yield (run, kind_name(kind)), float(current is not None and current.verdict.kind == kind)
+                yield (run, kind_name(kind)), float(kind in present)
 
     yield _gauge(
-        "incident_open", "1 while the run recovers from an incident of this kind.", ["run", "kind"], open_rows()
+        "incident_open",
+        "1 while the run stands still, or recovers, because of an incident of this kind.",
+        ["run", "kind"],
+        open_rows(),
+    )
+    yield _gauge(
+        "restarts_given_up",
+        "1 while the run stands still and is not restarted any more, because restarts have not helped.",
+        ["run"],
+        (((run,), float(has_given_up(s.record))) for run, s in led.items()),
     )
     yield _counter(
         "lost_seconds",

@@ -14,6 +14,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 ALERTS = {
     "HoldfastRankDead",
     "HoldfastRunHung",
+    "HoldfastRestartsGivenUp",
+    "HoldfastLateExit",
     "HoldfastLossSpike",
     "HoldfastNonFiniteLoss",
     "HoldfastOverflowLoop",

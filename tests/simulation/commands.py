@@ -73,6 +73,34 @@ def rank(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) ->
         state.progress.phase = _PHASES[options["phase"]]
     if "silent" in options:
         world.silent.add(state.rank)
+    if "workers" in options:
+        state.workers = int(options["workers"])
+    state.traced = state.process_state == "t"
+
+
+def moves(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
+    """moves 0,1: something moves in the process trees of ranks from now on; "moves none": nothing does."""
+    world.moving = set() if words[0] == "none" else set(_numbers(words[0]))
+
+
+def stop_all(world: StoryWorld, _words: Sequence[str], _: Mapping[str, str]) -> None:
+    """stop_all: somebody stops all ranks."""
+    for number in range(world.world_size):
+        world.rank(number).process_state = "T"
+
+
+def resume(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
+    """resume 3,0: ranks that were stopped continue; agents count their stalls anew."""
+    for number in _numbers(words[0]):
+        world.rank(number).process_state = "S"
+        world.rank(number).stalled_s = 0.0
+
+
+def leave(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
+    """leave 0,1: ranks have left training, and their processes are still there."""
+    for number in _numbers(words[0]):
+        world.rank(number).left_training = True
+        world.rank(number).progress.phase = common.PHASE_IDLE
 
 
 def stack(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
@@ -176,7 +204,7 @@ def nonfinite(world: StoryWorld, words: Sequence[str], options: Mapping[str, str
 COMMANDS: dict[str, Command] = {
     command.__name__: command
     for command in (
-        train, wait, until, phase, hang, rank, stack, group, channel, call, end, lose_peer, lose_node, spare,
+        train, wait, until, phase, hang, rank, moves, stop_all, resume, leave, stack, group, channel, call, end, lose_peer, lose_node, spare,
         leader_lost, store_emptied, committed, cannot_start, unreadable, nonfinite,
     )
 }  # fmt: skip

@@ -54,9 +54,11 @@ class StoryWorld(World):
         """Let all ranks train; whatever was the matter with them is over."""
         for step in range(max(steps, len(losses))):
             self.silent.clear()
+            self.moving.clear()
             for node in self.node_states.values():
                 for rank in node.ranks:
                     rank.process_state, rank.thread_state = "S", "S"
+                    rank.traced, rank.workers = False, 0
                     del rank.progress.channels[:], rank.pending[:]
             loss = losses[step] if losses else 2.0
             self.train(turn_s=STEP_S, step_s=STEP_S, loss=loss)
@@ -67,6 +69,7 @@ class StoryWorld(World):
             self.rank(number).progress.phase = phase
         for _ in range(round(seconds / TICK_S)):
             self.turn()
+        self.spent_s[phase] = seconds
 
     def set_group(self, name: str, enqueued: Mapping[int, int], completed: int) -> None:
         """Tell how far the members of a group have come in it."""

@@ -94,7 +94,16 @@ CheckpointCompression = Annotated[
 SnapshotEvery = Annotated[int, typer.Option(help="Steps between snapshots in memory; 0: none.", min=0)]
 Keep = Annotated[int, typer.Option(help="Checkpoints to keep.", min=1)]
 Preset = Annotated[
-    PresetName, typer.Option(help="Shortest silence that is judged: fast 1 s, default 5 s, patient 60 s.")
+    PresetName, typer.Option(help="Shortest silence that is reported: fast 1 s, default 5 s, patient 60 s.")
+]
+RestartPatience = Annotated[
+    float,
+    typer.Option(
+        "--restart-patience",
+        help="Factor on how long a standstill without a certain sign of a fault lasts before a restart.",
+        min=0.01,
+        max=1000.0,
+    ),
 ]
 Mode = Annotated[ModeName, typer.Option(help="observe: verdicts, evidence and metrics; act: and restarts.")]
 AllowFaults = Annotated[bool, typer.Option("--allow-faults", help="Let `holdfast inject` harm the ranks of this run.")]

@@ -22,6 +22,7 @@ from holdfast_cli.commands.options import (
     Preset,
     PresetName,
     RedisPasswordFile,
+    RestartPatience,
     SnapshotEvery,
 )
 
@@ -41,6 +42,7 @@ class TrainingOptions:
     checkpoints_secondary_keep: CheckpointsSecondaryKeep = None
     checkpoint_upload_mb_per_s: CheckpointUploadMbPerS = 0.0
     preset: Preset = PresetName.DEFAULT
+    restart_patience: RestartPatience = 1.0
     mode: Mode = ModeName.ACT
     allow_faults: AllowFaults = False
     redis_password_file: RedisPasswordFile = None
@@ -58,6 +60,7 @@ class TrainingOptions:
             checkpoints_secondary_kept=self.checkpoints_secondary_keep,
             checkpoint_upload_mb_per_s=self.checkpoint_upload_mb_per_s,
             preset=PRESETS[self.preset],
+            restart_patience=self.restart_patience,
             mode=MODES[self.mode],
             faults_allowed=self.allow_faults,
             redis_password_file=self.redis_password_file,

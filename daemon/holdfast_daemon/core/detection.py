@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator
 from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
 from holdfast_daemon.core.detectors.view import LostNode, StepView, View
 from holdfast_daemon.core.model import DetectorFailed
+from holdfast_daemon.core.restart_patience import RestartPatience
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -50,6 +51,9 @@ def view_of(turn: Turn, *, suspicious: bool = False) -> View:
         first_exit_unix_s=state.first_exit_unix_s,
         stacks=state.stacks,
         suspicious=suspicious,
+        all_stopped_unix_s=state.all_stopped_unix_s,
+        several_stopped_unix_s=state.several_stopped_unix_s,
+        pause_patience_s=RestartPatience.of(state.spec, turn.record).standing_s,
     )
 
 

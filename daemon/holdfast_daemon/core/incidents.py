@@ -14,10 +14,49 @@ def open_incident(turn: Turn, verdict: store.Verdict, *, last_progress_unix_s: f
     _supersede(turn)
     incident = _new(turn, verdict, last_progress_unix_s, store.INCIDENT_STATE_OPEN)
     turn.record_update(open_incident=incident.id)
+    _count_detection(turn, last_progress_unix_s)
+    return incident
+
+
+def open_standstill(turn: Turn, verdict: store.Verdict, *, last_progress_unix_s: float) -> store.Incident:
+    """Begin the story of a standstill that is given time."""
+    incident = _new(turn, verdict, last_progress_unix_s, store.INCIDENT_STATE_STANDSTILL)
+    _count_detection(turn, last_progress_unix_s)
+    return incident
+
+
+def reopen(turn: Turn, standstill: store.Incident, verdict: store.Verdict) -> store.Incident:
+    """Act on a standstill that was given time. The verdict is as of now; an older open incident ends as superseded."""
+    _supersede(turn)
+    incident = store.Incident()
+    incident.CopyFrom(standstill)
+    incident.verdict.CopyFrom(verdict)
+    incident.state = store.INCIDENT_STATE_OPEN
+    incident.reached_step = turn.record.newest_step
+    turn.record_update(open_incident=incident.id)
+    save(turn, incident)
+    return incident
+
+
+def resolve(
+    turn: Turn,
+    current: store.Incident,
+    what: str,
+    *,
+    state: "store.IncidentState" = store.INCIDENT_STATE_RESOLVED,
+) -> None:
+    """End an incident that nobody has acted on."""
+    incident = store.Incident()
+    incident.CopyFrom(current)
+    incident.state = state
+    incident.actions.add(unix_s=turn.now, what=what)
+    save(turn, incident)
+
+
+def _count_detection(turn: Turn, last_progress_unix_s: float) -> None:
     totals = turn.state.totals
     detected_s = max(0.0, turn.now - last_progress_unix_s)
     turn.update(totals=dataclasses.replace(totals, detections_s=(*totals.detections_s, detected_s)))
-    return incident
 
 
 def note_incident(turn: Turn, verdict: store.Verdict, *, last_progress_unix_s: float | None = None) -> store.Incident:

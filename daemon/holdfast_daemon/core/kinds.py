@@ -8,13 +8,16 @@ RECOVERABLE = (
     store.VERDICT_KIND_MISMATCHED_ORDER,
     store.VERDICT_KIND_TRANSPORT,
     store.VERDICT_KIND_LOST_NODE,
+    store.VERDICT_KIND_DATA_STALL,
+    store.VERDICT_KIND_STANDSTILL,
 )
-"""The run stands still; a new generation brings it back."""
+"""The run stands still; a new generation may bring it back."""
 
 HANGS = (
     store.VERDICT_KIND_HUNG_COLLECTIVE,
     store.VERDICT_KIND_MISMATCHED_ORDER,
     store.VERDICT_KIND_TRANSPORT,
     store.VERDICT_KIND_DATA_STALL,
+    store.VERDICT_KIND_STANDSTILL,
 )
 """The ranks are there and do not move: their stacks and recorders tell more."""

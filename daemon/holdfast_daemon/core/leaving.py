@@ -9,6 +9,7 @@ from holdfast_daemon.core import detection, incidents, observed, suspicion
 from holdfast_daemon.core.ahead import step_ahead
 from holdfast_daemon.core.death import is_clean
 from holdfast_daemon.core.detectors.dead_rank import DeadRank
+from holdfast_daemon.core.detectors.late_exit import is_training_over
 from holdfast_daemon.core.ending import ENDED, RESEND_S, finish
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
@@ -33,6 +34,8 @@ def absorb_wishes(turn: Turn) -> None:
     is_over = record.leave_by_unix_s and turn.now >= record.leave_by_unix_s and record.phase not in ENDED
     if is_over and turn.observes:
         observed.watch_on(turn)
+    elif is_over and record.leave_step and is_training_over(turn.ranks, turn.world_size):
+        finish(turn, store.RUN_PHASE_FINISHED, f"stopped after step {record.newest_step}")
     elif is_over:
         reason = "the time to stop in (--preemption-grace-s) was too short for a last checkpoint"
         incidents.close(turn, store.INCIDENT_STATE_FAILED, reason)
@@ -72,9 +75,11 @@ def leaving(turn: Turn) -> None:
 
 
 def all_left(turn: Turn) -> bool:
-    """Whether every rank of the world has ended with code 0."""
+    """Whether every rank of the world has ended, with code 0 or after its training was over."""
     ranks = turn.ranks.values()
-    return len(ranks) == turn.world_size and all(rank.HasField("exit") and is_clean(rank.exit) for rank in ranks)
+    if len(ranks) < turn.world_size or not all(rank.HasField("exit") for rank in ranks):
+        return False
+    return all(is_clean(rank.exit) for rank in ranks) or is_training_over(turn.ranks, turn.world_size)
 
 
 def _may_not_know(turn: Turn) -> bool:

@@ -6,11 +6,14 @@ from holdfast_daemon.core import (
     checkpoint_orders,
     detection,
     incidents,
+    late_exit,
     leaving,
     membership,
     new_generation,
     response,
+    restarts,
     restore,
+    standstill,
     suspicion,
 )
 from holdfast_daemon.core.ending import FINISHED, RESEND_S, ended, finish
@@ -116,23 +119,29 @@ def starting(turn: Turn) -> None:
 
 
 def running(turn: Turn) -> None:
-    """Judge the ranks; see the run's end. Of several verdicts on why the run stands still the first has the word."""
+    """Judge the ranks; see the run's end. Of several verdicts on why the run stands still the first wins."""
     if leaving.all_left(turn):
         incidents.close(turn, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=turn.now)
+        standstill.drop(turn, "the run finished")
         finish(turn, store.RUN_PHASE_FINISHED, FINISHED)
+        return
+    standstill.note_pauses(turn)
+    if late_exit.end(turn):
         return
     suspicion.watch(turn)
     membership.stop_strays(turn)
     judged_in = turn.record.phase
-    is_explained = False
+    is_explained = stands_still = False
     for seen in detection.look_at_turn(turn):
         stops_the_run = seen.verdict.kind in RECOVERABLE
         if stops_the_run and is_explained:
             continue
         is_explained |= stops_the_run
+        stands_still |= standstill.is_one(seen)
         response.respond(turn, seen)
         if turn.record.phase != judged_in:
             return
+    standstill.settle(turn, is_seen=stands_still)
     if judged_in == store.RUN_PHASE_RUNNING and turn.record.leave_by_unix_s:
         leaving.begin(turn)
     elif judged_in == store.RUN_PHASE_RUNNING:
@@ -173,11 +182,11 @@ def stopping(turn: Turn) -> None:
         return
     if _may_be_unreadable(turn):
         return
-    moved = record.newest_step > record.step_at_restart
-    stuck = 0 if moved else record.restarts_without_progress + 1
+    # Restarts for uncertain signs are counted apart: they never fail a run that may only be slow.
+    stuck = restarts.without_progress(record)
     limit = turn.state.spec.restarts_without_progress
     if stuck > limit:
-        reason = f"{limit} restarts in a row brought no new step: {record.outcome}"
+        reason = restarts.why_given_up(turn, limit)
         incidents.close(turn, store.INCIDENT_STATE_FAILED, reason)
         finish(turn, store.RUN_PHASE_FAILED, reason)
         return

@@ -177,6 +177,10 @@ class CoreState:
     """Injected or refused, and not yet part of an incident's story."""
     first_exit_unix_s: float = 0.0
     """When the first abnormal exit of this generation was seen; 0: none."""
+    all_stopped_unix_s: float = 0.0
+    """When all ranks were last seen stopped together; 0: never."""
+    several_stopped_unix_s: float = 0.0
+    """When more than one rank was last seen stopped; 0: never."""
     strays_stopped_unix_s: float = 0.0
     """When a node that was replaced was last told to stop its ranks."""
     gathered_unix_s: float = 0.0

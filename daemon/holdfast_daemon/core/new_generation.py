@@ -15,6 +15,8 @@ def forget(turn: Turn, after_step: int) -> None:
         gathered_unix_s=0.0,
         stacks={},
         heard_of={},
+        all_stopped_unix_s=0.0,
+        several_stopped_unix_s=0.0,
         deadlines=turn.state.deadlines.new_generation(),
     )
     detection.restart(turn, after_step)

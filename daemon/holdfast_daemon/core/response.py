@@ -1,11 +1,14 @@
-"""What becomes of a verdict: an incident, evidence, and, if the run stands still and we may, a restart."""
+"""Answers a verdict: with an incident, evidence, and, if the run stands still for long enough and we may, a restart."""
 
-from holdfast_daemon.core import checkpoint_orders, incidents, suspicion
+from holdfast_daemon.core import checkpoint_orders, incidents, standstill, suspicion
 from holdfast_daemon.core.detectors.framework import Seen
 from holdfast_daemon.core.ending import finish
 from holdfast_daemon.core.kinds import RECOVERABLE
+from holdfast_daemon.core.restart_patience import Sign, uncertain_restarts
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
+
+_STACKS_OF_ALL = 2
 
 
 def respond(turn: Turn, seen: Seen) -> None:
@@ -14,8 +17,12 @@ def respond(turn: Turn, seen: Seen) -> None:
     if verdict.kind == store.VERDICT_KIND_BAD_CONFIGURATION:
         incidents.note_incident(turn, verdict, last_progress_unix_s=seen.last_progress_unix_s)
         finish(turn, store.RUN_PHASE_FAILED, verdict.message)
+    elif standstill.is_one(seen):
+        _stand_still(turn, seen)
     elif turn.state.spec.mode == store.MODE_ACT and verdict.kind in RECOVERABLE:
-        _recover(turn, seen)
+        standstill.drop(turn, f"another verdict explains it: {verdict.message}")
+        turn.record_update(restart_is_uncertain=False)
+        _recover(turn, seen, None)
     elif turn.once(f"{verdict.kind} {list(verdict.culprits)} at step {verdict.step}"):
         note(turn, seen)
 
@@ -28,9 +35,28 @@ def note(turn: Turn, seen: Seen) -> None:
         checkpoint_orders.keep_newest_before(turn, seen.proven_step, incident)
 
 
-def _recover(turn: Turn, seen: Seen) -> None:
+def _stand_still(turn: Turn, seen: Seen) -> None:
+    """Report a standstill; restart the run if its signs have lasted for long enough."""
+    judged = standstill.judge(turn, seen)
+    if not judged.is_due:
+        incident = standstill.report(turn, seen)
+        if incident is not None:
+            _gather(turn, incident, seen)
+        return
+    is_uncertain = judged.sign >= Sign.LIKELY
+    repeats = uncertain_restarts(turn.record) + 1 if is_uncertain else turn.record.uncertain_restarts
+    turn.record_update(restart_is_uncertain=is_uncertain, uncertain_restarts=repeats)
+    _recover(turn, seen, standstill.take_over(turn, seen.verdict))
+    incidents.act(turn, f"restart: {judged.reason}")
+
+
+def _recover(turn: Turn, seen: Seen, reported: store.Incident | None) -> None:
+    """Begin a restart. ``reported``: the standstill that it is to end, if it has been reported."""
     since = turn.now if seen.last_progress_unix_s is None else seen.last_progress_unix_s
-    incident = incidents.open_incident(turn, seen.verdict, last_progress_unix_s=since)
+    if reported is None:
+        incident = incidents.open_incident(turn, seen.verdict, last_progress_unix_s=since)
+    else:
+        incident = incidents.reopen(turn, reported, seen.verdict)
     turn.update(evidence_from=frozenset())
     turn.enter(store.RUN_PHASE_GATHERING)
     _gather(turn, incident, seen)
@@ -42,8 +68,13 @@ def _gather(turn: Turn, incident: store.Incident, seen: Seen) -> None:
     waiters = [edge.waiter for edge in verdict.waits[:1]]
     order = store.GatherEvidence(incident=incident.id, flight_recorder=seen.stands_still)
     if seen.stands_still:
-        order.stack_ranks.extend([*verdict.culprits[:1], *waiters])
+        order.stack_ranks.extend([*verdict.culprits[:1], *waiters] or _some(turn, verdict))
         order.suspicion = suspicion.confirm(turn)
     elif verdict.kind == store.VERDICT_KIND_STRAGGLER:
         order.stack_ranks.extend(verdict.culprits[:1])
     turn.send(turn.record.nodes, lambda _: store.NodeCommand(gather_evidence=order))
+
+
+def _some(turn: Turn, verdict: store.Verdict) -> list[int]:
+    """Return the first ranks of a standstill for which nobody is to blame: their stacks speak for all."""
+    return sorted(turn.ranks)[:_STACKS_OF_ALL] if verdict.kind == store.VERDICT_KIND_STANDSTILL else []

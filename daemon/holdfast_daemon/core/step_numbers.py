@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from holdfast_daemon.core import detection, response
+from holdfast_daemon.core import detection, response, standstill
 from holdfast_daemon.core.detectors.loss_spike import LossSpike
 from holdfast_daemon.core.detectors.non_finite import unexpected
 from holdfast_daemon.core.model import Telemetry, Totals
@@ -24,6 +24,7 @@ def count_step(turn: Turn, summary: store.StepSummary) -> None:
         turn.record_update(newest_step=summary.step)
     for seen in detection.look_at_step(turn, summary):
         response.note(turn, seen)
+    standstill.learn(turn, summary)
     turn.update(
         deadlines=turn.state.deadlines.observe(summary.duration_s, summary.phase_s),
         telemetry=_telemetry(turn, summary, loss),

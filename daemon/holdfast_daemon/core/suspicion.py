@@ -72,8 +72,11 @@ def _raise(turn: Turn, suspected: store.Verdict) -> None:
     if turn.now - state.gathered_unix_s < GATHER_EVERY_S:
         return
     turn.update(gathered_unix_s=turn.now)
+    view = view_of(turn, suspicious=True)
     ranks = dict.fromkeys([*suspected.culprits, *(edge.waiter for edge in suspected.waits[:1])])
-    stack_ranks = _spread(ranks, view_of(turn).node_of)[:_STACKS]
+    # Where nobody is to blame, stacks of some ranks show what all of them do.
+    blamed = ranks or (sorted(view.late) if suspected.kind == store.VERDICT_KIND_STANDSTILL else [])
+    stack_ranks = _spread(blamed, view.node_of)[:_STACKS]
     order = store.GatherEvidence(suspicion=suspicion.id, stack_ranks=stack_ranks, flight_recorder=True)
     turn.send(turn.record.nodes, lambda _: store.NodeCommand(gather_evidence=order))
 

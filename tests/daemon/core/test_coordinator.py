@@ -126,7 +126,7 @@ def test_a_hang_is_only_told_in_observe_mode() -> None:
     world.hang(culprit=1)
     for _ in range(40):
         world.turn()
-    assert [incident.state for incident in world.incidents] == [store.INCIDENT_STATE_NOTED]
+    assert [incident.state for incident in world.incidents] == [store.INCIDENT_STATE_STANDSTILL]
     assert not world.sent("stop")
     assert world.phase == "running"
 
@@ -175,7 +175,7 @@ def test_restarts_without_a_new_step_end_the_run() -> None:
         world.until("stopping")
         world.until("starting" if generation < 4 else "failed")
         assert len(world.sent("start")) == min(generation + 1, 4)
-    assert "no new step" in world.state.record.outcome
+    assert "rank 0 fails at step" in world.state.record.outcome
     assert "KeyError" in world.state.record.outcome
 
 

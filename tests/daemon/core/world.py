@@ -22,6 +22,11 @@ class World:
     now: float = 1_000_000.0
     obeys: bool = True
     """Whether nodes carry orders out."""
+    restart_patience: float = 1.0
+    spent_s: dict[int, float] = field(default_factory=dict)
+    """Phase number -> seconds in it that the next step will report."""
+    moving: set[int] = field(default_factory=set)
+    """Ranks in whose process trees something moves although they make no progress."""
 
     def __post_init__(self) -> None:
         self.spec = store.RunSpec(
@@ -32,6 +37,7 @@ class World:
             preset=store.PRESET_FAST,
             restarts_without_progress=2,
             instance="i",
+            restart_patience=self.restart_patience,
         )
         self.state = coordinator.begin(self.spec)
         self.node_states = {
@@ -65,7 +71,9 @@ class World:
         for node in self.node_states.values():
             for rank in node.ranks:
                 if rank.life != store.LIFE_EXITED:
-                    rank.stalled_s += seconds
+                    # Agents count no stall of a rank that has closed its hooks, and continue to watch its processes.
+                    rank.still_s = 0.0 if self._moves(rank) else max(rank.still_s, rank.stalled_s) + seconds
+                    rank.stalled_s += 0.0 if rank.left_training else seconds
         copies = {}
         for name, node in self.node_states.items():
             copies[name] = store.NodeState()
@@ -85,7 +93,10 @@ class World:
                     pass
         return actions
 
-    def until(self, phase: str, turns: int = 100) -> None:
+    def _moves(self, rank: store.RankState) -> bool:
+        return rank.rank in self.moving or rank.thread_state == "R"
+
+    def until(self, phase: str, turns: int = 1000) -> None:
         """Take turns until the run is in a phase."""
         for _ in range(turns):
             if self.phase == phase:
@@ -136,7 +147,7 @@ class World:
             for node in self.node_states.values():
                 for rank in node.ranks:
                     done = rank.progress.step
-                    rank.stalled_s = 0.0
+                    rank.stalled_s = rank.still_s = 0.0
                     rank.steps_done += 1
                     rank.progress.phase = common.PHASE_FORWARD_BACKWARD
                     rank.progress.step = done + 1
@@ -145,9 +156,15 @@ class World:
                         rank.snapshots[:] = [*rank.snapshots[-1:], done]
                     self._seq(rank, enqueued=rank.progress.step * 2, completed=rank.progress.step * 2)
                 summary = store.StepSummary(
-                    step=done, generation=node.generation, loss_sum=loss, loss_count=1, duration_s=step_s
+                    step=done,
+                    generation=node.generation,
+                    loss_sum=loss,
+                    loss_count=1,
+                    duration_s=step_s + sum(self.spent_s.values()),
+                    phase_s=self.spent_s,
                 )
                 self.events.append(store.Event(node=node.node, generation=node.generation, step_summary=summary))
+            self.spent_s.clear()
             self.turn(seconds=turn_s)
 
     def _seq(self, rank: store.RankState, *, enqueued: int, completed: int) -> None:

@@ -7,6 +7,7 @@ from holdfast_daemon.core import death
 from holdfast_daemon.core.detectors.aborted_call import aborted_call, names_are_in
 from holdfast_daemon.core.detectors.early_leave import early_leavers
 from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
+from holdfast_daemon.core.detectors.late_exit import is_training_over
 from holdfast_daemon.core.detectors.view import View
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -35,6 +36,8 @@ class DeadRank(Detector):
 
 def _verdict(view: View) -> store.Verdict | None:
     exits = {number: rank.exit for number, rank in view.ranks.items() if rank.HasField("exit")}
+    if is_training_over(view.ranks, view.world_size):
+        return None  # what fails now, as a process group is torn down, undoes no step
     if all(death.is_clean(ended) for ended in exits.values()):
         exits = early_leavers(view)
     if not exits:

@@ -58,11 +58,22 @@ def _roots(view: View) -> list[int]:
     if finding.roots or finding.cycle or finding.everyone_arrived:
         about_to_move = _held_by_those_that_moved(view)
         return [rank for rank in view.outside_of_calls if rank in view.late and rank not in about_to_move]
-    if len(view.late) < len(view.ranks):
+    if not nobody_waits(view):
         return []
-    # Nobody is known to wait for anybody, and nobody moves.
+    # The others wait in calls that no counter shows, as before the first group is there.
     busy = [rank for rank in sorted(view.late) if view.activity(rank) in OUTSIDE]
-    return busy or sorted(view.late)
+    if all(view.activity(rank) == common.ACTIVITY_DATA for rank in view.late):
+        return busy
+    others = [rank for rank in view.late if rank not in busy]
+    all_wait = bool(others) and all(view.activity(rank) == common.ACTIVITY_COLLECTIVE for rank in others)
+    return busy if all_wait or 2 * len(busy) < len(view.late) else []
+
+
+def nobody_waits(view: View) -> bool:
+    """Whether all ranks stand still, and none is known to wait for another."""
+    finding = view.finding
+    waits = finding.roots or finding.cycle or finding.everyone_arrived
+    return not waits and bool(view.late) and len(view.late) == len(view.ranks)
 
 
 def _outrun(view: View) -> set[int]:
@@ -126,11 +137,15 @@ def root_message(view: View, root: int) -> str:
 def _how(view: View, rank: store.RankState) -> str:
     if rank.life == store.LIFE_EXITED:
         return "ended while others still wait for it"
-    activity = view.activity(rank.rank)
     where = f"in {phase_name(rank.progress.phase)} of step {rank.progress.step}"
     stack = view.stacks.get(rank.rank)
     frame = f", at {stack.frame}" if stack is not None and stack.frame else ""
-    return f"{_DOES.get(activity, 'makes no progress')} {where}{frame}"
+    return f"{what_it_does(view, rank.rank)} {where}{frame}"
+
+
+def what_it_does(view: View, number: int) -> str:
+    """Return in a few words what a rank is seen to do."""
+    return _DOES.get(view.activity(number), "makes no progress")
 
 
 def seen_hang(view: View, kind: "store.VerdictKind", culprits: Sequence[int], message: str) -> Seen:

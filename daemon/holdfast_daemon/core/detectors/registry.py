@@ -10,6 +10,7 @@ from holdfast_daemon.core.detectors.duplicate_samples import DuplicateSamples
 from holdfast_daemon.core.detectors.framework import Detector
 from holdfast_daemon.core.detectors.gradient_explosion import GradientExplosion
 from holdfast_daemon.core.detectors.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.late_exit import LateExit
 from holdfast_daemon.core.detectors.loss_spike import LossSpike
 from holdfast_daemon.core.detectors.lost_node import LostNode
 from holdfast_daemon.core.detectors.memory_creep import MemoryCreep
@@ -18,12 +19,13 @@ from holdfast_daemon.core.detectors.missing_loss import MissingLoss
 from holdfast_daemon.core.detectors.non_finite import NonFinite
 from holdfast_daemon.core.detectors.overflow_loop import OverflowLoop
 from holdfast_daemon.core.detectors.silent_corruption import SilentCorruption
+from holdfast_daemon.core.detectors.standstill import Standstill
 from holdfast_daemon.core.detectors.straggler import Straggler
 from holdfast_daemon.core.detectors.throughput_drop import ThroughputDrop
 from holdfast_daemon.core.detectors.transport import Transport
 from holdfast_daemon.core.detectors.unreachable import Unreachable
 
-HANGS: tuple[type[Detector], ...] = (MismatchedOrder, HungCollective, DataStall, Transport)
+HANGS: tuple[type[Detector], ...] = (MismatchedOrder, HungCollective, DataStall, Transport, Standstill)
 """What can be suspected before a deadline has passed."""
 
 ALL: tuple[type[Detector], ...] = (
@@ -33,6 +35,7 @@ ALL: tuple[type[Detector], ...] = (
     DeadRank,
     LostNode,
     *HANGS,
+    LateExit,
     NonFinite,
     MissingLoss,
     LossSpike,

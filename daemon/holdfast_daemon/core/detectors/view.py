@@ -40,6 +40,12 @@ class View:
     """What stacks taken at the present suspicion say, by rank."""
     suspicious: bool = False
     """Whether to look for what may become a hang, before any deadline has passed: see suspicion.py."""
+    all_stopped_unix_s: float = 0.0
+    """When all ranks were last seen stopped together; 0: never."""
+    several_stopped_unix_s: float = 0.0
+    """When more than one rank was last seen stopped; 0: never."""
+    pause_patience_s: float = 0.0
+    """How long all ranks may be stopped together before anything is said about it."""
 
     @cached_property
     def known_ranks(self) -> Mapping[int, store.RankState]:
@@ -57,6 +63,16 @@ class View:
             for number, rank in self.ranks.items()
             if rank.stalled_s > least_s and self._is_late(rank, ratio)
         }
+
+    @cached_property
+    def all_stopped(self) -> bool:
+        """Whether every rank is stopped: somebody has paused the whole run."""
+        alive = [rank for rank in self.ranks.values() if rank.life != store.LIFE_EXITED]
+        return bool(alive) and len(self.ranks) == self.world_size and all(map(is_stopped, alive))
+
+    def alone_stopped_s(self, rank: store.RankState) -> float:
+        """Return for how long a stopped rank has been the only one that is."""
+        return min(rank.stalled_s, max(0.0, self.now - self.several_stopped_unix_s))
 
     @cached_property
     def finding(self) -> Finding:
@@ -108,7 +124,12 @@ class View:
     def _is_late(self, rank: store.RankState, ratio: float) -> bool:
         if rank.life == store.LIFE_EXITED:
             return False
-        return rank.stalled_s > ratio * self.deadlines.deadline_s(rank.progress.phase, rank.steps_done)
+        if self.all_stopped:
+            # Somebody has suspended the run, and will most likely let it continue.
+            return rank.stalled_s > self.pause_patience_s
+        # After such a pause processes continue one after the other: what they did not do in it is no stall.
+        stalled_s = min(rank.stalled_s, max(0.0, self.now - self.all_stopped_unix_s))
+        return stalled_s > ratio * self.deadlines.deadline_s(rank.progress.phase, rank.steps_done)
 
 
 SUSPECT_RATIO = 0.7
@@ -129,6 +150,11 @@ OUTSIDE = (
     common.ACTIVITY_SYSTEM_CALL,
 )
 """Activities in which no call holds the rank."""
+
+
+def is_stopped(rank: store.RankState) -> bool:
+    """Whether a signal has stopped the process; a debugger's stop is another state."""
+    return rank.life != store.LIFE_EXITED and rank.process_state == "T"
 
 
 def _thread_activity(rank: store.RankState) -> "common.Activity":

@@ -1,0 +1,41 @@
+"""No rank moves, and none is known to wait for another: nobody is to blame.
+
+All ranks may compile, evaluate or read at the same time. That is why this is a report that waits long for a restart.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+from holdfast_daemon.core.detectors import hang
+from holdfast_daemon.core.detectors.framework import Detector, Sight
+from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.words import phase_name
+from holdfast_proto.v1 import store_pb2 as store
+
+
+@dataclass(frozen=True)
+class Standstill(Detector):
+    """Reports where most ranks are. Names a rank only if there is no other."""
+
+    name: ClassVar[str] = "standstill"
+
+    def see_turn(self, view: View) -> Sight:
+        """Judge once all ranks have stalled past their deadlines and no rank explains it."""
+        if not hang.stands_still(view) or not hang.nobody_waits(view) or view.parted_call is not None:
+            return Sight(self)
+        if hang.roots(view):
+            return Sight(self)
+        culprits = sorted(view.late) if view.world_size == 1 else []
+        return Sight(self, (hang.seen_hang(view, store.VERDICT_KIND_STANDSTILL, culprits, _message(view)),))
+
+
+def _message(view: View) -> str:
+    places = Counter((rank.progress.phase, rank.progress.step) for rank in view.late.values())
+    (phase, step), most = places.most_common(1)[0]
+    where = "before the first step" if step < 0 else f"of step {step}"
+    if view.world_size == 1:
+        return f"rank {min(view.late)} {hang.what_it_does(view, min(view.late))} in {phase_name(phase)} {where}"
+    who = "all ranks" if most == len(view.late) else f"{most} of {len(view.late)} ranks"
+    does = "are stopped" if view.all_stopped else "make no progress"
+    return f"{who} {does} in {phase_name(phase)} {where}, and none is known to wait for another"

@@ -1,0 +1,25 @@
+"""Ends a run whose training is over and whose last processes do not end."""
+
+from holdfast_daemon.core import incidents, standstill
+from holdfast_daemon.core.detectors.late_exit import is_training_over
+from holdfast_daemon.core.ending import FINISHED, finish
+from holdfast_daemon.core.restart_patience import RestartPatience
+from holdfast_daemon.core.turn import Turn
+from holdfast_proto.v1 import store_pb2 as store
+
+
+def end(turn: Turn) -> bool:
+    """End the run if nothing has moved for long in the processes that are left. Its result is that of its last step."""
+    if turn.observes or turn.state.spec.mode != store.MODE_ACT or not is_training_over(turn.ranks, turn.world_size):
+        return False
+    left = [rank for rank in turn.ranks.values() if not rank.HasField("exit")]
+    least_s = RestartPatience.of(turn.state.spec, turn.record).leaving_s
+    if not left or any(rank.traced or rank.still_s < least_s for rank in left):
+        return False
+    numbers = ", ".join(str(rank.rank) for rank in left)
+    who = f"rank {numbers} did" if len(left) == 1 else f"ranks {numbers} did"
+    what = f"{who} not exit after training: ended, as nothing had moved there for {least_s:.0f} s"
+    incidents.close(turn, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=turn.now)
+    standstill.drop(turn, "the run finished")
+    finish(turn, store.RUN_PHASE_FINISHED, f"{FINISHED}; {what}")
+    return True

@@ -1,0 +1,142 @@
+"""Judges how certain it is that a run that stands still needs a restart: see restart_patience.py for the table."""
+
+from dataclasses import dataclass
+
+from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.restart_patience import PAUSES, RestartPatience, Sign
+from holdfast_daemon.core.words import phase_name
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+
+PROBE_LAG_S = 2.0
+"""Agents look at a process tree about once a second, and only when the rank has stalled for a while."""
+
+_BUSY_WAIT = "cpu"
+"""How a rank on a GPU waits for its device: it spins."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Whether a standstill has lasted long enough for a restart."""
+
+    is_due: bool
+    sign: Sign
+    reason: str = ""
+    """For people, if it is due."""
+
+
+_WAIT = Judgement(False, Sign.NONE)
+
+
+def judge(view: View, verdict: store.Verdict, patience: RestartPatience) -> Judgement:
+    """Judge a verdict of the kinds that only time confirms."""
+    match verdict.kind:
+        case store.VERDICT_KIND_MISMATCHED_ORDER:
+            return _mismatch(view, verdict, patience)
+        case store.VERDICT_KIND_TRANSPORT:
+            return _transport(view, verdict, patience)
+        case store.VERDICT_KIND_STANDSTILL:
+            return _nobody_waits(view, patience)
+    judged = [_culprit(view, rank, patience) for rank in verdict.culprits]
+    return min(judged, key=lambda one: (not one.is_due, one.sign), default=_WAIT)
+
+
+def _mismatch(view: View, verdict: store.Verdict, patience: RestartPatience) -> Judgement:
+    """Different calls at one number speak for themselves. A circle needs all of its ranks to be still."""
+    if view.parted_call is not None:
+        return Judgement(True, Sign.CERTAIN, "the calls of ranks do not match")
+    members = [view.known_ranks[rank] for rank in verdict.culprits if rank in view.known_ranks]
+    if set(view.finding.cycle) == set(verdict.culprits):
+        # One that moves may be on its way to the call that the others wait for.
+        if all(_is_still(rank) for rank in members):
+            return Judgement(True, Sign.CERTAIN, "ranks wait for each other in a circle, and none of them moves")
+        return _slowest(view, members, patience)
+    if all(_still_for(rank, patience.likely_s(rank.progress.phase)) for rank in members):
+        return Judgement(True, Sign.LIKELY, _nothing_moves(members))
+    return _slowest(view, members, patience)
+
+
+def _transport(view: View, verdict: store.Verdict, patience: RestartPatience) -> Judgement:
+    """All have arrived and nothing completes: data that still moves is a slow link, not a dead one."""
+    arrived = (call for call in view.finding.everyone_arrived if (call.group, call.seq) == (verdict.group, verdict.seq))
+    call = next(arrived, None)
+    ranks = (
+        list(view.ranks.values()) if call is None else [view.ranks[rank] for rank in call.held if rank in view.ranks]
+    )
+    if ranks and all(_waits_for(view, rank, patience) for rank in ranks):
+        return Judgement(True, Sign.LIKELY, "all ranks are in the call, and nothing moves")
+    return _slowest(view, ranks, patience)
+
+
+def _waits_for(view: View, rank: store.RankState, patience: RestartPatience) -> bool:
+    least_s = patience.likely_s(rank.progress.phase)
+    spins = rank.moved == _BUSY_WAIT and rank.device and not rank.device.startswith("cpu")
+    return (spins and rank.stalled_s >= least_s) or _still_for(rank, least_s)
+
+
+def _nobody_waits(view: View, patience: RestartPatience) -> Judgement:
+    ranks = [rank for rank in view.ranks.values() if rank.life != store.LIFE_EXITED]
+    if view.all_stopped:
+        since_s = min((rank.stalled_s for rank in ranks), default=0.0)
+        is_due = since_s >= patience.standing_s
+        return Judgement(is_due, Sign.NONE, f"all ranks have been stopped for {since_s:.0f} s")
+    return _slowest(view, ranks, patience)
+
+
+def _culprit(view: View, number: int, patience: RestartPatience) -> Judgement:
+    rank = view.known_ranks.get(number)
+    if rank is None:
+        return _WAIT
+    if rank.HasField("exit"):
+        return Judgement(True, Sign.EXIT, f"rank {number} has ended, and others wait for it")
+    phase = rank.progress.phase
+    if rank.process_state == "T" and not rank.traced:
+        if view.alone_stopped_s(rank) >= view.deadlines.floor_s:
+            return Judgement(True, Sign.CERTAIN, f"rank {number} is stopped, and no other rank is")
+        is_waited_for = True
+    else:
+        is_waited_for = any(call.rank == number for call in view.finding.missed)
+    if phase == common.PHASE_DATA and _waits_for_data_with_all(view):
+        return _WAIT
+    may_be_likely = is_waited_for and not rank.traced and phase not in PAUSES
+    if may_be_likely and _still_for(rank, patience.likely_s(phase)):
+        return Judgement(True, Sign.LIKELY, _nothing_moves([rank]))
+    return _by_time(rank, patience)
+
+
+def _waits_for_data_with_all(view: View) -> bool:
+    """Whether all ranks wait for data and the processes that load it live: a restart would bring no data."""
+    alive = [rank for rank in view.ranks.values() if rank.life != store.LIFE_EXITED]
+    return all(rank.progress.phase == common.PHASE_DATA for rank in alive) and any(rank.workers for rank in alive)
+
+
+def _slowest(view: View, ranks: list[store.RankState], patience: RestartPatience) -> Judgement:
+    """Judge several ranks by time alone: the one that has most patience decides."""
+    if not ranks:
+        return _WAIT
+    if _waits_for_data_with_all(view):
+        return _WAIT
+    judged = [(rank.stalled_s - patience.time_alone_s(rank.progress.phase), rank) for rank in ranks]
+    return _by_time(min(judged, key=lambda one: one[0])[1], patience)
+
+
+def _by_time(rank: store.RankState, patience: RestartPatience) -> Judgement:
+    least_s, phase = patience.time_alone_s(rank.progress.phase), phase_name(rank.progress.phase)
+    reason = f"rank {rank.rank} has made no progress in {phase} for {rank.stalled_s:.0f} s, longer than {least_s:.0f} s"
+    return Judgement(rank.stalled_s >= least_s, Sign.NONE, reason)
+
+
+def _is_still(rank: store.RankState) -> bool:
+    """Whether the agent has looked at the rank's process tree, and nothing moves."""
+    return rank.process_state == "T" or rank.still_s > 0.0
+
+
+def _still_for(rank: store.RankState, least_s: float) -> bool:
+    """Whether nothing has moved for ``least_s``: seen for as long, or since the agent began to look at this stall."""
+    seen_whole = rank.stalled_s >= least_s and rank.still_s >= max(least_s / 2, rank.stalled_s - PROBE_LAG_S)
+    return _is_still(rank) and not rank.traced and (rank.still_s >= least_s or seen_whole)
+
+
+def _nothing_moves(ranks: list[store.RankState]) -> str:
+    first = max(ranks, key=lambda rank: rank.still_s)
+    return f"nothing has moved in the processes of rank {first.rank} for {first.still_s:.0f} s"
