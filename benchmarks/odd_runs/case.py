@@ -72,6 +72,8 @@ class OddCase:
     @property
     def where(self) -> Where:
         """Return which report deadline applies."""
+        if self.ends_late:
+            return Where.END
         if self.place in (Place.BEFORE_ATTACH, Place.BEFORE_STEPS) or self.steps == (0,):
             return Where.START
         if self.steps == (1,):
@@ -94,6 +96,11 @@ class OddCase:
         if self.place is Place.OUTSIDE:
             return STEPS_OUTSIDE - 1
         return max(STEPS, max(self.steps) + STEPS // 2) - 1
+
+    @property
+    def ends_late(self) -> bool:
+        """Whether the run's result is decided before the pause: its twin is ended and not restarted."""
+        return self.place in ENDS and not self.phase
 
     def culprits(self) -> tuple[int, ...]:
         """Return the ranks that pause."""

@@ -7,7 +7,11 @@ _START_S = 65.0
 """More than the report deadline of a start, one minute."""
 _START_FACTOR = 0.5
 """Lifts the restart deadline of a phase, INIT among them, to 90 s."""
-_END_S = 6.0
+_END_S = 63.0
+"""More than the minute in which a rank that does not end is reported."""
+_END_FACTOR = 0.5
+_STILL = Twin(activity="sleep")
+"""What moves is not ended: in the twin, nothing does."""
 
 STARTS = (
     OddCase(
@@ -54,16 +58,18 @@ ENDINGS = (
         activity="upload",
         by=(0,),
         sign=Sign.PHASE,
+        factor=_END_FACTOR,
         lasts_s=_END_S,
+        twin=_STILL,
     ),
     OddCase(
-        name="rank 1 leaves later",
+        name="rank 1 leaves the loop later",
         place=Place.AFTER_LOOP,
         activity="sleep",
         by=(1,),
         sign=Sign.PHASE,
-        lasts_s=3.0,
-        lies_between=False,
+        factor=_END_FACTOR,
+        lasts_s=_END_S,
     ),
     OddCase(
         name="final evaluation of rank 0",
@@ -72,14 +78,15 @@ ENDINGS = (
         activity="multiply",
         by=(0,),
         sign=Sign.PHASE,
-        lasts_s=_END_S,
+        lasts_s=6.0,
     ),
     OddCase(
         name="upload after close",
         place=Place.AFTER_CLOSE,
         activity="upload",
         by=(0,),
-        sign=Sign.COMPUTING,
+        sign=Sign.PHASE,
+        factor=_END_FACTOR,
         lasts_s=_END_S,
         twin=Twin(activity="upload until it stops", from_last_move=True),
     ),
@@ -88,25 +95,37 @@ ENDINGS = (
         place=Place.AT_EXIT,
         activity="upload",
         by=(0,),
-        sign=Sign.COMPUTING,
+        sign=Sign.PHASE,
+        factor=_END_FACTOR,
         lasts_s=_END_S,
-        twin=Twin(activity="sleep"),
+        twin=_STILL,
     ),
     OddCase(
         name="upload in a thread that outlives the main thread",
         place=Place.IN_THREAD,
         activity="upload",
         by=(1,),
-        sign=Sign.COMPUTING,
+        sign=Sign.PHASE,
+        factor=_END_FACTOR,
         lasts_s=_END_S,
-        twin=Twin(activity="sleep"),
+        twin=_STILL,
     ),
     OddCase(
         name="destroy_process_group is slow",
         place=Place.AFTER_CLOSE,
         activity="sleep",
         by=(1,),
-        sign=Sign.COMPUTING,
+        sign=Sign.PHASE,
+        factor=_END_FACTOR,
         lasts_s=_END_S,
+    ),
+    OddCase(
+        name="exit handler computes, all",
+        place=Place.AT_EXIT,
+        activity="micro steps",
+        sign=Sign.PHASE,
+        factor=_END_FACTOR,
+        lasts_s=_END_S,
+        twin=_STILL,
     ),
 )

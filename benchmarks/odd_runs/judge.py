@@ -4,15 +4,14 @@ from dataclasses import dataclass
 
 from holdfast_proto.v1 import store_pb2 as store
 
-from .case import ENDS, OddCase, Place
+from .case import OddCase
 from .odd_run import Observed
 from .pause import LoggedPause
 
 EARLY_S = 0.3
 """A restart may be seen this much before its deadline: the ranks' clocks are read a little later than the hooks'."""
 LATE_S = 5.0
-REPORT_WITHIN_S = 60.0
-"""Of a rank that does not end after it has left training."""
+REPORT_MARGIN_S = 2.0
 _LEFT_ALONE = (store.INCIDENT_STATE_RESOLVED, store.INCIDENT_STATE_NOTED)
 
 
@@ -101,19 +100,20 @@ def _of_twin(played: OddCase, observed: Observed, seconds: float | None) -> tupl
         problems.append(f"ended after {seconds:.1f} s, due after {due_s:g} s")
     status = observed.status
     restarts = 0 if status is None else status.restarts
-    if played.place not in ENDS and restarts != 1:
+    if played.ends_late:
+        problems += _of_late_end(played, observed, restarts)
+    elif restarts != 1:
         problems.append(f"restarted {restarts} times")
-    if played.place in ENDS and played.place is not Place.AFTER_LOOP:
-        problems += _of_late_end(observed, restarts)
     return tuple(problems)
 
 
-def _of_late_end(observed: Observed, restarts: int) -> list[str]:
+def _of_late_end(played: OddCase, observed: Observed, restarts: int) -> list[str]:
     """The run's result is that of its last step: no restart, and a report within a minute."""
     problems = [f"restarted {restarts} times after its last step"] if restarts else []
     began_s = observed.pauses[0].began_s if observed.pauses else 0.0
-    if not any(incident.detected_unix_s < began_s + REPORT_WITHIN_S for incident in observed.incidents):
-        problems.append(f"not reported within {REPORT_WITHIN_S:g} s")
+    within_s = played.report_deadline_s + REPORT_MARGIN_S
+    if not any(incident.detected_unix_s < began_s + within_s for incident in observed.incidents):
+        problems.append(f"not reported within {within_s:g} s")
     return problems
 
 
@@ -126,7 +126,7 @@ def _restarted_after(case: OddCase, observed: Observed) -> float | None:
     if case.twin.from_last_move and last.moved_s is not None:
         since_s = last.moved_s
     ended_s = observed.restart_seen_s
-    if case.place in ENDS and ended_s is None:
+    if case.ends_late and ended_s is None:
         ended_s = observed.culprit_gone_s
     return None if ended_s is None else ended_s - since_s
 

@@ -17,7 +17,7 @@ from holdfast_cli.run_record import RunRecord, load_record
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.control_pb2 import RunStatus
 
-from .case import ENDS, OddCase, Place
+from .case import OddCase, Place
 from .outside import Target, cause
 from .pause import LoggedPause, read_pauses
 from .scene import CASE, FOLDER, HTTP_PORT, PORT, TWIN
@@ -123,7 +123,7 @@ class _OddRun:
         if given_up and self._restart_seen_s is None:
             self._restart_seen_s = now_s
         pids = {rank.rank: rank.pid for rank in status.ranks if rank.life == store.LIFE_RUNNING}
-        if self._case.place in ENDS and not given_up:
+        if self._case.ends_late and not given_up:
             culprit = self._case.culprits()[0]
             self._culprit_pid = pids.get(culprit, self._culprit_pid)
         elif self._case.place is Place.OUTSIDE and self._outside is None and status.newest_step >= _BEFORE_OUTSIDE:

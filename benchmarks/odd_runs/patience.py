@@ -25,6 +25,8 @@ class Where(StrEnum):
     SECOND_STEP = "second step"
     START = "start"
     """Start-up and the first step."""
+    END = "end"
+    """After the last step, when the other ranks have left training."""
 
 
 _RESTART_S = {
@@ -33,8 +35,8 @@ _RESTART_S = {
     "patient": {Sign.CERTAIN: 60.0, Sign.LIKELY: 300.0, Sign.COMPUTING: 1800.0, Sign.PHASE: 3600.0},
 }
 _FLOOR_S = {"fast": 1.0, "default": 5.0, "patient": 60.0}
-_LEAST_S = {Where.STEP: 0.0, Where.OCCASIONAL: 0.0, Where.SECOND_STEP: 20.0, Where.START: 60.0}
-_FLOORS = {Where.STEP: 1.0, Where.OCCASIONAL: 4.0, Where.SECOND_STEP: 5.0, Where.START: 10.0}
+_LEAST_S = {Where.STEP: 0.0, Where.OCCASIONAL: 0.0, Where.SECOND_STEP: 20.0, Where.START: 60.0, Where.END: 60.0}
+_FLOORS = {Where.STEP: 1.0, Where.OCCASIONAL: 4.0, Where.SECOND_STEP: 5.0, Where.START: 10.0, Where.END: 0.0}
 
 FACTOR = 0.3
 """The factor of --restart-patience under which the controls run: no deadline of an uncertain sign is under 3 s."""
