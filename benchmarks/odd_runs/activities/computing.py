@@ -29,13 +29,13 @@ def closure(scene: Scene) -> None:
     """Call a closure again and again, as L-BFGS does in one step of the optimizer."""
     weight = torch.nn.Parameter(torch.ones(64, 64))
     while scene.pause.goes_on():
-        optimizer = torch.optim.LBFGS([weight], max_iter=20)
+        optimizer = torch.optim.LBFGS([weight], max_iter=4)
 
         def evaluate(optimizer: torch.optim.Optimizer = optimizer) -> float:
             optimizer.zero_grad()
             loss = (weight @ weight - 1.0).square().mean()
             loss.backward()  # type: ignore[no-untyped-call]
-            return float(loss)
+            return loss.item()
 
         optimizer.step(evaluate)
 

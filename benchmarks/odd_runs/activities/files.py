@@ -17,17 +17,19 @@ _FILES = 50
 
 
 class SlowFile:
-    """Writes to a disk that needs its time for each write."""
+    """Writes to a disk that needs its time for each write, until the pause is over."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, pause: Pause) -> None:
         self._file = path.open("wb")
+        self._pause = pause
 
     def write(self, data: bytes) -> int:
         """Write, flush, and wait as a slow disk would."""
         written = self._file.write(data)
-        self._file.flush()
-        os.fdatasync(self._file.fileno())
-        time.sleep(_WRITE_S)
+        if self._pause.goes_on():
+            self._file.flush()
+            os.fdatasync(self._file.fileno())
+            time.sleep(_WRITE_S)
         return written
 
     def flush(self) -> None:
@@ -87,6 +89,6 @@ def reread(scene: Scene) -> None:
 def _save(pause: Pause, path: Path) -> None:
     state = {f"layer {number}": torch.ones(8, 8) for number in range(8)}
     while pause.goes_on():
-        file = SlowFile(path)
+        file = SlowFile(path, pause)
         torch.save(state, file)  # type: ignore[arg-type]
         file.close()

@@ -23,8 +23,8 @@ def sum_once(scene: Scene) -> None:
 
 
 def pickle_much(scene: Scene) -> None:
-    """Pickle a large nested structure, over half a second for each call."""
-    nested = [{"step": number, "values": [number, [number, str(number)]]} for number in range(200_000)]
+    """Pickle a large nested structure, a tenth of a second for each call."""
+    nested = [{"step": number, "values": [number, [number, str(number)]]} for number in range(80_000)]
     while scene.pause.goes_on():
         pickle.dumps(nested)
 
@@ -35,12 +35,12 @@ def match(scene: Scene) -> None:
     if scene.pause.endless:
         pattern.match("a" * 200 + "b")
     while scene.pause.goes_on():
-        pattern.match("a" * 23 + "b")
+        pattern.match("a" * 22 + "b")
 
 
 def sort(scene: Scene) -> None:
     """Sort long lists."""
-    numbers = [random.random() for _ in range(1_000_000)]
+    numbers = [random.random() for _ in range(500_000)]
     while scene.pause.goes_on():
         sorted(numbers)
 
@@ -48,4 +48,4 @@ def sort(scene: Scene) -> None:
 def power(scene: Scene) -> None:
     """Raise long integers to powers."""
     while scene.pause.goes_on():
-        pow(3, 1_200_000)
+        pow(3, 600_000)
