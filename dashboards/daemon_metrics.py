@@ -4,14 +4,21 @@ from dashboards.metric import counter, gauge, histogram
 
 RUN_STATES = ("waiting", "starting", "running", "leaving", "gathering", "stopping", "finished", "failed")
 RANK_STATES = ("starting", "running", "exited", "stalled")
-RESTART_REASONS = ("dead_rank", "hung_collective", "mismatched_order", "transport", "lost_node", "data_stall", "standstill")
+RESTART_REASONS = (
+    "dead_rank",
+    "hung_collective",
+    "mismatched_order",
+    "transport",
+    "lost_node",
+    "data_stall",
+    "standstill",
+)
 INCIDENT_KINDS = (
     *RESTART_REASONS,
     "non_finite",
     "loss_spike",
     "checkpoint_failed",
     "bad_configuration",
-    "data_stall",
     "duplicate_samples",
     "overflow_loop",
     "straggler",
@@ -21,7 +28,6 @@ INCIDENT_KINDS = (
     "allocator_retries",
     "throughput_drop",
     "missing_loss",
-    "standstill",
     "late_exit",
 )
 DETECTORS = (
@@ -32,6 +38,8 @@ DETECTORS = (
     "hung_collective",
     "data_stall",
     "transport",
+    "standstill",
+    "late_exit",
     "non_finite",
     "missing_loss",
     "loss_spike",

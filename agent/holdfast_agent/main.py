@@ -29,6 +29,7 @@ from holdfast_agent.secondary import Secondary
 from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_agent.store_link import StoreLink
 from holdfast_agent.supervisor import Supervisor
+from holdfast_agent.tree_watch import TreeWatch
 from holdfast_proto import redis_client
 from holdfast_proto.checkpoint.errors import CheckpointError
 from holdfast_proto.rank_context import EXIT_CONFIGURATION
@@ -139,6 +140,7 @@ async def _run(options: AgentOptions, node: Node, supervisor: Supervisor) -> int
         node.link.receive_commands(supervisor.last_command, orders.handle),
         _tick(node, supervisor),
         node.writer.refresh(),
+        TreeWatch(node).run(),
     ]
     if node.observes:
         log.info("put this before the launcher: %s", options.observed_node.shell_line())

@@ -204,6 +204,18 @@ class AgentCollector(Collector):
         yield _counter(
             "holdfast_hook_recorder_failures", "Polls of collective progress that failed.", ["run"], [(run, failures)]
         )
+        yield _counter(
+            "holdfast_process_tree_looks",
+            "Looks at the process trees of ranks without progress.",
+            ["run"],
+            [(run, self._node.tree_looks_total)],
+        )
+        yield _counter(
+            "holdfast_process_tree_look_failures",
+            "Looks at a rank's process tree that could not tell if it moves.",
+            ["run"],
+            [(run, self._node.tree_look_failures_total)],
+        )
         yield _counter("holdfast_reports", "Reports received from ranks.", ["run"], [(run, self._node.reports_total)])
         yield _gauge("holdfast_store_up", "1 while Redis answers.", ["run"], [(run, float(link.up))])
         yield _counter("holdfast_store_operations", "Redis operations tried.", ["run"], [(run, link.operations_total)])

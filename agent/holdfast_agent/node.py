@@ -46,7 +46,11 @@ class Node:
         """When this node goes away (monotonic); None: it stays."""
         self.failed_generation = 0
         self.failure = ""
+        self.clock_s = 0.0
+        """Seconds in which this agent has run: time in which it was held up does not count."""
         self.reports_total = 0
+        self.tree_looks_total = 0
+        self.tree_look_failures_total = 0
         self.snapshots_total = 0
         self.step_durations = Histogram(STEP_BUCKETS_S)
         self.learned_modules: set[str] = set()
@@ -161,11 +165,11 @@ class Node:
 
     def pass_time(self, elapsed_s: float) -> None:
         """Age all ranks and look at the state of their processes."""
+        self.clock_s += elapsed_s
         for rank in self.ranks.values():
             rank.pass_time(elapsed_s)
             if rank.is_alive and not rank.held_for_stacks:
-                rank.process_state = processes.process_state(rank.pid)
-                rank.thread = training_thread.look_at(rank.pid)
+                rank.look(processes.process_state(rank.pid), training_thread.look_at(rank.pid))
 
     def state(self, *, ready: bool) -> store.NodeState:
         """Return what the daemon is told."""

@@ -14,6 +14,20 @@ DYING_PATIENCE_S = 10.0
 """An interpreter takes its time to end: threads are joined, and process groups torn down."""
 
 
+@dataclass(frozen=True)
+class TreeView:
+    """What was seen of a rank's process tree since the rank has last made progress."""
+
+    still_s: float = 0.0
+    """Seconds in which nothing has moved, as far as that is certain."""
+    moved: str = ""
+    """What was last seen to move; empty: nothing."""
+    traced: bool = False
+    """Whether a tracer is attached that is not ours."""
+    workers: int = 0
+    """Live processes that the rank has started."""
+
+
 @dataclass
 class Rank:
     """A process of the current generation. Mutable: it is folded together from reports."""
@@ -31,6 +45,11 @@ class Rank:
     held_for_stacks: bool = False
     """For a moment, by us: what the kernel says of the process meanwhile is none of its own doing."""
     thread: ThreadStatus = field(default_factory=ThreadStatus)
+    tree: TreeView = field(default_factory=TreeView)
+    moves_total: int = 0
+    """Grows whenever the rank makes progress: what was seen of its processes before counts no more."""
+    store_port: int = 0
+    """Port of the store at which its generation meets; 0: not known."""
     pending: list[PendingCall] = field(default_factory=list)
     """Calls that have been pending for long, or that it was in when it ended."""
     exit: store.RankExit | None = None
@@ -66,6 +85,11 @@ class Rank:
         """Whether its exit has not been seen."""
         return self.exit is None
 
+    @property
+    def has_left_training(self) -> bool:
+        """Whether it has closed its hooks, and its process still runs."""
+        return self.finished and self.is_alive
+
     def pass_time(self, elapsed_s: float) -> None:
         """Age by time in which this agent itself ran. What a rank does once its hooks are closed is not seen."""
         if self.dying_left_s > 0.0:
@@ -74,11 +98,24 @@ class Rank:
             self.stalled_s += elapsed_s
             self.silent_s += elapsed_s
 
+    def look(self, process_state: str, thread: ThreadStatus) -> None:
+        """Take note of what its process does now. A process that was stopped and continues has moved."""
+        if self.process_state == "T" and process_state not in ("T", "t", ""):
+            self.moves()
+        self.process_state, self.thread = process_state, thread
+
+    def moves(self) -> None:
+        """End a stall."""
+        self.stalled_s = 0.0
+        self.tree = TreeView()
+        self.moves_total += 1
+
     def welcome(self, hello: session.Hello) -> None:
         """Take note of a new session."""
         self.life = store.LIFE_RUNNING
         self.silent_s = 0.0
         self.coordinates = dict(hello.coordinates)
+        self.store_port = hello.store_port or self.store_port
         self.device = hello.device
 
     def apply(self, report: session.Report) -> None:
@@ -89,7 +126,7 @@ class Rank:
             self.adopted_from_step = None
         if report.progress != self.progress:
             self.progress = report.progress
-            self.stalled_s = 0.0
+            self.moves()
             self.last_progress_unix_s = time.time()
         for step in self.new_steps(report):
             self._finish_step(step)
@@ -98,9 +135,12 @@ class Rank:
         self.pending = [*report.pending]
         for call in self.pending:
             call.rank = self.rank
-        self.finished |= report.finished
+        if report.finished and not self.finished:
+            self.finished = True
+            self.moves()
         if report.HasField("last_words"):
-            self.dying_left_s, self.stalled_s = DYING_PATIENCE_S, 0.0
+            self.dying_left_s = DYING_PATIENCE_S
+            self.moves()
         self.dropped = report.dropped_total
         self.snapshots_skipped = report.snapshots_skipped_total
         self.snapshots_unchanged_bytes += sum(snapshot.unchanged_bytes for snapshot in report.snapshots)
@@ -137,6 +177,7 @@ class Rank:
         self.life = store.LIFE_EXITED
         self.process_state = ""
         self.thread = ThreadStatus(busy_s=self.thread.busy_s)
+        self.tree = TreeView()
 
     def state(self, snapshots: list[int]) -> store.RankState:
         """Return what the daemon is told."""
@@ -160,4 +201,9 @@ class Rank:
             thread_state=self.thread.state,
             thread_syscall=self.thread.syscall,
             pending=self.pending,
+            still_s=self.tree.still_s,
+            moved=self.tree.moved,
+            traced=self.tree.traced,
+            workers=self.tree.workers,
+            left_training=self.has_left_training,
         )

@@ -152,7 +152,8 @@ class Supervisor:
                 log_path=log_path,
             )
         )
-        self.watch(Rank(rank, node.generation, local_rank, pid, processes.start_ticks(pid)))
+        started = Rank(rank, node.generation, local_rank, pid, processes.start_ticks(pid), store_port=int(port))
+        self.watch(started)
 
     def watch(self, rank: Rank) -> None:
         """Enter a rank into the node and notice its end, whoever its parent is by then."""

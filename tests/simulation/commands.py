@@ -33,6 +33,7 @@ def begin(options: Mapping[str, str]) -> StoryWorld:
         mode=_MODES[options.get("mode", "act")],
         preset=_PRESETS[options.get("preset", "fast")],
         checkpoints=_numbers(options.get("checkpoints", "")),
+        restart_patience=float(options.get("patience", "1")),
     )
 
 
@@ -204,7 +205,8 @@ def nonfinite(world: StoryWorld, words: Sequence[str], options: Mapping[str, str
 COMMANDS: dict[str, Command] = {
     command.__name__: command
     for command in (
-        train, wait, until, phase, hang, rank, moves, stop_all, resume, leave, stack, group, channel, call, end, lose_peer, lose_node, spare,
+        train, wait, until, phase, hang, rank, moves, stop_all, resume, leave, stack, group, channel, call, end,
+        lose_peer, lose_node, spare,
         leader_lost, store_emptied, committed, cannot_start, unreadable, nonfinite,
     )
 }  # fmt: skip

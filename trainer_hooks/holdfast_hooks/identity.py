@@ -39,6 +39,8 @@ class Identity:
     local_rank: int
     local_world_size: int = 0
     """Ranks on this node; 0: the launcher does not say."""
+    store_port: int = 0
+    """Port of the store at which the ranks meet; 0: the launcher does not say, or not in a number."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Identity":
@@ -50,4 +52,9 @@ class Identity:
             world_size=int(environment.get(names.world_size, "1")),
             local_rank=int(environment.get(names.local_rank, "0")),
             local_world_size=int(environment.get(names.local_world_size, "0")),
+            store_port=_port(environment.get("MASTER_PORT", "")),
         )
+
+
+def _port(text: str) -> int:
+    return int(text) if text.isdecimal() and int(text) < 1 << 16 else 0

@@ -7,7 +7,9 @@ from time import monotonic
 
 import grpc
 
+from holdfast_hooks.native_name import show_name
 from holdfast_hooks.once import OnceLog
+from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
 from holdfast_proto.v1.session_pb2_grpc import RankAgentStub
 
@@ -41,7 +43,7 @@ class Link:
         self._welcomed = False
         self._call: grpc.Call | None = None
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="holdfast-link", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"{THREAD_PREFIX}link", daemon=True)
 
     def start(self) -> None:
         """Start to connect, in the background."""
@@ -74,6 +76,7 @@ class Link:
             call.cancel()
 
     def _run(self) -> None:
+        show_name()
         backoff_s = _FIRST_BACKOFF_S
         while not self._closing.is_set():
             if self._converse():

@@ -9,8 +9,10 @@ from time import monotonic
 from holdfast_hooks.collector import Collector, Sources
 from holdfast_hooks.commands import Commands
 from holdfast_hooks.link import Link
+from holdfast_hooks.native_name import show_name
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.slot_desk import SlotDesk
+from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
 
 _DEFAULT_INTERVAL_S = 0.2
@@ -36,7 +38,7 @@ class Reporter:
         self._outbox: deque[RankMessage] = deque(maxlen=_OUTBOX_MESSAGES)
         self._deadline_s: float | None = None
         self._finished = False
-        self._thread = threading.Thread(target=self._run, name="holdfast-reporter", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"{THREAD_PREFIX}reporter", daemon=True)
 
     def start(self) -> None:
         """Start to report."""
@@ -56,6 +58,7 @@ class Reporter:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        show_name()
         while self._deadline_s is None:
             self._wake.wait(max(0.0, self._next_poll_s - monotonic()))
             self._wake.clear()

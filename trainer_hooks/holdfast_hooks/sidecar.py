@@ -174,4 +174,5 @@ def _hello(context: RankContext, identity: Identity, coordinates: Mapping[str, i
         pid=os.getpid(),
         device=device,
         coordinates=dict(coordinates),
+        store_port=identity.store_port,
     )

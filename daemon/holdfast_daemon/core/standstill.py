@@ -1,9 +1,9 @@
 """A run that stands still: reported soon, restarted late.
 
 The report is an incident in state ``standstill``, at the learned deadlines. Most standstills end by themselves (an
-evaluation, a compilation, a slow disk): the incident is then resolved, and the run remembers that kind of pause, so that
-it is not reported again unless it lasts twice as long. A restart follows only if the signs last for as long as
-restart_patience.py says; after three restarts at one step for uncertain signs the run is left as it is.
+evaluation, a compilation, a slow disk). The incident is then resolved, and the run remembers that kind of pause: it is
+not reported again unless it lasts twice as long. A restart follows only if the signs last for as long as
+restart_patience.py says. After three restarts at one step for uncertain signs the run is left as it is.
 """
 
 import dataclasses

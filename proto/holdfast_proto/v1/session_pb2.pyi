@@ -31,7 +31,7 @@ class AgentMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., slot_grant: _Optional[_Union[SlotGrant, _Mapping]] = ..., command: _Optional[_Union[RankCommand, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("run", "generation", "rank", "world_size", "local_rank", "pid", "device", "coordinates", "local_world_size")
+    __slots__ = ("run", "generation", "rank", "world_size", "local_rank", "pid", "device", "coordinates", "local_world_size", "store_port")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class Hello(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     COORDINATES_FIELD_NUMBER: _ClassVar[int]
     LOCAL_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     run: str
     generation: int
     rank: int
@@ -57,7 +58,8 @@ class Hello(_message.Message):
     device: str
     coordinates: _containers.ScalarMap[str, int]
     local_world_size: int
-    def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., local_world_size: _Optional[int] = ...) -> None: ...
+    store_port: int
+    def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., local_world_size: _Optional[int] = ..., store_port: _Optional[int] = ...) -> None: ...
 
 class StepRecord(_message.Message):
     __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "nonfinite_origin")

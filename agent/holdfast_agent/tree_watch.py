@@ -1,0 +1,194 @@
+"""Watches the process trees of the ranks that make no progress, about once a second, off the event loop."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from holdfast_agent.node import Node
+from holdfast_agent.rank import Rank, TreeView
+from holdfast_agent.tree_movement import moved
+from holdfast_agent.tree_sample import Machine, TreeReader, TreeSample, UnknownError
+
+log = logging.getLogger(__name__)
+
+WATCHED_AFTER_S = 0.5
+"""Without progress. A rank that has left training is watched from then on."""
+
+INTERVAL_S = 1.0
+LARGEST_SHARE = 0.1
+"""Of its time that an agent spends on reading one tree: a large one is read less often."""
+
+PATIENCE_S = 5.0
+"""For reading one tree, which may block for as long as one of its processes does."""
+
+_CHECK_S = 0.1
+
+Result = TypeVar("Result")
+
+
+class Stillness:
+    """How long nothing in a tree has moved. Its clock counts only time in which this agent has run."""
+
+    def __init__(self) -> None:
+        self._before: TreeSample | None = None
+        self._since_s = 0.0
+        self._view = TreeView()
+
+    def observe(self, sample: TreeSample, *, began_s: float, ended_s: float) -> TreeView:
+        """Take in a sample that was read between two moments; return what is known now.
+
+        Nothing has moved since the end of one sample if nothing differs at the beginning of a later one.
+        """
+        move = moved(self._before, sample) if self._before is not None else ""
+        if self._before is None or move or sample.traced:
+            self._since_s = ended_s
+        self._before = sample
+        self._view = TreeView(
+            still_s=max(0.0, began_s - self._since_s),
+            moved=move or self._view.moved,
+            traced=sample.traced,
+            workers=sample.workers,
+        )
+        return self._view
+
+    def lose_sight(self) -> TreeView:
+        """Forget how far the tree was; return what is still known: not that it is still."""
+        self._before = None
+        self._view = replace(self._view, still_s=0.0)
+        return self._view
+
+
+@dataclass
+class _Watched:
+    """One rank in one stall."""
+
+    rank: Rank
+    moves_total: int
+    reader: TreeReader
+    next_s: float = 0.0
+    stillness: Stillness = field(default_factory=Stillness)
+    look: asyncio.Task[None] | None = None
+
+    @property
+    def is_current(self) -> bool:
+        return self.rank.is_alive and self.rank.moves_total == self.moves_total
+
+
+class TreeWatch:
+    """Keeps ``Rank.tree`` of a node's ranks."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._watched: dict[int, _Watched] = {}
+        self._warned: set[int] = set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        try:
+            while True:
+                due = self._due()
+                if due:
+                    await self._look_at(due)
+                await asyncio.sleep(_CHECK_S)
+        finally:
+            for watched in self._watched.values():
+                if watched.look is not None:
+                    watched.look.cancel()
+
+    def _due(self) -> list[_Watched]:
+        current: dict[int, _Watched] = {}
+        for rank in self._node.ranks.values():
+            if not rank.is_alive or (rank.stalled_s < WATCHED_AFTER_S and not rank.finished):
+                continue
+            watched = self._watched.get(rank.pid)
+            if watched is None or watched.rank is not rank or not watched.is_current:
+                reader = TreeReader((rank.pid, rank.start_ticks), rank.store_port)
+                look = watched.look if watched is not None else None
+                watched = _Watched(rank, rank.moves_total, reader, look=look)
+            current[rank.pid] = watched
+        self._watched = current
+        return [watched for watched in current.values() if self._is_due(watched)]
+
+    def _is_due(self, watched: _Watched) -> bool:
+        is_busy = watched.look is not None and not watched.look.done()
+        return not is_busy and not watched.rank.held_for_stacks and self._node.clock_s >= watched.next_s
+
+    async def _look_at(self, due: list[_Watched]) -> None:
+        began_s = self._node.clock_s
+        machine = asyncio.ensure_future(_in_thread(Machine.read))
+        await asyncio.wait([machine], timeout=PATIENCE_S)
+        if not machine.done():
+            for watched in due:
+                self._fail(watched, f"the machine's processes cannot be read within {PATIENCE_S:g} s")
+            await asyncio.wait([machine])
+        for watched in due:
+            watched.look = asyncio.create_task(self._look(watched, machine, began_s))
+
+    async def _look(self, watched: _Watched, machine: "asyncio.Future[Machine]", began_s: float) -> None:
+        """Read one tree. The next look comes later if this one was slow."""
+        clock = asyncio.get_running_loop().time
+        start_s = clock()
+        watched.next_s = began_s + INTERVAL_S
+        self._node.tree_looks_total += 1
+        reading = asyncio.ensure_future(_read(watched.reader, machine))
+        await asyncio.wait([reading], timeout=PATIENCE_S)
+        if not reading.done():
+            self._fail(watched, f"its processes cannot be read within {PATIENCE_S:g} s")
+            await asyncio.wait([reading])
+        watched.next_s = began_s + max(INTERVAL_S, (clock() - start_s) / LARGEST_SHARE)
+        try:
+            sample = reading.result()
+        except UnknownError as error:
+            self._fail(watched, str(error))
+            return
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one rank's processes, the agent must go on
+            self._fail(watched, repr(error))
+            return
+        if sample is None or not watched.is_current or watched.rank.held_for_stacks:
+            return
+        watched.rank.tree = watched.stillness.observe(sample, began_s=began_s, ended_s=self._node.clock_s)
+
+    def _fail(self, watched: _Watched, reason: str) -> None:
+        self._node.tree_look_failures_total += 1
+        if watched.is_current:
+            watched.rank.tree = watched.stillness.lose_sight()
+        if watched.rank.pid not in self._warned:
+            self._warned.add(watched.rank.pid)
+            log.warning("rank %d: whether its processes move is not known: %s", watched.rank.rank, reason)
+
+
+async def _read(reader: TreeReader, machine: "asyncio.Future[Machine]") -> TreeSample | None:
+    known = machine.result()
+    return await _in_thread(lambda: reader.read(known))
+
+
+async def _in_thread(call: Callable[[], Result]) -> Result:
+    """Run a call in a thread of its own, which does not keep this process from ending if it never returns."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Result | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result: Result | None = None
+        failure: BaseException | None = None
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001 - handed over
+            failure = error
+        try:
+            loop.call_soon_threadsafe(settle, result, failure)
+        except RuntimeError:
+            return  # the loop is closed: this agent has ended
+
+    threading.Thread(target=run, name="process-tree", daemon=True).start()
+    return await future
