@@ -7,10 +7,10 @@ BIN := .venv/bin
 SOURCES := proto trainer_hooks agent daemon trainer cli
 STUBS := proto/holdfast_proto/v1
 
-.PHONY: help setup demo test lint bench soak proto check-proto clean
+.PHONY: help setup demo test test-system lint bench soak proto check-proto clean
 
 help:  ## Show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 setup: .venv/.ready  ## Make .venv and install Holdfast in it with everything that tests need
 
@@ -29,10 +29,14 @@ setup: .venv/.ready  ## Make .venv and install Holdfast in it with everything th
 demo: setup  ## Train with eight ranks, kill one, hang another, watch the run come back
 	@$(BIN)/holdfast demo
 
-test: setup  ## Run the test suite
-	$(BIN)/python -m pytest -m "not soak"
+test: setup  ## Run all fast tests and a few with real processes (5 minutes)
+	$(BIN)/python -m pytest -m "not soak and (not system or slice)"
 
-soak: setup  ## Run the long tests
+# A run of eight ranks on a machine with other work may take minutes.
+test-system: setup  ## Run every test with real processes (15 minutes)
+	$(BIN)/python -m pytest -m "system and not soak" --timeout 600
+
+soak: setup  ## Run the tests that are long by nature (40 minutes)
 	$(BIN)/python -m pytest -m soak
 
 bench: setup  ## Run the benchmarks beside their peers

@@ -33,7 +33,9 @@ def oom_kills(text: str) -> int:
 
 def _events_file(line: str) -> Path | None:
     """``line``: ``hierarchy:controllers:path`` of /proc/self/cgroup."""
-    _, controllers, path = line.split(":", 2)
+    _, controllers, path = (*line.split(":", 2), "", "")[:3]
+    if not path:
+        return None
     if not controllers:
         return _MOUNT / path.lstrip("/") / "memory.events"
     if "memory" in controllers.split(","):

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,10 @@ from holdfast_proto.v1.common_pb2 import PendingCall
 
 DUMP_PATIENCE_S = 1.5
 """A hung rank's reporter still answers; a stopped one never will."""
+
+
+LARGEST_DUMP_BYTES = 64 << 20
+LONGEST_TEXT = 4096
 
 
 def dump_name(rank: int) -> str:
@@ -36,10 +40,14 @@ async def collect(node: Node, ranks: Iterable[Rank], folder: EvidenceFolder) -> 
     calls: list[PendingCall] = []
     for rank in asked:
         try:
-            calls += pending_calls(folder.path / dump_name(rank.rank), rank.rank)
+            named, junk = pending_calls(folder.path / dump_name(rank.rank), rank.rank)
+            calls += named
+            if junk:
+                node.errors.refuse("recorders", "entries of a Flight Recorder dump that make no sense")
+                folder.miss(dump_name(rank.rank), f"{junk} of its entries make no sense")
         except FileNotFoundError:
             folder.miss(dump_name(rank.rank), _why_missing(rank, acks.get(rank.rank)))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             folder.miss(dump_name(rank.rank), str(error))
     return calls
 
@@ -52,26 +60,52 @@ def _why_missing(rank: Rank, ack: "asyncio.Future[session.CommandAck] | None") -
     return ack.result().detail if ack.done() else f"no answer within {DUMP_PATIENCE_S:g} s"
 
 
-def pending_calls(dump: Path, rank: int) -> Iterator[PendingCall]:
-    """Yield the collectives that a rank had enqueued and not completed when it wrote its dump.
+def pending_calls(dump: Path, rank: int) -> tuple[list[PendingCall], int]:
+    """Return the collectives that a rank had enqueued and not completed when it wrote its dump.
 
-    Raises OSError if it cannot be read, ValueError if it is cut short.
+    And how many of its entries make no sense: dumps differ between versions of torch, and a dying rank may write
+    anything. Raises OSError if the dump cannot be read, ValueError if it is none.
     """
-    trace: dict[str, Any] = json.loads(dump.read_text())
-    completed = {
-        int(key): int(status["last_completed_collective"]) for key, status in trace.get("pg_status", {}).items()
-    }
-    for entry in trace.get("entries", []):
-        if not entry["is_p2p"] and entry["collective_seq_id"] > completed.get(entry["pg_id"], 0):
-            yield PendingCall(
-                rank=rank,
-                group=entry["process_group"][0],
-                seq=entry["collective_seq_id"],
-                op=entry["profiling_name"],
-                sizes=_text(entry.get("input_sizes")),
-                dtypes=_text(entry.get("input_dtypes")),
-            )
+    if dump.stat().st_size > LARGEST_DUMP_BYTES:
+        raise ValueError(f"it is larger than {LARGEST_DUMP_BYTES >> 20} MiB")
+    trace: Any = json.loads(dump.read_text(errors="replace"))
+    if not isinstance(trace, dict):
+        raise ValueError("it is no dump of a Flight Recorder")
+    completed, junk = _completed(trace.get("pg_status"))
+    entries = trace.get("entries")
+    if not isinstance(entries, list):
+        return [], junk + (entries is not None)
+    calls = []
+    for entry in entries:
+        try:
+            if not entry["is_p2p"] and entry["collective_seq_id"] > completed.get(entry["pg_id"], 0):
+                calls.append(_call(entry, rank))
+        except (LookupError, TypeError, ValueError):
+            junk += 1
+    return calls, junk
+
+
+def _completed(status: Any) -> tuple[dict[int, int], int]:
+    """Return process group -> newest completed collective, and how many groups make no sense."""
+    completed, junk = {}, 0
+    for key, group in status.items() if isinstance(status, dict) else ():
+        try:
+            completed[int(key)] = int(group["last_completed_collective"])
+        except (LookupError, TypeError, ValueError):
+            junk += 1
+    return completed, junk
+
+
+def _call(entry: dict[str, Any], rank: int) -> PendingCall:
+    return PendingCall(
+        rank=rank,
+        group=entry["process_group"][0],
+        seq=entry["collective_seq_id"],
+        op=entry["profiling_name"],
+        sizes=_text(entry.get("input_sizes")),
+        dtypes=_text(entry.get("input_dtypes")),
+    )
 
 
 def _text(value: object) -> str:
-    return "" if value is None else str(value)
+    return "" if value is None else str(value)[:LONGEST_TEXT]

@@ -1,21 +1,27 @@
-"""Puts an agent together and runs it until the run ends or it is told to go."""
+"""Puts an agent together and runs it until the run ends or it is told to go.
+
+Only that, a planned end, cleans up. Whatever else ends an agent leaves its ranks, its warm parent, the snapshots and
+the record in place: the next agent adopts them.
+"""
 
 import asyncio
 import contextlib
+import errno
+import functools
 import json
 import logging
 import os
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from prometheus_client import start_http_server
 from prometheus_client.registry import CollectorRegistry
 
 from holdfast_agent import processes, record, session
 from holdfast_agent.bandwidth import Bandwidth
 from holdfast_agent.checkpoint_writer import CheckpointWriter
+from holdfast_agent.containment import keep_going
 from holdfast_agent.departure import Departure
 from holdfast_agent.locations import SECONDARY, Checkpoints, is_url, open_checkpoints, open_objects
 from holdfast_agent.metrics import AgentCollector
@@ -30,8 +36,9 @@ from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_agent.store_link import StoreLink
 from holdfast_agent.supervisor import Supervisor
 from holdfast_agent.tree_watch import TreeWatch
-from holdfast_proto import redis_client
+from holdfast_proto import metrics_server, redis_client
 from holdfast_proto.checkpoint.errors import CheckpointError
+from holdfast_proto.private_files import make_private_directory, write_private
 from holdfast_proto.rank_context import EXIT_CONFIGURATION
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
@@ -44,22 +51,49 @@ SPEC_PATIENCE_S = 30.0
 DRAIN_PATIENCE_S = 120.0
 LEAVE_PATIENCE_S = 2.0
 
+TICK_PAUSE_S = 0.5
+EXIT_FAILURE = 1
+
+_SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+
+
+class Startup:
+    """Tells a wrong setting from a failure that another start may not have."""
+
+    def __init__(self) -> None:
+        self.is_alone = True
+        """No agent of this run has been here before, and no rank lives that one has left."""
+
+    def exit_code(self, error: Exception) -> int:
+        """Return the code for an agent that ends by ``error``: 78 has nobody start another."""
+        is_short = isinstance(error, OSError) and error.errno in _SHORTAGE
+        return EXIT_CONFIGURATION if self.is_alone and not is_short else EXIT_FAILURE
+
 
 def main(options: AgentOptions) -> int:
-    """Run an agent; return its exit code: 0 if the run finished or stopped as planned, 78 for a wrong setting."""
+    """Run an agent; return its exit code.
+
+    0: the run finished or stopped as planned. 78: a setting is wrong, and no rank was there yet. 1: anything else.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s agent %(levelname)s %(message)s", stream=sys.stderr)
+    startup = Startup()
     try:
-        return asyncio.run(_serve(options))
+        return asyncio.run(_serve(options, startup))
     except (AgentError, CheckpointError, ValueError, OSError) as error:
         print(f"holdfast agent: {error}", file=sys.stderr)
-        return EXIT_CONFIGURATION
+        return startup.exit_code(error)
+    except Exception as error:
+        log.exception("unexpected error")
+        print(f"holdfast agent: unexpected error, its ranks go on: {error!r}", file=sys.stderr)
+        return EXIT_FAILURE
 
 
-async def _serve(options: AgentOptions) -> int:
+async def _serve(options: AgentOptions, startup: Startup) -> int:
     processes.become_subreaper()
     for directory in (options.node_directory, options.directory / "logs"):
         directory.mkdir(parents=True, exist_ok=True)
-    options.runtime_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_directory(options.runtime_directory, "--runtime-directory")
+    startup.is_alone = not options.record.exists()
     lock = record.lock(options.node_directory / "agent.lock")
     link = StoreLink(redis_client.connect(options.store_url, options.store_password_file), options.run, options.node)
     saved = record.load(options.record)
@@ -72,6 +106,8 @@ async def _serve(options: AgentOptions) -> int:
     bandwidth = Bandwidth(spec.checkpoint_upload_bytes_per_s)
     checkpoints = open_checkpoints(location, staging, kept=spec.checkpoints_kept, bandwidth=bandwidth)
     takes_over = saved is not None and saved.instance == spec.instance
+    left = saved.ranks if saved is not None else ()
+    startup.is_alone = not takes_over and not any(processes.is_alive(rank.pid, rank.start_ticks) for rank in left)
     if not takes_over:
         checkpoints.check_writable()  # of ranks that train already the next checkpoint will tell
     secondary = _open_secondary(spec, checkpoints, bandwidth)
@@ -90,16 +126,20 @@ async def _serve(options: AgentOptions) -> int:
     if secondary is not None:
         secondary.start(node.ranks_of_world)
     supervisor = Supervisor(node)
-    if saved is not None and takes_over:
-        memory.adopt()
-        supervisor.adopt(saved)
-    else:
-        if saved is not None:
-            supervisor.sweep(saved)
-        memory.remove_all()
+    collector = AgentCollector(node, supervisor)
+    metrics = _serve_metrics(options, collector)
     try:
-        return await _run(options, node, supervisor)
+        if saved is not None and takes_over:
+            memory.adopt()
+            supervisor.adopt(saved)
+        else:
+            if saved is not None:
+                supervisor.sweep(saved)
+            memory.remove_all()
+        startup.is_alone &= not node.ranks
+        return await _run(options, node, supervisor, startup, metrics.port)
     finally:
+        metrics.close()
         writer.close()
         os.close(lock)
 
@@ -126,8 +166,7 @@ async def _find_spec(link: StoreLink, saved: AgentRecord | None) -> store.RunSpe
     raise AgentError(f"the store (--redis) {where} after {SPEC_PATIENCE_S:.0f} s: start the run with `holdfast run`")
 
 
-async def _run(options: AgentOptions, node: Node, supervisor: Supervisor) -> int:
-    metrics_port = _serve_metrics(options, node, supervisor)
+async def _run(options: AgentOptions, node: Node, supervisor: Supervisor, startup: Startup, metrics_port: int) -> int:
     admit = Observer(node, supervisor).admit if node.observes else node.admit
     server = await session.serve(node, options.session_socket, admit)
     orders = Orders(node, supervisor)
@@ -135,20 +174,10 @@ async def _run(options: AgentOptions, node: Node, supervisor: Supervisor) -> int
     departure.listen()
     endpoint = {"pid": os.getpid(), "metrics_port": metrics_port, "socket": str(options.session_socket)}
     _write_endpoint(options, endpoint)
-    jobs: list[Coroutine[None, None, None]] = [
-        node.link.send_events(),
-        node.link.receive_commands(supervisor.last_command, orders.handle),
-        _tick(node, supervisor),
-        node.writer.refresh(),
-        TreeWatch(node).run(),
-    ]
-    if node.observes:
-        log.info("put this before the launcher: %s", options.observed_node.shell_line())
-    else:
-        jobs.append(supervisor.parent.run(list(node.spec.command)))
-    tasks: list[asyncio.Future[Any]] = [asyncio.create_task(job) for job in jobs]
+    startup.is_alone = False
+    tasks = [asyncio.create_task(job) for job in _jobs(node, supervisor, orders)]
     ends: list[asyncio.Future[Any]] = [asyncio.create_task(departure.due.wait()), orders.finished]
-    done, _ = await asyncio.wait([*tasks, *ends], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     order = orders.finished.result() if orders.finished.done() else store.FinishRun(outcome="terminated")
     log.info("ending: %s", order.outcome)
     await _end(node, supervisor, order.patience_s or DRAIN_PATIENCE_S, departure.hurried)
@@ -157,9 +186,29 @@ async def _run(options: AgentOptions, node: Node, supervisor: Supervisor) -> int
     await server.stop(grace=None)
     options.session_socket.unlink(missing_ok=True)
     options.endpoint_file.unlink(missing_ok=True)
-    for task in done:
-        task.result()  # a job ends by an error of ours alone: show it
     return 0 if order.succeeded else 1
+
+
+def _jobs(node: Node, supervisor: Supervisor, orders: Orders) -> list[Coroutine[None, None, None]]:
+    """Return what an agent does all the time. No job's error ends another."""
+
+    def receive() -> Awaitable[None]:
+        return node.link.receive_commands(supervisor.last_command, orders.handle, orders.refuse_entry)
+
+    keep = functools.partial(keep_going, node.errors)
+    jobs = [
+        keep("events", node.link.send_events),
+        keep("commands", receive),
+        # Without a state for three seconds the node counts as lost.
+        keep("tick", lambda: _tick(node, supervisor), longest_pause_s=TICK_PAUSE_S),
+        keep("checkpoints", node.writer.refresh),
+        keep("process_trees", TreeWatch(node).run),
+    ]
+    if node.observes:
+        log.info("put this before the launcher: %s", node.options.observed_node.shell_line())
+    else:
+        jobs.append(keep("warm_parent", lambda: supervisor.parent.run(list(node.spec.command))))
+    return jobs
 
 
 async def _tick(node: Node, supervisor: Supervisor) -> None:
@@ -177,51 +226,58 @@ async def _tick(node: Node, supervisor: Supervisor) -> None:
         if node.changed.is_set() or ticks % PUBLISH_TICKS == 0:
             node.changed.clear()
             supervisor.note_cgroups()
+            supervisor.save_if_due()
             await node.link.publish_state(node.state(ready=supervisor.parent.is_ready), node.spec)
 
 
 async def _end(node: Node, supervisor: Supervisor, patience_s: float, hurried: asyncio.Event) -> None:
     """Leave nothing behind: ranks, checkpoints under way, snapshot memory, warm parent."""
-    await supervisor.stop()
-    written = asyncio.create_task(node.writer.drain(patience_s))
-    hurry = asyncio.create_task(hurried.wait())
-    await asyncio.wait([written, hurry], return_when=asyncio.FIRST_COMPLETED)
-    for task in (written, hurry):
-        await redis_client.end(task)
-    await node.link.flush(patience_s=2.0)
-    node.memory.remove_all()
-    await _dismiss(supervisor.parent)
+
+    async def drain() -> None:
+        written = asyncio.create_task(node.writer.drain(patience_s))
+        hurry = asyncio.create_task(hurried.wait())
+        await asyncio.wait([written, hurry], return_when=asyncio.FIRST_COMPLETED)
+        for task in (written, hurry):
+            await redis_client.end(task)
+        if not written.cancelled():
+            written.result()
+
+    async def remove() -> None:
+        node.memory.remove_all()
+
+    steps: list[Callable[[], Awaitable[None]]] = [
+        supervisor.stop,
+        drain,
+        lambda: node.link.flush(patience_s=2.0),
+        remove,
+        lambda: _dismiss(supervisor.parent),
+        node.link.withdraw,
+    ]
+    for step in steps:
+        with node.errors.contained("end"):  # what fails to end must not keep the rest from it
+            await step()
     node.options.parent_socket.unlink(missing_ok=True)
     node.options.record.unlink(missing_ok=True)
-    await node.link.withdraw()
 
 
 async def _dismiss(parent: WarmParentClient) -> None:
     """See the warm parent gone; one that is still importing will not listen."""
-    pid, ticks = parent.pid, processes.start_ticks(parent.pid)
+    pid, ticks = parent.pid, parent.start_ticks
     deadline = time.monotonic() + (LEAVE_PATIENCE_S if parent.is_ready else 0.0)
     with contextlib.suppress(OSError):
         await parent.leave()
     while processes.is_alive(pid, ticks) and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
-    if pid and processes.is_alive(pid, ticks):
-        processes.kill_session(pid)
+    processes.kill_session(pid, ticks)
 
 
-def _serve_metrics(options: AgentOptions, node: Node, supervisor: Supervisor) -> int:
+def _serve_metrics(options: AgentOptions, collector: AgentCollector) -> metrics_server.MetricsServer:
     registry = CollectorRegistry(auto_describe=True)
-    registry.register(AgentCollector(node, supervisor))
-    try:
-        server, _ = start_http_server(options.metrics_port, options.metrics_address, registry)
-    except OSError as error:
-        raise AgentError(
-            f"cannot serve metrics on {options.metrics_address}:{options.metrics_port}: {error.strerror}:"
-            " choose another --metrics-port (0: any free one)"
-        ) from error
-    return int(server.server_port)
+    registry.register(collector)
+    server = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
+    collector.server = server
+    return server
 
 
 def _write_endpoint(options: AgentOptions, endpoint: dict[str, object]) -> None:
-    temporary = options.endpoint_file.with_suffix(".tmp")
-    temporary.write_text(json.dumps(endpoint))
-    temporary.rename(options.endpoint_file)
+    write_private(options.endpoint_file, json.dumps(endpoint).encode())

@@ -34,9 +34,9 @@ class MemoryKills:
     def of_this_machine(cls) -> "MemoryKills":
         """Return a watch that begins now."""
         events = cgroup.memory_events()
-        if Path("/proc/self/ns/pid").stat().st_ino != _INITIAL_PID_NAMESPACE:
-            return cls(None, events)
         try:
+            if Path("/proc/self/ns/pid").stat().st_ino != _INITIAL_PID_NAMESPACE:
+                return cls(None, events)
             return cls(KernelLog(), events)
         except OSError as error:
             log.info("the kernel's log cannot be read: %s", error)

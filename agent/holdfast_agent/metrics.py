@@ -10,6 +10,7 @@ from holdfast_agent.node import Node
 from holdfast_agent.rank import Rank
 from holdfast_agent.secondary import Lag
 from holdfast_agent.supervisor import Supervisor
+from holdfast_proto.metrics_server import MetricsServer
 from holdfast_proto.v1.common_pb2 import Phase
 
 PHASES = [phase for phase in Phase.values() if phase != Phase.PHASE_UNSPECIFIED]
@@ -35,6 +36,8 @@ class AgentCollector(Collector):
     def __init__(self, node: Node, supervisor: Supervisor) -> None:
         self._node = node
         self._supervisor = supervisor
+        self.server: MetricsServer | None = None
+        """That serves this, once there is one."""
 
     def collect(self) -> Iterator[Metric]:
         """Yield all families. Runs on the scraper's thread: it reads, and never writes, the node."""
@@ -217,6 +220,20 @@ class AgentCollector(Collector):
             [(run, self._node.tree_look_failures_total)],
         )
         yield _counter("holdfast_reports", "Reports received from ranks.", ["run"], [(run, self._node.reports_total)])
+        errors = self._node.errors
+        yield _counter(
+            "holdfast_agent_errors",
+            "Unexpected errors in the agent itself.",
+            ["run", "task"],
+            [([*run, task], number) for task, number in errors.unexpected.items()],
+        )
+        refused = errors.refused | {"metrics": self.server.dropped_total if self.server is not None else 0}
+        yield _counter(
+            "holdfast_agent_refused",
+            "Input that made no sense.",
+            ["run", "source"],
+            [([*run, source], number) for source, number in refused.items()],
+        )
         yield _gauge("holdfast_store_up", "1 while Redis answers.", ["run"], [(run, float(link.up))])
         yield _counter("holdfast_store_operations", "Redis operations tried.", ["run"], [(run, link.operations_total)])
         yield _counter("holdfast_store_failures", "Redis operations failed.", ["run"], [(run, link.failures_total)])

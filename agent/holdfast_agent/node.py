@@ -1,12 +1,15 @@
 """What an agent knows of its node: its ranks, what they report, what memory they have."""
 
 import asyncio
+import contextlib
 import os
 import time
 
 from holdfast_agent import processes, training_thread
 from holdfast_agent.checkpoint_writer import CheckpointWriter
+from holdfast_agent.containment import Errors
 from holdfast_agent.histogram import STEP_BUCKETS_S, Histogram
+from holdfast_agent.message_checks import clean_hello, clean_report, flaw_of_slots
 from holdfast_agent.options import AgentOptions
 from holdfast_agent.rank import Rank
 from holdfast_agent.snapshot_memory import SnapshotMemory
@@ -38,6 +41,7 @@ class Node:
         self.link = link
         self.memory = memory
         self.writer = writer
+        self.errors = Errors()
         self.generation = 0
         self.fence = 0
         self.start_order = store.StartGeneration()
@@ -90,6 +94,7 @@ class Node:
         rank = self.ranks.get(hello.rank)
         if rank is None or hello.run != self.spec.run or hello.generation != self.generation:
             return None
+        clean_hello(hello, self._refuse)
         rank.welcome(hello)
         return rank
 
@@ -101,11 +106,19 @@ class Node:
         return session.SlotGrant(paths=[str(path) for path in paths], on_disk=self.memory.on_disk)
 
     async def receive(self, rank: Rank, message: session.RankMessage) -> None:
-        """Fold in one message of a rank."""
+        """Fold in one message of a rank. What makes no sense in it is refused, and never reaches another rank."""
         if rank.generation != self.generation:
             return
+        with self.errors.contained("rank_messages"):
+            await self._fold_in(rank, message)
+
+    def _refuse(self, reason: str) -> None:
+        self.errors.refuse("rank_messages", reason)
+
+    async def _fold_in(self, rank: Rank, message: session.RankMessage) -> None:
         match message.WhichOneof("kind"):
             case "report":
+                clean_report(message.report, self.start_order.world_size, self._refuse)
                 self._report(rank, message.report)
             case "slot_request":
                 await self._grant_slots(rank, message.slot_request)
@@ -113,6 +126,8 @@ class Node:
                 future = self.acks.pop(message.ack.id, None)
                 if future is not None and not future.done():
                     future.set_result(message.ack)
+            case _:
+                self._refuse("a message of a kind that does not belong here")
 
     def _report(self, rank: Rank, report: session.Report) -> None:
         self.reports_total += 1
@@ -133,11 +148,21 @@ class Node:
         self.learned_modules.update(report.modules)
 
     async def _grant_slots(self, rank: Rank, request: session.SlotRequest) -> None:
+        flaw = flaw_of_slots(request)
+        if flaw:
+            self._refuse(flaw)
+            self._answer_slots(rank, session.SlotGrant(reason=flaw))
+            return
         was_decided = self.memory.on_disk
         slots = request.slots or _SLOTS_UNSAID
-        grant = await asyncio.to_thread(
-            self.memory.grant, rank.rank, request.bytes_per_slot, self.start_order.ranks, slots
-        )
+        try:
+            grant = await asyncio.to_thread(
+                self.memory.grant, rank.rank, request.bytes_per_slot, self.start_order.ranks, slots
+            )
+        except Exception as error:
+            # A rank without slots trains on, one without an answer would wait for it.
+            self._answer_slots(rank, session.SlotGrant(reason=f"the agent could not create them: {error!r}"))
+            raise
         if (grant.on_disk and not was_decided) or not grant.paths:
             refused = store.SnapshotMemoryRefused(
                 needed_bytes=grant.needed_bytes,
@@ -146,7 +171,10 @@ class Node:
             )
             self.link.emit(store.Event(generation=self.generation, snapshot_memory_refused=refused))
         paths = [str(path) for path in grant.paths]
-        answer = session.SlotGrant(paths=paths, on_disk=grant.on_disk, reason=grant.reason)
+        self._answer_slots(rank, session.SlotGrant(paths=paths, on_disk=grant.on_disk, reason=grant.reason))
+
+    @staticmethod
+    def _answer_slots(rank: Rank, answer: session.SlotGrant) -> None:
         if rank.outbox is not None:
             rank.outbox.put_nowait(session.AgentMessage(slot_grant=answer))
 
@@ -167,8 +195,15 @@ class Node:
         """Age all ranks and look at the state of their processes."""
         self.clock_s += elapsed_s
         for rank in self.ranks.values():
-            rank.pass_time(elapsed_s)
-            if rank.is_alive and not rank.held_for_stacks:
+            with self.errors.contained("tick"):
+                rank.pass_time(elapsed_s)
+                self._look_at(rank)
+
+    @staticmethod
+    def _look_at(rank: Rank) -> None:
+        """See what the kernel says of a rank. What cannot be seen, for lack of descriptors, stays as it was."""
+        if rank.is_alive and not rank.held_for_stacks:
+            with contextlib.suppress(OSError):
                 rank.look(processes.process_state(rank.pid), training_thread.look_at(rank.pid))
 
     def state(self, *, ready: bool) -> store.NodeState:
@@ -179,7 +214,7 @@ class Node:
             generation=self.generation,
             fence=self.fence,
             stopped=self.stopped,
-            ranks=[rank.state(self.memory.complete_steps(rank.rank)) for rank in self.ranks.values()],
+            ranks=[state for rank in self.ranks.values() if (state := self._state_of(rank)) is not None],
             checkpoints=self.writer.committed,
             checkpoint_generation=self.writer.newest_generation,
             reported_unix_s=time.time(),
@@ -192,6 +227,14 @@ class Node:
             leave_in_s=self._leave_in_s(),
             world_size=self.start_order.world_size if self.observes else 0,
         )
+
+    def _state_of(self, rank: Rank) -> store.RankState | None:
+        """Return a rank's state; if it cannot be had, the last that could: a rank that is left out would seem lost."""
+        with self.errors.contained("tick"):
+            with contextlib.suppress(OSError):
+                rank.snapshots = self.memory.complete_steps(rank.rank)
+            rank.last_state = rank.state(rank.snapshots)
+        return rank.last_state
 
     def _leave_in_s(self) -> float:
         return 0.0 if self.leave_by_s is None else max(_LEAST_LEAVE_S, self.leave_by_s - time.monotonic())

@@ -4,6 +4,7 @@ import logging
 import shutil
 
 from holdfast_agent import processes
+from holdfast_agent.message_checks import clean_hello, flaw_of_hello
 from holdfast_agent.node import Node
 from holdfast_agent.rank import Rank
 from holdfast_agent.supervisor import GENERATIONS_KEPT, Supervisor
@@ -29,6 +30,11 @@ class Observer:
         node = self._node
         if hello.run != node.spec.run:
             return None
+        flaw = flaw_of_hello(hello)
+        if flaw:
+            node.errors.refuse("rank_messages", flaw)
+            return None
+        clean_hello(hello, lambda reason: node.errors.refuse("rank_messages", reason))
         known = node.ranks.get(hello.rank)
         same_launch = (hello.generation, hello.world_size) == (node.generation, node.start_order.world_size)
         if same_launch and known is not None and _is_process(known, hello.pid):

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 
 from holdfast_agent import evidence
+from holdfast_agent.command_checks import LARGEST, flaw
 from holdfast_agent.injection import inject, refuse
 from holdfast_agent.node import Node
 from holdfast_agent.supervisor import Supervisor
@@ -14,6 +15,8 @@ from holdfast_proto.v1 import store_pb2 as store
 log = logging.getLogger(__name__)
 
 ACK_PATIENCE_S = 5.0
+
+_SEEN_KEPT = 10_000
 
 HARMLESS = ("gather_evidence", "finish")
 """What may be ordered of a node whose ranks somebody else has launched."""
@@ -25,40 +28,63 @@ class Orders:
     def __init__(self, node: Node, supervisor: Supervisor) -> None:
         self._node = node
         self._supervisor = supervisor
-        self._seen: set[str] = set()
+        self._seen: dict[str, None] = {}
+        """Ids of the newest commands, oldest first."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.finished: asyncio.Future[store.FinishRun] = asyncio.get_running_loop().create_future()
         """How the daemon has ended the run, once it has."""
 
     async def handle(self, command: store.NodeCommand, stream_id: str) -> None:
-        """Obey or refuse one command."""
-        refusal = self._refusal(command)
-        if refusal:
-            self._refuse(command, refusal)
-        elif command.id not in self._seen:
-            self._seen.add(command.id)
-            self._node.fence = command.fence
-            await self._obey(command)
+        """Obey or refuse one command. Whatever comes of it, the next one can be handled."""
+        with self._node.errors.contained("commands"):
+            refusal = self._refusal(command)
+            if refusal:
+                self._refuse(command, refusal)
+            elif command.id not in self._seen:
+                self._remember(command.id)
+                self._node.fence = command.fence
+                await self._obey(command)
+        self._supervisor.done(stream_id)
+
+    def refuse_entry(self, stream_id: str, reason: str) -> None:
+        """Refuse an entry of the stream that is no command."""
+        with self._node.errors.contained("commands"):
+            self._refuse(store.NodeCommand(), reason)
         self._supervisor.done(stream_id)
 
     def _refuse(self, command: store.NodeCommand, reason: str) -> None:
-        log.warning("refused %s: %s", command.WhichOneof("kind"), reason)
+        is_new = self._node.errors.refuse("commands", f"{command.WhichOneof('kind') or 'a command'}: {reason}")
+        if not is_new and command.instance != self._node.spec.instance:
+            return  # a stream may be full of another run's commands: the daemon hears of the first
         refused = store.CommandRefused(command_fence=command.fence, known_fence=self._node.fence, reason=reason)
-        self._node.link.emit(store.Event(generation=command.generation, command_refused=refused))
+        generation = min(command.generation, LARGEST)
+        self._node.link.emit(store.Event(generation=generation, command_refused=refused))
         if command.HasField("inject_fault"):
-            refuse(self._node, command.inject_fault, command.generation, reason)
+            refuse(self._node, command.inject_fault, generation, reason)
+
+    def _remember(self, identity: str) -> None:
+        self._seen[identity] = None
+        while len(self._seen) > _SEEN_KEPT:
+            del self._seen[next(iter(self._seen))]
 
     def _refusal(self, command: store.NodeCommand) -> str:
-        node = self._node
+        """Return why a command is refused, or ""."""
+        return next(self._refusals(command), "")
+
+    def _refusals(self, command: store.NodeCommand) -> Iterator[str]:
+        node, kind = self._node, command.WhichOneof("kind")
+        if command.instance != node.spec.instance or not command.instance:
+            named = f"instance {command.instance[:64]!r}" if command.instance else "no instance"
+            yield f"it is for {named} of the run, this one is {node.spec.instance!r}"
+        found = flaw(command, node.spec)
+        if found:
+            yield found
         if command.fence < node.fence:
-            return f"its leader has fence {command.fence}, a newer one has {node.fence}"
-        if node.observes and command.WhichOneof("kind") not in HARMLESS:
-            return "its ranks were launched by somebody else: they are watched and never touched"
-        if command.WhichOneof("kind") == "finish":
-            return ""
-        if command.generation < node.generation:
-            return f"it is about generation {command.generation}, this node is at {node.generation}"
-        return ""
+            yield f"its leader has fence {command.fence}, a newer one has {node.fence}"
+        if node.observes and kind not in HARMLESS:
+            yield "its ranks were launched by somebody else: they are watched and never touched"
+        if command.generation < node.generation and kind != "finish":
+            yield f"it is about generation {command.generation}, this node is at {node.generation}"
 
     async def _obey(self, command: store.NodeCommand) -> None:
         node = self._node
@@ -94,12 +120,19 @@ class Orders:
             return await evidence.gather(self._node, order)
         except OSError as error:
             log.error("evidence of %s cannot be kept: %s", order.incident or order.suspicion, error)
-            suspicion = "" if order.incident else order.suspicion
-            return store.EvidenceCaptured(incident=order.incident, suspicion=suspicion)
+        except Exception as error:  # noqa: BLE001  the daemon waits for the answer
+            self._node.errors.note("evidence", error)
+        suspicion = "" if order.incident else order.suspicion
+        return store.EvidenceCaptured(incident=order.incident, suspicion=suspicion)
 
     def _begin(self, job: Coroutine[None, None, None]) -> None:
         """Do something that takes a while beside the next orders."""
-        task = asyncio.create_task(job)
+
+        async def contained() -> None:
+            with self._node.errors.contained("commands"):
+                await job
+
+        task = asyncio.create_task(contained())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -3,18 +3,24 @@
 import asyncio
 import os
 import socket
-import struct
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast_agent.processes import AgentError, kill_session, reap
+from google.protobuf.message import DecodeError
+
+from holdfast_agent.containment import Errors
+from holdfast_agent.processes import AgentError, kill_session, reap, start_ticks, start_ticks_of_child
 from holdfast_agent.warm_parent import MESSAGE_BYTES, modules_to_preload
+from holdfast_proto.sockets import peer
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
 REPLY_TIMEOUT_S = 60.0
 """For one fork or store, with the wait for a warm parent; a loaded machine is no reason to give a run up."""
+
+IDENTIFY_PATIENCE_S = 10.0
 
 DEATH_PAUSE_S = 1.0
 """After a warm parent that died before it listened: its log tells why, and the next may do no better."""
@@ -32,7 +38,15 @@ class WarmParentClient:
     of it: all children that it has then are of earlier connections.
     """
 
-    def __init__(self, socket_path: Path, log_path: Path, on_exit: ExitHandler, on_ready: ReadyHandler) -> None:
+    def __init__(
+        self,
+        socket_path: Path,
+        log_path: Path,
+        on_exit: ExitHandler,
+        on_ready: ReadyHandler,
+        errors: Errors | None = None,
+    ) -> None:
+        self._errors = errors or Errors()
         self._socket_path = socket_path
         self._log_path = log_path
         self._on_exit = on_exit
@@ -41,10 +55,14 @@ class WarmParentClient:
         self._is_connected = asyncio.Event()
         self._forks: dict[tuple[int, int], asyncio.Future[int]] = {}
         self._stores: dict[int, asyncio.Future[pb.StoreReady]] = {}
-        self._own_children: set[int] = set()
+        self._own_children: dict[int, int] = {}
+        """Warm parents started here, pid -> start time."""
         self._leaving = False
         self.pid = 0
         """Of the warm parent; 0 while there is none."""
+        self.start_ticks = 0
+        self._newest = (0, 0)
+        """Pid and start time of the warm parent that was connected last."""
         self.is_ready = False
         """Whether ranks can be forked now."""
         self.starts_total = 0
@@ -53,15 +71,41 @@ class WarmParentClient:
         """Keep a warm parent for ``command`` at hand until :meth:`leave`: connect to the one there, or start one."""
         while not self._leaving:
             if await self._connect() or await self._start(command):
-                await self._listen()
+                try:
+                    await self._listen()
+                except Exception:
+                    self._lost()
+                    raise
                 self._lost()
 
     async def fork(self, order: pb.Fork) -> int:
         """Return the pid of a new rank; while the warm parent is being replaced, wait for the next one.
 
-        Raises AgentError if the warm parent is lost meanwhile or does not answer.
+        Raises AgentError if the warm parent is lost meanwhile, does not answer or cannot fork.
         """
-        return await self._ask(pb.ParentRequest(fork=order), self._forks, (order.generation, order.rank))
+        pid = await self._ask(pb.ParentRequest(fork=order), self._forks, (order.generation, order.rank))
+        if not pid:
+            raise AgentError(f"the warm parent could not start rank {order.rank}: see {self._log_path}")
+        return pid
+
+    async def identify(self, pid: int) -> int:
+        """Return the start time of a child that the warm parent has named; 0: it is gone, or no child of it.
+
+        Only what is found here is ever signalled: nobody else's process, whatever the warm parent says. While this
+        process is out of descriptors it waits.
+        """
+        deadline = time.monotonic() + IDENTIFY_PATIENCE_S
+        while True:
+            try:
+                ticks = start_ticks_of_child(pid, *self._newest)
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise AgentError(f"process {pid} of the warm parent cannot be looked at: {error}") from error
+                await asyncio.sleep(0.05)
+                continue
+            if not ticks and start_ticks(pid):
+                self._errors.refuse("warm_parent", "a process that is not its child")
+            return ticks
 
     async def host_store(self, generation: int, address: str) -> pb.StoreReady:
         """Return where the rendezvous store of a generation listens. Waits and raises as :meth:`fork` does."""
@@ -81,8 +125,8 @@ class WarmParentClient:
         if self._connection is not None:
             await self._send(pb.ParentRequest(leave=pb.Leave()))
             return
-        for child in self._own_children:  # started a moment ago, and not reached yet: it has no ranks
-            kill_session(child)
+        for child, ticks in self._own_children.items():  # started a moment ago, and not reached yet: it has no ranks
+            kill_session(child, ticks)
 
     async def _ask(self, request: pb.ParentRequest, waiting: "dict[Key, asyncio.Future[Reply]]", key: Key) -> Reply:
         try:
@@ -105,17 +149,22 @@ class WarmParentClient:
 
     async def _connect(self) -> bool:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        connection.setblocking(False)
         try:
+            connection.setblocking(False)
             await asyncio.get_running_loop().sock_connect(connection, str(self._socket_path))
             connection.getpeername()  # asyncio takes "try again", of a full backlog, for a connection
         except OSError:
             connection.close()
             return False
+        listener = peer(connection)
+        if listener.uid != os.geteuid():
+            reason = f"{self._socket_path} is served by another user (uid {listener.uid}): name another folder with "
+            self._errors.refuse("warm_parent", f"{reason}--runtime-directory")
+            connection.close()
+            return False
         self._connection = connection
+        self.pid, self.start_ticks = self._newest = listener.pid, start_ticks(listener.pid)
         self._is_connected.set()
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        self.pid = struct.unpack("3i", credentials)[0]
         return True
 
     async def _start(self, command: list[str]) -> bool:
@@ -123,7 +172,7 @@ class WarmParentClient:
         child = self._spawn(command)
         while not await self._connect():
             if reap(child) is not None:
-                self._own_children.discard(child)
+                self._own_children.pop(child, None)
                 await asyncio.sleep(DEATH_PAUSE_S)
                 return False
             await asyncio.sleep(0.02)
@@ -143,13 +192,13 @@ class WarmParentClient:
             )
         finally:
             os.close(log)
-        self._own_children.add(child)
+        self._own_children[child] = start_ticks(child)
         self.starts_total += 1
         return child
 
     def _reap(self) -> None:
         """Let go of the warm parents started here that have ended."""
-        self._own_children = {child for child in self._own_children if reap(child) is None}
+        self._own_children = {child: ticks for child, ticks in self._own_children.items() if reap(child) is None}
 
     async def _listen(self) -> None:
         assert self._connection is not None
@@ -161,14 +210,22 @@ class WarmParentClient:
                 return
             if not data:
                 return
-            self._handle(pb.ParentReply.FromString(data))
+            try:
+                reply = pb.ParentReply.FromString(data)
+            except DecodeError:
+                self._errors.refuse("warm_parent", "a message that cannot be parsed")
+                continue
+            with self._errors.contained("warm_parent"):
+                self._handle(reply)
 
     def _handle(self, reply: pb.ParentReply) -> None:
         match reply.WhichOneof("kind"):
             case "ready":
                 self._reap()  # of two that were started one has ended at once
-                self._on_ready(reply.ready)
-                self.is_ready = True
+                try:
+                    self._on_ready(reply.ready)
+                finally:
+                    self.is_ready = True
             case "forked":
                 _resolve(self._forks.get((reply.forked.generation, reply.forked.rank)), reply.forked.pid)
             case "store_ready":
@@ -177,7 +234,7 @@ class WarmParentClient:
                 self._on_exit(reply.exited)
 
     def _lost(self) -> None:
-        self.pid = 0
+        self.pid = self.start_ticks = 0
         self.is_ready = False
         self._is_connected.clear()
         if self._connection is not None:

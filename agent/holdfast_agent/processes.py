@@ -1,12 +1,23 @@
-"""What Linux tells about a process, and how to end one for sure."""
+"""Processes: who they are, whether they live, how they ended, and their end by force.
+
+A pid alone names no process for long: it is used again. Whatever is signalled here is named by its pid and its start
+time, and the start time is checked right before.
+"""
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
+
+_GONE = (errno.ENOENT, errno.ESRCH)
+
+# Fields of /proc/PID/stat from the third on.
+_STATE, _PARENT, _GROUP, _SESSION, _START, _EXIT_STATUS = 0, 1, 2, 3, 19, 49
 
 
 class AgentError(Exception):
@@ -19,19 +30,35 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def stat_fields(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the third (state) on, or None if there is no such process."""
+def look_up(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the third (state) on, or None if there is no such process.
+
+    Raises OSError if that cannot be seen now: this process may be out of descriptors.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a program may be called anything
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise
+    return text.rpartition(")")[2].split() or None
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """Return the fields as :func:`look_up` does, None also if they cannot be seen now."""
+    try:
+        return look_up(pid)
     except OSError:
         return None
-    return text.rpartition(")")[2].split()
 
 
 def process_state(pid: int) -> str:
-    """Return R, S, D, T, t or Z as proc(5) has it; empty if there is no such process."""
-    fields = stat_fields(pid)
-    return fields[0] if fields else ""
+    """Return R, S, D, T, t or Z as proc(5) has it; empty if there is no such process.
+
+    Raises OSError if that cannot be seen now.
+    """
+    fields = look_up(pid)
+    return fields[_STATE] if fields else ""
 
 
 def start_ticks(pid: int) -> int:
@@ -40,13 +67,33 @@ def start_ticks(pid: int) -> int:
     Together with the pid it names a process for good: pids are used again.
     """
     fields = stat_fields(pid)
-    return int(fields[19]) if fields else 0
+    return int(fields[_START]) if fields else 0
 
 
 def is_alive(pid: int, ticks: int) -> bool:
-    """Whether the very process that started at ``ticks`` still runs (a zombie does not)."""
-    fields = stat_fields(pid)
-    return fields is not None and int(fields[19]) == ticks and fields[0] not in "ZX"
+    """Whether the very process that started at ``ticks`` still runs (a zombie does not).
+
+    While this process cannot look, for lack of descriptors, nobody is taken for dead.
+    """
+    try:
+        fields = look_up(pid)
+    except OSError:
+        return ticks != 0 and _exists(pid)
+    return fields is not None and int(fields[_START]) == ticks and fields[_STATE] not in "ZX"
+
+
+def start_ticks_of_child(pid: int, parent: int, parent_ticks: int) -> int:
+    """Return the start time of a process if it runs as this user and is a child of ``parent``; else 0.
+
+    Of a parent that is gone every later process of this user may have been a child. Raises OSError if that cannot be
+    seen now.
+    """
+    fields = look_up(pid)
+    if fields is None or int(fields[_START]) < parent_ticks or not _is_ours(pid):
+        return 0
+    if int(fields[_PARENT]) != parent and is_alive(parent, parent_ticks):
+        return 0
+    return int(fields[_START])
 
 
 def failure_of_zombie(pid: int, ticks: int) -> int | None:
@@ -55,22 +102,65 @@ def failure_of_zombie(pid: int, ticks: int) -> int | None:
     None: it is reaped, or it runs, or its status is 0, which is also what the kernel shows to whom it tells nothing.
     """
     fields = stat_fields(pid)
-    if fields is None or int(fields[19]) != ticks or fields[0] != "Z":
+    if fields is None or int(fields[_START]) != ticks or fields[_STATE] != "Z":
         return None
-    return int(fields[49]) or None
+    return int(fields[_EXIT_STATUS]) or None
 
 
-def kill_session(pid: int) -> None:
-    """SIGKILL a process that leads its session, and its process group."""
-    kill_group(pid)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)
+def send_signal(pid: int, ticks: int, number: signal.Signals) -> bool:
+    """Signal the very process that started at ``ticks``. Return whether it was there to be signalled.
+
+    The descriptor is opened first: what has the start time afterwards is what the descriptor refers to.
+    """
+    if not ticks or pid <= 1:
+        return False
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    except OSError:  # a sandbox may forbid it
+        descriptor = None
+    try:
+        if start_ticks(pid) != ticks:
+            return False
+        if descriptor is None:
+            os.kill(pid, number)
+        else:
+            signal.pidfd_send_signal(descriptor, number)
+    except OSError:
+        return False
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+    return True
 
 
-def kill_group(pid: int) -> None:
-    """SIGKILL what a process that led its session has started (data-loader workers); it may be gone itself."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+def kill_session(pid: int, ticks: int) -> None:
+    """SIGKILL the process that started at ``ticks``, and the process group that it leads. Others are left alone."""
+    kill_group(pid, ticks)
+    send_signal(pid, ticks, signal.SIGKILL)
+
+
+def kill_group(pid: int, ticks: int) -> None:
+    """SIGKILL the process group that the process of ``ticks`` leads or, being gone, has led (data-loader workers).
+
+    The kernel gives no pid out again while a group bears it. So a process of this pid and another start time proves
+    that nothing is left of the group; without any such process, its members are killed one by one, each looked at.
+    """
+    if not ticks or pid <= 1:
+        return
+    try:
+        fields = look_up(pid)
+    except OSError:
+        return
+    if fields is None:
+        if _group_exists(pid):
+            with contextlib.suppress(OSError):
+                for member, started in _members(pid, not_before=ticks):
+                    send_signal(member, started, signal.SIGKILL)
+    elif int(fields[_START]) == ticks and int(fields[_GROUP]) == pid:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
 
 
 def reap(pid: int) -> int | None:
@@ -80,3 +170,43 @@ def reap(pid: int) -> int | None:
     except ChildProcessError:
         return None
     return status if reaped == pid else None
+
+
+def _members(group: int, *, not_before: int) -> Iterator[tuple[int, int]]:
+    """Yield pid and start time of this user's processes in a group whose leader, that of its session too, is gone."""
+    for entry in Path("/proc").iterdir():
+        fields = stat_fields(int(entry.name)) if entry.name.isdecimal() else None
+        if fields is None or int(fields[_GROUP]) != group or int(fields[_SESSION]) != group:
+            continue
+        started = int(fields[_START])
+        if started >= not_before and _is_ours(int(entry.name)):
+            yield int(entry.name), started
+
+
+def _is_ours(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError as error:
+        if error.errno in _GONE:
+            return False
+        raise
+    uids = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), [])
+    return bool(uids) and int(uids[0]) == os.getuid()
+
+
+def _group_exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

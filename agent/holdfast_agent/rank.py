@@ -79,6 +79,9 @@ class Rank:
     reporter_cpu_s: float = 0.0
     recorder_failures: int = 0
     recorder_attempts: int = 0
+    # For the daemon, in case that a newer one cannot be had.
+    snapshots: list[int] = field(default_factory=list)
+    last_state: store.RankState | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -121,13 +124,8 @@ class Rank:
     def apply(self, report: session.Report) -> None:
         """Fold in a report; any change of progress ends a stall."""
         self.silent_s = 0.0
-        if self.adopted_from_step is not None:
-            self.steps_done = max(0, report.progress.step - self.adopted_from_step)
-            self.adopted_from_step = None
-        if report.progress != self.progress:
-            self.progress = report.progress
-            self.moves()
-            self.last_progress_unix_s = time.time()
+        if report.HasField("progress"):
+            self._advance(report.progress)
         for step in self.new_steps(report):
             self._finish_step(step)
         if report.HasField("memory"):
@@ -147,6 +145,15 @@ class Rank:
         self.reporter_cpu_s = report.reporter_cpu_s
         self.recorder_failures = report.recorder_failures_total
         self.recorder_attempts = report.recorder_attempts_total
+
+    def _advance(self, progress: Progress) -> None:
+        if self.adopted_from_step is not None:
+            self.steps_done = max(0, progress.step - self.adopted_from_step)
+            self.adopted_from_step = None
+        if progress != self.progress:
+            self.progress = progress
+            self.moves()
+            self.last_progress_unix_s = time.time()
 
     def new_steps(self, report: session.Report) -> list[session.StepRecord]:
         """Return the steps that an earlier report has not told: after a reconnection one may come twice."""

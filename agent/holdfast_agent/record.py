@@ -8,31 +8,42 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from holdfast_agent.processes import AgentError
+from holdfast_proto.private_files import distrust, write_private
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
 log = logging.getLogger(__name__)
 
 
 def load(path: Path) -> AgentRecord | None:
-    """Return the record of the last agent of this node, or None if there is none that can be read."""
+    """Return the record of the last agent of this node, or None if there is none that can be read and trusted.
+
+    It names processes to be killed: one that another user may have written is refused.
+    """
     try:
+        problem = distrust(path)
+        if problem:
+            log.error("%s is not used, because it %s: its ranks are not adopted", path, problem)
+            return None
         return AgentRecord.FromString(path.read_bytes())
-    except (OSError, DecodeError):
+    except FileNotFoundError:
+        return None
+    except (OSError, DecodeError) as error:
+        log.error("%s cannot be read (%s): its ranks are not adopted", path, error)
         return None
 
 
-def save(path: Path, record: AgentRecord) -> None:
-    """Replace the record atomically. Not flushed: it matters only while this machine is up.
+def save(path: Path, record: AgentRecord) -> bool:
+    """Replace the record atomically; return whether that was possible.
 
-    On a full disk the old one stays, and training goes on: were this agent to die now, the next one would not know its
-    ranks, and end them.
+    Not flushed: it matters only while this machine is up. On a full disk the old one stays, and training goes on: were
+    this agent to die now, the next one would not know its ranks, and end them.
     """
-    temporary = path.with_suffix(".tmp")
     try:
-        temporary.write_bytes(record.SerializeToString())
-        temporary.rename(path)
+        write_private(path, record.SerializeToString())
     except OSError as error:
         log.error("cannot keep the record of this node's ranks in --directory: %s: free space there", error)
+        return False
+    return True
 
 
 def lock(path: Path) -> int:

@@ -39,7 +39,10 @@ class RankSessions(session_pb2_grpc.RankAgentServicer):
         if first is None:
             return
         hello = first.hello
-        rank = self._admit(hello)
+        rank: Rank | None = None
+        grant: session.SlotGrant | None = None
+        with self._node.errors.contained("rank_messages"):
+            rank = self._admit(hello)
         if rank is None:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -49,7 +52,8 @@ class RankSessions(session_pb2_grpc.RankAgentServicer):
         outbox: asyncio.Queue[session.AgentMessage | None] = asyncio.Queue()
         rank.outbox = outbox
         yield session.AgentMessage(welcome=session.Welcome(report_interval_s=REPORT_INTERVAL_S))
-        grant = self._node.existing_slots(rank)
+        with self._node.errors.contained("rank_messages"):
+            grant = self._node.existing_slots(rank)
         if grant is not None:
             yield session.AgentMessage(slot_grant=grant)
         reader = asyncio.create_task(self._read(rank, requests, outbox))

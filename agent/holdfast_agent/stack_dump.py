@@ -51,7 +51,7 @@ def parse(text: str) -> tuple[Thread, ...]:
             )
             for entry in json.loads(text)
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"not the stacks of a process: {error!r}") from None
 
 

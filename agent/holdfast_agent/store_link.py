@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import redis.asyncio
+from google.protobuf.message import DecodeError
 
 from holdfast_proto import keys
 from holdfast_proto.redis_client import StoreError
@@ -26,6 +27,8 @@ RETRY_S = 0.2
 
 Result = TypeVar("Result")
 CommandHandler = Callable[[store.NodeCommand, str], Awaitable[None]]
+RefusalHandler = Callable[[str, str], None]
+"""Called with the stream id of an entry that is no command, and the reason."""
 
 
 class StoreLink:
@@ -57,7 +60,10 @@ class StoreLink:
     async def load_spec(self) -> store.RunSpec | None:
         """Return the run's spec, or None if it is not there or the store is away."""
         data: Any = await self._try(self._client.get(keys.spec(self._run)))
-        return store.RunSpec.FromString(data) if data else None
+        try:
+            return store.RunSpec.FromString(data) if data else None
+        except DecodeError:  # whoever has written it will write it again, or the patience of the agent's start ends
+            return None
 
     async def publish_state(self, state: store.NodeState, spec: store.RunSpec) -> None:
         """Replace this node's state; put back what an emptied store has lost."""
@@ -83,7 +89,7 @@ class StoreLink:
         while time.monotonic() < deadline:
             address: Any = await self._try(self._client.get(keys.rendezvous(self._run, generation)))
             if address:
-                return str(address.decode())
+                return str(address.decode(errors="replace"))
             await asyncio.sleep(0.05)
         return None
 
@@ -122,8 +128,11 @@ class StoreLink:
                 for _ in range(len(batch) - dropped_meanwhile):
                     self._events.popleft()
 
-    async def receive_commands(self, last_id: str, handle: CommandHandler) -> None:
-        """Hand every command after ``last_id`` to ``handle``, in order, for ever."""
+    async def receive_commands(self, last_id: str, handle: CommandHandler, refuse: RefusalHandler) -> None:
+        """Hand every command after ``last_id`` to ``handle``, in order, for ever; entries that are none to ``refuse``.
+
+        ``handle`` may raise nothing: what it raises ends this.
+        """
         stream = keys.commands(self._run, self._node)
         while True:
             answer: Any = await self._try(self._client.xread({stream: last_id}, count=16, block=BLOCK_MS))
@@ -132,4 +141,15 @@ class StoreLink:
             for _, entries in answer or []:
                 for entry_id, fields in entries:
                     last_id = entry_id.decode()
-                    await handle(store.NodeCommand.FromString(fields[b"command"]), last_id)
+                    command = _parse(fields)
+                    if command is None:
+                        refuse(last_id, "an entry of the command stream that is no command")
+                    else:
+                        await handle(command, last_id)
+
+
+def _parse(fields: Any) -> store.NodeCommand | None:
+    try:
+        return store.NodeCommand.FromString(fields[b"command"])
+    except (KeyError, TypeError, DecodeError):
+        return None

@@ -13,6 +13,9 @@ MEANS = ("mfu", "pipeline_bubble", "balance_loss")
 WATCHED = ("loss", "validation_loss", "grad_norm", "update_norm", "balance_loss")
 """Numbers that must be finite."""
 
+OPEN_STEPS = 1000
+"""Steps that wait for a rank's record; older ones are left out of the run's numbers."""
+
 
 class StepSummaries:
     """Summaries of one generation. A step is complete when every rank of the node has reported it."""
@@ -40,6 +43,8 @@ class StepSummaries:
         _tell_replicas(summary, rank, record)
         _tell_samples(summary, rank, dp, record.samples)
         if len(reported) < self._ranks:
+            while len(self._open) > OPEN_STEPS:  # a rank of this node reports none, or other steps than its peers
+                del self._open[min(self._open)]
             return []
         closed = sorted(step for step in self._open if step <= record.step)
         return [self._open.pop(step)[0] for step in closed]

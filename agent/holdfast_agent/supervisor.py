@@ -7,10 +7,12 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from holdfast_agent import processes, record
 from holdfast_agent.memory_kills import MemoryKills
+from holdfast_agent.message_checks import LARGEST, PHASES
 from holdfast_agent.node import Node
 from holdfast_agent.parent_client import WarmParentClient
 from holdfast_agent.processes import AgentError
@@ -33,6 +35,11 @@ RENDEZVOUS_PATIENCE_S = 30.0
 
 LOG_TAIL_BYTES = 4096
 
+LOOK_S = 0.2
+"""Between two looks at what nobody reports: a rank without a descriptor, a kill that may have to be repeated."""
+
+SAVE_PAUSE_S = 5.0
+
 GENERATIONS_KEPT = 3
 """Black boxes of older generations are removed; what mattered of them is in the incidents."""
 
@@ -44,11 +51,15 @@ class Supervisor:
         self._node = node
         self._options = node.options
         parent_log = node.options.directory / "logs" / "warm-parent.log"
-        self.parent = WarmParentClient(node.options.parent_socket, parent_log, self._on_reaped, self._end_unknown)
+        self.parent = WarmParentClient(
+            node.options.parent_socket, parent_log, self._on_reaped, self._end_unknown, node.errors
+        )
         self._memory_kills = MemoryKills.of_this_machine()
         self._exit_order = 0
-        self._rendezvous_pid = 0
+        self._rendezvous_pid = self._rendezvous_ticks = 0
         self._last_command = "0"
+        self._is_saved = True
+        self._save_again_at = 0.0
         self._settling: set[asyncio.Task[None]] = set()
 
     async def start(self, generation: int, order: store.StartGeneration) -> None:
@@ -65,14 +76,20 @@ class Supervisor:
             for local_rank in range(order.ranks):
                 await self._fork(local_rank, address, point)
         except (AgentError, CheckpointUnreadable, SnapshotError, OSError) as error:
-            log.error("generation %d cannot start: %s", generation, error)
-            await self.stop()
-            node.failed_generation, node.failure = generation, str(error)
+            await self._give_up(generation, str(error))
             if isinstance(error, CheckpointUnreadable):
                 unreadable = store.CheckpointUnreadable(step=order.step, reason=str(error))
                 node.link.emit(store.Event(generation=generation, checkpoint_unreadable=unreadable))
+        except Exception as error:  # noqa: BLE001  the daemon must hear that it has failed, whatever it was
+            node.errors.note("commands", error)
+            await self._give_up(generation, f"unexpected error of the agent, see its log: {error!r}")
         self.save()
         node.changed.set()
+
+    async def _give_up(self, generation: int, reason: str) -> None:
+        log.error("generation %d cannot start: %s", generation, reason)
+        await self.stop()
+        self._node.failed_generation, self._node.failure = generation, reason
 
     async def _starting_point(self, generation: int, order: store.StartGeneration) -> StartingPoint:
         memory = self._node.memory
@@ -104,7 +121,7 @@ class Supervisor:
         link = self._node.link
         if order.rendezvous_node == self._options.node:
             ready = await self.parent.host_store(generation, self._options.address)
-            self._rendezvous_pid = ready.pid
+            self._rendezvous_pid, self._rendezvous_ticks = ready.pid, await self.parent.identify(ready.pid)
             address = f"{self._options.address}:{ready.port}"
             if order.ranks < order.world_size and not await link.publish_rendezvous(generation, address):
                 raise AgentError("the other nodes cannot be told where to meet: the store (--redis) is away")
@@ -152,7 +169,9 @@ class Supervisor:
                 log_path=log_path,
             )
         )
-        started = Rank(rank, node.generation, local_rank, pid, processes.start_ticks(pid), store_port=int(port))
+        started = Rank(
+            rank, node.generation, local_rank, pid, await self.parent.identify(pid), store_port=int(port)
+        )
         self.watch(started)
 
     def watch(self, rank: Rank) -> None:
@@ -163,10 +182,8 @@ class Supervisor:
         def settle() -> None:
             if self._node.observes:
                 self._ended_by_itself(rank)
-                return
-            task = loop.create_task(self._settle(rank))
-            self._settling.add(task)
-            task.add_done_callback(self._settling.discard)
+            else:
+                self._begin(self._settle(rank))
 
         def gone() -> None:
             loop.remove_reader(descriptor)
@@ -180,8 +197,25 @@ class Supervisor:
             descriptor = os.pidfd_open(rank.pid)
         except ProcessLookupError:
             settle()
+        except OSError as error:  # no descriptor is free, or a sandbox forbids it
+            log.warning("rank %d is watched by looking again and again: %s", rank.rank, error)
+            self._begin(self._watch_by_looking(rank, settle))
         else:
             loop.add_reader(descriptor, gone)
+
+    def _begin(self, job: Coroutine[None, None, None]) -> None:
+        async def contained() -> None:
+            with self._node.errors.contained("rank_exits"):
+                await job
+
+        task = asyncio.get_running_loop().create_task(contained())
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _watch_by_looking(self, rank: Rank, settle: Callable[[], None]) -> None:
+        while processes.is_alive(rank.pid, rank.start_ticks):
+            await asyncio.sleep(LOOK_S)
+        settle()
 
     async def _settle(self, rank: Rank) -> None:
         """Note the end of a rank that nobody has reported reaped: its parent is gone, or slow."""
@@ -208,41 +242,63 @@ class Supervisor:
     def _end_unknown(self, ready: parent_pb.Ready) -> None:
         """Kill children of the warm parent that an agent has ordered and did not live to note: they are nobody's."""
         known = {rank.pid for rank in self._node.ranks.values()} | {self._rendezvous_pid}
-        for child in ready.children:
-            if child.pid not in known:
-                log.warning("generation %d: process %d is not in the record: killed", child.generation, child.pid)
-                processes.kill_session(child.pid)
+        for pid, generation in {child.pid: child.generation for child in ready.children}.items():
+            if pid not in known:
+                self._begin(self._end_unknown_child(pid, generation))
+
+    async def _end_unknown_child(self, pid: int, generation: int) -> None:
+        ticks = await self.parent.identify(pid)
+        if ticks:
+            log.warning("generation %d: process %d is not in the record: killed", generation, pid)
+            processes.kill_session(pid, ticks)
 
     def _ended(self, rank: Rank, ended: store.RankExit) -> None:
         self._exit_order += 1
         ended.order = self._exit_order
         ended.exited_unix_s = time.time()
-        self._memory_kills.explain(rank.pid, ended)
-        rank.finish(ended, self._black_box(rank))
+        with self._node.errors.contained("rank_exits"):
+            self._memory_kills.explain(rank.pid, ended)
+        self._finish(rank, ended)
         if not self._node.observes:
-            processes.kill_group(rank.pid)  # what it had started must not outlive it
+            processes.kill_group(rank.pid, rank.start_ticks)  # what it had started must not outlive it
         elif ended.finished and not (ended.HasField("code") or ended.HasField("signal")):
             ended.code = 0
         # It failed before the hooks could keep its last words, or in C++, where they cannot.
         if (ended.code or ended.signal == signal.SIGABRT) and not ended.last_words:
             ended.last_words = _tail(self._options.rank_log(rank.generation, rank.rank))
-        self._node.writer.schedule_pinned(rank.rank, self._node.start_order.world_size)
+        with self._node.errors.contained("rank_exits"):
+            self._node.writer.schedule_pinned(rank.rank, self._node.start_order.world_size)
         if rank.generation == self._node.generation:
             self._node.link.emit(
                 store.Event(generation=rank.generation, rank_exited=store.RankExited(rank=rank.rank, exit=ended))
             )
             self._node.changed.set()
 
+    def _finish(self, rank: Rank, ended: store.RankExit) -> None:
+        """Note the end with what the black box tells, or without, if a rank has written there what makes no sense."""
+        box = self._black_box(rank)
+        try:
+            if box is not None and not (box.phase in PHASES and -1 <= box.step <= LARGEST):
+                raise ValueError("step or phase are out of range")
+            rank.finish(ended, box)
+        except (TypeError, ValueError) as error:
+            self._node.errors.refuse("files", f"a black box: {error}")
+            rank.finish(ended, None)
+
     def note_cgroups(self) -> None:
         """See in which cgroups the ranks are: when one has been killed to free memory, it is in none."""
         for rank in self._node.ranks.values():
             if rank.is_alive:
-                self._memory_kills.note(rank.pid)
+                with self._node.errors.contained("tick"):
+                    self._memory_kills.note(rank.pid)
 
     def _black_box(self, rank: Rank) -> black_box.BlackBoxContents | None:
         try:
             box = black_box.read(self._options.black_box(rank.generation, rank.rank))
-        except (OSError, ValueError):
+        except FileNotFoundError:
+            return None  # it ended before it had one
+        except (OSError, ValueError, TypeError) as error:
+            self._node.errors.refuse("files", f"a black box: {error}")
             return None
         # A process that somebody else has launched in its place may have put its own there.
         return box if box.pid == rank.pid or not self._node.observes else None
@@ -254,18 +310,25 @@ class Supervisor:
         """
         if self._node.observes:
             return
-        for rank in self._node.ranks.values():
-            if processes.is_alive(rank.pid, rank.start_ticks):
-                processes.kill_session(rank.pid)
-        if self._rendezvous_pid:
-            processes.kill_session(self._rendezvous_pid)
-            self._rendezvous_pid = 0
-        while not self._node.stopped:
+        again_at = 0.0
+        while True:
+            if time.monotonic() >= again_at:
+                again_at = time.monotonic() + LOOK_S
+                self._kill_all()
+            if self._node.stopped:
+                break
             await asyncio.sleep(0.005)
+        self._rendezvous_pid = self._rendezvous_ticks = 0
         if self._node.learned_modules:
             with contextlib.suppress(OSError):
                 await self.parent.preload(sorted(self._node.learned_modules))
             self._node.learned_modules.clear()
+
+    def _kill_all(self) -> None:
+        for rank in self._node.ranks.values():
+            if processes.is_alive(rank.pid, rank.start_ticks):
+                processes.kill_session(rank.pid, rank.start_ticks)
+        processes.kill_session(self._rendezvous_pid, self._rendezvous_ticks)
 
     @property
     def last_command(self) -> str:
@@ -293,18 +356,26 @@ class Supervisor:
             last_command=self._last_command,
             ranks=ranks,
             warm_parent_pid=self.parent.pid,
+            warm_parent_start_ticks=self.parent.start_ticks,
             rendezvous_pid=self._rendezvous_pid,
+            rendezvous_start_ticks=self._rendezvous_ticks,
             spec=node.spec,
             start=node.start_order,
         )
-        record.save(self._options.record, saved)
+        self._is_saved = record.save(self._options.record, saved)
+
+    def save_if_due(self) -> None:
+        """Try once more what could not be written before: the disk was full, or no descriptor was free."""
+        if not self._is_saved and time.monotonic() >= self._save_again_at:
+            self._save_again_at = time.monotonic() + SAVE_PAUSE_S
+            self.save()
 
     def adopt(self, saved: AgentRecord) -> None:
         """Take over the ranks of the agent that wrote ``saved``."""
         node = self._node
         node.fence = saved.fence
         self._last_command = saved.last_command
-        self._rendezvous_pid = saved.rendezvous_pid
+        self._rendezvous_pid, self._rendezvous_ticks = saved.rendezvous_pid, saved.rendezvous_start_ticks
         node.begin_generation(saved.generation, saved.start)
         first_step = 0 if saved.start.source == store.SOURCE_SEED else saved.start.step + 1
         for entry in saved.ranks:
@@ -317,7 +388,8 @@ class Supervisor:
             else:
                 self.watch(rank)
         for rank in node.ranks.values():
-            node.writer.schedule_pinned(rank.rank, saved.start.world_size)
+            with node.errors.contained("checkpoints"):
+                node.writer.schedule_pinned(rank.rank, saved.start.world_size)
         alive = sum(rank.is_alive for rank in node.ranks.values())
         log.info("adopted generation %d: %d ranks, %d alive", saved.generation, len(node.ranks), alive)
 
@@ -325,7 +397,7 @@ class Supervisor:
         """Kill what an agent of an earlier instance of this run left behind, if it had started it."""
         for entry in saved.ranks:
             if saved.spec.command and processes.is_alive(entry.pid, entry.start_ticks):
-                processes.kill_session(entry.pid)
+                processes.kill_session(entry.pid, entry.start_ticks)
 
 
 def _tail(path: Path) -> str:

@@ -1,9 +1,12 @@
 """What a rank's training thread is doing, as the kernel tells: costs the rank nothing."""
 
+import errno
 import os
 from dataclasses import dataclass
 
 NO_SYSTEM_CALL = -1
+
+_SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class ThreadStatus:
 
 
 def look_at(pid: int) -> ThreadStatus:
-    """Return the status of the main thread of ``pid`` now."""
+    """Return the status of the main thread of ``pid`` now. Raises OSError if we are out of descriptors."""
     folder = f"/proc/{pid}/task/{pid}"
     return ThreadStatus(
         busy_s=_busy_s(_read(f"{folder}/schedstat")),
@@ -32,7 +35,9 @@ def _read(path: str) -> str:
     """Return a file of one line, empty if it cannot be read. Several times as fast as Path.read_text()."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        if error.errno in _SHORTAGE:  # that says nothing about the thread
+            raise
         return ""
     try:
         return os.read(descriptor, 1024).decode(errors="replace")

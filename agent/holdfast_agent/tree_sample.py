@@ -138,11 +138,13 @@ class TreeReader:
     Args:
         root: the rank's process.
         store_port: port of the rendezvous store, whose connections torch's watchdogs poll; 0: not known.
+        agent_pid: what this process starts may trace the tree; 0: the calling process.
     """
 
-    def __init__(self, root: Process, store_port: int = 0, proc: str = "/proc") -> None:
+    def __init__(self, root: Process, *, store_port: int = 0, agent_pid: int = 0, proc: str = "/proc") -> None:
         self._root = root
         self._store_port = store_port
+        self._agent_pid = agent_pid or os.getpid()
         self._proc = proc
         self._before: Mapping[Process, ProcessSample] = {}
         self._helpers: dict[Process, bool] = {}
@@ -203,6 +205,8 @@ class TreeReader:
                 threads[tid] = _thread(f"{folder}/task/{tid}", before.get(tid))
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it has ended
+        if not threads:
+            raise FileNotFoundError(f"{folder}/task shows no thread")
         return threads
 
     def _io(self, folder: str, threads: Mapping[int, ThreadSample]) -> IoCounters:
@@ -256,7 +260,7 @@ class TreeReader:
         tracers = {thread.tracer for thread in process.threads.values()} - {0}
         if not tracers:
             return False
-        return any(not _descends_from(tracer, os.getpid(), self._proc) for tracer in tracers)
+        return any(not _descends_from(tracer, self._agent_pid, self._proc) for tracer in tracers)
 
     def _workers(self, processes: Mapping[Process, ProcessSample]) -> int:
         candidates = [each for each in processes if each != self._root and processes[each].stat.state != "T"]

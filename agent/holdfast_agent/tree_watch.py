@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -19,7 +20,7 @@ WATCHED_AFTER_S = 0.5
 
 INTERVAL_S = 1.0
 LARGEST_SHARE = 0.1
-"""Of its time that an agent spends on reading one tree: a large one is read less often."""
+"""Of a core that an agent spends on reading one tree: a large one is read less often."""
 
 PATIENCE_S = 5.0
 """For reading one tree, which may block for as long as one of its processes does."""
@@ -105,7 +106,7 @@ class TreeWatch:
                 continue
             watched = self._watched.get(rank.pid)
             if watched is None or watched.rank is not rank or not watched.is_current:
-                reader = TreeReader((rank.pid, rank.start_ticks), rank.store_port)
+                reader = TreeReader((rank.pid, rank.start_ticks), store_port=rank.store_port)
                 look = watched.look if watched is not None else None
                 watched = _Watched(rank, rank.moves_total, reader, look=look)
             current[rank.pid] = watched
@@ -128,9 +129,7 @@ class TreeWatch:
             watched.look = asyncio.create_task(self._look(watched, machine, began_s))
 
     async def _look(self, watched: _Watched, machine: "asyncio.Future[Machine]", began_s: float) -> None:
-        """Read one tree. The next look comes later if this one was slow."""
-        clock = asyncio.get_running_loop().time
-        start_s = clock()
+        """Read one tree. The next look comes later if this one has cost much CPU time."""
         watched.next_s = began_s + INTERVAL_S
         self._node.tree_looks_total += 1
         reading = asyncio.ensure_future(_read(watched.reader, machine))
@@ -138,15 +137,15 @@ class TreeWatch:
         if not reading.done():
             self._fail(watched, f"its processes cannot be read within {PATIENCE_S:g} s")
             await asyncio.wait([reading])
-        watched.next_s = began_s + max(INTERVAL_S, (clock() - start_s) / LARGEST_SHARE)
         try:
-            sample = reading.result()
+            sample, cost_s = reading.result()
         except UnknownError as error:
             self._fail(watched, str(error))
             return
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one rank's processes, the agent must go on
             self._fail(watched, repr(error))
             return
+        watched.next_s = began_s + max(INTERVAL_S, cost_s / LARGEST_SHARE)
         if sample is None or not watched.is_current or watched.rank.held_for_stacks:
             return
         watched.rank.tree = watched.stillness.observe(sample, began_s=began_s, ended_s=self._node.clock_s)
@@ -160,9 +159,10 @@ class TreeWatch:
             log.warning("rank %d: whether its processes move is not known: %s", watched.rank.rank, reason)
 
 
-async def _read(reader: TreeReader, machine: "asyncio.Future[Machine]") -> TreeSample | None:
+async def _read(reader: TreeReader, machine: "asyncio.Future[Machine]") -> tuple[TreeSample | None, float]:
+    """Return a tree, and the CPU time that reading it took."""
     known = machine.result()
-    return await _in_thread(lambda: reader.read(known))
+    return await _in_thread(lambda: (reader.read(known), time.thread_time()))  # a thread of its own: from 0
 
 
 async def _in_thread(call: Callable[[], Result]) -> Result:

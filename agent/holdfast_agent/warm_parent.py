@@ -20,16 +20,20 @@ import selectors
 import shutil
 import signal
 import socket
-import struct
 import sys
 import time
 from pathlib import Path
 from typing import NoReturn
 
+from google.protobuf.message import DecodeError
+
+from holdfast_proto.sockets import peer
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
 ORPHAN_PATIENCE_S = 60.0
 """Without an agent and without children the warm parent ends itself after so long."""
+
+SHORTAGE_PAUSE_S = 0.2
 
 MESSAGE_BYTES = 1 << 18
 PR_SET_PTRACER = 0x59616D61
@@ -130,7 +134,15 @@ class WarmParent:
         return self._leaving or orphaned_s > ORPHAN_PATIENCE_S
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:  # no descriptor is free, or the agent has gone: it tries again
+            print(f"warm parent: cannot accept an agent: {error}", file=sys.stderr, flush=True)
+            time.sleep(SHORTAGE_PAUSE_S)
+            return
+        if peer(connection).uid != os.geteuid():
+            connection.close()
+            return
         if self._agent is not None:
             self._agent.close()
         self._agent = connection
@@ -164,7 +176,11 @@ class WarmParent:
         if not data:
             self._drop_agent()
             return None
-        request = pb.ParentRequest.FromString(data)
+        try:
+            request = pb.ParentRequest.FromString(data)
+        except DecodeError as error:
+            print(f"warm parent: a message makes no sense: {error}", file=sys.stderr, flush=True)
+            return None
         match request.WhichOneof("kind"):
             case "fork":
                 return self._fork(request.fork)
@@ -178,7 +194,12 @@ class WarmParent:
         return None
 
     def _fork(self, order: pb.Fork) -> pb.Fork | None:
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # no process or no memory is left: the ranks that run go on
+            print(f"warm parent: cannot fork rank {order.rank}: {error}", file=sys.stderr, flush=True)
+            self._send(pb.ParentReply(forked=pb.Forked(generation=order.generation, rank=order.rank)))
+            return None
         if pid == 0:
             self._allow_stacks()
             self._forget()
@@ -202,11 +223,16 @@ class WarmParent:
     def _allow_stacks(self) -> None:
         """In a rank: let the agent's tools read its stacks, where the kernel's Yama asks for leave."""
         if self._agent is not None:
-            credentials = self._agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            agent_pid = struct.unpack("3i", credentials)[0]
-            ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(agent_pid), 0, 0, 0)
+            ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(peer(self._agent).pid), 0, 0, 0)
 
     def _host_store(self, order: pb.HostStore) -> None:
+        try:
+            self._fork_store(order)
+        except (OSError, ValueError) as error:
+            print(f"warm parent: cannot host a store: {error}", file=sys.stderr, flush=True)
+            self._send(pb.ParentReply(store_ready=pb.StoreReady(generation=order.generation)))
+
+    def _fork_store(self, order: pb.HostStore) -> None:
         reader, writer = os.pipe2(os.O_CLOEXEC)
         pid = os.fork()
         if pid == 0:

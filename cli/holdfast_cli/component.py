@@ -112,7 +112,7 @@ class Component:
             with self.spec.log.open("rb") as stream:
                 stream.seek(self._log_offset)
                 lines = stream.read().decode(errors="replace").split("\n")
-        except FileNotFoundError:
+        except OSError:
             return ""
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
@@ -149,7 +149,8 @@ class Component:
             self.done = True
             log.info("%s is done: exit code %d", self.spec.name, code)
         else:
-            self._schedule(describe_exit(code), now_s)
+            last = self.newest_line() if code > 0 else ""
+            self._schedule(describe_exit(code) + (f" ({last})" if last else ""), now_s)
 
     def _schedule(self, what: str, now_s: float) -> None:
         uptime_s = now_s - self._started_s

@@ -1,9 +1,7 @@
 """Ends a run that another process supervises, or used to."""
 
-import os
 import signal
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +18,11 @@ def end_run(record: RunRecord, timeout_s: float) -> str:
 
     Raises CommandError if it is still there after ``timeout_s``.
     """
+    record.check_own()
     supervisor = record.supervisor
     if not supervisor.is_alive():
         return _clear_up(record)
-    with suppress(ProcessLookupError):
-        os.kill(supervisor.pid, signal.SIGTERM)  # it tells the daemon, and cleans up after the run
+    supervisor.signal(signal.SIGTERM)  # it tells the daemon, and cleans up after the run
     deadline = time.monotonic() + timeout_s
     while supervisor.is_alive():
         if time.monotonic() > deadline:

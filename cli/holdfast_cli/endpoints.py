@@ -20,8 +20,8 @@ def read_endpoint(path: Path) -> Endpoint | None:
     """Return what the component has written, or None while it has not."""
     try:
         fields: dict[str, Any] = json.loads(path.read_text())
-        return Endpoint(fields["pid"], fields["metrics_port"])
-    except (FileNotFoundError, json.JSONDecodeError, KeyError):
+        return Endpoint(int(fields["pid"]), int(fields["metrics_port"]))
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -1,6 +1,5 @@
 """Does harm to chosen ranks at chosen steps, and remembers when."""
 
-import os
 import signal
 import time
 from collections.abc import Sequence
@@ -10,10 +9,16 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast_agent.processes import process_state
+from holdfast_cli.processes import identify
 from holdfast_proto import black_box
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
-from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_OPEN, LIFE_RUNNING, RUN_PHASE_RUNNING
+from holdfast_proto.v1.store_pb2 import (
+    INCIDENT_STATE_OPEN,
+    INCIDENT_STATE_STANDSTILL,
+    LIFE_RUNNING,
+    RUN_PHASE_RUNNING,
+)
 
 _STOP_PATIENCE_S = 1.0
 
@@ -68,11 +73,8 @@ class Kill:
     def strike(self, rank: RankView) -> float | None:
         """Kill the process of ``rank``."""
         now_unix_s = time.time()
-        try:
-            os.kill(rank.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return None
-        return now_unix_s
+        process = identify(rank.pid)
+        return now_unix_s if process is not None and process.signal(signal.SIGKILL) else None
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,12 @@ class Hang:
         if rank.phase != PHASE_FORWARD_BACKWARD:
             return None
         now_unix_s = time.time()
-        try:
-            os.kill(rank.pid, signal.SIGSTOP)
-        except ProcessLookupError:
+        process = identify(rank.pid)
+        if process is None or not process.signal(signal.SIGSTOP):
             return None
         if _is_stopped(rank.pid) and _phase_of(rank.pid) == PHASE_FORWARD_BACKWARD:
             return now_unix_s
-        with suppress(ProcessLookupError):
-            os.kill(rank.pid, signal.SIGCONT)
+        process.signal(signal.SIGCONT)
         return None
 
 
@@ -139,7 +139,7 @@ class FaultInjector:
             return True
         newest = status.newest_incident
         answered = newest.detected_unix_s > self.injected[-1].unix_s
-        return answered and newest.state != INCIDENT_STATE_OPEN
+        return answered and newest.state not in (INCIDENT_STATE_OPEN, INCIDENT_STATE_STANDSTILL)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -211,6 +211,7 @@ class LocalRun:
         """Clear up after an earlier run of this name, and set up all that needs no other process."""
         earlier = load_record(directory)
         if earlier is not None:
+            earlier.check_own()
             sweep(earlier)
         forget_ranks(directory)
         memory = make_memory_directory(self.options.shm_directory, self.options.run, self._instance)

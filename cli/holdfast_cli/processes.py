@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_agent.processes import is_alive, start_ticks
+from holdfast_agent.processes import is_alive, send_signal, start_ticks
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,10 @@ class ProcessIdentity:
     def is_alive(self) -> bool:
         """Whether it still runs (a zombie does not)."""
         return is_alive(self.pid, self.start_ticks)
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Signal it, and no later process with its pid. Returns whether it was there."""
+        return send_signal(self.pid, self.start_ticks, number)
 
 
 def identify(pid: int) -> ProcessIdentity | None:
@@ -42,18 +46,22 @@ def marked_processes(variable: str, value: str) -> Iterator[ProcessIdentity]:
         if not entry.name.isdecimal():
             continue
         with suppress(OSError):
-            if marker in (entry / "environ").read_bytes().split(b"\0"):
-                identity = identify(int(entry.name))
-                if identity is not None:
-                    yield identity
+            identity = identify(int(entry.name))
+            is_marked = marker in (entry / "environ").read_bytes().split(b"\0")
+            # Looked at again: else the environment might be that of an earlier process with this pid.
+            if identity is not None and is_marked and identity == identify(identity.pid) and _is_ours(entry):
+                yield identity
+
+
+def _is_ours(process: Path) -> bool:
+    return process.stat().st_uid == os.geteuid()
 
 
 def kill_all(processes: Iterable[ProcessIdentity], patience_s: float = 5.0) -> int:
     """SIGKILL those that still run and wait until they are gone. Returns how many there were."""
     alive = [process for process in processes if process.is_alive()]
     for process in alive:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
+        process.signal(signal.SIGKILL)
     deadline = time.monotonic() + patience_s
     while any(process.is_alive() for process in alive) and time.monotonic() < deadline:
         time.sleep(0.01)

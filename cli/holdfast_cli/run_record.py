@@ -8,6 +8,7 @@ from pathlib import Path
 
 from holdfast_cli.errors import CommandError
 from holdfast_cli.processes import ProcessIdentity
+from holdfast_proto.private_files import distrust, write_private
 
 _FILE = "run.json"
 
@@ -36,27 +37,37 @@ class RunRecord:
     outcome: str = ""
     """Empty while the run goes on."""
 
+    distrust: str = dataclasses.field(default="", compare=False)
+    """Why another user may have written it; empty: only this one can have."""
+
+    def check_own(self) -> None:
+        """Raise CommandError unless it is this user's: it names processes to be ended and folders to be removed."""
+        if self.distrust:
+            raise CommandError(self.distrust)
+
     @property
     def supervisor(self) -> ProcessIdentity:
-        """The process that supervises the run."""
+        """The process that supervises the run. See :meth:`check_own` before it is signalled."""
         return ProcessIdentity(self.pid, self.start_ticks)
 
     def save(self) -> None:
         """Replace the file in the run's directory, atomically."""
-        write_json(Path(self.directory) / _FILE, dataclasses.asdict(self))
+        fields = {name: value for name, value in dataclasses.asdict(self).items() if name != "distrust"}
+        write_json(Path(self.directory) / _FILE, fields)
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replace ``path`` atomically: a reader sees the old text or the new one."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, indent=2) + "\n")
-    partial.replace(path)
+    """Replace ``path`` atomically: a reader sees the old text or the new one. Others can read it, and not write."""
+    write_private(path, (json.dumps(value, indent=2) + "\n").encode(), mode=0o644)
 
 
 def load_record(run_directory: Path) -> RunRecord | None:
     """Return the record in a run's directory, or None if there is none of this version."""
+    path = run_directory / _FILE
     try:
-        return RunRecord(**json.loads((run_directory / _FILE).read_text()))
+        problem = distrust(path)
+        why = f"{path} {problem}: run this as the user who started the run" if problem else ""
+        return RunRecord(**json.loads(path.read_text()), distrust=why)
     except (OSError, TypeError, json.JSONDecodeError):
         return None
 

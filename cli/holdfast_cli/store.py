@@ -46,7 +46,10 @@ def publish_run(client: "redis.Redis", spec: RunSpec) -> None:
             f"or stop it with `holdfast stop --run {spec.run}`"
         )
     leftovers = [keys.state(spec.run), keys.events(spec.run), keys.incidents(spec.run), keys.nodes(spec.run)]
-    leftovers += [keys.commands(spec.run, node) for node in nodes]
+    # Of every node that ever had one, also of spares that the set has forgotten: they hold yesterday's end of the run,
+    # and where yesterday's generations met.
+    for pattern in (keys.commands(spec.run, "*"), f"{keys.rendezvous(spec.run, 0)[:-1]}*"):
+        leftovers += [key.decode() for key in client.scan_iter(match=pattern, count=1000)]
     transaction = client.pipeline(transaction=True)
     transaction.delete(*leftovers)
     transaction.set(keys.spec(spec.run), spec.SerializeToString())

@@ -41,5 +41,5 @@ def failure_line(status: RunStatus, logs: Path) -> str:
     newest = status.newest_incident
     # An incident that was overcome is not what ended the run.
     message = "" if newest.state == INCIDENT_STATE_RECOVERED else newest.verdict.message
-    reason = message or status.outcome or "no reason was given"
+    reason = status.outcome or message or "no reason was given"
     return f"run {status.run} failed: {' '.join(reason.split()).removeprefix('holdfast: ')} (logs: {logs})"

@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 
 from holdfast_cli.processes import ProcessIdentity, kill_all, marked_processes
 from holdfast_cli.run_record import RunRecord
+from holdfast_proto.private_files import distrust
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
 MARKER = "HOLDFAST_RUN_INSTANCE"
@@ -41,7 +42,11 @@ def agent_records(run_directory: Path) -> Iterator[AgentRecord]:
     """Yield what the agents of a run remember of their ranks."""
     for path in run_directory.glob("node-*/record.pb"):
         try:
-            yield AgentRecord.FromString(path.read_bytes())
+            problem = distrust(path)
+            if problem:
+                log.warning("%s is not used, because it %s", path, problem)
+            else:
+                yield AgentRecord.FromString(path.read_bytes())
         except (OSError, DecodeError) as error:
             log.warning("%s cannot be read: %s", path, error)
 

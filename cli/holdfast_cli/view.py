@@ -13,7 +13,13 @@ from holdfast_cli.conditions import Condition, condition, describe
 from holdfast_cli.words import enum_word, incident_line, kept_line, outcome_line, progress_line
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
-from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_FAILED, INCIDENT_STATE_OPEN, Incident, RunPhase
+from holdfast_proto.v1.store_pb2 import (
+    INCIDENT_STATE_FAILED,
+    INCIDENT_STATE_OPEN,
+    INCIDENT_STATE_STANDSTILL,
+    Incident,
+    RunPhase,
+)
 
 _STYLES = {
     Condition.DEAD: "bold red",
@@ -96,7 +102,7 @@ def _incident(incident: Incident) -> Panel:
     outcome = outcome_line(incident)
     if outcome:
         lines.append(Text(outcome, style="green"))
-    styles = {INCIDENT_STATE_OPEN: "yellow", INCIDENT_STATE_FAILED: "red"}
+    styles = {INCIDENT_STATE_OPEN: "yellow", INCIDENT_STATE_STANDSTILL: "yellow", INCIDENT_STATE_FAILED: "red"}
     return Panel(
         Group(*lines), title=f"incident {incident.id}", title_align="left", box=box.ROUNDED,
         border_style=styles.get(incident.state, "green"),

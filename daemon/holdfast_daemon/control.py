@@ -1,16 +1,54 @@
 """The operators' service."""
 
-from collections.abc import Mapping
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import grpc
 
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.run_shell import RunShell
 from holdfast_daemon.status import status_of
+from holdfast_daemon.validation.rules import RefusedError, check_fault, check_seconds
 from holdfast_proto.sockets import claimed
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import control_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+Rpc = Callable[[Any, Any, "grpc.aio.ServicerContext"], Awaitable[Answer]]
+
+IDLE_S = 300
+"""A connection without a request is closed after so long."""
+HANDSHAKE_S = 10
+"""And one on which nothing comes that a client sends first."""
+
+
+def _guarded(rpc: "Rpc[Answer]") -> "Rpc[Answer]":
+    """Answer INTERNAL if a request raises: that is an error of ours, and one line says so to the operator."""
+
+    @functools.wraps(rpc)
+    async def answer(self: Any, request: Any, context: "grpc.aio.ServicerContext") -> Answer:
+        try:
+            return await rpc(self, request, context)
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:
+            name = rpc.__name__
+            log.error("%s failed: %r", name, error, exc_info=None if name in _FAILED else error)
+            _FAILED.add(name)
+            what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            await context.abort(grpc.StatusCode.INTERNAL, f"{name} failed in the daemon ({what}): see the daemon's log")
+            raise
+
+    return answer
+
+
+_FAILED: set[str] = set()
+"""Requests whose failure was logged with its traceback."""
 
 
 class ControlService(control_pb2_grpc.ControlServicer):
@@ -37,6 +75,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"run {shell.run_name}: {reason}: try again")
         return shell
 
+    @_guarded
     async def GetStatus(  # noqa: N802
         self, request: control.GetStatusRequest, context: "grpc.aio.ServicerContext"
     ) -> control.RunStatus:
@@ -48,6 +87,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         status.leader = shell.leads
         return status
 
+    @_guarded
     async def ListIncidents(  # noqa: N802
         self, request: control.ListIncidentsRequest, context: "grpc.aio.ServicerContext"
     ) -> control.ListIncidentsResponse:
@@ -56,6 +96,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         incidents = shell.state.incidents if shell.state else {}
         return control.ListIncidentsResponse(incidents=[incidents[name] for name in sorted(incidents)])
 
+    @_guarded
     async def TakeCheckpoint(  # noqa: N802
         self, request: control.TakeCheckpointRequest, context: "grpc.aio.ServicerContext"
     ) -> control.TakeCheckpointResponse:
@@ -66,28 +107,42 @@ class ControlService(control_pb2_grpc.ControlServicer):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, ordered.reason)
         return control.TakeCheckpointResponse(step=ordered.step)
 
+    @_guarded
     async def StopRun(  # noqa: N802
         self, request: control.StopRunRequest, context: "grpc.aio.ServicerContext"
     ) -> control.StopRunResponse:
         """End a run, at once or after a last checkpoint."""
         shell = await self._leading(request.run, context)
-        shell.order_stop(request.grace_s)
+        await _checked(context, check_seconds, request.grace_s, "grace_s")
+        refusal = await shell.order_stop(request.grace_s)
+        if refusal:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         return control.StopRunResponse()
 
+    @_guarded
     async def InjectFault(  # noqa: N802
         self, request: control.InjectFaultRequest, context: "grpc.aio.ServicerContext"
     ) -> control.InjectFaultResponse:
         """Order a fault and wait for its rank's answer: the rank itself judges whether it makes sense."""
         shell = await self._leading(request.run, context)
+        await _checked(context, check_fault, request.fault, "fault")
         refusal = await shell.order_fault(request.fault)
         if refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         return control.InjectFaultResponse()
 
 
+async def _checked(context: "grpc.aio.ServicerContext", check: Callable[..., None], *value: object) -> None:
+    try:
+        check(*value)
+    except RefusedError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+
 async def serve(service: ControlService, path: Path) -> grpc.aio.Server:
     """Serve operators on a unix socket, mode 0600. Raises OSError if the socket cannot be had."""
-    server = grpc.aio.server()
+    limits = {"grpc.max_connection_idle_ms": IDLE_S * 1000, "grpc.server_handshake_timeout_ms": HANDSHAKE_S * 1000}
+    server = grpc.aio.server(options=[*limits.items()])
     control_pb2_grpc.add_ControlServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     with claimed(path, "--control") as target:
         server.add_insecure_port(target)

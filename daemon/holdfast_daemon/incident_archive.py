@@ -2,21 +2,29 @@
 
 import asyncio
 import logging
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast_daemon import incident_folder
+from holdfast_daemon.core.model import CoreState, Observation
+from holdfast_daemon.recorded_turn import difference, framed
 from holdfast_daemon.recording import Excerpt, Recording
-from holdfast_daemon.state_codec import CodecError
 from holdfast_proto.v1.store_pb2 import Incident, Verdict
 
 log = logging.getLogger(__name__)
 
 
 class IncidentArchive:
-    """Folders ``<directory>/incidents/<run>/<incident>``. A disk that refuses them is logged once and stops nothing."""
+    """Folders ``<directory>/incidents/<run>/<incident>``.
+
+    Nothing here raises. What the disk refuses, or what is damaged on it, is counted and logged once.
+    """
 
     def __init__(self, directory: Path, run: str) -> None:
         self._directory = directory / "incidents" / run
+        self._failures = directory / "failures" / run
+        self._has_kept_failure = False
         self.recording = Recording()
         """Of what the core is fed: the shell adds to it every turn."""
         self._recorded: dict[str, Verdict] = {}
@@ -35,15 +43,40 @@ class IncidentArchive:
                 incident_folder.set_older_aside(folder, incident)
                 self._known.add(incident.id)
             incident_folder.write_story(folder, incident)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 (an incident that is not kept on disk is still in the store)
             self._failed(folder, error)
         excerpt = self.recording.excerpt()
         if excerpt is not None and self._is_news(incident, excerpt):
             self._recorded[incident.id] = incident.verdict
-            # In a thread: on many ranks it takes a while, and orders wait for this turn to end.
-            task = asyncio.create_task(asyncio.to_thread(self._write_recording, folder, excerpt))
-            self._writing.add(task)
-            task.add_done_callback(self._writing.discard)
+            dropped = self.recording.dropped_turns_total
+            self._write(folder, lambda: incident_folder.write_recording(folder, excerpt, dropped_turns=dropped))
+
+    def keep_failure(self, state: CoreState, now: float, observation: Observation, error: Exception) -> None:
+        """Write down what the core failed on, the first time: state, observation and traceback.
+
+        The recording begins anew, because the turn was not taken as it was noted.
+        """
+        self.recording.forget()
+        if self._has_kept_failure:
+            return
+        self._has_kept_failure = True
+        excerpt = Excerpt(state, (framed(difference(state.nodes, now, observation)),))
+        text = "".join(traceback.format_exception(error))
+        self._write(self._failures, lambda: incident_folder.write_failure(self._failures, excerpt, text))
+
+    def _write(self, folder: Path, job: Callable[[], None]) -> None:
+        """Begin to write in a thread: on many ranks it takes a while, and orders wait for this turn to end."""
+        self.attempts_total += 1
+
+        async def write() -> None:
+            try:
+                await asyncio.to_thread(job)
+            except Exception as error:  # noqa: BLE001 (as above)
+                self._failed(folder, error)
+
+        task = asyncio.create_task(write())
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
 
     def _is_news(self, incident: Incident, excerpt: Excerpt) -> bool:
         """Whether the recorded turns led to this verdict, and no recording says so yet."""
@@ -51,13 +84,6 @@ class IncidentArchive:
         before = excerpt.base.incidents.get(incident.id)
         seen = [known] if known is not None else [before.verdict] if before is not None else []
         return not any(same_verdict(verdict, incident.verdict) for verdict in seen)
-
-    def _write_recording(self, folder: Path, excerpt: Excerpt) -> None:
-        self.attempts_total += 1
-        try:
-            incident_folder.write_recording(folder, excerpt, dropped_turns=self.recording.dropped_turns_total)
-        except (OSError, CodecError) as error:
-            self._failed(folder, error)
 
     def _failed(self, folder: Path, error: Exception) -> None:
         self.failures_total += 1

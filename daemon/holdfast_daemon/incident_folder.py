@@ -22,6 +22,7 @@ STORY = "incident.json"
 STATE = "core.json"
 TURNS = "observations.binpb"
 README = "README.txt"
+TRACEBACK = "traceback.txt"
 
 _FORMAT = 1
 
@@ -58,15 +59,38 @@ class RecordedIncident:
 
 
 def set_older_aside(folder: Path, incident: Incident) -> None:
-    """Rename the folder if an earlier run of the same name has left it. Raises OSError, ValueError if it is damaged."""
+    """Rename the folder if an earlier run of the same name has left it, or if its story is damaged. Raises OSError."""
     try:
-        older = ParseDict(json.loads((folder / STORY).read_text()), Incident(), ignore_unknown_fields=True)
+        text = (folder / STORY).read_text()
     except FileNotFoundError:
         return
-    except ParseError as error:
-        raise ValueError(f"{folder / STORY}: {error}") from None
-    if older.detected_unix_s != incident.detected_unix_s:
-        folder.rename(folder.with_name(f"{folder.name}.{older.detected_unix_s:.0f}"))
+    except ValueError:
+        text = ""  # no UTF-8
+    detected_unix_s = _detected_unix_s(text)
+    if detected_unix_s is None:
+        folder.rename(folder.with_name(f"{folder.name}.damaged.{incident.detected_unix_s:.0f}"))
+    elif detected_unix_s != incident.detected_unix_s:
+        folder.rename(folder.with_name(f"{folder.name}.{detected_unix_s:.0f}"))
+
+
+def _detected_unix_s(story: str) -> float | None:
+    """Return when the incident of a story was detected; None if the story is damaged."""
+    try:
+        return _incident(story).detected_unix_s
+    except _DAMAGED:
+        return None
+
+
+def _incident(story: str | bytes) -> Incident:
+    """Parse a story. Raises one of ``_DAMAGED`` if that cannot be done."""
+    fields = json.loads(story)
+    if not isinstance(fields, dict):
+        raise ValueError(f"{STORY} is no object")
+    return ParseDict(fields, Incident(), ignore_unknown_fields=True)
+
+
+_DAMAGED = (ParseError, DecodeError, CodecError, ValueError, TypeError, AttributeError, RecursionError)
+"""What parsing junk may raise."""
 
 
 def write_story(folder: Path, incident: Incident) -> None:
@@ -88,6 +112,13 @@ def write_recording(folder: Path, excerpt: Excerpt, *, dropped_turns: int) -> No
     _replace(folder / STATE, json.dumps(state).encode())
 
 
+def write_failure(folder: Path, excerpt: Excerpt, text: str) -> None:
+    """Write the turn that the core failed on, and what it raised. Raises OSError, and CodecError as above."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / TRACEBACK).write_text(text)
+    write_recording(folder, excerpt, dropped_turns=0)
+
+
 def read_recording(path: Path) -> RecordedIncident:
     """Read an incident's folder, or an archive that `holdfast incidents export` has made of it.
 
@@ -95,11 +126,11 @@ def read_recording(path: Path) -> RecordedIncident:
     """
     try:
         story, state, turns = _read(path, (STORY, STATE, TURNS))
-        incident = ParseDict(json.loads(story), Incident(), ignore_unknown_fields=True)
+        incident = _incident(story)
         return RecordedIncident(incident, _state(json.loads(state)), tuple(unframed(turns)))
     except (OSError, tarfile.TarError) as error:
         raise RecordingError(f"{path}: {error}: name an incident's folder or exported archive") from None
-    except (ValueError, ParseError, DecodeError, CodecError) as error:
+    except _DAMAGED as error:
         raise RecordingError(f"{path}: recorded by another version of Holdfast, or damaged: {error}") from None
 
 

@@ -22,11 +22,11 @@ class IncidentLog:
     def append(self, incident: store.Incident) -> None:
         """Append a version; a full disk is counted and logged once, and stops nothing."""
         self.attempts_total += 1
-        line = json.dumps(MessageToDict(incident, preserving_proto_field_name=True))
         try:
+            line = json.dumps(MessageToDict(incident, preserving_proto_field_name=True))
             with self._path.open("a") as file:
                 file.write(line + "\n")
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 (whatever it is: the incident is in the store, and the run is led)
             self.failures_total += 1
             if self.failures_total == 1:
                 log.error("cannot append to %s: %s", self._path, error)

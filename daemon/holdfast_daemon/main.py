@@ -1,14 +1,15 @@
 """Puts a daemon together and runs it until it is told to go."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from typing import Any
 
-from prometheus_client import start_http_server
 from prometheus_client.registry import CollectorRegistry
 
 from holdfast_daemon import control
@@ -18,7 +19,7 @@ from holdfast_daemon.options import DaemonOptions
 from holdfast_daemon.run_shell import RunShell
 from holdfast_daemon.runs import Runs
 from holdfast_daemon.turn_metrics import TurnMetrics
-from holdfast_proto import redis_client
+from holdfast_proto import metrics_server, redis_client
 from holdfast_proto.rank_context import EXIT_CONFIGURATION
 
 
@@ -34,17 +35,18 @@ def main(options: DaemonOptions) -> int:
 
 
 async def _serve(options: DaemonOptions) -> None:
+    _raise_descriptor_limit()
     options.directory.mkdir(parents=True, exist_ok=True)
     client = redis_client.connect(options.store_url, options.store_password_file)
     clock = Clock()
     registry = CollectorRegistry(auto_describe=True)
     turns = TurnMetrics(registry)
-    runs = Runs(client, lambda run: RunShell(client, run, options, clock, turns))
+    runs = Runs(client, lambda run: RunShell(client, run, options, clock, turns), turns)
     registry.register(DaemonCollector(runs))
-    port = _serve_metrics(options, registry)
+    metrics = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
     server = await control.serve(control.ControlService(runs, clock), options.control)
     temporary = options.endpoint_file.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"pid": os.getpid(), "metrics_port": port, "name": options.name}))
+    temporary.write_text(json.dumps({"pid": os.getpid(), "metrics_port": metrics.port, "name": options.name}))
     temporary.rename(options.endpoint_file)
     terminated = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -57,18 +59,16 @@ async def _serve(options: DaemonOptions) -> None:
         await redis_client.end(task)
     await runs.close()
     await server.stop(grace=0.5)
+    metrics.close()
     options.control.unlink(missing_ok=True)
     options.endpoint_file.unlink(missing_ok=True)
     for task in done:
         task.result()  # discovery ends by an error of ours alone: show it
 
 
-def _serve_metrics(options: DaemonOptions, registry: CollectorRegistry) -> int:
-    try:
-        server, _ = start_http_server(options.metrics_port, options.metrics_address, registry)
-    except OSError as error:
-        raise OSError(
-            f"cannot serve metrics on {options.metrics_address}:{options.metrics_port}: {error.strerror}:"
-            " choose another --metrics-port (0: any free one)"
-        ) from error
-    return int(server.server_port)
+def _raise_descriptor_limit() -> None:
+    """Allow as many descriptors as may be had: clients of the control socket must not use up those of the store."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # the soft limit has to do
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -9,12 +9,12 @@ from prometheus_client.registry import Collector
 from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.model import CoreState, ranks_of
 from holdfast_daemon.core.standstill import has_given_up
+from holdfast_daemon.core.step_summary import QUANTITIES
 from holdfast_daemon.core.words import kind_name
 from holdfast_daemon.run_shell import RunShell
 from holdfast_proto.v1 import store_pb2 as store
 
 LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-QUANTITIES = ("loss", "validation_loss", "grad_norm", "update_norm", "balance_loss", "gradient")
 STALLED_S = 1.0
 """A rank without progress for so long is shown as stalled, whatever its deadline."""
 
@@ -320,6 +320,16 @@ def _self_families(shells: Mapping[str, RunShell]) -> Iterator[Metric]:
     failures = sum(shell.counters.failures for shell in shells.values())
     yield _counter("store_operations", "Redis operations tried.", [], [((), float(operations))])
     yield _counter("store_failures", "Redis operations failed.", [], [((), float(failures))])
+    yield _counter(
+        "messages_refused",
+        "Values in the store that were refused: they are damaged, out of range or of another version.",
+        ["run", "source"],
+        (
+            ((run, source), float(count))
+            for run, shell in shells.items()
+            for source, count in shell.refusals.counts.items()
+        ),
+    )
     yield _gauge("build_info", "Version.", ["version", "component"], [((version("holdfast"), "daemon"), 1.0)])
 
 

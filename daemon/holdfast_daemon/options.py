@@ -1,6 +1,7 @@
-"""What a daemon must be told."""
+"""The settings of a daemon."""
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -9,7 +10,7 @@ class DaemonOptions:
     """Settings of one daemon. It looks after every run that is registered in the store."""
 
     name: str
-    """Unique among the daemons of one store."""
+    """For people. Two daemons may have the same one: see :attr:`identity`."""
     store_url: str
     store_password_file: Path | None = None
     directory: Path
@@ -21,6 +22,14 @@ class DaemonOptions:
     """0: the kernel chooses."""
     lease_s: float = 2.0
     """A leader that is silent for so long is replaced."""
+
+    process: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Random, so that no two processes share it."""
+
+    @property
+    def identity(self) -> str:
+        """The holder's name in a lease. Two processes of one host name must never hold the same lease."""
+        return f"{self.name}-{self.process}"
 
     @property
     def endpoint_file(self) -> Path:

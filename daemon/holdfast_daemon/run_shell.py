@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import redis.asyncio
@@ -28,10 +28,11 @@ from holdfast_daemon.core.model import (
     Send,
     StopRequest,
 )
+from holdfast_daemon.guarded_core import GuardedCore
 from holdfast_daemon.incident_archive import IncidentArchive
 from holdfast_daemon.incident_log import IncidentLog
 from holdfast_daemon.options import DaemonOptions
-from holdfast_daemon.run_store import LeadershipLostError, RunStore
+from holdfast_daemon.run_store import LeadershipLostError, RunStore, holds_another_type
 from holdfast_daemon.turn_metrics import TURN_MS, TurnMetrics
 from holdfast_proto.redis_client import StoreError
 from holdfast_proto.v1 import store_pb2 as store
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.2
 LINGER_S = 60.0
 """An ended run stays visible for so long after its last node has left."""
+
+_FAILED = "the daemon failed on this request: its log says why"
 
 
 @dataclass
@@ -67,12 +70,15 @@ class RunShell:
         self._options = options
         self._clock = clock
         self._metrics = metrics
-        self._store = RunStore(client, run, options.name)
+        self._store = RunStore(client, run, options.identity)
+        self.core = GuardedCore(run)
+        self.refusals = self._store.intake.refusals
         self.log = IncidentLog(options.directory, run)
         self.archive = IncidentArchive(options.directory, run)
         self._requests: list[Request] = []
         self._checkpoint_waiters: list[asyncio.Future[CheckpointOrdered]] = []
         self._fault_waiters: list[tuple[Fault, asyncio.Future[str]]] = []
+        self._stop_waiters: list[tuple[StopRequest, asyncio.Future[str]]] = []
         self._renewed_at = 0.0
         self._last_fence = 0
         """Of the leadership that this daemon has assumed last."""
@@ -106,11 +112,14 @@ class RunShell:
             except LeadershipLostError:
                 self.leads = False
                 self._outbox.clear()
-                self._answer(CheckpointOrdered(-1, "another daemon leads now: try again"))
-                for fault, _ in self._fault_waiters:
-                    self._answer_fault(FaultAnswered(fault, "another daemon leads now: try again"))
+                self.refuse_requests("another daemon leads now: try again")
                 log.warning("run %s: another daemon leads", self.run_name)
             except (StoreError, OSError) as error:
+                if holds_another_type(error):
+                    self.refusals.add("key", "a key", error, "the run is not led: delete the key")
+                    self._renewed_at = 0.0
+                    await asyncio.sleep(self._options.lease_s / 4)
+                    continue
                 self.counters.failures += 1
                 if self.store_up:
                     log.warning("run %s: the store is away: %s", self.run_name, error)
@@ -125,6 +134,12 @@ class RunShell:
             self.leads = False
             await self._store.release()
 
+    def give_up(self) -> None:
+        """Lead no more after an exception: the lease ends by itself, or the next shell of this daemon takes it over."""
+        self.leads = False
+        self._dismissed = True
+        self.refuse_requests("the daemon has failed on this run and starts anew: try again")
+
     async def order_checkpoint(self) -> CheckpointOrdered:
         """Have the core set the step of an operator's checkpoint."""
         future: asyncio.Future[CheckpointOrdered] = asyncio.get_running_loop().create_future()
@@ -132,9 +147,24 @@ class RunShell:
         self._requests.append(CheckpointRequest())
         return await future
 
-    def order_stop(self, grace_s: float = 0.0) -> None:
-        """Have the core end the run: within ``grace_s``, after a last checkpoint, or at once."""
-        self._requests.append(StopRequest(grace_s))
+    def order_stop(self, grace_s: float = 0.0) -> "asyncio.Future[str]":
+        """Have the core end the run: within ``grace_s``, after a last checkpoint, or immediately.
+
+        The future holds "" once the core has taken the request in, or why it has not.
+        """
+        request, answer = StopRequest(grace_s), asyncio.get_running_loop().create_future()
+        self._stop_waiters.append((request, answer))
+        self._requests.append(request)
+        return answer
+
+    def refuse_requests(self, reason: str) -> None:
+        """Answer all requests that have not been served."""
+        self._requests.clear()
+        self._answer(CheckpointOrdered(-1, reason))
+        for fault, _ in list(self._fault_waiters):
+            self._answer_fault(FaultAnswered(fault, reason))
+        for request, _ in list(self._stop_waiters):
+            self._answer_stop(request, reason)
 
     async def order_fault(self, fault: Fault) -> str:
         """Have the core order a fault of a rank; return "" once the rank has accepted it, or why it will not strike."""
@@ -183,7 +213,7 @@ class RunShell:
         spec = await self._store.spec()
         if spec is not None:
             state = coordinator.begin(spec, await self._store.record(), await self._store.incidents())
-            self.state = dataclasses.replace(state, nodes=await self._store.nodes())
+            self.state = dataclasses.replace(state, nodes=await self._store.nodes(spec, state.record.nodes))
 
     async def _assume(self) -> bool:
         """Become leader: from our own state if nobody led since, else from the store's. False: there is no spec yet."""
@@ -191,13 +221,26 @@ class RunShell:
         if self.state is None or (record is not None and record.fence != self._last_fence):
             if spec is None:
                 return False
-            self.state = coordinator.begin(spec, record, await self._store.incidents())
+            incidents = await self._store.incidents()
+            self.state = coordinator.begin(spec, record, incidents)
+            if record is None:
+                await self._begin_anew(self.state)
             self.archive.recording.forget()
         log.info("run %s: leading with fence %d", self.run_name, self._store.fence)
         await self._save(self.state.record, self.state.incidents.values())
         self._unsaved = False
         self._last_fence = self._store.fence  # last: if the store goes away before, all of this is done again
         return True
+
+    async def _begin_anew(self, state: CoreState) -> None:
+        """Keep what the store still holds apart from what comes: a record is missing that would do so."""
+        record = store.CoordinatorState()
+        record.CopyFrom(state.record)
+        numbers = (name.partition("-")[0] for name in state.incidents)
+        record.incident_count = max((int(number) for number in numbers if number.isdecimal()), default=0)
+        if self._store.record_is_bad:  # its events were taken in before
+            record.last_event_id = await self._store.newest_event_id()
+        self.state = dataclasses.replace(state, record=record)
 
     async def _save(self, record: store.CoordinatorState, incidents: Iterable[store.Incident] = ()) -> None:
         stamped = store.CoordinatorState()
@@ -207,22 +250,31 @@ class RunShell:
 
     async def _turn(self) -> None:
         assert self.state is not None
+        spec = self.state.spec
         self.counters.operations += 1
-        last_id, events = await self._store.events(self.state.record.last_event_id or "0", TURN_MS)
+        last_id, events = await self._store.events(self.state.record.last_event_id or "0", TURN_MS, spec)
         self.counters.operations += 1
-        nodes = await self._store.nodes()
+        nodes = await self._store.nodes(spec, self.state.record.nodes)
         requests, self._requests = tuple(self._requests), []
         observation = Observation(nodes=nodes, events=tuple(events), requests=requests)
         before = self.state.record
         now = self._clock.now()
         self.archive.recording.note(self.state, now, observation)
         with self._metrics.turn():
-            state, actions = coordinator.step(self.state, now, observation, self._metrics.detector)
+            stepped = self.core.step(self.state, now, observation, self._metrics.detector)
+        if stepped.error is not None:
+            self._metrics.turn_failed()
+            self.archive.keep_failure(self.state, now, observation, stepped.error)
+        self._answer_unserved(requests, stepped.failed_requests)
+        state, actions = stepped.state, stepped.actions
         record = store.CoordinatorState()
         record.CopyFrom(state.record)
         record.last_event_id = last_id
         self.state = state = dataclasses.replace(state, record=record)
         self._unsaved |= record != before or any(isinstance(action, SaveIncident) for action in actions)
+        for action in actions:
+            if isinstance(action, Send):  # now: once it is sent, another run of this name may be looked after here
+                action.command.instance = state.spec.instance
         self._outbox.extend(actions)
         await self._drain()
 
@@ -267,6 +319,24 @@ class RunShell:
             if not waiter.done():
                 waiter.set_result(ordered)
         self._checkpoint_waiters.clear()
+
+    def _answer_stop(self, request: StopRequest, reason: str) -> None:
+        for waiter in [it for it in self._stop_waiters if it[0] is request]:
+            self._stop_waiters.remove(waiter)
+            if not waiter[1].done():
+                waiter[1].set_result(reason)
+
+    def _answer_unserved(self, requests: Iterable[Request], failed: Collection[Request]) -> None:
+        """Answer what the core has not served, and all requests to stop: the core answers the others."""
+        for request in requests:
+            reason = _FAILED if any(it is request for it in failed) else ""
+            match request:
+                case StopRequest():
+                    self._answer_stop(request, reason)
+                case CheckpointRequest() if reason:
+                    self._answer(CheckpointOrdered(-1, reason))
+                case FaultRequest(fault=fault) if reason:
+                    self._answer_fault(FaultAnswered(fault, reason))
 
     def _answer_fault(self, answered: FaultAnswered) -> None:
         """Tell the operator who has waited longest for this answer: two may have ordered the same."""

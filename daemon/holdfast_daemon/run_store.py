@@ -1,10 +1,13 @@
 """One run in Redis, as a daemon reads it and, while it leads, writes it."""
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import redis.asyncio
+from redis.exceptions import ResponseError
 
+from holdfast_daemon.validation.intake import Intake
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -56,17 +59,34 @@ return 0
 """
 
 
+_JUNK = b"\xff"
+"""No message parses from this."""
+
+
+def holds_another_type(error: Exception) -> bool:
+    """Return whether an operation failed because a key holds another type of value than Holdfast keeps there."""
+    return isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
+
+
 class LeadershipLostError(Exception):
     """A write was refused because another daemon leads, or the lease has lapsed."""
 
 
 class RunStore:
-    """Every method raises redis_client.StoreError or OSError while the store is away."""
+    """Every method raises redis_client.StoreError or OSError while the store is unreachable.
 
-    def __init__(self, client: redis.asyncio.Redis, run: str, daemon: str) -> None:
+    What a key holds is checked before it is returned. A bad value is refused alone: see :class:`Intake`.
+    """
+
+    def __init__(self, client: redis.asyncio.Redis, run: str, daemon: str, intake: Intake | None = None) -> None:
         self._client = client
         self._run = run
         self._daemon = daemon
+        self.intake = intake or Intake(run)
+        self.record_is_bad = False
+        """Whether the store held a record at the last reading, and it was refused."""
+        self._node_names: set[str] = set()
+        """All that have ever reported."""
         self._acquire = client.register_script(_ACQUIRE)
         self._append = client.register_script(_APPEND)
         self._save = client.register_script(_SAVE)
@@ -95,43 +115,98 @@ class RunStore:
             raise LeadershipLostError(self._run)
 
     async def spec(self) -> store.RunSpec | None:
-        """Return the run's spec, or None."""
+        """Return the run's spec, or None if there is none that is good."""
         data = await self._get(keys.spec(self._run))
-        return store.RunSpec.FromString(data) if data else None
+        return self.intake.spec(data) if data else None
 
     async def record(self) -> store.CoordinatorState | None:
-        """Return what the last leader knew, or None."""
+        """Return what the last leader knew, or None if there is no record that is good."""
         data = await self._get(keys.state(self._run))
-        return store.CoordinatorState.FromString(data) if data else None
+        record = self.intake.record(data) if data else None
+        self.record_is_bad = record is None and data is not None
+        return record
 
     async def _get(self, key: str) -> bytes | None:
-        data: bytes | None = await self._client.get(key)  # type: ignore[assignment]
+        """Return what a key holds. A key of another type counts as one whose value cannot be parsed."""
+        try:
+            data: bytes | None = await self._client.get(key)  # type: ignore[assignment]
+        except ResponseError as error:
+            if not holds_another_type(error):
+                raise
+            return _JUNK
         return data
 
     async def incidents(self) -> dict[str, store.Incident]:
-        """Return all incidents by id."""
+        """Return all good incidents by id."""
         entries: Any = await self._client.hgetall(keys.incidents(self._run))
-        found = (store.Incident.FromString(data) for data in entries.values())
-        return {incident.id: incident for incident in sorted(found, key=lambda incident: incident.id)}
+        return self.intake.incidents(entries)
 
-    async def nodes(self) -> dict[str, store.NodeState]:
-        """Return the state of every node whose lease is alive."""
-        members: Any = await self._client.smembers(keys.nodes(self._run))
-        names = sorted(name.decode() for name in members)
+    async def nodes(self, spec: store.RunSpec | None = None, members: Sequence[str] = ()) -> dict[str, store.NodeState]:
+        """Return the state of every node whose lease is alive.
+
+        Args:
+            spec: of the run, if it is known.
+            members: nodes of the run in rank order, if that is decided.
+        """
+        names = await self._names()
         if not names:
             return {}
         states: Any = await self._client.mget([keys.node(self._run, name) for name in names])
-        return {name: store.NodeState.FromString(data) for name, data in zip(names, states, strict=True) if data}
+        found: dict[str, bytes | None] = {name: data for name, data in zip(names, states, strict=True) if data}
+        for name in self.intake.held_nodes() - found.keys():
+            # MGET shows a key of another type as none: such a node is not gone.
+            kind: Any = await self._client.type(keys.node(self._run, name))
+            if kind not in (b"none", b"string"):
+                found[name] = None
+        return self.intake.nodes(found, spec, members)
 
-    async def events(self, last_id: str, block_ms: int) -> tuple[str, list[store.Event]]:
-        """Return events after ``last_id`` and the id of the last of them; waits up to ``block_ms`` for one."""
-        answer: Any = await self._client.xread({keys.events(self._run): last_id}, count=EVENTS_PER_READ, block=block_ms)
+    async def _names(self) -> list[str]:
+        members: Any = await self._client.smembers(keys.nodes(self._run))
+        names = self.intake.node_names(members)
+        self._node_names.update(names)
+        return names
+
+    async def events(
+        self, last_id: str, block_ms: int, spec: store.RunSpec | None = None
+    ) -> tuple[str, list[store.Event]]:
+        """Return good events after ``last_id`` and the id of the last one read; waits up to ``block_ms`` for one."""
+        try:
+            answer: Any = await self._client.xread(
+                {keys.events(self._run): last_id}, count=EVENTS_PER_READ, block=block_ms
+            )
+        except ResponseError as error:
+            if not holds_another_type(error):
+                raise
+            self.intake.refusals.add("key", keys.events(self._run), error, "the run is led without events")
+            await asyncio.sleep(block_ms / 1000)
+            return last_id, []
         events = []
         for _, entries in answer or []:
             for entry_id, fields in entries:
                 last_id = entry_id.decode()
-                events.append(store.Event.FromString(fields[b"event"]))
-        return last_id, events
+                event = self.intake.event(fields.get(b"event"), spec)
+                if event is not None:
+                    events.append(event)
+        return last_id, await self._of_known_nodes(events)
+
+    async def newest_event_id(self) -> str:
+        """Return the id of the newest event; empty: there is none."""
+        try:
+            newest: Any = await self._client.xrevrange(keys.events(self._run), count=1)
+        except ResponseError as error:
+            if not holds_another_type(error):
+                raise
+            return ""
+        return newest[0][0].decode() if newest else ""
+
+    async def _of_known_nodes(self, events: list[store.Event]) -> list[store.Event]:
+        """Return the events of nodes that have ever reported: no other one has events to tell."""
+        if not self._node_names.issuperset(event.node for event in events):
+            await self._names()
+        for event in events:
+            if event.node not in self._node_names:
+                self.intake.refusals.add("event", "an event", f"no node of the run is called {event.node[:80]!r}")
+        return [event for event in events if event.node in self._node_names]
 
     async def save(self, record: store.CoordinatorState, incidents: Iterable[store.Incident] = ()) -> None:
         """Replace the record and add or replace incidents, all or nothing.
@@ -144,15 +219,25 @@ class RunStore:
         self._check(await self._save(run_keys, [self._lease, record.SerializeToString(), *entries]))
 
     async def send(self, node: str, command: store.NodeCommand) -> None:
-        """Append a command to a node's stream; raises LeadershipLostError if we do not lead."""
+        """Append a command to a node's stream; raises LeadershipLostError if we do not lead.
+
+        A stream whose key holds another type takes no commands. The other nodes get theirs all the same.
+        """
         run_keys = [keys.leader(self._run), keys.commands(self._run, node)]
-        self._check(await self._append(run_keys, [self._lease, COMMANDS_KEPT, command.SerializeToString()]))
+        try:
+            self._check(await self._append(run_keys, [self._lease, COMMANDS_KEPT, command.SerializeToString()]))
+        except ResponseError as error:
+            if not holds_another_type(error):
+                raise
+            self.intake.refusals.add("key", run_keys[1], error, f"node {node} gets no commands: delete the key")
 
     async def retire(self, nodes: Iterable[str]) -> None:
-        """Take an ended run off the list; what it leaves expires in a day."""
+        """Take an ended run off the list; what it leaves expires in a day, the commands of spare nodes included."""
         await self._client.srem(keys.RUNS, self._run)
+        members: Any = await self._client.smembers(keys.nodes(self._run))
+        named = {*nodes, *(name.decode(errors="replace") for name in members)}
         left = [
             make(self._run) for make in (keys.spec, keys.state, keys.events, keys.incidents, keys.nodes, keys.fence)
         ]
-        for key in (*left, *(keys.commands(self._run, node) for node in nodes)):
+        for key in (*left, *(keys.commands(self._run, node) for node in sorted(named))):
             await self._client.expire(key, ENDED_RUN_TTL_S)

@@ -1,27 +1,51 @@
 """A shell for every run that is registered in the store."""
 
 import asyncio
-import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import redis.asyncio
 
 from holdfast_daemon.run_shell import RunShell
+from holdfast_daemon.turn_metrics import TurnMetrics
 from holdfast_proto import keys
 from holdfast_proto.redis_client import StoreError, end
 
+log = logging.getLogger(__name__)
+
 DISCOVER_S = 0.25
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+"""Before a shell that has failed is started again: twice as long each time."""
+CALM_S = 600.0
+"""A shell that has run for so long begins again with the first pause."""
+_NAMES_LOGGED = 100
+
+
+@dataclass
+class _Failures:
+    """How often the shells of one run have failed, and when the next one may start."""
+
+    count: int = 0
+    pause_s: float = FIRST_PAUSE_S
+    not_before_s: float = 0.0
 
 
 class Runs(Mapping[str, RunShell]):
-    """The shells by the names of their runs."""
+    """The shells by the names of their runs. A shell that fails is replaced, and stops no other."""
 
-    def __init__(self, client: redis.asyncio.Redis, make_shell: Callable[[str], RunShell]) -> None:
+    def __init__(
+        self, client: redis.asyncio.Redis, make_shell: Callable[[str], RunShell], metrics: TurnMetrics
+    ) -> None:
         self._client = client
         self._make_shell = make_shell
+        self._metrics = metrics
         self._shells: dict[str, RunShell] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._failures: dict[str, _Failures] = {}
+        self._logged: set[bytes] = set()
 
     def __getitem__(self, run: str) -> RunShell:
         return self._shells[run]
@@ -33,26 +57,78 @@ class Runs(Mapping[str, RunShell]):
         return len(self._shells)
 
     async def discover(self) -> None:
-        """Take up new runs and let go of ended ones, for ever. Raises what a shell raises: an error of ours."""
+        """Take up new runs, forget ended ones and replace shells that have failed, forever."""
         while True:
-            with contextlib.suppress(StoreError, OSError):  # each shell counts and logs it for its run
-                members: Any = await self._client.smembers(keys.RUNS)
-                for run in sorted(name.decode() for name in members):
-                    self._take_up(run)
-            for run in [run for run, task in self._tasks.items() if task.done()]:
-                del self._shells[run]
-                self._tasks.pop(run).result()
+            await self._look()
             await asyncio.sleep(DISCOVER_S)
 
+    async def _look(self) -> None:
+        for run, task in list(self._tasks.items()):
+            if task.done():
+                self._see_end(run, task)
+        try:
+            members: Any = await self._client.smembers(keys.RUNS)
+            for run in sorted(filter(None, map(self._name, members))):
+                self._take_up(run)
+        except (StoreError, OSError) as error:  # each shell counts and logs an unreachable store for its run
+            self._log_once(b"", f"the list of runs {keys.RUNS} cannot be read: {error}")
+
+    def _name(self, member: bytes) -> str:
+        """Return the name of a run, or "" if it cannot be one."""
+        try:
+            return keys.check_run_name(member.decode())
+        except ValueError as error:  # UnicodeDecodeError is one, too
+            self._metrics.run_name_refused()
+            self._log_once(member, f"{keys.RUNS} holds {member[:80]!r}, which is passed over: remove it: {error}")
+            return ""
+
+    def _log_once(self, about: bytes, text: str) -> None:
+        if about not in self._logged and len(self._logged) < _NAMES_LOGGED:
+            self._logged.add(about)
+            log.error("%s", text)
+
     def _take_up(self, run: str) -> None:
-        if run not in self._shells:
-            shell = self._shells[run] = self._make_shell(run)
-            self._tasks[run] = asyncio.create_task(shell.run())
+        loop_s = asyncio.get_running_loop().time()
+        failures = self._failures.get(run)
+        if run in self._tasks or (failures is not None and loop_s < failures.not_before_s):
+            return
+        try:
+            shell = self._make_shell(run)
+        except Exception as error:  # noqa: BLE001 (it is logged, and this run alone has to wait)
+            self._note_failure(run, error)
+            return
+        self._shells[run] = shell
+        self._tasks[run] = asyncio.create_task(shell.run(), name=run)
+
+    def _see_end(self, run: str, task: "asyncio.Task[None]") -> None:
+        del self._tasks[run]
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            del self._shells[run]
+            self._failures.pop(run, None)
+            return
+        # The shell stays visible until another one takes its place: operators see the newest that was known.
+        self._note_failure(run, error)
+        self._shells[run].give_up()
+
+    def _note_failure(self, run: str, error: BaseException) -> None:
+        loop_s = asyncio.get_running_loop().time()
+        known = self._failures.setdefault(run, _Failures())
+        if known.count and loop_s - known.not_before_s > CALM_S:
+            known.pause_s = FIRST_PAUSE_S
+        known.count += 1
+        known.not_before_s = loop_s + known.pause_s
+        self._metrics.shell_failed()
+        trace = error if known.count == 1 else None
+        log.error("run %s: leading it failed and is tried again in %g s: %r", run, known.pause_s, error, exc_info=trace)
+        known.pause_s = min(2 * known.pause_s, LONGEST_PAUSE_S)
 
     async def close(self) -> None:
-        """Let standbys take over at once, and end all shells."""
-        for shell in self._shells.values():
-            with contextlib.suppress(StoreError, OSError):
+        """Let standbys take over, and end all shells."""
+        for run, shell in self._shells.items():
+            try:
                 await shell.stand_down()
+            except Exception as error:  # noqa: BLE001 (the lease of this run ends by itself, the others are released)
+                log.warning("run %s: its lease is not released: %s", run, error)
         for task in self._tasks.values():
             await end(task)

@@ -28,6 +28,19 @@ class TurnMetrics:
         self._slow = Counter(
             "holdfast_coordinator_slow_ticks", "Turns that took longer than the time between them.", registry=registry
         )
+        self._failed = Counter(
+            "holdfast_coordinator_tick_failures",
+            "Turns of a run's core that raised: what they raised on was passed over.",
+            registry=registry,
+        )
+        self._shells_failed = Counter(
+            "holdfast_run_shell_failures", "Times that leading a run failed and was begun anew.", registry=registry
+        )
+        self._names_refused = Counter(
+            "holdfast_run_names_refused",
+            "Names in the list of runs that cannot be the name of a run, counted at each look.",
+            registry=registry,
+        )
         labels = ["detector"]
         self._looks = Counter(
             "holdfast_detector_attempts", "Times that a detector has looked.", labels, registry=registry
@@ -52,6 +65,18 @@ class TurnMetrics:
         self._durations.observe(duration_s)
         if duration_s > TURN_MS / 1000:
             self._slow.inc()
+
+    def turn_failed(self) -> None:
+        """Count a turn that raised."""
+        self._failed.inc()
+
+    def shell_failed(self) -> None:
+        """Count a run whose shell ended with an exception."""
+        self._shells_failed.inc()
+
+    def run_name_refused(self) -> None:
+        """Count a name that cannot be the name of a run."""
+        self._names_refused.inc()
 
     @contextmanager
     def detector(self, name: str) -> Iterator[None]:

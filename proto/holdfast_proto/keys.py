@@ -16,7 +16,7 @@ def check_run_name(run: str) -> str:
     """Return ``run``, or raise ValueError if it cannot be part of keys, paths and labels."""
     if not RUN_NAME.fullmatch(run):
         raise ValueError(
-            f"run name {run!r}: use 1 to 63 letters, digits, '.', '_' or '-', starting with a letter or digit"
+            f"run name {run[:80]!r}: use 1 to 63 letters, digits, '.', '_' or '-', starting with a letter or digit"
         )
     return run
 

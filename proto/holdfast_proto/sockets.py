@@ -2,9 +2,27 @@
 
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The process at the other end of a unix socket, as the kernel knows it; a listener's is who began to listen."""
+
+    pid: int
+    uid: int
+
+
+def peer(connection: socket.socket) -> Peer:
+    """Return who is at the other end of a connected unix socket."""
+    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return Peer(pid, uid)
 
 
 @contextmanager

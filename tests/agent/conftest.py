@@ -20,4 +20,4 @@ def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="hf-") as name:
         yield Path(name)
         for pid in warm_parents_and_their_ranks(name):  # of a test that failed half-way
-            processes.kill_session(pid)
+            processes.kill_session(pid, processes.start_ticks(pid))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_agent import evidence, flight_dumps, processes, stacks
+from holdfast_agent import evidence, flight_dumps, processes, stack_dump, stacks
 from holdfast_agent.flight_dumps import dump_name
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -194,6 +194,39 @@ async def test_dumps_are_asked_of_those_who_can_answer_and_name_the_pending_call
     ]
     assert outboxes[1].empty()  # a stopped rank never answers: nobody waits for it
     assert f"{dump_name(1)}: the process is stopped" in missing(node.options.incident_directory(INCIDENT))
+
+
+async def test_junk_in_one_dump_does_not_cost_the_calls_of_the_others(
+    node: RecordedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_dumps, "DUMP_PATIENCE_S", 0.05)
+    directory = node.options.incident_directory(INCIDENT)
+    directory.mkdir(parents=True)
+    entries: Any = DUMP["entries"]
+    junk = {"entries": [{"is_p2p": False}, *entries]}
+    (directory / dump_name(0)).write_text(json.dumps(junk))
+    (directory / dump_name(1)).write_text("[]")
+    captured = await evidence.gather(node, order(flight_recorder=True))
+    assert {call.rank for call in captured.pending} == {0}
+    assert f"{NODE}: {dump_name(0)}: 1 of its entries make no sense" in missing(directory)
+    assert f"{NODE}: {dump_name(1)}: it is no dump of a Flight Recorder" in missing(directory)
+    assert node.errors.refused["recorders"] == 1
+
+
+async def test_part_of_the_evidence_that_fails_does_not_cost_the_others(
+    node: RecordedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("nobody has thought of that")
+
+    monkeypatch.setattr(stack_dump, "parse", fail)
+    monkeypatch.setattr(evidence, "write_node_state", fail)
+    captured = await evidence.gather(node, order(stack_ranks=[0]))
+    assert "rank-00000.black_box.json" in captured.files
+    assert list(captured.stacks) == []
+    assert "stacks of rank 0: KeyError" in missing(node.options.incident_directory(INCIDENT))
+    assert "state of the node: KeyError" in missing(node.options.incident_directory(INCIDENT))
+    assert node.errors.unexpected["evidence"] == 1
 
 
 async def test_a_dump_that_never_comes_or_is_cut_short_is_left_out(

@@ -234,16 +234,16 @@ async def test_nothing_that_touches_the_ranks_is_obeyed(folder: Path, children: 
     pid = children.start()
     world.hello(0, pid)
     orders = Orders(world.node, world.supervisor)
-    await orders.handle(store.NodeCommand(id="1", generation=2, start=store.StartGeneration()), "1-0")
-    await orders.handle(store.NodeCommand(id="2", generation=1, stop=store.StopGeneration()), "2-0")
-    await orders.handle(store.NodeCommand(id="3", generation=1, leave=store.LeaveAt(step=9)), "3-0")
+    await orders.handle(store.NodeCommand(id="1", instance="i", generation=2, start=store.StartGeneration()), "1-0")
+    await orders.handle(store.NodeCommand(id="2", instance="i", generation=1, stop=store.StopGeneration()), "2-0")
+    await orders.handle(store.NodeCommand(id="3", instance="i", generation=1, leave=store.LeaveAt(step=9)), "3-0")
     assert world.node.link.kinds() == ["command_refused"] * 3
     await world.supervisor.stop()
     world.supervisor.sweep(record.load(world.node.options.record) or pytest.fail("no record"))
     assert world.node.ranks[0].is_alive
     assert children.all[0].poll() is None
     finish = store.FinishRun(succeeded=True)
-    await orders.handle(store.NodeCommand(id="4", generation=1, finish=finish), "4-0")
+    await orders.handle(store.NodeCommand(id="4", instance="i", generation=1, finish=finish), "4-0")
     assert orders.finished.result() == finish
 
 

@@ -18,6 +18,7 @@ from tests.proto.coroutines import end, until
 
 FENCE = 1000
 GENERATION = 3
+INSTANCE = "i"
 
 
 class Desk:
@@ -30,11 +31,21 @@ class Desk:
         self.orders = Orders(self.node, self.supervisor)
         self._count = 0
 
-    async def give(self, *, fence: int = FENCE, generation: int = GENERATION, name: str = "", **kind: Any) -> None:
+    async def give(
+        self,
+        *,
+        fence: int = FENCE,
+        generation: int = GENERATION,
+        name: str = "",
+        instance: str = INSTANCE,
+        **kind: Any,
+    ) -> None:
         """Give one order, gathering evidence unless it says otherwise."""
         self._count += 1
         what = kind or {"gather_evidence": store.GatherEvidence(incident=f"incident {self._count}")}
-        command = store.NodeCommand(id=name or f"id-{self._count}", fence=fence, generation=generation, **what)
+        command = store.NodeCommand(
+            id=name or f"id-{self._count}", fence=fence, generation=generation, instance=instance, **what
+        )
         await self.orders.handle(command, f"{self._count}-0")
 
     @property
@@ -248,3 +259,73 @@ async def test_a_release_that_one_rank_cannot_hear_of_leaves_the_slots_to_time(
         await desk.give(release_snapshot=session.ReleaseAt(step=20, at_step=25))
         await until(lambda: asked == [25], "the other rank has heard of it")
         await until(lambda: not Slot(slot).header.persist, "it is released")
+
+
+@pytest.mark.parametrize("instance", ["yesterday", ""])
+async def test_yesterdays_end_of_a_run_of_this_name_does_not_end_todays(folder: Path, instance: str) -> None:
+    desk = Desk(folder)
+    for _ in range(3):
+        await desk.give(instance=instance, fence=2 * FENCE, finish=store.FinishRun(outcome="stopped"))
+    assert not desk.orders.finished.done()
+    assert desk.told == ["command_refused"]  # one of many is enough
+    assert desk.node.errors.refused["commands"] == 3
+    assert desk.node.fence == 0  # a leader of another run locks nobody out
+    assert desk.supervisor.last_command == "3-0"
+    await desk.give(finish=store.FinishRun(outcome="finished"))
+    assert desk.orders.finished.result().outcome == "finished"
+
+
+async def test_command_that_makes_no_sense_is_refused_and_the_next_one_obeyed(folder: Path) -> None:
+    desk = Desk(folder)
+    await desk.give(start=store.StartGeneration(ranks=10**9, world_size=2), generation=GENERATION + 1)
+    await desk.give(gather_evidence=store.GatherEvidence(incident="../../../etc"))
+    desk.orders.refuse_entry("3-0", "no command")
+    assert desk.told == ["command_refused"] * 3
+    assert (desk.node.fence, desk.node.generation, desk.supervisor.last_command) == (0, GENERATION, "3-0")
+    assert [rank.is_alive for rank in desk.node.ranks.values()] == [True, True]
+    await desk.give()
+    assert desk.told[-1] == "evidence_captured"
+
+
+async def test_command_whose_handling_fails_is_counted_and_the_next_one_obeyed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(folder)
+
+    def fail(rank: int, step: int, world_size: int) -> None:
+        raise KeyError("nobody has thought of that")
+
+    monkeypatch.setattr(desk.node.writer, "persist", fail)
+    await desk.give(persist_snapshot=store.PersistSnapshot(step=5))
+    assert desk.node.errors.unexpected["commands"] == 1
+    assert desk.supervisor.last_command == "1-0"
+    await desk.give()
+    assert desk.told == ["evidence_captured"]
+
+
+async def test_start_that_fails_as_nobody_expected_is_told_as_a_failed_generation(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(folder)
+    desk.node.ranks.clear()
+
+    def fail(step: int) -> None:
+        raise RuntimeError("nobody has thought of that")
+
+    monkeypatch.setattr(desk.node.memory, "keep_only", fail)
+    order = store.StartGeneration(ranks=2, world_size=2, source=store.SOURCE_SEED)
+    await desk.give(start=order, generation=GENERATION + 1)
+    assert desk.node.failed_generation == GENERATION + 1
+    assert "nobody has thought of that" in desk.node.failure
+    assert desk.node.errors.unexpected["commands"] == 1
+
+
+async def test_job_begun_by_a_command_that_fails_is_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(folder)
+
+    async def fail(step: int, reason: str) -> None:
+        raise TypeError("nobody has thought of that")
+
+    monkeypatch.setattr(desk.node.writer, "keep", fail)
+    await desk.give(keep_checkpoint=store.KeepCheckpoint(step=5))
+    await until(lambda: desk.node.errors.unexpected["commands"], "it is counted")

@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -86,7 +87,7 @@ async def test_a_killed_warm_parent_is_replaced_and_its_ranks_go_on(folder: Path
         await until(lambda: client.pid not in (0, first), "another warm parent is ready")
         assert client.starts_total == 2
         assert processes.process_state(rank) in ("S", "R")
-        processes.kill_session(rank)
+        processes.kill_session(rank, processes.start_ticks(rank))
         await client.run_rank("true", rank=1)
         await until(lambda: [exited.rank for exited in client.exits] == [1], "the new one reports")
         await client.leave()
@@ -117,7 +118,7 @@ async def test_a_fork_waits_for_the_warm_parent_that_is_being_replaced(folder: P
         await until(lambda: client.pid == 0, "the warm parent is missed")
         rank = await client.run_rank("sleep", "600")
         assert client.pid not in (0, first)
-        processes.kill_session(rank)
+        processes.kill_session(rank, processes.start_ticks(rank))
         await client.leave()
         await gone(client.pid)
 
@@ -171,7 +172,8 @@ async def test_a_warm_parent_that_one_agent_after_the_other_has_waited_for_in_va
     last = Client(folder)
     async with running(last):
         assert (last.pid, last.starts_total) == (first.pid, 0)
-        processes.kill_session(await last.run_rank("sleep", "600"))
+        pid = await last.run_rank("sleep", "600")
+        processes.kill_session(pid, processes.start_ticks(pid))
         await last.leave()
         await gone(last.pid)
 
@@ -197,7 +199,8 @@ async def test_of_the_warm_parents_of_two_agents_the_first_of_which_died_at_once
     await until(lambda: second.is_ready, "one of them is ready")
     await until(lambda: len(warm_parents_and_their_ranks(str(folder))) == 1, "the other has ended")
     assert second.starts_total == 1
-    processes.kill_session(await second.run_rank("sleep", "600"))
+    pid = await second.run_rank("sleep", "600")
+    processes.kill_session(pid, processes.start_ticks(pid))
     await second.leave()
     await gone(second.pid)
     await end(task)
@@ -231,5 +234,53 @@ async def test_a_warm_parent_that_still_imports_leaves_as_well(folder: Path, mon
     try:
         await asyncio.wait_for(gone(pid), 5)
     finally:
-        processes.kill_session(pid)
+        processes.kill_session(pid, processes.start_ticks(pid))
         await end(task)
+
+
+async def test_a_socket_that_another_user_serves_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(folder)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(folder / "parent.sock"))
+        listener.listen()
+        with monkeypatch.context() as squatted:
+            squatted.setattr(os, "geteuid", lambda: os.getuid() + 1)
+            assert not await client._connect()
+        assert (client.pid, client._errors.refused["warm_parent"]) == (0, 1)
+        assert await client._connect()
+        assert client.pid == os.getpid()
+
+
+async def test_messages_that_make_no_sense_do_not_end_the_connection(folder: Path) -> None:
+    client = Client(folder)
+    path = folder / "parent.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        task = asyncio.create_task(client.run(["true"]))
+        connection, _ = await asyncio.to_thread(listener.accept)
+        with connection:
+            for reply in (pb.ParentReply(), pb.ParentReply(ready=pb.Ready(pid=1))):
+                connection.send(b"\xff\xff\xff")
+                connection.send(reply.SerializeToString() or b"\xff")
+            await until(lambda: client.is_ready, "what makes sense is heard")
+            assert client._errors.refused["warm_parent"] == 3
+            await end(task)
+
+
+async def test_a_rank_that_cannot_be_forked_is_told_at_once(folder: Path) -> None:
+    client = Client(folder)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(folder / "parent.sock"))
+        listener.listen()
+        task = asyncio.create_task(client.run(["true"]))
+        connection, _ = await asyncio.to_thread(listener.accept)
+        with connection:
+            connection.send(pb.ParentReply(ready=pb.Ready(pid=1)).SerializeToString())
+            await until(lambda: client.is_ready, "it is ready")
+            asked = asyncio.create_task(client.run_rank("true"))
+            await asyncio.to_thread(connection.recv, 4096)
+            connection.send(pb.ParentReply(forked=pb.Forked(generation=1, rank=0)).SerializeToString())
+            with pytest.raises(AgentError, match="could not start rank 0"):
+                await asked
+            await end(task)

@@ -65,3 +65,26 @@ def test_the_lock_goes_with_the_agent_that_held_it(tmp_path: Path) -> None:
         holder.kill()
     wait_until(lambda: holder.poll() is not None, "the holder is gone")
     os.close(record.lock(path))
+
+
+def test_a_record_that_others_may_have_written_names_nobody_to_be_killed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "record.pb"
+    old = os.umask(0)
+    try:
+        record.save(path, RECORD)
+    finally:
+        os.umask(old)
+    assert record.load(path) == RECORD
+    path.chmod(0o606)
+    assert record.load(path) is None
+    assert "can be written by others" in caplog.text
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert record.load(path) is None
+
+
+def test_a_record_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    assert record.save(tmp_path / "record.pb", RECORD)
+    assert not record.save(tmp_path / "no such folder" / "record.pb", RECORD)

@@ -12,7 +12,7 @@ from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry
 from holdfast_proto.v1 import session_pb2 as pb
 from holdfast_proto.v1 import session_pb2_grpc
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_FORWARD_BACKWARD, Progress
+from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_FORWARD_BACKWARD, GroupProgress, Progress
 from tests.agent.nodes import RUN, RecordedNode, begin, make_node
 from tests.proto.coroutines import until
 
@@ -244,3 +244,65 @@ async def test_a_pinned_snapshot_of_every_rank_becomes_a_checkpoint_and_is_held(
         headers = [node.memory.header(node.memory.slots(rank)[0]) for rank in (0, 1)]
         assert [header.written for header in headers if header] == [True, True]
         assert node.snapshots_total == 2
+
+
+async def test_junk_of_one_rank_is_refused_and_both_sessions_go_on(folder: Path) -> None:
+    junk: list[dict[str, Any]] = [
+        {"report": report(-(2**60), steps=[pb.StepRecord(step=2**63 - 1, duration_s=float("nan"), tokens=2**64 - 1)])},
+        {"report": pb.Report(progress=Progress(step=4, phase=99, groups=[GroupProgress(members=[2**31])]))},  # type: ignore[arg-type]
+        {"report": report(5, memory=pb.MemoryStatus(ooms=2**64 - 1), reporter_cpu_s=float("-inf"))},
+        {"ack": pb.CommandAck(id=2**64 - 1)},
+        {"hello": hello(0)},
+    ]
+    async with served(folder) as node, welcomed(node, 0) as bad, welcomed(node, 1) as good:
+        for message in junk:
+            await bad.say(**message)
+        await bad.say(report=report(6, steps=[pb.StepRecord(step=5, duration_s=0.1)]))
+        await good.say(report=report(6, steps=[pb.StepRecord(step=5, duration_s=0.2)]))
+        await until(lambda: all(rank.newest_step == 5 for rank in node.ranks.values()), "both have reported")
+        assert [rank.progress.step for rank in node.ranks.values()] == [6, 6]
+        assert node.errors.refused["rank_messages"] >= 5
+        assert not any(node.errors.unexpected.values())
+        state = node.state(ready=True)
+        assert [rank.life for rank in state.ranks] == [store.LIFE_RUNNING] * 2
+
+
+async def test_absurd_slots_are_refused_with_an_answer(folder: Path) -> None:
+    async with served(folder) as node, welcomed(node, 0) as rank:
+        await rank.say(slot_request=pb.SlotRequest(bytes_per_slot=2**64 - 1, slots=2**32 - 1))
+        grant = (await rank.hear()).slot_grant
+        assert (list(grant.paths), bool(grant.reason)) == ([], True)
+        assert node.link.kinds() == []
+
+
+async def test_slots_that_cannot_be_created_are_answered_and_the_session_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(folder) as node, welcomed(node, 0) as rank:
+
+        def fail(*_: object) -> None:
+            raise RuntimeError("nobody has thought of that")
+
+        monkeypatch.setattr(node.memory, "grant", fail)
+        await rank.say(slot_request=pb.SlotRequest(bytes_per_slot=100))
+        assert "nobody has thought of that" in (await rank.hear()).slot_grant.reason
+        await rank.say(report=report(3))
+        await until(lambda: node.ranks[0].progress.step == 3, "it goes on")
+        assert node.errors.unexpected["rank_messages"] == 1
+
+
+async def test_one_rank_that_cannot_be_looked_at_does_not_keep_the_others_from_ageing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(folder) as node:
+
+        def fail(elapsed_s: float) -> None:
+            raise RuntimeError("nobody has thought of that")
+
+        monkeypatch.setattr(node.ranks[0], "pass_time", fail)
+        node.pass_time(0.5)
+        assert (node.ranks[1].stalled_s, node.errors.unexpected["tick"]) == (0.5, 1)
+        before = node.state(ready=True)
+        monkeypatch.setattr(node.ranks[0], "state", fail)
+        after = node.state(ready=True)
+        assert after.ranks == before.ranks  # the last state that could be had

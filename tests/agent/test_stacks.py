@@ -16,7 +16,10 @@ from tests.agent.nodes import make_node
 from tests.agent.test_evidence import may_look_into_processes
 from tests.proto.coroutines import end, wait_until
 
-pytestmark = pytest.mark.skipif(not may_look_into_processes(), reason="the kernel hides other processes")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(not may_look_into_processes(), reason="the kernel hides other processes"),
+]
 
 WAYS_TO_HANG = {
     "lock": "import threading\nlock = threading.Lock()\nlock.acquire()\nprint(flush=True)\nlock.acquire()",
@@ -109,7 +112,7 @@ async def test_when_native_frames_take_too_long_the_others_are_had(
 
 async def test_of_a_process_that_is_gone_there_is_a_line_why(start: Start, tmp_path: Path) -> None:
     rank = start("lock")
-    processes.kill_session(rank.pid)
+    processes.kill_session(rank.pid, processes.start_ticks(rank.pid))
     wait_until(lambda: processes.process_state(rank.pid) == "Z", "the rank is gone")
     assert await stacks.take(rank, EvidenceFolder(tmp_path, "node0"), may_pause=False) is None
     assert "rank-00004.stack.txt (--nonblocking): py-spy failed" in (tmp_path / "missing.txt").read_text()

@@ -42,6 +42,10 @@ def sent(server: StoreServer) -> list[store.Event]:
     return [store.Event.FromString(fields[b"event"]) for _, fields in entries]
 
 
+def fail(_: str, reason: str) -> None:
+    raise AssertionError(reason)
+
+
 def steps(server: StoreServer) -> list[int]:
     return [event.checkpoint_failed.step for event in sent(server)]
 
@@ -111,7 +115,7 @@ async def test_commands_are_received_in_order_also_after_the_store_came_back_emp
 
     done, *rest = send("done", "a", "b")
     async with linked(store_server) as link:
-        receiver = asyncio.create_task(link.receive_commands(done, handle))
+        receiver = asyncio.create_task(link.receive_commands(done, handle, fail))
         await until(lambda: len(received) == 2, "the commands sent before arrive")
         rest += send("c")
         await until(lambda: len(received) == 3, "the command sent meanwhile arrives")
@@ -130,7 +134,7 @@ async def test_a_receiver_that_is_cancelled_ends_whatever_it_is_doing(store_serv
 
     for moment in range(20):
         async with linked(store_server) as link:
-            receiver = asyncio.create_task(link.receive_commands("0", handle))
+            receiver = asyncio.create_task(link.receive_commands("0", handle, fail))
             for _ in range(moment):
                 await asyncio.sleep(0)
             await asyncio.wait_for(redis_client.end(receiver), 5)
@@ -189,3 +193,29 @@ async def test_the_nodes_of_a_generation_find_where_it_meets(store_server: Store
         assert await host.publish_rendezvous(1, "127.0.0.1:1111")
         assert await host.publish_rendezvous(2, "127.0.0.1:2222")
         assert await searching == "127.0.0.1:2222"
+
+
+async def test_entries_that_are_no_commands_are_refused_and_the_next_command_arrives(store_server: StoreServer) -> None:
+    received: list[str] = []
+    refused: list[str] = []
+
+    async def handle(command: store.NodeCommand, stream_id: str) -> None:
+        received.append(command.id)
+
+    good: dict[Any, Any] = {"command": store.NodeCommand(id="good").SerializeToString()}
+    junk: list[dict[Any, Any]] = [{"command": b"\xff\xff\xff"}, {"something": "else"}, {b"\xff": b"\xff"}]
+    with store_server.client() as client:
+        for fields in (*junk, good):
+            client.xadd(keys.commands(RUN, NODE), fields)
+    async with linked(store_server) as link:
+        receiver = asyncio.create_task(link.receive_commands("0", handle, lambda entry, _: refused.append(entry)))
+        await until(lambda: received, "the good one arrives")
+        await end(receiver)
+    assert (received, len(refused)) == (["good"], 3)
+
+
+async def test_spec_that_cannot_be_parsed_is_none(store_server: StoreServer) -> None:
+    async with linked(store_server) as link:
+        with store_server.client() as client:
+            client.set(keys.spec(RUN), b"\xff\xff\xff")
+        assert await link.load_spec() is None

@@ -4,7 +4,8 @@ import gc
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+import subprocess
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,16 @@ import pytest
 from holdfast_agent import parent_client, processes, record
 from holdfast_agent import supervisor as supervisor_module
 from holdfast_agent.supervisor import Supervisor
-from holdfast_proto import keys
+from holdfast_proto import black_box, keys
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1 import warm_parent_pb2 as parent_pb
+from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from tests.agent.nodes import RecordedNode, make_node
 from tests.proto.coroutines import end, until, wait_until
 from tests.proto.store_server import StoreServer
+
+pytestmark = pytest.mark.system
 
 RANK = """
 import json, os, subprocess, sys, time
@@ -151,10 +155,9 @@ async def test_stop_kills_what_a_rank_that_is_dead_by_then_has_started(
         await until(lambda: not node.ranks[2].is_alive, "its end is known")
         await leave(supervisor)
         try:
-            async with asyncio.timeout(3):
-                await until(lambda: {processes.process_state(pid) for pid in helpers} <= {"", "Z"}, "no helper is left")
+            await until(lambda: {processes.process_state(pid) for pid in helpers} <= {"", "Z"}, "no helper is left")
         finally:
-            processes.kill_session(helpers[0])
+            processes.kill_session(helpers[0], processes.start_ticks(helpers[0]))
 
 
 async def test_a_start_ends_the_generation_before(folder: Path, store_with_rendezvous: StoreServer) -> None:
@@ -205,7 +208,7 @@ def test_the_next_agent_adopts_the_ranks_and_learns_how_those_ended_that_it_miss
             (event,) = node.link.emitted
             ended = event.rank_exited.exit
             assert (event.rank_exited.rank, ended.signal, ended.step) == (2, signal.SIGKILL, 12)
-            processes.kill_session(node.ranks[3].pid)
+            processes.kill_session(node.ranks[3].pid, processes.start_ticks(node.ranks[3].pid))
             await until(lambda: node.stopped, "the exit of an adopted rank is seen")
             assert node.ranks[3].exit is not None
             assert node.ranks[3].exit.signal == signal.SIGKILL
@@ -213,7 +216,7 @@ def test_the_next_agent_adopts_the_ranks_and_learns_how_those_ended_that_it_miss
 
     pids = asyncio.run(first_agent())
     gc.collect()  # closes the first agent's end of the warm parent's socket, as its death would
-    processes.kill_session(pids[0])
+    processes.kill_session(pids[0], processes.start_ticks(pids[0]))
     wait_until(lambda: processes.process_state(pids[0]) in ("", "Z"), "one rank is gone")
     asyncio.run(second_agent())
 
@@ -241,4 +244,107 @@ async def test_a_sweep_kills_the_ranks_of_an_earlier_instance(folder: Path, stor
         assert saved is not None
         Supervisor(make_node(folder)).sweep(saved)
         await until(lambda: node.stopped, "the ranks are gone")
+        await leave(supervisor)
+
+
+@contextlib.contextmanager
+def bystander() -> Iterator["subprocess.Popen[bytes]"]:
+    """A process of somebody else that has the pid of one that is gone."""
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def test_process_that_has_got_the_pid_of_an_earlier_rendezvous_or_rank_is_left_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "REAP_PATIENCE_S", 0.0)
+    with bystander() as process:
+        ticks = processes.start_ticks(process.pid) - 1
+        ranks = [RankRecord(rank=0, pid=process.pid, start_ticks=ticks)]
+        spec = store.RunSpec(run="run", command=["true"])
+        for earlier in (ticks, 0):
+            node = make_node(folder)
+            saved = AgentRecord(
+                generation=1, ranks=ranks, spec=spec, start=ORDER, rendezvous_pid=process.pid,
+                rendezvous_start_ticks=earlier,
+            )  # fmt: skip
+            supervisor = Supervisor(node)
+            supervisor.sweep(saved)
+            supervisor.adopt(saved)
+            await supervisor.stop()
+            await until(lambda it=node: it.stopped, "the rank is known to be gone")  # type: ignore[misc]
+        assert process.poll() is None
+
+
+async def test_record_keeps_the_start_time_of_the_rendezvous_and_of_the_warm_parent(
+    folder: Path, store_server: StoreServer
+) -> None:
+    async with supervised(folder, store_server) as (supervisor, node):
+        order = store.StartGeneration()
+        order.CopyFrom(ORDER)
+        order.rendezvous_node = node.options.node
+        supervisor.parent.host_store = hosted  # type: ignore[method-assign]
+        await supervisor._rendezvous(1, order)
+        supervisor.save()
+        saved = record.load(node.options.record)
+        assert saved is not None
+        assert saved.rendezvous_start_ticks == 0  # this process is no child of the warm parent: never to be killed
+        assert saved.warm_parent_start_ticks == processes.start_ticks(supervisor.parent.pid) > 0
+        assert node.errors.refused["warm_parent"] == 1
+        await leave(supervisor)
+
+
+async def hosted(generation: int, address: str) -> parent_pb.StoreReady:
+    return parent_pb.StoreReady(generation=generation, port=1, pid=os.getpid())
+
+
+async def test_children_that_a_warm_parent_claims_and_does_not_have_are_left_alone(
+    folder: Path, store_server: StoreServer
+) -> None:
+    with bystander() as process:
+        async with supervised(folder, store_server) as (supervisor, node):
+            children = [parent_pb.Forked(generation=1, rank=0, pid=pid) for pid in (process.pid, 1, 0)]
+            supervisor._end_unknown(parent_pb.Ready(children=children))
+            await until(lambda: not supervisor._settling, "they have been looked at")
+            assert node.errors.refused["warm_parent"] >= 1
+            await leave(supervisor)
+        assert process.poll() is None
+
+
+async def test_rank_is_watched_without_a_descriptor(
+    folder: Path, store_with_rendezvous: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_is_left(pid: int, flags: int = 0) -> int:
+        raise OSError(24, "Too many open files")
+
+    async with supervised(folder, store_with_rendezvous) as (supervisor, node):
+        with monkeypatch.context() as without:
+            without.setattr(os, "pidfd_open", none_is_left)
+            await supervisor.start(1, ORDER)
+        assert all(rank.is_alive for rank in node.ranks.values())
+        os.kill(node.ranks[2].pid, signal.SIGKILL)
+        await until(lambda: not node.ranks[2].is_alive, "its end is seen")
+        assert node.ranks[3].is_alive
+        await leave(supervisor)
+
+
+async def test_black_box_that_makes_no_sense_does_not_hide_an_exit(
+    folder: Path, store_with_rendezvous: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with supervised(folder, store_with_rendezvous) as (supervisor, node):
+        await supervisor.start(1, ORDER)
+        for rank in (2, 3):
+            helper_of(node, rank)
+        box = node.options.black_box(1, 2)
+        with box.open("r+b") as file:  # as a rank that dies of stray writes may leave it
+            file.write(file.read(8) + b"\xff" * (black_box.SIZE - 8))
+        processes.kill_session(node.ranks[2].pid, node.ranks[2].start_ticks)
+        await until(lambda: not node.ranks[2].is_alive, "its end is known")
+        ended = node.ranks[2].exit
+        assert ended is not None
+        assert (ended.signal, ended.step, ended.phase) == (signal.SIGKILL, -1, 1)
+        assert node.errors.refused["files"] == 1
         await leave(supervisor)

@@ -14,6 +14,8 @@ from holdfast_proto.v1 import warm_parent_pb2 as pb
 from tests.agent.warm_parents import Agent, WarmParent, warm_parent
 from tests.proto.coroutines import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.system
+
 TELLS = """
 import json, os, sys
 facts = {"argv": sys.argv, "marker": os.environ["MARKER"], "path": sys.path[0], "session": os.getsid(0)}
@@ -191,7 +193,7 @@ def test_its_ranks_keep_nobody_from_taking_its_place(folder: Path) -> None:
     with warm_parent(folder) as second, second.agent() as agent:
         assert agent.code_of(["true"], log) == 0
         assert processes.is_alive(stays, processes.start_ticks(stays))
-    processes.kill_session(stays)
+    processes.kill_session(stays, processes.start_ticks(stays))
 
 
 def test_a_socket_that_somebody_has_removed_is_there_again(parent: WarmParent, log: Path) -> None:
@@ -231,4 +233,14 @@ def test_its_ranks_outlive_it(folder: Path) -> None:
         parent.process.kill()
         parent.process.wait()
         assert processes.is_alive(pid, processes.start_ticks(pid))
-        processes.kill_session(pid)
+        processes.kill_session(pid, processes.start_ticks(pid))
+
+
+def test_a_request_that_makes_no_sense_is_left_out_and_the_next_one_obeyed(
+    parent: WarmParent, agent: Agent, log: Path
+) -> None:
+    agent._connection.send(b"\xff\xff\xff")
+    agent.ask(pb.ParentRequest(host_store=pb.HostStore(generation=1, address="no address")))
+    assert agent.receive().store_ready.port == 0
+    assert agent.code_of(["true"], log) == 0
+    assert "a message makes no sense" in parent.log.read_text()

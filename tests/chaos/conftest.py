@@ -16,6 +16,7 @@ from holdfast_cli.local_run import LocalRun
 from holdfast_cli.local_run_options import LocalRunOptions
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import PRESET_FAST, RUN_PHASE_FINISHED
+from tests.tiers import expect_system_marker
 
 STEPS = 40
 RANKS = 4
@@ -87,11 +88,11 @@ class Runs:
         else:
             self.hurry_file(name).unlink(missing_ok=True)
         with LocalRun(self.options(name, **changes)) as local:  # type: ignore[arg-type]
-            runtime = local.paths.runtime
+            paths = local.paths
             yield local
         assert not self.processes(name)
-        assert not runtime.exists()
-        assert not [path for path in Path("/dev/shm").iterdir() if f"-{name}@" in path.name]
+        assert not paths.runtime.exists()
+        assert not paths.memory.exists()
 
     def hurry_file(self, name: str) -> Path:
         """While it is not there, every step of a run takes a little longer."""
@@ -118,6 +119,11 @@ class Runs:
 
     def final_checkpoint(self, name: str, step: int = STEPS - 1) -> Path:
         return self.folder / name / "checkpoints" / f"step-{step:08}"
+
+
+@pytest.fixture(autouse=True)
+def _is_marked(request: pytest.FixtureRequest) -> None:
+    expect_system_marker(request)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,8 @@ from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, VERDICT_KIND_CHECKPO
 from tests.chaos.conftest import PATIENCE_S, Runs, until, until_step
 from tests.proto.coroutines import wait_until
 
+pytestmark = pytest.mark.system
+
 ENDLESS = 100_000
 """Steps: more than are trained here."""
 EVERY = 5
@@ -97,7 +99,6 @@ def kill_daemon(local: LocalRun) -> None:
     until(local, lambda status: status.leader and local.pid_of("daemon") != pid and status.newest_step > reached)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("outage", OUTAGES)
 def test_an_outage_during_which_daemons_are_killed_is_told_once_until_two_checkpoints_are_committed(
     runs: Runs, disk: Disk, outage: str

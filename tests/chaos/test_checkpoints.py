@@ -30,6 +30,8 @@ from tests.chaos.conftest import (
     until_step,
 )
 
+pytestmark = pytest.mark.system
+
 KILLS = 2
 
 
@@ -94,7 +96,6 @@ def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(mount)], check=True)
 
 
-@pytest.mark.soak
 def test_with_little_shared_memory_checkpoints_go_straight_to_disk(
     runs: Runs, undisturbed: Path, small_tmpfs: Path
 ) -> None:

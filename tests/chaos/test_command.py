@@ -14,6 +14,8 @@ import pytest
 from holdfast_cli.local_run import LocalRun
 from tests.chaos.conftest import PATIENCE_S, Runs
 
+pytestmark = pytest.mark.system
+
 HOLDFAST = [sys.executable, "-m", "holdfast_cli"]
 
 
@@ -48,7 +50,8 @@ def test_a_wrong_configuration_of_the_trainer_ends_the_run_with_its_line(
 def test_ctrl_c_ends_everything(runs: Runs, tmp_path: Path) -> None:
     trainer = ["python", "-m", "holdfast_trainer", "--config", str(runs.config), "--train.steps", "100000"]
     environment = {**os.environ, "HOLDFAST_TEST_MARK": runs.mark}
-    command = [*HOLDFAST, "run", "--run", "ctrl-c", "--ranks", "4", "--preset", "fast", "--", *trainer]
+    name = f"ctrl-c-{runs.mark[:8]}"
+    command = [*HOLDFAST, "run", "--run", name, "--ranks", "4", "--preset", "fast", "--", *trainer]
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
@@ -59,7 +62,7 @@ def test_ctrl_c_ends_everything(runs: Runs, tmp_path: Path) -> None:
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode not in (0, None)
     assert not runs.processes()
-    assert not [path for path in Path("/dev/shm").iterdir() if "ctrl-c" in path.name]
+    assert not [path for path in Path("/dev/shm").iterdir() if name in path.name]
 
 
 @pytest.fixture(scope="module")

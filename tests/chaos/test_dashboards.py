@@ -11,8 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from dashboards.catalogue import differences
 from dashboards.queries import panel_queries
 from holdfast_cli.local_run import LocalRun
-from tests.chaos.conftest import Runs, until, until_step
+from tests.chaos.conftest import PATIENCE_S, Runs, until, until_step
 from tests.dashboards.prometheus_server import Target, needs_prometheus, prometheus_server
+
+pytestmark = pytest.mark.system
 
 NOT_REPORTED = {"Model FLOPs utilisation", "Pipeline bubble", "Update norm", "Loss scale", "Balance loss"}
 """Panels of numbers that the run's trainer does not report."""
@@ -34,7 +36,6 @@ def scrape(target: Target) -> str:
     return text
 
 
-@pytest.mark.soak
 @needs_prometheus
 def test_every_panel_has_data_of_a_run_that_lost_a_rank(runs: Runs, tmp_path: Path) -> None:
     with runs.run("dashboards", hurry=True, steps=100_000, checkpoint_every=5) as local:
@@ -51,9 +52,9 @@ def test_every_panel_has_data_of_a_run_that_lost_a_rank(runs: Runs, tmp_path: Pa
                 if query[0] not in NOT_REPORTED
             ]
             # A loss's z-score and validation appear when there is enough of them: see the run's configuration.
-            assert prometheus.queries_without_data(queries, deadline_s=60.0) == []
+            assert prometheus.queries_without_data(queries, deadline_s=PATIENCE_S) == []
             fired = [("dead rank", 'ALERTS{alertname="HoldfastRankDead",run="dashboards"}')]
-            assert prometheus.queries_without_data(fired, deadline_s=60.0) == []
+            assert prometheus.queries_without_data(fired, deadline_s=PATIENCE_S) == []
         for target in targets:
             text = scrape(target)
             assert list(text_string_to_metric_families(text))

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "detection.py"
 
 
@@ -20,7 +22,7 @@ def scored(*arguments: str, timeout_s: float) -> dict[str, Any]:
 
 
 def test_a_sample_of_faults_is_told_right() -> None:
-    result = scored("--quick", timeout_s=120)
+    result = scored("--quick", timeout_s=400)
     assert result["cases"] == 8
     assert (result["kind"], result["rank_top1"]) == (1.0, 1.0)
 

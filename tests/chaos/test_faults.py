@@ -31,6 +31,8 @@ from holdfast_proto.v1.store_pb2 import (
 )
 from tests.chaos.conftest import PATIENCE_S, RANKS, Runs, until, until_step
 
+pytestmark = pytest.mark.system
+
 NAME = "faults"
 ENDLESS = 100_000
 """Steps: more than are trained here."""
@@ -92,6 +94,7 @@ def victim(endless: LocalRun) -> Victim:
     return Victim(endless, status.restarts, frozenset(incident.id for incident in endless.incidents()))
 
 
+@pytest.mark.slice
 def test_a_killed_rank_is_named_and_the_run_recovers(victim: Victim) -> None:
     victim.kill_rank(3)
     incident = victim.recovered()
@@ -102,6 +105,7 @@ def test_a_killed_rank_is_named_and_the_run_recovers(victim: Victim) -> None:
     assert "rank-00003.black_box.json" in incident.evidence
 
 
+@pytest.mark.slice
 def test_a_stopped_rank_is_named_and_the_run_recovers(victim: Victim) -> None:
     victim.kill_rank(2, signal.SIGSTOP)
     incident = victim.recovered()

@@ -6,9 +6,13 @@ import sys
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
+
 from holdfast_cli.run_record import find_record
 from holdfast_proto.v1.store_pb2 import VERDICT_KIND_DEAD_RANK
 from tests.chaos.conftest import Runs, finish, until, until_step
+
+pytestmark = pytest.mark.system
 
 
 def holdfast(runs: Runs, *arguments: str) -> "subprocess.CompletedProcess[str]":

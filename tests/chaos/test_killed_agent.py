@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from holdfast_cli.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, RUN_PHASE_RUNNING
 from tests.chaos.conftest import RANKS, Runs, until, until_step
 from tests.proto.coroutines import wait_until
+
+pytestmark = pytest.mark.system
 
 ENDLESS = 100_000
 """Steps: more than are trained here."""
@@ -74,11 +77,11 @@ def _has_socket(pid: int) -> bool:
 
 @pytest.fixture
 def run(runs: Runs) -> Iterator[WatchedRun]:
-    with runs.run("waiting", steps=ENDLESS, checkpoint_every=0) as local:
+    # A name of its own: the logs of another test's generations would look like this one's.
+    with runs.run(f"waiting-{uuid.uuid4().hex[:8]}", steps=ENDLESS, checkpoint_every=0) as local:
         yield WatchedRun(local)
 
 
-@pytest.mark.soak
 def test_agents_that_are_killed_while_they_wait_for_their_warm_parent_are_missed_by_nobody(run: WatchedRun) -> None:
     local = run.local
     parent = run.new_parent(set())
@@ -105,7 +108,6 @@ def test_agents_that_are_killed_while_they_wait_for_their_warm_parent_are_missed
     assert (list(incident.verdict.culprits), incident.lost_steps <= 1) == ([1], True)
 
 
-@pytest.mark.soak
 def test_agents_that_are_killed_while_their_ranks_are_being_forked_leave_none_of_them(run: WatchedRun) -> None:
     local = run.local
     run.is_whole()

@@ -13,7 +13,7 @@ from holdfast_cli.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 from tests.chaos.conftest import PATIENCE_S, Runs
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.system
 
 STEPS = 12
 CHECKPOINT_EVERY = 4
@@ -78,6 +78,7 @@ def resumed(runs: Runs, checkpoints: Path, changes: dict[str, Any]) -> LocalRun:
     return local
 
 
+@pytest.mark.slice
 def test_in_the_same_layout_the_run_ends_bit_identical(runs: Runs, uninterrupted: Whole, tmp_path: Path) -> None:
     checkpoints = Path(shutil.copytree(uninterrupted.first, tmp_path / "checkpoints"))
     resumed(runs, checkpoints, FIRST)

@@ -18,6 +18,8 @@ from holdfast_proto.v1.store_pb2 import VERDICT_KIND_DEAD_RANK, RankExit
 from tests.chaos.conftest import Runs, until
 from tests.chaos.memory_cgroup import memory_cgroup
 
+pytestmark = pytest.mark.system
+
 LIMIT_BYTES = 192 * 2**20
 DOOMED = 0
 

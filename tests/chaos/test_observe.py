@@ -20,12 +20,13 @@ from holdfast_cli.ended import load_incidents
 from holdfast_cli.run_record import load_record
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import VERDICT_KIND_HUNG_COLLECTIVE, Incident
-from tests.chaos.conftest import Runs
+from tests.chaos.conftest import PATIENCE_S, Runs
+
+pytestmark = pytest.mark.system
 
 SCRIPTS = Path(__file__).parent / "observed"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 ENDLESS = "1000000"
-PATIENCE_S = 45.0
 
 Found = TypeVar("Found")
 
@@ -115,6 +116,7 @@ def assert_names_the_stopped(incident: Incident, rank: int) -> None:
     assert [(edge.waiter, edge.awaited) for edge in incident.verdict.waits] == [(1 - rank, rank)]
 
 
+@pytest.mark.slice
 def test_a_stopped_and_later_a_killed_rank_of_a_ddp_script_are_named_and_the_launchers_exit_code_is_ours(
     runs: Runs,
 ) -> None:
@@ -134,7 +136,6 @@ def test_a_stopped_and_later_a_killed_rank_of_a_ddp_script_are_named_and_the_lau
     assert named == ["rank 1"]
 
 
-@pytest.mark.soak
 def test_a_stopped_rank_of_an_fsdp2_script_is_named_and_the_run_finishes_once_it_goes_on(runs: Runs) -> None:
     with observed(runs, "fsdp", *TORCHRUN, str(SCRIPTS / "fsdp.py"), "80") as watched:
         pids = watched.pids_at_step(3)

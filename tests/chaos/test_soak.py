@@ -14,6 +14,8 @@ from holdfast_cli.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING
 from tests.chaos.conftest import RANKS, Runs, finish, until, until_step
 
+pytestmark = pytest.mark.system
+
 SEED = 20
 FAULTS = 24
 LONG = 1500

@@ -18,6 +18,8 @@ from holdfast_proto.checkpoint.keeping import kept_reason
 from holdfast_proto.v1.store_pb2 import MODE_OBSERVE, RUN_PHASE_FINISHED
 from tests.chaos.conftest import PATIENCE_S, Runs, finish, until, until_step
 
+pytestmark = pytest.mark.system
+
 TWO_RANKS: dict[str, Any] = {
     "ranks": 2,
     "flags": ("--parallel.dp=1",),
@@ -102,10 +104,12 @@ def observed(runs: Runs) -> Iterator[LocalRun]:
 
 
 def test_a_checkpoint_can_be_ordered(runs: Runs, observed: LocalRun) -> None:
+    known = observed.incidents()
+    until_step(observed, observed.status().newest_step + 1)
     step = observed.take_checkpoint()
     until(observed, lambda status: status.newest_checkpoint >= step)
     assert step in runs.checkpoints("observed")
-    assert not observed.incidents()
+    assert [incident.id for incident in observed.incidents()] == [incident.id for incident in known]
 
 
 def test_what_ranks_hold_in_memory_is_made_durable_when_one_of_them_hangs(runs: Runs, observed: LocalRun) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast_cli import local_commands
 from holdfast_cli.local_run_options import LocalRunOptions
+from tests.proto.coroutines import PATIENCE_S
 
 FAKES = (sys.executable, str(Path(__file__).with_name("fakes.py")))
 
@@ -17,7 +18,7 @@ WaitFor = Callable[[Callable[[], Any], str], Any]
 @pytest.fixture
 def wait_for() -> WaitFor:
     def wait(condition: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while not (value := condition()):
             assert time.monotonic() < deadline, f"waited in vain: {what}"
             time.sleep(0.01)

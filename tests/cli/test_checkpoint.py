@@ -20,6 +20,8 @@ from holdfast_proto.checkpoint.keeping import keep
 from holdfast_proto.checkpoint.manifest import MANIFEST, load_manifest
 from holdfast_proto.checkpoint.shard_index import index_path, load_index, shard_path
 
+pytestmark = pytest.mark.system
+
 LAYOUTS = "tests/trainer_hooks/layouts.py"
 STEP = 2
 PIPELINE, SHARDED = "pp2-dp2", "tp2-dp2"

@@ -23,6 +23,7 @@ from holdfast_proto.v1.store_pb2 import (
     Verdict,
 )
 from tests.cli.fakes import write_status
+from tests.proto.coroutines import PATIENCE_S
 
 Options = Callable[..., LocalRunOptions]
 
@@ -140,10 +141,10 @@ def test_run_exits_zero_only_if_the_run_has_finished(options: Options) -> None:
     assert "testing finished: 10 steps · loss 1.5000" in result.stdout.splitlines()[-1]
 
 
-def test_a_failed_run_prints_the_line_of_its_incident_and_where_the_logs_are(options: Options) -> None:
-    message = "rank 0: --train.steps must be positive"
-    incident = Incident(verdict=Verdict(message=message))
-    prepare_status(options(), phase=RUN_PHASE_FAILED, outcome="failed", newest_incident=incident)
+def test_a_failed_run_prints_its_decisive_reason_and_where_the_logs_are(options: Options) -> None:
+    message = "rank 3 fails at step 45 each time, 5 times in a row: rank 3 raised ValueError: bad sample"
+    incident = Incident(verdict=Verdict(message="rank 3 raised ValueError: bad sample"))
+    prepare_status(options(), phase=RUN_PHASE_FAILED, outcome=message, newest_incident=incident)
     result = holdfast(*run_arguments(options()), "--", "true")
     assert result.exit_code == 1
     logs = options().directory / "testing" / "logs"
@@ -193,7 +194,7 @@ def test_stop_ends_a_run_that_another_process_supervises(options: Options) -> No
         assert supervisor.stdout is not None
         assert "testing running" in supervisor.stdout.readline()
         result = holdfast("stop", "--directory", str(settings.directory))
-        _, errors = supervisor.communicate(timeout=20)
+        _, errors = supervisor.communicate(timeout=PATIENCE_S)
     assert result.stdout == "testing: stopped\n"
     assert supervisor.returncode == 128 + signal.SIGTERM
     assert errors.splitlines()[-1].startswith("holdfast: interrupted")

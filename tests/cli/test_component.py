@@ -78,6 +78,17 @@ def test_a_component_that_calls_its_configuration_wrong_is_not_started_again(
     assert component.restarts == 0
 
 
+def test_a_component_that_fails_is_started_again_and_one_line_says_why(
+    supervisor: Supervisor, spec: Spec, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
+) -> None:
+    component = supervisor.add(spec("import sys; print('holdfast agent: no free port', file=sys.stderr); sys.exit(1)"))
+    wait_for(lambda: component.restarts >= 2, "it has been started again")
+    supervisor.raise_if_fatal()
+    lines = [record.getMessage() for record in caplog.records if "exited with code 1" in record.getMessage()]
+    assert "dummy exited with code 1 (holdfast agent: no free port) after" in lines[0]
+    assert "next start in 0.2 s" in lines[0]
+
+
 def test_a_component_whose_work_is_done_is_not_started_again(
     supervisor: Supervisor, spec: Spec, wait_for: WaitFor
 ) -> None:

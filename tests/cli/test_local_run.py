@@ -27,6 +27,7 @@ from holdfast_proto.checkpoint.compression import Compression
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_LEAVING, RUN_PHASE_RUNNING, RunSpec
 from tests.cli.conftest import WaitFor
+from tests.proto.coroutines import PATIENCE_S
 
 Options = Callable[..., LocalRunOptions]
 
@@ -106,7 +107,7 @@ def test_waiting_ends_with_the_run_and_returns_its_last_status(options: Options)
             seen.append(status.phase)
             finish(run.paths.directory)
 
-        status = run.wait(observe, timeout_s=20)
+        status = run.wait(observe, timeout_s=PATIENCE_S)
     assert status.phase == RUN_PHASE_FINISHED
     assert seen[0] == RUN_PHASE_RUNNING
     record = load_record(run.paths.directory)
@@ -126,7 +127,7 @@ def test_a_killed_daemon_and_agent_come_back_and_the_run_can_be_waited_for(optio
             os.kill(before, signal.SIGKILL)
             wait_for(partial(_is_another, run, name, before), f"{name} restarted")
         finish(run.paths.directory)
-        assert run.wait(timeout_s=20).phase == RUN_PHASE_FINISHED
+        assert run.wait(timeout_s=PATIENCE_S).phase == RUN_PHASE_FINISHED
 
 
 def test_a_suspended_component_stays_away_until_resumed(options: Options, wait_for: WaitFor) -> None:
@@ -197,7 +198,7 @@ def test_a_signal_ends_the_wait_and_nothing_is_left(options: Options, number: si
     ):
         pids = everything_of(run)
         threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
-        run.wait(timeout_s=20)
+        run.wait(timeout_s=PATIENCE_S)
     assert caught.value.exit_code == 128 + number
     assert [pid for pid in pids if is_alive(pid)] == []
     assert not run.paths.runtime.exists()
@@ -219,7 +220,7 @@ def test_a_run_that_does_not_stop_as_planned_is_ended(options: Options, grace_s:
         LocalRun(settings, interruption) as run,
     ):
         pids = everything_of(run)
-        run.wait(observe, timeout_s=20)
+        run.wait(observe, timeout_s=PATIENCE_S)
     assert caught.value.exit_code == 128 + signal.SIGTERM
     assert ("--preemption-grace-s" in str(caught.value)) == (signals == 1)
     assert [pid for pid in pids if is_alive(pid)] == []

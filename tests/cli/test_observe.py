@@ -23,6 +23,7 @@ from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_RUNNING, RunPhase, RunSpec
 from tests.cli.fakes import write_status
+from tests.proto.coroutines import PATIENCE_S
 
 Options = Callable[..., LocalRunOptions]
 
@@ -61,7 +62,7 @@ def observe(options: Options) -> Iterator[Callable[..., "subprocess.Popen[str]"]
 def test_the_launcher_gets_the_nodes_variable_and_its_exit_code_is_ours(observe: Any) -> None:
     launcher = f"import os, sys; print(os.environ['{VARIABLE}']); sys.exit(3)"
     process = observe(sys.executable, "-c", launcher)
-    printed, told = process.communicate(timeout=30)
+    printed, told = process.communicate(timeout=PATIENCE_S)
     assert json.loads(printed)["observed_node"]["run"] == "testing"
     assert "testing finished, generation 1" in told
     assert process.returncode == 3
@@ -73,7 +74,7 @@ def test_a_signal_is_the_launchers_to_answer(observe: Any, number: signal.Signal
     process = observe("sh", "-c", script, phase=RUN_PHASE_RUNNING)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 7
 
 
@@ -81,7 +82,7 @@ def test_without_a_launcher_the_line_for_its_shell_is_printed_and_a_signal_ends_
     process = observe(phase=RUN_PHASE_RUNNING)
     assert process.stdout.readline().startswith(f"export {VARIABLE}='")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
 
 

@@ -22,6 +22,10 @@ SPEC = store.RunSpec(
 )
 
 
+def _fail(_: str, reason: str) -> None:
+    raise AssertionError(reason)
+
+
 class FakeAgent:
     """Talks to the store as a real agent does. Use with ``async with``."""
 
@@ -34,7 +38,7 @@ class FakeAgent:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "FakeAgent":
-        jobs = (self._publish(), self.link.send_events(), self.link.receive_commands("0", self._obey))
+        jobs = (self._publish(), self.link.send_events(), self.link.receive_commands("0", self._obey, _fail))
         self._tasks = [asyncio.create_task(job) for job in jobs]
         return self
 

@@ -20,8 +20,9 @@ from tests.proto.store_server import StoreServer
 
 
 def options(folder: Path, url: str, name: str = "daemon-a", lease_s: float = 0.5) -> DaemonOptions:
-    """Return settings of a daemon that keeps its files in ``folder``."""
-    return DaemonOptions(name=name, store_url=url, directory=folder, control=folder / f"{name}.sock", lease_s=lease_s)
+    """Return settings of a daemon that keeps its files in ``folder``. One name stands for one process."""
+    control = folder / f"{name}.sock"
+    return DaemonOptions(name=name, process="0" * 16, store_url=url, directory=folder, control=control, lease_s=lease_s)
 
 
 class Daemon:

@@ -23,7 +23,7 @@ from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
 from tests.daemon.fake_agent import NODE, RUN, SPEC, FakeAgent
 from tests.daemon.shells import daemon, options, publish_spec, train
-from tests.proto.coroutines import until
+from tests.proto.coroutines import PATIENCE_S, until
 from tests.proto.store_server import StoreServer
 
 
@@ -199,7 +199,7 @@ async def test_while_the_store_is_away_a_checkpoint_is_refused(store_server: Sto
         store_server.kill()
         await until(lambda: not it.shell.store_up, "the daemon knows that the store is away")
         with refused(grpc.StatusCode.FAILED_PRECONDITION, "run run: the store is away: try again"):
-            await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=3)
+            await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=PATIENCE_S)
 
 
 async def test_an_operator_who_waits_for_a_checkpoint_is_told_when_another_daemon_takes_over(
@@ -219,6 +219,96 @@ async def test_an_operator_who_waits_for_a_checkpoint_is_told_when_another_daemo
         assert await RunStore(client, RUN, "usurper").acquire(600.0, 0)
         await client.aclose()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=3)
+            await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=PATIENCE_S)
         assert not it.shell.leads
         assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+
+
+class Broken(dict[str, RunShell]):
+    """Shells that cannot be looked at."""
+
+    def __contains__(self, _: object) -> bool:
+        raise ValueError("a bug\nof two lines")
+
+
+async def test_a_request_that_raises_is_answered_in_one_line_and_harms_no_other(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    socket = folder / "control.sock"
+    server = await control.serve(ControlService(Broken(), Clock()), socket)
+    try:
+        async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+            stub = control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
+            reason = "GetStatus failed in the daemon (ValueError: a bug of two lines): see the daemon's log"
+            for _ in range(2):
+                with refused(grpc.StatusCode.INTERNAL, reason):
+                    await stub.GetStatus(pb.GetStatusRequest(run="x"))
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stub.StopRun(pb.StopRunRequest(run="x"))
+    finally:
+        await server.stop(grace=None)
+    failed = [record for record in caplog.records if "GetStatus failed" in record.getMessage()]
+    assert [bool(record.exc_info) for record in failed] == [True, False]
+
+
+@pytest.mark.parametrize("grace_s", [float("nan"), float("inf"), -1.0])
+async def test_a_stop_within_an_impossible_time_is_refused(folder: Path, grace_s: float) -> None:
+    shell = idle_shell(folder)
+    shell.state, shell.leads, shell.store_up = coordinator.begin(SPEC), True, True
+    async with operating(folder, shell) as stub:
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, f"grace_s is {grace_s:g} s"):
+            await stub.StopRun(pb.StopRunRequest(grace_s=grace_s))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(kind="", rank=0),
+        Fault(kind="a b", rank=0),
+        Fault(kind="kill", step=-2),
+        Fault(kind="kill", phase=99),  # type: ignore[arg-type]
+        Fault(kind="stop", duration_s=float("nan")),
+        Fault(kind="slow", factor=float("inf")),
+    ],
+    ids=str,
+)
+async def test_an_impossible_fault_is_refused(folder: Path, fault: Fault) -> None:
+    shell = idle_shell(folder)
+    shell.state, shell.leads, shell.store_up = coordinator.begin(SPEC), True, True
+    async with operating(folder, shell) as stub:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.InjectFault(pb.InjectFaultRequest(fault=fault))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "\n" not in (caught.value.details() or "")
+
+
+async def test_requests_on_which_the_core_fails_are_answered_with_an_error(
+    store_server: StoreServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_spec(store_server, injection_allowed=True)
+    async with (
+        daemon(folder, store_server) as it,
+        operating(folder, it.shell) as stub,
+        FakeAgent(store_server.url) as agent,
+    ):
+        await train(it, agent)
+        step = coordinator.step
+
+        def fragile(state: Any, now: float, observation: Any, *rest: Any) -> Any:
+            if observation.requests:
+                raise KeyError("bug")
+            return step(state, now, observation, *rest)
+
+        monkeypatch.setattr(coordinator, "step", fragile)
+        reason = "the daemon failed on this request: its log says why"
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, reason):
+            await stub.TakeCheckpoint(pb.TakeCheckpointRequest())
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, reason):
+            await stub.StopRun(pb.StopRunRequest())
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, reason):
+            await stub.InjectFault(pb.InjectFaultRequest(fault=Fault(kind="kill", step=-1)))
+        await train(it, agent)
+        kept = folder / "failures" / RUN
+        await until((kept / "core.json").exists, "what the core failed on is kept")
+        assert "KeyError: 'bug'" in (kept / "traceback.txt").read_text()
+        assert (await stub.GetStatus(pb.GetStatusRequest())).leader

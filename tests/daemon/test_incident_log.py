@@ -48,3 +48,12 @@ def test_a_file_that_cannot_be_written_stops_nothing_and_is_logged_once(
     assert log.failures_total == 3
     (told,) = caplog.messages
     assert "incidents-run.jsonl" in told
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk here")
+def test_a_full_disk_is_counted_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "incidents-run.jsonl").symlink_to("/dev/full")
+    log = IncidentLog(tmp_path, "run")
+    for _ in range(3):
+        log.append(INCIDENT)
+    assert (log.attempts_total, log.failures_total, len(caplog.records)) == (3, 3, 1)

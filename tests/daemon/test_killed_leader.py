@@ -6,15 +6,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.daemon.fake_agent import FakeAgent
 from tests.daemon.shells import publish_spec, stored_incidents
 from tests.proto.coroutines import until
 from tests.proto.store_server import StoreServer
 
+pytestmark = pytest.mark.system
+
 
 @contextlib.contextmanager
 def leader(folder: Path, server: StoreServer) -> Iterator[None]:
-    """A daemon, ended by SIGKILL. All have one name, and so the same lease: the next one leads at once."""
+    """A daemon, ended by SIGKILL. The next one leads when its lease has ended."""
     options = {"--name": "leader", "--redis": server.url, "--directory": folder, "--control": folder / "leader.sock"}
     words = [str(word) for option in options.items() for word in option]
     with (folder / "leader.log").open("ab") as log:

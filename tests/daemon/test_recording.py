@@ -212,3 +212,47 @@ async def test_a_disk_that_refuses_is_counted_and_stops_nothing(tmp_path: Path) 
     archive = IncidentArchive(tmp_path, "r")
     archive.keep(store.Incident(id="0001-dead-rank"))
     assert (archive.attempts_total, archive.failures_total) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "junk", [b"", b"\xff\xfe", b"[1, 2]", b"null", b'"x"', b'{"id": 3}', b"[" * 100_000, b'{"detected_unix_s": "x"}']
+)
+async def test_the_folder_of_a_damaged_story_is_set_aside(tmp_path: Path, junk: bytes) -> None:
+    folder = tmp_path / "incidents" / "r" / "0001-dead-rank"
+    folder.mkdir(parents=True)
+    (folder / incident_folder.STORY).write_bytes(junk)
+    archive = IncidentArchive(tmp_path, "r")
+    archive.keep(store.Incident(id="0001-dead-rank", detected_unix_s=2000.0))
+    assert (archive.attempts_total, archive.failures_total) == (1, 0)
+    assert sorted(path.name for path in folder.parent.iterdir()) == [folder.name, f"{folder.name}.damaged.2000"]
+
+
+async def test_an_archive_that_fails_in_an_unforeseen_way_stops_nothing(
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RecursionError("unforeseen")
+
+    monkeypatch.setattr(incident_folder, "write_story", fail)
+    monkeypatch.setattr(incident_folder, "write_recording", fail)
+    archive = IncidentArchive(tmp_path, "r")
+    watch(archive.recording)
+    world = trained()
+    hang(world)
+    archive.keep(world.incidents[-1])
+    await until(lambda: archive.failures_total == 2, "both failures are counted")
+    assert sum("cannot be written" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_what_the_core_failed_on_is_kept_once(tmp_path: Path) -> None:
+    world = trained()
+    archive = IncidentArchive(tmp_path, "r")
+    for reason in ("first", "second"):
+        try:
+            raise KeyError(reason)
+        except KeyError as error:
+            archive.keep_failure(world.state, world.now, Observation(nodes=world.state.nodes), error)
+    folder = tmp_path / "failures" / "r"
+    await until((folder / incident_folder.STATE).exists, "it is written")
+    assert "KeyError: 'first'" in (folder / incident_folder.TRACEBACK).read_text()
+    assert archive.attempts_total == 1

@@ -31,6 +31,7 @@ async def test_a_run_is_started_trains_and_ends(
         )
         assert start.id
         assert start.fence > 0
+        assert start.instance == SPEC.instance
         await train(it, agent, steps=2)
         await it.until_phase(store.RUN_PHASE_RUNNING)
         record = stored_record(store_server)
@@ -44,6 +45,7 @@ async def test_a_run_is_started_trains_and_ends(
         with store_server.client() as client:
             assert client.smembers(keys.RUNS) == set()
     assert agent.kinds() == ["start", "finish"]
+    assert {command.instance for command in agent.commands} == {SPEC.instance}
     assert stored_incidents(store_server) == []
 
 

@@ -168,7 +168,7 @@ async def test_one_who_never_led_writes_nothing(store_server: StoreServer, write
 
 
 async def test_what_the_leader_saves_its_successor_reads(store_server: StoreServer) -> None:
-    record = store.CoordinatorState(run=RUN, generation=4, nodes=["node0"])
+    record = store.CoordinatorState(run=RUN, phase=store.RUN_PHASE_RUNNING, generation=4, nodes=["node0"])
     old, new = (store.Incident(id=name, generation=4) for name in ("0001-dead-rank", "0002-dead-rank"))
     async with daemons(store_server, "a", "b") as (a, b):
         assert await a.acquire(LONG_S, 0)
@@ -195,13 +195,15 @@ async def test_commands_wait_for_their_node_in_order(store_server: StoreServer) 
 async def test_events_are_read_in_order_and_none_twice(store_server: StoreServer) -> None:
     async with daemons(store_server, "a") as (a,):
         with store_server.client() as client:
+            client.sadd(keys.nodes(RUN), "node0")
             for number in range(3):
-                event = store.Event(node="node0", generation=number)
+                event = store.Event(node="node0", generation=number, command_refused=store.CommandRefused())
                 client.xadd(keys.events(RUN), {"event": event.SerializeToString()})
             last_id, events = await a.events("0", 10)
             assert [event.generation for event in events] == [0, 1, 2]
             assert await a.events(last_id, 10) == (last_id, [])
-            client.xadd(keys.events(RUN), {"event": store.Event(generation=3).SerializeToString()})
+            newer = store.Event(node="node0", generation=3, command_refused=store.CommandRefused())
+            client.xadd(keys.events(RUN), {"event": newer.SerializeToString()})
         newer_id, events = await a.events(last_id, 10)
         assert newer_id > last_id
         assert [event.generation for event in events] == [3]
@@ -213,7 +215,7 @@ async def test_only_nodes_whose_lease_is_alive_are_there(store_server: StoreServ
         with store_server.client() as client:
             client.sadd(keys.nodes(RUN), "node1", "node0", "node2")
             for name in ("node0", "node2"):
-                client.set(keys.node(RUN, name), store.NodeState(node=name).SerializeToString(), px=60_000)
+                client.set(keys.node(RUN, name), store.NodeState(run=RUN, node=name).SerializeToString(), px=60_000)
             assert [(name, state.node) for name, state in (await a.nodes()).items()] == [
                 ("node0", "node0"),
                 ("node2", "node2"),
@@ -229,9 +231,17 @@ async def test_an_ended_run_is_off_the_list_and_its_keys_expire(store_server: St
             client.set(keys.spec(RUN), store.RunSpec(run=RUN).SerializeToString())
             assert await a.acquire(LONG_S, 0)
             await a.save(store.CoordinatorState(run=RUN))
-            client.xadd(keys.commands(RUN, "node"), {"command": b""})
+            client.sadd(keys.nodes(RUN), "node", "spare")
+            for node in ("node", "spare"):
+                client.xadd(keys.commands(RUN, node), {"command": b""})
             await a.retire(["node"])
             assert client.smembers(keys.RUNS) == {b"another"}
-            for key in (keys.spec(RUN), keys.state(RUN), keys.fence(RUN), keys.commands(RUN, "node")):
+            for key in (
+                keys.spec(RUN),
+                keys.state(RUN),
+                keys.fence(RUN),
+                keys.commands(RUN, "node"),
+                keys.commands(RUN, "spare"),
+            ):
                 remaining_s: Any = client.ttl(key)
                 assert 0 < remaining_s <= ENDED_RUN_TTL_S

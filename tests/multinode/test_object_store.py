@@ -9,8 +9,9 @@ from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, SOURCE_CHECKPOINT, V
 from tests.multinode.cluster import CHECKPOINT_EVERY, PATIENCE_S, cluster
 from tests.multinode.network import Link
 
+pytestmark = pytest.mark.system
 
-@pytest.mark.soak
+
 def test_a_spare_with_an_empty_disk_goes_on_from_the_object_store(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=4, steps=200, uses_object_store=True) as run:
         run.until(lambda status: status.newest_checkpoint >= 2 * CHECKPOINT_EVERY, "two checkpoints in the store")

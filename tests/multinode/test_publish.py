@@ -33,6 +33,21 @@ async def test_a_run_published_under_the_name_of_an_ended_one_begins_anew(
         assert (it.record.generation, it.record.outcome, it.record.newest_step) == (0, "", -1)
 
 
+def test_nothing_that_an_earlier_run_has_ordered_is_left_for_the_nodes_of_a_new_one(store_server: StoreServer) -> None:
+    spec = store.RunSpec(run=RUN, nodes=1, ranks_per_node=2, command=["x"], instance="next")
+    finish = store.NodeCommand(id="a", fence=1, instance="last", finish=store.FinishRun()).SerializeToString()
+    with store_server.client() as client:
+        client.sadd(keys.nodes(RUN), NODE)
+        for node in (NODE, "spare-that-the-set-has-forgotten"):
+            client.xadd(keys.commands(RUN, node), {"command": finish})
+        client.set(keys.rendezvous(RUN, 1), "10.0.0.7:29500")
+        client.set(keys.commands("another", NODE), "kept")
+        client.set(keys.fence(RUN), 77)
+        publish_run(client, spec)
+        left = {key.decode() for key in client.keys("*")}
+    assert left == {keys.spec(RUN), keys.RUNS, keys.fence(RUN), keys.commands("another", NODE)}
+
+
 def test_what_agents_need_to_know_of_the_places_of_checkpoints_is_published(
     store_server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,8 @@ from holdfast_proto.v1.store_pb2 import (
 from tests.multinode.cluster import PATIENCE_S, Cluster, cluster, is_alive, wait_for
 from tests.multinode.network import Link
 
+pytestmark = pytest.mark.system
+
 
 def test_a_killed_rank_is_named_and_a_cut_control_link_stops_nothing(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=3, steps=200) as run:
@@ -67,7 +69,6 @@ def test_a_spare_takes_the_place_of_a_node_that_is_cut_off_and_comes_back(tmp_pa
         assert_generations_do_not_overlap(run)
 
 
-@pytest.mark.soak
 def test_without_a_spare_the_run_waits_for_a_node_and_goes_on_with_it(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=3, steps=1000) as run:
         run.until_step(12)
@@ -80,7 +81,6 @@ def test_without_a_spare_the_run_waits_for_a_node_and_goes_on_with_it(tmp_path: 
         assert_generations_do_not_overlap(run)
 
 
-@pytest.mark.soak
 def test_a_cut_data_link_is_no_ranks_fault_and_names_the_nodes(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=3, steps=1000) as run:
         run.until_step(12)
@@ -95,7 +95,6 @@ def test_a_cut_data_link_is_no_ranks_fault_and_names_the_nodes(tmp_path: Path) -
         assert_generations_do_not_overlap(run)
 
 
-@pytest.mark.soak
 def test_a_data_link_that_stays_down_is_told_again_by_those_who_cannot_meet(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=3, steps=1000) as run:
         run.until_step(12)

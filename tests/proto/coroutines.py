@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """Far more than anything takes: a test that fails by it waits for what never comes."""
 
 Value = TypeVar("Value")

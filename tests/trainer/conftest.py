@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from tests.tiers import expect_system_marker
 from tests.trainer.layouts import Layout
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it does so again and again. "
@@ -30,15 +31,19 @@ def warm_parent() -> Iterator[subprocess.Popen[str]]:
         yield process
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(timeout=10)
+        process.wait(timeout=60)
 
 
 @pytest.fixture
-def run_ranks(warm_parent: subprocess.Popen[str], tmp_path: Path, text_folder: Path) -> RunRanks:
+def run_ranks(
+    request: pytest.FixtureRequest, warm_parent: subprocess.Popen[str], tmp_path: Path, text_folder: Path
+) -> RunRanks:
+    expect_system_marker(request)
+
     def run(case: str, *, ranks: int = 1, **config: dict[str, Any]) -> str:
         data = {"source": str(text_folder), "cache_directory": str(tmp_path / "cache"), **config.pop("data", {})}
-        request = {"case": case, "ranks": ranks, "folder": str(tmp_path), "configs": [{**config, "data": data}]}
-        reply = ask(warm_parent, request)
+        order = {"case": case, "ranks": ranks, "folder": str(tmp_path), "configs": [{**config, "data": data}]}
+        reply = ask(warm_parent, order)
         assert reply["ok"], reply["output"]
         return str(reply["output"])
 
@@ -46,14 +51,16 @@ def run_ranks(warm_parent: subprocess.Popen[str], tmp_path: Path, text_folder: P
 
 
 @pytest.fixture
-def check_layouts(warm_parent: subprocess.Popen[str], tmp_path: Path) -> CheckLayouts:
+def check_layouts(request: pytest.FixtureRequest, warm_parent: subprocess.Popen[str], tmp_path: Path) -> CheckLayouts:
+    expect_system_marker(request)
+
     def check(layouts: Sequence[Layout]) -> None:
         failures: list[str] = []
         waiting = list(layouts)
         while waiting:
             configs = [layout.config for layout in waiting]
-            request = {"case": "sweep", "ranks": waiting[0].ranks, "folder": str(tmp_path), "configs": configs}
-            reply = ask(warm_parent, request)
+            order = {"case": "sweep", "ranks": waiting[0].ranks, "folder": str(tmp_path), "configs": configs}
+            reply = ask(warm_parent, order)
             if reply["ok"]:
                 break
             passed = reply["output"].splitlines().count("passed")

@@ -9,6 +9,14 @@ DEGREES = (1, 2, 4, 8)
 SMALL_DEGREES = (1, 2, 4)
 """Of cp and ep, which are combined with more than the others."""
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble")
+OPTIMIZER = {
+    "learning_rate": 0.01,
+    "warmup_steps": 1,
+    # Larger than what rounding leaves of a gradient that is zero.
+    "epsilon": 1e-4,
+    "clip_norm": 0.1,
+}
+"""Settings with which rounding stays small and clipping bites."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +76,7 @@ class Layout:
             "parallel": self.parallel,
             "data": {"sequence": 16},
             "train": {"global_batch": 16},
-            "optimizer": {
-                "name": self.optimizer,
-                "learning_rate": 0.01,
-                "warmup_steps": 1,
-                # Larger than what rounding leaves of a gradient that is zero.
-                "epsilon": 1e-4,
-                "clip_norm": 0.1,
-            },
+            "optimizer": {"name": self.optimizer, **OPTIMIZER},
         }
 
 

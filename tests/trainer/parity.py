@@ -25,7 +25,7 @@ from holdfast_trainer.update import update_parameters
 
 CPU = torch.device("cpu")
 STEPS = 2
-"""The second one is taken with the moments and the learning rate that the first one left."""
+"""Everything is compared after each. The second one has the moments and the learning rate that the first one left."""
 VALIDATION = 100
 """Number of the batch that is not trained on."""
 
@@ -61,16 +61,14 @@ def check_layout(config: TrainerConfig) -> None:
         expect_expert_statistics(config, expert_statistics(config, mesh, parts), wanted)
         expect_close(parts, wanted.gradients, lambda parameter: parameter.grad, f"gradient of step {index}")
         update = update_parameters(
-            parts, optimizer, scheduler, None, mesh, clip_norm=config.optimizer.clip_norm, measured=index == 0
+            parts, optimizer, scheduler, None, mesh, clip_norm=config.optimizer.clip_norm, measured=True
         )
         expect_close(parts, wanted.weights, lambda parameter: parameter, f"weights after step {index}")
         torch.testing.assert_close(update.grad_norm, wanted.grad_norm, rtol=1e-5, atol=0)
-        assert (update.update_norm is None) == (index > 0)
-        if update.update_norm is not None:
-            torch.testing.assert_close(update.update_norm, wanted.update_norm, rtol=1e-5, atol=0)
+        assert update.update_norm is not None
+        torch.testing.assert_close(update.update_norm, wanted.update_norm, rtol=1e-5, atol=0)
         expect_loss(parts, loss, wanted.loss)
-        if index == 0:
-            expect_loss(parts, runner.evaluate(share(config, mesh, VALIDATION)), wanted.validation_loss)
+        expect_loss(parts, runner.evaluate(share(config, mesh, VALIDATION)), wanted.validation_loss)
 
 
 def expect_loss(parts: ModelParts, loss: Tensor | None, wanted: Tensor) -> None:
@@ -147,10 +145,23 @@ def plain_step(
     optimizer.zero_grad()
     after = weights(model)
     change = torch.cat([(after[name] - before[name]).flatten() for name in before])
+    update_norm = exact_norm(change)
     with torch.no_grad():
         validation_loss = cross_entropy(model, random_batch(batch.inputs.shape[0], batch.inputs.shape[1], VALIDATION))
     statistics = collect_expert_statistics(model).sum(dim=0)
-    return Step(loss.detach(), validation_loss, gradients, grad_norm, change.norm(), statistics, after)
+    return Step(loss.detach(), validation_loss, gradients, grad_norm, update_norm, statistics, after)
+
+
+def exact_norm(values: Tensor) -> Tensor:
+    """Return the norm of many values, with its last digits right.
+
+    On the CPU torch sums the squares of a float32 tensor one after the other, in a few lanes. A large sum rounds each
+    new square, and where all squares are alike, as after Adam's first step, it rounds most of them the same way. For
+    the 265,248 parameters of the largest model here the norm of the update came out 1.04e-5 too small in the first
+    step and 1.17e-5 in the second: more than the tolerance of 1e-5. Norms of single parameters, added up as the trainer
+    does it, were right to 3e-7. So only this reference needs float64.
+    """
+    return values.double().norm().float()
 
 
 def cross_entropy(model: Transformer, batch: Batch) -> Tensor:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 DEMO = Path(__file__).parents[2] / "trainer" / "holdfast_trainer" / "configs" / "demo.toml"
 SHORT = ["--train.steps=4", "--train.log_every=2", "--train.validate_every=4", "--train.validation_batches=1"]
 LINES = [
@@ -23,7 +25,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         env=inherited | environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
 
@@ -42,7 +44,6 @@ def test_command_alone_trains_in_one_process(tmp_path: Path) -> None:
     expect_lines(done.stdout)
 
 
-@pytest.mark.soak
 def test_torchrun_starts_a_world_of_which_one_rank_prints(tmp_path: Path) -> None:
     cache = f"--data.cache_directory={tmp_path}"
     layout = ["--parallel.pp=2", "--parallel.microbatches=2"]

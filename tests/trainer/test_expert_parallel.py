@@ -1,7 +1,11 @@
 from dataclasses import replace
 
+import pytest
+
 from tests.trainer.conftest import CheckLayouts
 from tests.trainer.layouts import ONE_RANK
+
+pytestmark = pytest.mark.system
 
 
 def test_experts_on_two_ranks_compute_what_one_process_computes(check_layouts: CheckLayouts) -> None:

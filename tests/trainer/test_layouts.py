@@ -1,7 +1,14 @@
+"""Layouts against one process that uses none of this: see parity.py."""
+
+import tomllib
+from importlib.resources import files
+
 import pytest
 
-from tests.trainer.conftest import CheckLayouts
-from tests.trainer.layouts import Layout, every_layout, sample, sweep
+from tests.trainer.conftest import CheckLayouts, RunRanks
+from tests.trainer.layouts import OPTIMIZER, Layout, every_layout, sample, sweep
+
+pytestmark = pytest.mark.system
 
 SOAK_SIZE = 50
 SAMPLE = sample(every_layout())
@@ -12,6 +19,15 @@ SWEEP = [[layout for layout in sweep(every_layout()) if layout.ranks == ranks] f
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 def test_layouts_compute_what_one_plain_process_computes(check_layouts: CheckLayouts, ranks: int) -> None:
     check_layouts([layout for layout in SAMPLE if layout.ranks == ranks])
+
+
+@pytest.mark.slice
+def test_the_demos_layout_computes_what_one_plain_process_computes(run_ranks: RunRanks) -> None:
+    demo = tomllib.loads((files("holdfast_trainer") / "configs" / "demo.toml").read_text())
+    layout = demo["parallel"]
+    assert (layout["dp"], layout["tp"], layout["pp"], layout.get("zero", 3)) == (2, 2, 2, 3)
+    del demo["data"]["source"]
+    run_ranks("sweep", ranks=8, **{**demo, "optimizer": OPTIMIZER})
 
 
 @pytest.mark.soak

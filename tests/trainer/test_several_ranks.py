@@ -6,6 +6,8 @@ import pytest
 
 from tests.trainer.conftest import RunRanks
 
+pytestmark = pytest.mark.system
+
 SMALL: dict[str, Any] = {
     "model": {"dim": 32, "layers": 4, "heads": 4, "kv_heads": 2, "hidden": 64},
     "data": {"sequence": 16},

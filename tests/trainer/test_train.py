@@ -1,5 +1,9 @@
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.system
+
 SMALL = {
     "model": {"dim": 32, "layers": 2, "heads": 2, "kv_heads": 1, "hidden": 48},
     "data": {"sequence": 16},

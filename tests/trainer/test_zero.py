@@ -9,6 +9,8 @@ import pytest
 
 from tests.trainer.conftest import RunRanks
 
+pytestmark = pytest.mark.system
+
 MODEL = {"dim": 16, "layers": 3, "heads": 2, "kv_heads": 1, "hidden": 24}
 
 

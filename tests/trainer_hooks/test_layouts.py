@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 LAYOUTS = Path(__file__).with_name("layouts.py")
 CASES = {
     "sharded": "dp4>dp2>other",

@@ -10,9 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast_proto import black_box
 from holdfast_proto.v1.common_pb2 import DIRECTION_RECV, DIRECTION_SEND, Progress
 from holdfast_proto.v1.session_pb2 import CaptureEvidence, RankCommand
+
+pytestmark = pytest.mark.system
 
 WORLD = Path(__file__).with_name("world.py")
 

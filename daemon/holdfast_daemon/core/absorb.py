@@ -11,6 +11,9 @@ from holdfast_daemon.core.step_summary import merge
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
 
+PENDING_STEPS = 512
+"""A step is counted with what has come of it once a node is so many steps ahead."""
+
 
 def absorb(turn: Turn, observation: Observation) -> None:
     """Fold an observation into the state."""
@@ -95,7 +98,8 @@ def _evidence(turn: Turn, node: str, captured: store.EvidenceCaptured) -> None:
     incident.evidence.extend(name for name in captured.files if name not in incident.evidence)
     verdict = incident.verdict
     for call in captured.pending:
-        if call.group == verdict.group and call.seq == verdict.seq and call.op != verdict.op:
+        # A verdict that is about no call has no name for one: nothing in its message is to be replaced.
+        if verdict.op and (call.group, call.seq) == (verdict.group, verdict.seq) and call.op != verdict.op:
             verdict.message = verdict.message.replace(verdict.op, call.op)
             verdict.op = call.op
     for stack in captured.stacks:
@@ -122,7 +126,8 @@ def _merge_summary(turn: Turn, node: str, summary: store.StepSummary) -> None:
     merged = summary if known is None else merge(known, summary)
     pending = {**state.pending_steps, summary.step: merged}
     sent = [turn.state.counted_steps.get(name, -1) for name in turn.record.nodes]
-    complete = min(sent, default=-1)
+    # A node whose summaries do not come, or are refused, must not keep those of the others waiting forever.
+    complete = max(min(sent, default=-1), summary.step - PENDING_STEPS)
     turn.update(pending_steps={step: value for step, value in pending.items() if step > complete})
     for step in sorted(step for step in pending if step <= complete):
         count_step(turn, pending[step])

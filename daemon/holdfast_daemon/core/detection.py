@@ -27,8 +27,26 @@ def look_at_step(turn: Turn, summary: store.StepSummary) -> Iterator[Seen]:
 
 def restart(turn: Turn, after_step: int) -> None:
     """Tell all detectors of a new generation."""
-    detectors = {name: detector.restarted(after_step) for name, detector in turn.state.detectors.items()}
-    turn.update(detectors=detectors)
+    turn.update(detectors={name: _restarted(turn, name, after_step) for name in turn.state.detectors})
+
+
+def ask(turn: Turn, name: str, view: View) -> tuple[Seen, ...]:
+    """Return what one detector finds in ``view``, and leave it as it was."""
+    try:
+        return turn.state.detectors[name].see_turn(view).seen
+    except Exception as error:  # noqa: BLE001 (as in _show)
+        turn.actions.append(DetectorFailed(name, f"{type(error).__name__}: {error}"))
+        return ()
+
+
+def _restarted(turn: Turn, name: str, after_step: int) -> Detector:
+    """Return a detector that knows of the new generation; a fresh one if it fails."""
+    detector = turn.state.detectors[name]
+    try:
+        return detector.restarted(after_step)
+    except Exception as error:  # noqa: BLE001 (as in _show)
+        turn.actions.append(DetectorFailed(name, f"{type(error).__name__}: {error}"))
+        return type(detector)()
 
 
 def view_of(turn: Turn, *, suspicious: bool = False) -> View:

@@ -5,6 +5,9 @@ from holdfast_proto.v1 import store_pb2 as store
 _ADDED = ("loss_sum", "loss_count", "tokens", "dropped_tokens")
 _LARGEST = ("duration_s", "ended_unix_s")
 
+QUANTITIES = ("loss", "validation_loss", "grad_norm", "update_norm", "balance_loss", "gradient")
+"""Numbers that are reported when they are not finite."""
+
 MEANS = ("mfu", "pipeline_bubble", "balance_loss")
 """Fields of type Mean."""
 

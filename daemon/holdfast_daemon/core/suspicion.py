@@ -9,7 +9,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from holdfast_daemon.core.detection import view_of
+from holdfast_daemon.core.detection import ask, view_of
 from holdfast_daemon.core.detectors import registry
 from holdfast_daemon.core.model import Suspicion
 from holdfast_daemon.core.restore import newest_common_snapshot
@@ -53,8 +53,7 @@ def _suspected(turn: Turn) -> store.Verdict | None:
     view = view_of(turn, suspicious=True)
     if not view.late:
         return None
-    sights = (turn.state.detectors[kind.name].see_turn(view) for kind in registry.HANGS)
-    return next((seen.verdict for sight in sights for seen in sight.seen), None)
+    return next((seen.verdict for kind in registry.HANGS for seen in ask(turn, kind.name, view)), None)
 
 
 def _resolve(turn: Turn, current: Suspicion) -> None:

@@ -28,6 +28,8 @@ from tests.agent.nodes import RUN, RecordedNode, make_node
 if TYPE_CHECKING:
     from tests.agent.checkpoints.conftest import Snapshots
 
+pytestmark = pytest.mark.system
+
 MIB = 1 << 20
 RANKS = 2
 PATIENCE_S = 60.0

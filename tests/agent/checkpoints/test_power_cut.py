@@ -77,7 +77,6 @@ def test_newest_committed_loads_whenever_the_power_is_cut_or_the_writer_killed(
             _expect_whole(found, steps[-1], snapshots)
 
 
-@pytest.mark.soak
 def test_shard_that_takes_several_writes_is_whole_whenever_the_power_is_cut_or_the_writer_killed(
     snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,8 @@ from holdfast_proto.snapshot import DATA_OFFSET, MAGIC, Meta, Slot, SnapshotErro
 if TYPE_CHECKING:
     from tests.agent.checkpoints.conftest import Snapshots
 
+pytestmark = pytest.mark.system
+
 RUN = "run"
 PATIENCE_S = 60.0
 LITTLE = 256 << 20

@@ -13,7 +13,7 @@ from holdfast_trainer.planning.parameters import rank_parameters
 from holdfast_trainer.planning.plan import pipeline_places
 from holdfast_trainer.planning.state_memory import state_memory
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.system
 
 MODEL = {"dim": 64, "layers": 4, "heads": 4, "kv_heads": 2, "hidden": 192}
 LAYOUTS: list[dict[str, int]] = [{"dp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "pp": 2}]

@@ -5,6 +5,8 @@ import pytest
 from holdfast_hooks.faults import Fault
 from tests.trainer_hooks.faults.conftest import Ranks, Victims
 
+pytestmark = pytest.mark.system
+
 STEPS = 4
 
 

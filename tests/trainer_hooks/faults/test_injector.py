@@ -194,17 +194,19 @@ def wait_until() -> WaitUntil:
 
 def test_a_slow_rank_computes_so_much_longer_in_the_phase_itself(rank: Rank) -> None:
     rank.injector.arm(Fault("slow", rank=3, step=1, factor=4.0))
-    samples = []
+    ratios = []
+    """Time that the phase took, compared with the time that it would have taken."""
     for step in range(3):
         rank.timeline.begin(step)
         rank.timeline.enter(Phase.DATA)
         rank.timeline.enter(Phase.FORWARD_BACKWARD)
+        began_s = time.perf_counter()
         time.sleep(0.02)
+        own_s = time.perf_counter() - began_s  # longer on a busy machine
         rank.timeline.enter(Phase.OPTIMIZER)
-        samples.append(rank.timeline.end())
-    spent_s = [sample[3][Phase.FORWARD_BACKWARD] / 1e9 for sample in samples]
-    assert spent_s[0] < spent_s[1]
-    assert min(spent_s[1:]) >= 0.08
+        ratios.append(rank.timeline.end()[3][Phase.FORWARD_BACKWARD] / 1e9 / own_s)
+    assert ratios[0] < 2.0
+    assert min(ratios[1:]) >= 3.9
     assert rank.is_watched
     rank.injector.disarm()
     assert not rank.is_watched

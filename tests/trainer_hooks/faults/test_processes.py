@@ -9,6 +9,8 @@ from holdfast_hooks import Phase
 from holdfast_hooks.faults import Fault
 from tests.trainer_hooks.faults.conftest import Victims
 
+pytestmark = pytest.mark.system
+
 BEFORE_STEP_2 = [(step, phase) for step in (0, 1) for phase in (Phase.DATA, Phase.FORWARD_BACKWARD, Phase.OPTIMIZER)]
 
 

@@ -1,0 +1,84 @@
+"""Says what is wrong with a leader's command before anything of it is carried out."""
+
+import math
+import time
+from collections.abc import Iterator
+
+from holdfast_proto.v1 import store_pb2 as store
+
+LARGEST = 2**53
+"""Of steps and generations: what every language of the store's clients can count to."""
+
+MOST_RANKS = 4096
+"""Of a node whose run does not say how many it has."""
+
+FENCE_AHEAD_MS = 365 * 86_400_000
+"""A fence is a time of the store's clock, in milliseconds, or little more. One from far ahead would lock all leaders
+out."""
+
+_NAME_BYTES = 200
+
+
+def flaw(command: store.NodeCommand, spec: store.RunSpec) -> str:
+    """Return why a command cannot be carried out whatever the node's state is, or "" if nothing is wrong."""
+    return next(_flaws(command, spec), "")
+
+
+def _flaws(command: store.NodeCommand, spec: store.RunSpec) -> Iterator[str]:
+    if not command.id or len(command.id) > _NAME_BYTES:
+        yield "it has no proper id"
+    if command.fence > time.time() * 1000 + FENCE_AHEAD_MS:
+        yield f"fence {command.fence} is far ahead of this node's clock"
+    if command.generation > LARGEST:
+        yield f"generation {command.generation} is out of range"
+    match command.WhichOneof("kind"):
+        case None:
+            yield "its kind is unknown to this agent: it may come from a newer daemon"
+        case "start":
+            yield from _flaws_of_start(command, spec)
+        case "gather_evidence":
+            yield from _flaws_of_evidence(command.gather_evidence)
+        case "finish":
+            if not (math.isfinite(command.finish.patience_s) and command.finish.patience_s >= 0):
+                yield f"patience of {command.finish.patience_s} s is out of range"
+        case "inject_fault":
+            fault = command.inject_fault
+            if not (math.isfinite(fault.duration_s) and fault.duration_s >= 0 and math.isfinite(fault.factor)):
+                yield "the fault's duration or factor is out of range"
+            yield from _flaws_of_steps(fault.step)
+        case "release_snapshot":
+            yield from _flaws_of_steps(command.release_snapshot.step, command.release_snapshot.at_step)
+        case "take_checkpoint" | "keep_checkpoint" | "persist_snapshot" | "leave" as kind:
+            yield from _flaws_of_steps(getattr(command, kind).step)
+
+
+def _flaws_of_start(command: store.NodeCommand, spec: store.RunSpec) -> Iterator[str]:
+    start = command.start
+    most = spec.ranks_per_node or MOST_RANKS
+    if not command.generation:
+        yield "generation 0 cannot be started"
+    if not 1 <= start.ranks <= most:
+        yield f"{start.ranks} ranks are out of range: this node can have 1 to {most}"
+    if start.first_rank + start.ranks > start.world_size:
+        yield f"ranks from {start.first_rank} to {start.first_rank + start.ranks - 1} in a world of {start.world_size}"
+    if spec.nodes and spec.ranks_per_node and start.world_size > spec.nodes * spec.ranks_per_node:
+        yield f"a world of {start.world_size} ranks is larger than the run"
+    if start.source not in store.Source.values() or start.source == store.SOURCE_UNSPECIFIED:
+        yield f"source {start.source} of the state is unknown"
+    if start.source != store.SOURCE_SEED:
+        yield from _flaws_of_steps(start.step)
+
+
+def _flaws_of_evidence(order: store.GatherEvidence) -> Iterator[str]:
+    if not (order.incident or order.suspicion):
+        yield "it names neither incident nor suspicion"
+    for name in (order.incident, order.suspicion):
+        # It becomes a part of a path.
+        if "/" in name or "\0" in name or name in (".", "..") or len(name.encode()) > _NAME_BYTES:
+            yield f"{name[:40]!r} cannot be the name of a folder"
+
+
+def _flaws_of_steps(*steps: int) -> Iterator[str]:
+    for step in steps:
+        if not -1 <= step <= LARGEST:
+            yield f"step {step} is out of range"

@@ -1,0 +1,96 @@
+"""Keeps an error where it occurs: the agent, its other jobs and its ranks go on.
+
+Training must not end because of the tool that watches it. An unexpected exception in a job is logged once with its
+traceback, counted, and the job begins again. Data from outside that makes no sense is refused, counted, and logged
+once.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+log = logging.getLogger(__name__)
+
+JOBS = (
+    "events",
+    "commands",
+    "tick",
+    "checkpoints",
+    "process_trees",
+    "warm_parent",
+    "rank_messages",
+    "evidence",
+    "rank_exits",
+    "end",
+)
+SOURCES = ("commands", "rank_messages", "recorders", "warm_parent", "files", "metrics")
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 10.0
+STEADY_S = 30.0
+"""A job that has run for so long begins with the first pause again."""
+
+_KNOWN_LIMIT = 1000
+"""Different errors that are remembered as logged."""
+
+
+class Errors:
+    """Counts what went wrong in the agent itself, and what it refused. For /metrics."""
+
+    def __init__(self) -> None:
+        self.unexpected = dict.fromkeys(JOBS, 0)
+        """Job -> exceptions that its code did not expect."""
+        self.refused = dict.fromkeys(SOURCES, 0)
+        """Source -> messages, or parts of them, that made no sense."""
+        self._known: set[tuple[str, ...]] = set()
+
+    def note(self, job: str, error: BaseException) -> None:
+        """Count an unexpected exception; log it, with its traceback, if it is the first of its kind in this place."""
+        self.unexpected[job] += 1
+        place = error.__traceback__
+        while place is not None and place.tb_next is not None:
+            place = place.tb_next
+        line = "" if place is None else f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}"
+        if self._is_new(job, type(error).__name__, line):
+            log.error("unexpected error in job %s, which goes on: %r", job, error, exc_info=error)
+
+    def refuse(self, source: str, reason: str) -> bool:
+        """Count something that made no sense; log it if it is the first with this reason. Return whether it is."""
+        self.refused[source] += 1
+        is_new = self._is_new(source, reason)
+        if is_new:
+            log.warning("refused from %s: %s", source.replace("_", " "), reason)
+        return is_new
+
+    @contextmanager
+    def contained(self, job: str) -> Iterator[None]:
+        """Suppress and note any unexpected exception of the block."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  whatever it is, it must not end what is beside it
+            self.note(job, error)
+
+    def _is_new(self, *key: str) -> bool:
+        if key in self._known or len(self._known) >= _KNOWN_LIMIT:
+            return False
+        self._known.add(key)
+        return True
+
+
+async def keep_going(
+    errors: Errors, job: str, work: Callable[[], Awaitable[None]], *, longest_pause_s: float = LONGEST_PAUSE_S
+) -> None:
+    """Run a job until it returns. After an unexpected exception it begins again, each time after a longer pause."""
+    pause_s = 0.0
+    while True:
+        began_s = time.monotonic()
+        try:
+            await work()
+            return
+        except Exception as error:  # noqa: BLE001  one job's error must not end the agent
+            errors.note(job, error)
+        is_steady = time.monotonic() - began_s >= STEADY_S
+        pause_s = FIRST_PAUSE_S if is_steady or not pause_s else min(2 * pause_s, longest_pause_s)
+        await asyncio.sleep(pause_s)

@@ -1,0 +1,172 @@
+"""Takes out of a rank's message what makes no sense, before the agent uses any of it.
+
+Only the bad part goes, so that a trainer that reports one odd number keeps its progress: a rank whose reports were
+refused as a whole would look as if it hung. Losses and norms may be NaN or infinite: detectors look for that.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import session_pb2 as session
+
+LARGEST = 2**53
+"""Of steps, sequence numbers, tokens and bytes: sums of a few are exact, and fit into every field."""
+LONGEST_S = 10 * 365 * 86_400.0
+LATEST_UNIX_S = 1e11
+LARGEST_SLOT_BYTES = 2**50
+MOST_SLOTS = 8
+LARGEST_RANK = 2**24
+LARGEST_PID = 2**22
+"""PID_MAX_LIMIT of the kernel."""
+NAME_CHARACTERS = 512
+WORDS_CHARACTERS = 64 * 1024
+MOST_MODULES = 4000
+MOST_COORDINATES = 16
+PHASES = frozenset(common.Phase.values())
+DIRECTIONS = frozenset(common.Direction.values())
+
+Refuse = Callable[[str], object]
+"""Called with the reason for every part that is taken out."""
+
+
+def flaw_of_hello(hello: session.Hello) -> str:
+    """Return why a rank that somebody else has launched can be none of any world, or ""."""
+    if hello.world_size > LARGEST_RANK or hello.rank >= max(hello.world_size, 1):
+        return f"rank {hello.rank} is not in a world of {hello.world_size}"
+    if hello.local_rank > hello.rank:
+        return f"local rank {hello.local_rank} is larger than rank {hello.rank}"
+    if hello.local_world_size > hello.world_size:
+        return f"{hello.local_world_size} local ranks are more than the world's {hello.world_size}"
+    return "" if 0 < hello.pid <= LARGEST_PID else f"pid {hello.pid} is out of range"
+
+
+def clean_hello(hello: session.Hello, refuse: Refuse) -> None:
+    """Take what makes no sense out of a rank's first message."""
+    if len(hello.device) > NAME_CHARACTERS:
+        refuse("a device whose name is too long")
+        hello.device = ""
+    are_proper = all(len(axis) <= NAME_CHARACTERS and at < LARGEST_RANK for axis, at in hello.coordinates.items())
+    if not are_proper or len(hello.coordinates) > MOST_COORDINATES:
+        refuse("coordinates that are out of range")
+        hello.ClearField("coordinates")
+
+
+def flaw_of_slots(request: session.SlotRequest) -> str:
+    """Return why a request for slots makes no sense, or ""."""
+    if request.slots > MOST_SLOTS:
+        return f"{request.slots} slots are more than {MOST_SLOTS}"
+    if request.bytes_per_slot > LARGEST_SLOT_BYTES:
+        return f"slots of {request.bytes_per_slot} bytes are larger than any node's memory"
+    return ""
+
+
+def clean_report(report: session.Report, world_size: int, refuse: Refuse) -> None:
+    """Take what makes no sense out of a report. ``world_size``: 0 if it is not known."""
+    if not -1 <= report.progress.step <= LARGEST:
+        refuse("a progress whose step is out of range")
+        report.ClearField("progress")
+    _clean_progress(report.progress, world_size, refuse)
+    _keep(report.steps, lambda step: "" if 0 <= step.step <= LARGEST else "a step whose number is out of range", refuse)
+    for step in report.steps:
+        _clean_step(step, refuse)
+    _keep(report.snapshots, _flaw_of_snapshot, refuse)
+    _keep(report.pending, _flaw_of_call, refuse)
+    if any(number > LARGEST for _, number in report.memory.ListFields()):
+        refuse("a memory status that is out of range")
+        report.ClearField("memory")
+    if not _is_time(report.reporter_cpu_s):
+        refuse("a CPU time that is out of range")
+        report.ClearField("reporter_cpu_s")
+    if len(report.last_words) > WORDS_CHARACTERS:
+        refuse("last words that are too long")
+        report.last_words = report.last_words[-WORDS_CHARACTERS:]
+    modules = [name for name in report.modules if _is_module(name)][:MOST_MODULES]
+    if len(modules) < len(report.modules):
+        refuse("modules that cannot be imported, or are too many")
+        report.ClearField("modules")
+        report.modules.extend(modules)
+
+
+def _clean_progress(progress: common.Progress, world_size: int, refuse: Refuse) -> None:
+    if progress.phase not in PHASES:
+        refuse("a phase that this agent does not know")
+        progress.phase = common.PHASE_UNSPECIFIED
+    _keep(progress.groups, lambda group: _flaw_of_group(group, world_size), refuse)
+    _keep(progress.channels, lambda channel: _flaw_of_channel(channel, world_size), refuse)
+
+
+def _clean_step(step: session.StepRecord, refuse: Refuse) -> None:
+    """The step itself has been done, whatever is said about it."""
+    if not _is_time(step.duration_s):
+        refuse("a step's duration that is out of range")
+        step.ClearField("duration_s")
+    if not 0 <= step.ended_unix_s <= LATEST_UNIX_S:
+        refuse("a step's end that is out of range")
+        step.ended_unix_s = time.time()
+    for phase in [phase for phase, s in step.phase_s.items() if phase not in PHASES or not _is_time(s)]:
+        refuse("a step's phase that is unknown, or whose duration is out of range")
+        del step.phase_s[phase]
+    for counter in ("tokens", "dropped_tokens"):
+        if getattr(step, counter) > LARGEST:
+            refuse(f"{counter} that are out of range")
+            step.ClearField(counter)
+    for quantity in ("mfu", "pipeline_bubble"):
+        if not math.isfinite(getattr(step, quantity)):
+            refuse(f"a {quantity} that is not finite")
+            step.ClearField(quantity)
+    if len(step.samples) > NAME_CHARACTERS or len(step.nonfinite_origin.module) > NAME_CHARACTERS:
+        refuse("samples or a module that are too long")
+        step.ClearField("samples")
+        step.ClearField("nonfinite_origin")
+    _keep(step.replicas, lambda it: "" if len(it.part) <= NAME_CHARACTERS else "a part whose name is too long", refuse)
+
+
+def _keep(parts: Any, flaw: Callable[[Any], str], refuse: Refuse) -> None:
+    """Remove from a repeated field the parts that ``flaw`` finds something wrong with."""
+    for index in reversed(range(len(parts))):
+        reason = flaw(parts[index])
+        if reason:
+            refuse(reason)
+            del parts[index]
+
+
+def _flaw_of_group(group: common.GroupProgress, world_size: int) -> str:
+    if len(group.group) > NAME_CHARACTERS or len(group.description) > NAME_CHARACTERS:
+        return "a process group whose name is too long"
+    if group.enqueued > LARGEST or group.completed > LARGEST:
+        return "a process group whose sequence number is out of range"
+    is_proper = not world_size or all(member < world_size for member in group.members)
+    return "" if is_proper else "a process group with a member that is not in the world"
+
+
+def _flaw_of_channel(channel: common.ChannelProgress, world_size: int) -> str:
+    if len(channel.group) > NAME_CHARACTERS or channel.direction not in DIRECTIONS:
+        return "a channel whose group or direction is unknown to this agent"
+    if channel.enqueued > LARGEST or channel.completed > LARGEST:
+        return "a channel whose sequence number is out of range"
+    return "a channel whose peer is not in the world" if world_size and channel.peer >= world_size else ""
+
+
+def _flaw_of_snapshot(snapshot: session.SnapshotTaken) -> str:
+    if not 0 <= snapshot.step <= LARGEST:
+        return "a snapshot whose step is out of range"
+    is_proper = _is_time(snapshot.stall_s) and max(snapshot.bytes, snapshot.unchanged_bytes) <= LARGEST
+    return "" if is_proper else "a snapshot whose duration or size is out of range"
+
+
+def _flaw_of_call(call: common.PendingCall) -> str:
+    if call.seq > LARGEST:
+        return "a pending call whose sequence number is out of range"
+    texts = (call.group, call.op, call.sizes, call.dtypes)
+    return "" if all(len(text) <= WORDS_CHARACTERS for text in texts) else "a pending call whose name is too long"
+
+
+def _is_time(seconds: float) -> bool:
+    return 0.0 <= seconds <= LONGEST_S  # NaN is in no range
+
+
+def _is_module(name: str) -> bool:
+    return len(name) <= NAME_CHARACTERS and all(part.isidentifier() for part in name.split("."))

@@ -1,0 +1,155 @@
+"""Takes the core's turns, and goes on when one raises: what it raised on is found, passed over and counted.
+
+The core is pure, so that a turn may be tried any number of times. A run whose turn raised stays led: it is shown all
+that does not raise, and no other run notices.
+"""
+
+import logging
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from holdfast_daemon.core import coordinator
+from holdfast_daemon.core.model import Action, CoreState, Observation, Request
+from holdfast_daemon.core.turn import Timed
+from holdfast_proto.v1 import store_pb2 as store
+
+log = logging.getLogger(__name__)
+
+Nodes: TypeAlias = Mapping[str, store.NodeState]
+
+MOST_TRIES = 64
+"""In one turn. On thousands of ranks a try takes a while, and other runs wait."""
+
+DISTRUST_S = 10.0
+"""The state of a node that made the core raise is not shown again for so long."""
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What a turn has led to."""
+
+    state: CoreState
+    actions: list[Action]
+    failed_requests: tuple[Request, ...] = ()
+    """Requests that were not served: the operators are to be answered."""
+    error: Exception | None = None
+    """The first exception of the turn."""
+
+
+class GuardedCore:
+    """Steps one run's core."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._logged: set[tuple[str, ...]] = set()
+        self._distrusted: dict[str, float] = {}
+        """Until when, by node."""
+
+    def step(self, state: CoreState, now: float, observation: Observation, timed: Timed = nullcontext) -> Stepped:
+        """Return what the turn leads to; without what it raises on, if it raises."""
+        nodes = self._trusted(state, now, observation.nodes)
+        try:
+            shown = Observation(nodes=nodes, events=observation.events, requests=observation.requests)
+            return Stepped(*coordinator.step(state, now, shown, timed))
+        except Exception as error:  # noqa: BLE001 (whatever it is, the run stays led; it is counted and logged once)
+            self._log(error, "a turn of its core failed: what it failed on is passed over")
+            return self._salvage(state, now, nodes, observation, error)
+
+    def _trusted(self, state: CoreState, now: float, nodes: Nodes) -> Nodes:
+        self._distrusted = {name: until for name, until in self._distrusted.items() if until > now}
+        return _with_older(nodes, state.nodes, self._distrusted) if self._distrusted else nodes
+
+    def _salvage(
+        self, state: CoreState, now: float, nodes: Nodes, observation: Observation, error: Exception
+    ) -> Stepped:
+        attempts = _Attempts(now)
+        bad = attempts.bad_nodes(state, nodes)
+        if bad is None:
+            return Stepped(state, [], observation.requests, error)
+        for name in bad:
+            self._distrusted[name] = now + DISTRUST_S
+        nodes = _with_older(nodes, state.nodes, bad)
+        state, actions = attempts.fold_events(state, nodes, observation.events)
+        failed = []
+        for request in observation.requests:
+            served = attempts.step(state, Observation(nodes=nodes, requests=(request,)))
+            if served is None:
+                failed.append(request)
+            else:
+                state, more = served
+                actions += more
+        return Stepped(state, actions, tuple(failed), error)
+
+    def _log(self, error: Exception, what: str) -> None:
+        """Log an exception with its traceback, the first time that it comes from this place."""
+        place = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-1:]]
+        kind = (type(error).__name__, *place)
+        if kind not in self._logged and len(self._logged) < MOST_TRIES:
+            self._logged.add(kind)
+            log.error("run %s: %s", self._run, what, exc_info=error)
+
+
+class _Attempts:
+    """Tries turns, as many as are allowed in one."""
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+        self._left = MOST_TRIES
+
+    def step(self, state: CoreState, observation: Observation) -> tuple[CoreState, list[Action]] | None:
+        """Return what a turn leads to; None if it raises, or if no try is left."""
+        if self._left == 0:
+            return None
+        self._left -= 1
+        try:
+            return coordinator.step(state, self._now, observation)
+        except Exception:  # noqa: BLE001 (that a turn raises is the answer that is wanted here)
+            return None
+
+    def bad_nodes(self, state: CoreState, nodes: Nodes) -> list[str] | None:
+        """Return the nodes whose newest states the core raises on; None if it raises on the old ones, too."""
+        if self.step(state, Observation(nodes=nodes)) is not None:
+            return []
+        changed = [name for name in {**state.nodes, **nodes} if state.nodes.get(name) is not nodes.get(name)]
+        if self.step(state, Observation(nodes=_with_older(nodes, state.nodes, changed))) is None:
+            return None
+        bad: list[str] = []
+        waiting = [changed]
+        unseen = set(changed)
+        while waiting:
+            names = waiting.pop()
+            shown = _with_older(nodes, state.nodes, [*bad, *(unseen - set(names))])
+            if self.step(state, Observation(nodes=shown)) is not None:
+                unseen -= set(names)
+            elif len(names) == 1:
+                bad += names
+                unseen -= set(names)
+            else:
+                waiting += [names[len(names) // 2 :], names[: len(names) // 2]]
+        return bad
+
+    def fold_events(
+        self, state: CoreState, nodes: Nodes, events: Sequence[store.Event]
+    ) -> tuple[CoreState, list[Action]]:
+        """Return what the events lead to, in their order and without those that the core raises on."""
+        actions: list[Action] = []
+        waiting = [tuple(events)]
+        while waiting:
+            piece = waiting.pop()
+            stepped = self.step(state, Observation(nodes=nodes, events=piece))
+            if stepped is not None:
+                state, more = stepped
+                actions += more
+            elif len(piece) > 1:
+                waiting += [piece[len(piece) // 2 :], piece[: len(piece) // 2]]
+        return state, actions
+
+
+def _with_older(nodes: Nodes, older: Nodes, names: "Sequence[str] | Mapping[str, float]") -> Nodes:
+    """Return ``nodes`` with the older states of some, without those of them that had none."""
+    shown = {name: node for name, node in nodes.items() if name not in names or name in older}
+    shown.update({name: older[name] for name in names if name in older})
+    return shown

@@ -1,0 +1,1 @@
+"""What comes from the store is checked here, before the core sees it."""

@@ -1,0 +1,142 @@
+"""Checks an event of an agent.
+
+What the training script reports passes as it is: a loss or a norm that is not finite is a finding, not a bad message.
+What agents and hooks measure themselves must be finite.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast_daemon.core.step_summary import QUANTITIES
+from holdfast_daemon.validation.rules import (
+    ACTIVITIES,
+    MOST_RANKS,
+    NAME_CHARACTERS,
+    RefusedError,
+    check_count,
+    check_exit,
+    check_fault,
+    check_files,
+    check_id,
+    check_known,
+    check_length,
+    check_node_name,
+    check_pending,
+    check_phase_times,
+    check_rank,
+    check_seconds,
+    check_step,
+    check_text,
+    check_unix_s,
+)
+from holdfast_proto.v1 import store_pb2 as store
+
+_LONGEST_FINGERPRINT = 64
+_REPORTS_PER_RANK = 16
+"""Of one number of one step on one node. A rank reports each once; sums over nodes must fit into 32 bits."""
+
+
+def check_event(event: store.Event, spec: store.RunSpec | None) -> None:
+    """Check an event."""
+    check_node_name(event.node, "node")
+    check_count(event.generation, "generation")
+    check_unix_s(event.unix_s, "unix_s")
+    kind = event.WhichOneof("kind")
+    if kind is None:
+        raise RefusedError("it is of no kind that this version knows")
+    world_size = spec.nodes * spec.ranks_per_node if spec is not None and spec.ranks_per_node else MOST_RANKS
+    try:
+        _RULES[kind](getattr(event, kind), world_size)
+    except RefusedError as error:
+        raise RefusedError(f"{kind}: {error}") from None
+
+
+def _rank_exited(exited: store.RankExited, world_size: int) -> None:
+    check_rank(exited.rank, world_size, "rank")
+    check_exit(exited.exit, "exit")
+
+
+def _step_summary(summary: store.StepSummary, world_size: int) -> None:
+    check_step(summary.step, "step")
+    check_count(summary.generation, "generation")
+    check_count(summary.loss_count, "loss_count", _REPORTS_PER_RANK * world_size)
+    check_count(summary.tokens, "tokens")
+    check_count(summary.dropped_tokens, "dropped_tokens")
+    check_seconds(summary.duration_s, "duration_s")
+    check_unix_s(summary.ended_unix_s, "ended_unix_s")
+    check_phase_times(summary.phase_s.keys(), summary.phase_s.values(), "phase_s")
+    for name in ("mfu", "pipeline_bubble", "balance_loss"):
+        check_count(getattr(summary, name).count, f"{name}.count", _REPORTS_PER_RANK * world_size)
+    check_length(summary.nonfinite, "nonfinite", MOST_RANKS)
+    for bad in summary.nonfinite:
+        check_rank(bad.rank, world_size, "nonfinite")
+        if bad.quantity not in QUANTITIES:
+            raise RefusedError(f"nonfinite.quantity is {bad.quantity[:80]!r}")
+        check_text(bad.module, "nonfinite.module")
+        check_unix_s(bad.unix_s, "nonfinite.unix_s")
+    check_length(summary.samples, "samples", MOST_RANKS)
+    for use in summary.samples:
+        check_rank(use.rank, world_size, "samples")
+        check_length(use.fingerprint, "samples.fingerprint", _LONGEST_FINGERPRINT)
+    check_length(summary.replicas, "replicas", MOST_RANKS)
+    for replica in summary.replicas:
+        check_text(replica.part, "replicas.part")
+        check_length(replica.ranks, "replicas.ranks", MOST_RANKS)
+        for rank in replica.ranks:
+            check_rank(rank, world_size, "replicas.ranks")
+
+
+def _checkpoint_committed(committed: store.CheckpointCommitted, _: int) -> None:
+    check_step(committed.step, "step")
+    check_seconds(committed.duration_s, "duration_s")
+
+
+def _checkpoint_lost(lost: "store.CheckpointFailed | store.CheckpointUnreadable", _: int) -> None:
+    check_step(lost.step, "step")
+    check_text(lost.reason, "reason")
+
+
+def _memory_refused(refused: store.SnapshotMemoryRefused, _: int) -> None:
+    check_text(refused.directory, "directory")
+
+
+def _evidence_captured(captured: store.EvidenceCaptured, world_size: int) -> None:
+    check_id(captured.incident, "incident")
+    check_id(captured.suspicion, "suspicion")
+    check_files(captured.files, "files")
+    check_length(captured.pending, "pending", MOST_RANKS)
+    for call in captured.pending:
+        check_pending(call, world_size, "pending")
+    check_length(captured.stacks, "stacks", MOST_RANKS)
+    for stack in captured.stacks:
+        check_rank(stack.rank, world_size, "stacks")
+        check_known(stack.activity, ACTIVITIES, "stacks.activity")
+        check_text(stack.frame, "stacks.frame", NAME_CHARACTERS * 16)
+
+
+def _command_refused(refused: store.CommandRefused, _: int) -> None:
+    check_text(refused.reason, "reason")
+
+
+def _fault_injected(injected: store.FaultInjected, _: int) -> None:
+    check_fault(injected.fault)
+    check_step(injected.step, "step")
+
+
+def _fault_refused(refused: store.FaultRefused, _: int) -> None:
+    check_fault(refused.fault)
+    check_text(refused.reason, "reason")
+
+
+_RULES: dict[str, Callable[[Any, int], None]] = {
+    "rank_exited": _rank_exited,
+    "step_summary": _step_summary,
+    "checkpoint_committed": _checkpoint_committed,
+    "checkpoint_failed": _checkpoint_lost,
+    "checkpoint_unreadable": _checkpoint_lost,
+    "evidence_captured": _evidence_captured,
+    "command_refused": _command_refused,
+    "snapshot_memory_refused": _memory_refused,
+    "fault_injected": _fault_injected,
+    "fault_refused": _fault_refused,
+}

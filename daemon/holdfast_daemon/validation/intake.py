@@ -1,0 +1,212 @@
+"""Takes in what one run's keys hold: parses it, checks it, and refuses what is bad, each message alone."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from holdfast_daemon.validation.event_rules import check_event
+from holdfast_daemon.validation.node_rules import KnownGroups, check_node
+from holdfast_daemon.validation.refusals import Refusals
+from holdfast_daemon.validation.rules import RefusedError, check_node_name
+from holdfast_daemon.validation.run_rules import check_incident, check_record, check_spec
+from holdfast_proto.v1 import store_pb2 as store
+
+Parsed = TypeVar("Parsed", bound=Message)
+Claims = frozenset[tuple[int, int]]
+"""Ranks that a node says are alive there: pairs of generation and rank."""
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What is known of one node."""
+
+    data: bytes
+    """As the store has it, good or refused: what has not changed is not looked at again."""
+    newest: store.NodeState | None
+    """The last good state; None before the first."""
+    claims: Claims = frozenset()
+    """Of ``newest``."""
+    shown: store.NodeState | None = None
+    """The last state that the core was shown."""
+
+
+class Intake:
+    """Messages of one run on their way to its core. A bad one is counted and logged once, and passed over.
+
+    The last good state of a node stands for a refused one for as long as the store holds the node's key: the agent's
+    lease is alive, and a healthy run must not be restarted because of a message that only we cannot read.
+    """
+
+    def __init__(self, run: str) -> None:
+        self.refusals = Refusals(run)
+        self._run = run
+        self._groups = KnownGroups()
+        self._held: dict[str, _Held] = {}
+        self._judged_by: tuple[int, int] = (0, 0)
+        self._shown: dict[str, store.NodeState] = {}
+
+    def spec(self, data: bytes) -> store.RunSpec | None:
+        """Return the run's spec, or None if it is refused."""
+        return self._take(
+            store.RunSpec,
+            data,
+            lambda it: check_spec(it, self._run),
+            source="spec",
+            what="its spec",
+            consequence=_UNLED,
+        )
+
+    def record(self, data: bytes) -> store.CoordinatorState | None:
+        """Return what the last leader knew, or None if it is refused."""
+        return self._take(
+            store.CoordinatorState,
+            data,
+            lambda it: check_record(it, self._run),
+            source="record",
+            what="its leader's record",
+            consequence=_ANEW,
+        )
+
+    def incidents(self, entries: Mapping[bytes, bytes]) -> dict[str, store.Incident]:
+        """Return the good ones of the run's incidents by id, oldest first."""
+        found = {}
+        for key, data in entries.items():
+            name = key.decode(errors="replace")
+            incident = self._take(
+                store.Incident,
+                data,
+                lambda it, name=name: check_incident(it, self._run, name),  # type: ignore[misc]
+                source="incident",
+                what=f"incident {name[:80]!r}",
+            )
+            if incident is not None:
+                found[name] = incident
+        return {name: found[name] for name in sorted(found)}
+
+    def node_names(self, members: Iterable[bytes]) -> list[str]:
+        """Return the good ones of the names of nodes, sorted."""
+        names = []
+        for member in members:
+            try:
+                name = member.decode()
+                check_node_name(name, "name")
+            except ValueError as error:  # UnicodeDecodeError is one, too
+                self.refusals.add("node", "a node's name", error)
+            else:
+                names.append(name)
+        return sorted(names)
+
+    def event(self, data: bytes | None, spec: store.RunSpec | None) -> store.Event | None:
+        """Return an event, or None if it is refused. ``data``: None if the entry has no such field."""
+        if data is None:
+            self.refusals.add("event", "an event", "its entry has no field 'event'")
+            return None
+        return self._take(store.Event, data, lambda it: check_event(it, spec), source="event", what="an event")
+
+    def held_nodes(self) -> Set[str]:
+        """Return the names of the nodes whose keys were there at the last look."""
+        return self._held.keys()
+
+    def nodes(
+        self, found: Mapping[str, bytes | None], spec: store.RunSpec | None, members: Sequence[str] = ()
+    ) -> dict[str, store.NodeState]:
+        """Return the state of every node whose key is there.
+
+        Args:
+            found: what the store holds by node; None if it is of another type than a state has.
+            spec: of the run, if it is known.
+            members: nodes of the run in rank order, where it is decided: these own their ranks.
+        """
+        world = (spec.nodes, spec.ranks_per_node) if spec is not None else (0, 0)
+        if world != self._judged_by:
+            self._held, self._judged_by = {}, world
+        changed = [name for name, data in found.items() if name not in self._held or self._held[name].data != data]
+        if not changed and self._held.keys() == found.keys():
+            return dict(self._shown)
+        held = {name: self._held[name] for name in found if name in self._held}
+        for name in changed:
+            held[name] = self._look_at(name, found[name], held.get(name), spec)
+        self._held = self._settle(held, changed, spec, members)
+        self._shown = {name: it.shown for name, it in self._held.items() if it.shown is not None}
+        return dict(self._shown)
+
+    def _look_at(self, name: str, data: bytes | None, before: _Held | None, spec: store.RunSpec | None) -> _Held:
+        before = before or _Held(b"", None)
+        if data is None:
+            self.refusals.add("key", f"the key of node {name}", "it holds another type of value", _KEPT)
+            return before
+        claims: Claims = frozenset()
+
+        def check(node: store.NodeState) -> None:
+            nonlocal claims
+            claims = check_node(node, name=name, run=self._run, spec=spec, groups=self._groups)
+
+        what = f"the state of node {name}"
+        state = self._take(store.NodeState, data, check, source="node", what=what, consequence=_KEPT)
+        if state is None:
+            return _Held(data, before.newest, before.claims, before.shown)
+        return _Held(data, state, claims, before.shown)
+
+    def _settle(
+        self, held: dict[str, _Held], changed: Iterable[str], spec: store.RunSpec | None, members: Sequence[str]
+    ) -> dict[str, _Held]:
+        """Show the newest states, but for those of nodes that claim a rank which another node has."""
+        claimed = [it.claims for it in held.values()]
+        losers: set[str] = set()
+        if len(frozenset().union(*claimed)) < sum(map(len, claimed)):
+            losers = self._losers(held, spec, members)
+        for name in losers.intersection(changed):
+            self.refusals.add("node", f"the state of node {name}", "another node has one of its ranks", _KEPT)
+        return {
+            name: it if name in losers else _Held(it.data, it.newest, it.claims, it.newest) for name, it in held.items()
+        }
+
+    def _losers(self, held: Mapping[str, _Held], spec: store.RunSpec | None, members: Sequence[str]) -> set[str]:
+        """Return the nodes that claim a rank which belongs to another one: by its place, or because it had it first."""
+        claimants: dict[tuple[int, int], list[str]] = {}
+        for name, it in held.items():
+            for claim in it.claims:
+                claimants.setdefault(claim, []).append(name)
+        had = {
+            (it.shown.generation, rank.rank): name
+            for name, it in self._held.items()
+            if it.shown is not None
+            for rank in it.shown.ranks
+        }
+        losers: set[str] = set()
+        for claim, names in claimants.items():
+            if len(names) > 1:
+                place = claim[1] // spec.ranks_per_node if spec is not None and spec.ranks_per_node else len(members)
+                rightful = members[place] if place < len(members) else had.get(claim)
+                owner = rightful if rightful in names else min(names)
+                losers.update(name for name in names if name != owner)
+        return losers
+
+    def _take(
+        self,
+        kind: type[Parsed],
+        data: bytes,
+        check: Callable[[Parsed], None],
+        *,
+        source: str,
+        what: str,
+        consequence: str = "it is passed over",
+    ) -> Parsed | None:
+        """Return the message, or None if it is refused: counted under ``source``, logged as ``what``."""
+        try:
+            message = kind.FromString(data)
+            check(message)
+        except DecodeError:
+            self.refusals.add(source, what, f"its {len(data)} bytes are no {kind.DESCRIPTOR.name}", consequence)
+        except RefusedError as error:
+            self.refusals.add(source, what, error, consequence)
+        else:
+            return message
+        return None
+
+
+_UNLED = "the run is not led: publish it again"
+_ANEW = "the run is led from what its nodes say"
+_KEPT = "its last good state stands"

@@ -1,0 +1,198 @@
+"""Checks the state of one node. It comes several times a second from every node, so that this is written for speed."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from holdfast_daemon.validation.rules import (
+    DIRECTIONS,
+    LARGEST_COUNT,
+    LATEST_UNIX_S,
+    LIVES,
+    LONGEST_S,
+    MOST_RANKS,
+    NAME_CHARACTERS,
+    PHASES,
+    RefusedError,
+    check_count,
+    check_exit,
+    check_known,
+    check_length,
+    check_pending,
+    check_phase_times,
+    check_seconds,
+    check_step,
+    check_steps,
+    check_text,
+    check_unix_s,
+)
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+
+_COORDINATES = 64
+_GROUPS = 4096
+_MOVED = frozenset({"", "cpu", "disk", "network", "processes"})
+_ROOM_BYTES = 4 * NAME_CHARACTERS + 32
+"""For what follows the members in the message of a group: two numbers and a description of up to 255 characters."""
+
+
+class KnownGroups:
+    """Remembers which groups ranks have, so that long lists of members are looked at once.
+
+    Every rank repeats the members of all its groups in every report, and they hardly ever change. The message of a
+    group begins with its name and its members: bytes that were good before are compared, not read again.
+    """
+
+    def __init__(self) -> None:
+        self._beginnings: dict[bytes, bytes] = {}
+        """One copy of each beginning: all members of a group share it."""
+        self._of_rank: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
+        """By node and rank: the size of the world, and the beginning of each group."""
+
+    def check(self, node: str, rank: int, groups: Sequence[common.GroupProgress], world_size: int) -> None:
+        """Check the groups of one rank."""
+        known_size, known = self._of_rank.get((node, rank), (0, ()))
+        if known_size == world_size and len(known) == len(groups):
+            for group, beginning in zip(groups, known, strict=True):
+                data = group.SerializeToString()
+                if not (
+                    data.startswith(beginning)
+                    and len(data) - len(beginning) <= _ROOM_BYTES
+                    and group.enqueued <= LARGEST_COUNT
+                    and group.completed <= LARGEST_COUNT
+                ):
+                    break
+            else:
+                return
+        self._look_at(node, rank, groups, world_size)
+
+    def _look_at(self, node: str, rank: int, groups: Sequence[common.GroupProgress], world_size: int) -> None:
+        check_length(groups, "progress.groups", _GROUPS)
+        for group in groups:
+            check_text(group.group, "group", NAME_CHARACTERS)
+            check_text(group.description, f"the description of group {group.group!r}", NAME_CHARACTERS)
+            check_count(group.enqueued, f"enqueued of group {group.group!r}")
+            check_count(group.completed, f"completed of group {group.group!r}")
+            members = list(group.members)
+            if any(later <= earlier for earlier, later in pairwise(members)):
+                raise RefusedError(f"the members of group {group.group!r} do not ascend")
+            if members and members[-1] >= world_size:
+                raise RefusedError(f"group {group.group!r} has rank {members[-1]} of a world of {world_size}")
+        if not all(group.members for group in groups):
+            self._of_rank.pop((node, rank), None)  # a name alone is the beginning of every list of members
+            return
+        beginnings = [
+            common.GroupProgress(group=group.group, members=group.members).SerializeToString() for group in groups
+        ]
+        for cache in (self._of_rank, self._beginnings):
+            if len(cache) >= MOST_RANKS:
+                cache.clear()
+        self._of_rank[node, rank] = (world_size, [self._beginnings.setdefault(one, one) for one in beginnings])
+
+
+def check_node(
+    node: store.NodeState, *, name: str, run: str, spec: store.RunSpec | None, groups: KnownGroups
+) -> frozenset[tuple[int, int]]:
+    """Check a node's state; return the ranks that it says are alive there, each with the generation."""
+    if node.node != name:
+        raise RefusedError(f"it is the state of node {node.node[:80]!r}")
+    if node.run != run:
+        raise RefusedError(f"it is of run {node.run[:80]!r}")
+    check_count(node.generation, "generation")
+    check_count(node.fence, "fence")
+    check_count(node.failed_generation, "failed_generation")
+    check_count(node.checkpoint_generation, "checkpoint_generation")
+    check_steps(node.checkpoints, "checkpoints")
+    check_unix_s(node.reported_unix_s, "reported_unix_s")
+    check_seconds(node.leave_in_s, "leave_in_s")
+    check_text(node.instance, "instance", NAME_CHARACTERS)
+    check_text(node.failure, "failure")
+    check_count(node.world_size, "world_size", MOST_RANKS)
+    world_size = _world_size(node, spec)
+    numbers = set()
+    alive = set()
+    for rank in node.ranks:
+        number = rank.rank
+        if number in numbers:
+            raise RefusedError(f"rank {number} is there twice")
+        numbers.add(number)
+        if number >= world_size:
+            raise RefusedError(f"rank {number} is not in a world of {world_size}")
+        try:
+            _check_rank_state(rank, world_size)
+            groups.check(name, number, rank.progress.groups, world_size)
+        except RefusedError as error:
+            raise RefusedError(f"rank {number}: {error}") from None
+        if rank.life != store.LIFE_EXITED:
+            alive.add((node.generation, number))
+    return frozenset(alive)
+
+
+def _world_size(node: store.NodeState, spec: store.RunSpec | None) -> int:
+    if spec is not None and spec.ranks_per_node:
+        return spec.nodes * spec.ranks_per_node
+    return node.world_size or MOST_RANKS
+
+
+def _check_rank_state(rank: store.RankState, world_size: int) -> None:
+    # The usual case takes one expression; which value it was that fails is found out afterwards.
+    if not (
+        rank.life in LIVES
+        and 0.0 <= rank.stalled_s <= LONGEST_S
+        and 0.0 <= rank.silent_s <= LONGEST_S
+        and 0.0 <= rank.busy_s <= LONGEST_S
+        and 0.0 <= rank.still_s <= LONGEST_S
+        and 0.0 <= rank.first_step_ended_unix_s <= LATEST_UNIX_S
+        and 0 <= rank.steps_done <= LARGEST_COUNT
+        and len(rank.process_state) <= 1
+        and len(rank.thread_state) <= 1
+        and rank.moved in _MOVED
+        and len(rank.device) <= NAME_CHARACTERS
+        and len(rank.coordinates) <= _COORDINATES
+    ):
+        _name_bad_value(rank)
+    if rank.HasField("exit"):
+        check_exit(rank.exit, "exit")
+    if rank.snapshots:
+        check_steps(rank.snapshots, "snapshots")
+    if rank.phase_s:
+        check_phase_times(rank.phase_s.keys(), rank.phase_s.values(), "phase_s")
+    for axis in rank.coordinates:
+        check_text(axis, "coordinates", NAME_CHARACTERS)
+    if rank.pending:
+        check_length(rank.pending, "pending", _GROUPS)
+        for call in rank.pending:
+            check_pending(call, world_size, "pending")
+    _check_progress(rank.progress, world_size)
+
+
+def _check_progress(progress: common.Progress, world_size: int) -> None:
+    if not (-1 <= progress.step <= LARGEST_COUNT and progress.phase in PHASES):
+        check_step(progress.step, "progress.step")
+        check_known(progress.phase, PHASES, "progress.phase")
+    for channel in progress.channels:
+        if not (
+            channel.direction in DIRECTIONS
+            and channel.peer < world_size
+            and channel.enqueued <= LARGEST_COUNT
+            and channel.completed <= LARGEST_COUNT
+            and len(channel.group) <= NAME_CHARACTERS
+        ):
+            raise RefusedError(
+                f"channel of group {channel.group[:80]!r}: peer {channel.peer}, direction {channel.direction},"
+                f" {channel.enqueued} and {channel.completed}"
+            )
+
+
+def _name_bad_value(rank: store.RankState) -> None:
+    check_known(rank.life, LIVES, "life")
+    for field in ("stalled_s", "silent_s", "busy_s", "still_s"):
+        check_seconds(getattr(rank, field), field)
+    check_unix_s(rank.first_step_ended_unix_s, "first_step_ended_unix_s")
+    if not 0 <= rank.steps_done <= LARGEST_COUNT:
+        raise RefusedError(f"steps_done is {rank.steps_done}")
+    check_text(rank.process_state, "process_state", 1)
+    check_text(rank.thread_state, "thread_state", 1)
+    if rank.moved not in _MOVED:
+        raise RefusedError(f"moved is {rank.moved[:80]!r}")
+    check_text(rank.device, "device", NAME_CHARACTERS)
+    check_length(rank.coordinates, "coordinates", _COORDINATES)

@@ -1,0 +1,173 @@
+"""Rules for single values. Each raises RefusedError, which names the field and the value.
+
+Every range check is a chained comparison: NaN fails it, as do both infinities and negative numbers.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Sized
+from pathlib import PurePosixPath
+
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.fault_pb2 import Fault
+
+LARGEST_COUNT = 2**52
+"""Sums of such counts fit into 64 bits, and doubles of Lua scripts and JSON carry them exactly."""
+
+LONGEST_S = 1e9
+LATEST_UNIX_S = 7_258_118_400.0
+"""The year 2200."""
+
+MOST_RANKS = 2**20
+MOST_NODES = 2**17
+MOST_ITEMS = 2**16
+"""In one repeated field."""
+
+NAME_CHARACTERS = 255
+TEXT_CHARACTERS = 2**20
+"""Of free text, such as a reason or the shapes of a call's inputs. Real ones are far shorter."""
+
+PHASES = frozenset(common.Phase.values())
+ACTIVITIES = frozenset(common.Activity.values())
+DIRECTIONS = frozenset(common.Direction.values())
+LIVES = frozenset(store.Life.values())
+SOURCES = frozenset(store.Source.values())
+MODES = frozenset(store.Mode.values())
+PRESETS = frozenset(store.Preset.values())
+RUN_PHASES = frozenset(store.RunPhase.values()) - {store.RUN_PHASE_UNSPECIFIED}
+VERDICT_KINDS = frozenset(store.VerdictKind.values())
+INCIDENT_STATES = frozenset(store.IncidentState.values())
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_FAULT_KIND = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_STREAM_ID = re.compile(r"\d{1,20}(-\d{1,20})?")
+
+
+class RefusedError(ValueError):
+    """A message holds a value that it cannot hold. The text is one line: the field and the value."""
+
+
+def check_count(value: int, field: str, most: int = LARGEST_COUNT) -> None:
+    """Check a counter, a generation, a sequence number or a size."""
+    if not 0 <= value <= most:
+        raise RefusedError(f"{field} is {value}, more than {most}")
+
+
+def check_step(value: int, field: str) -> None:
+    """Check the number of a step; -1 stands for none."""
+    if not -1 <= value <= LARGEST_COUNT:
+        raise RefusedError(f"{field} is {value}: steps count from 0, and -1 stands for none")
+
+
+def check_steps(values: Collection[int], field: str) -> None:
+    """Check a list of steps."""
+    check_length(values, field)
+    if values and not -1 <= min(values) <= max(values) <= LARGEST_COUNT:
+        raise RefusedError(f"{field} holds {min(values)} and {max(values)}: steps count from 0, and -1 stands for none")
+
+
+def check_seconds(value: float, field: str) -> None:
+    """Check a duration."""
+    if not 0.0 <= value <= LONGEST_S:
+        raise RefusedError(f"{field} is {value:g} s")
+
+
+def check_unix_s(value: float, field: str) -> None:
+    """Check a moment; 0 stands for none."""
+    if not 0.0 <= value <= LATEST_UNIX_S:
+        raise RefusedError(f"{field} is {value:g}, which is no Unix time")
+
+
+def check_rank(value: int, world_size: int, field: str) -> None:
+    """Check the number of a rank."""
+    if value >= world_size:
+        raise RefusedError(f"{field} is rank {value} of a world of {world_size}")
+
+
+def check_known(value: int, known: Collection[int], field: str) -> None:
+    """Check an enum: proto3 carries numbers that this version does not know."""
+    if value not in known:
+        raise RefusedError(f"{field} has the unknown number {value}")
+
+
+def check_text(value: str, field: str, most: int = TEXT_CHARACTERS) -> None:
+    """Check the length of a string."""
+    if len(value) > most:
+        raise RefusedError(f"{field} has {len(value)} characters, more than {most}")
+
+
+def check_length(values: Sized, field: str, most: int = MOST_ITEMS) -> None:
+    """Check the length of a repeated field or of a map."""
+    if len(values) > most:
+        raise RefusedError(f"{field} has {len(values)} items, more than {most}")
+
+
+def check_node_name(value: str, field: str) -> None:
+    """Check a node's name: it is part of keys, of labels and of lines for people."""
+    if not (0 < len(value) <= NAME_CHARACTERS and value.isprintable()):
+        raise RefusedError(f"{field} is {value[:80]!r}: a node's name has 1 to {NAME_CHARACTERS} printable characters")
+
+
+def check_id(value: str, field: str) -> None:
+    """Check the id of an incident or a suspicion, which names a folder; empty: there is none."""
+    if value and not _ID.fullmatch(value):
+        raise RefusedError(f"{field} is {value[:80]!r}: an id has letters, digits, '.', '_' and '-'")
+
+
+def check_stream_id(value: str, field: str) -> None:
+    """Check the id of a stream's entry; empty: the beginning."""
+    if value and not _STREAM_ID.fullmatch(value):
+        raise RefusedError(f"{field} is {value[:80]!r}, which is no id of a stream's entry")
+
+
+def check_files(names: Collection[str], field: str) -> None:
+    """Check the names of an incident's files: all are within the incident's folder."""
+    check_length(names, field)
+    for name in names:
+        path = PurePosixPath(name)
+        within = name and not path.is_absolute() and ".." not in path.parts
+        if not (within and name.isprintable() and len(name) <= 4096):
+            raise RefusedError(f"{field} names {name[:80]!r}: a file within the incident's folder is expected")
+
+
+def check_phase_times(phases: Iterable[int], times_s: Iterable[float], field: str) -> None:
+    """Check a map of seconds by phase."""
+    for phase in phases:
+        check_known(phase, PHASES, field)
+    for time_s in times_s:
+        check_seconds(time_s, field)
+
+
+def check_pending(call: common.PendingCall, world_size: int, field: str) -> None:
+    """Check a call that a rank has enqueued and not completed."""
+    check_rank(call.rank, world_size, field)
+    check_count(call.seq, f"{field}.seq")
+    check_text(call.group, f"{field}.group", NAME_CHARACTERS)
+    check_text(call.op, f"{field}.op", NAME_CHARACTERS)
+    check_text(call.sizes, f"{field}.sizes")
+    check_text(call.dtypes, f"{field}.dtypes")
+
+
+def check_exit(ended: store.RankExit, field: str) -> None:
+    """Check how a rank ended."""
+    check_step(ended.step, f"{field}.step")
+    check_known(ended.phase, PHASES, f"{field}.phase")
+    check_unix_s(ended.exited_unix_s, f"{field}.exited_unix_s")
+    check_count(ended.order, f"{field}.order")
+    if not 0 <= ended.signal <= 255:
+        raise RefusedError(f"{field}.signal is {ended.signal}")
+    check_text(ended.last_words, f"{field}.last_words")
+    check_text(ended.kernel_line, f"{field}.kernel_line")
+
+
+def check_fault(fault: Fault, field: str = "fault") -> None:
+    """Check an order to inject a fault, or what is said of one."""
+    if not _FAULT_KIND.fullmatch(fault.kind):
+        raise RefusedError(f"{field}.kind is {fault.kind[:80]!r}: name one of `holdfast inject --list`")
+    check_rank(fault.rank, MOST_RANKS, f"{field}.rank")
+    check_step(fault.step, f"{field}.step")
+    check_known(fault.phase, PHASES, f"{field}.phase")
+    if not -LONGEST_S <= fault.duration_s <= LONGEST_S:  # a clock may jump back
+        raise RefusedError(f"{field}.duration_s is {fault.duration_s:g} s")
+    if not 0.0 <= fault.factor <= 1e6:
+        raise RefusedError(f"{field}.factor is {fault.factor:g}")

@@ -1,0 +1,290 @@
+"""Serves a Prometheus registry over HTTP from one thread, for agents and daemons alike.
+
+Needs the package ``prometheus_client``; the hooks never import this module.
+
+The server shares its process with the supervision of a run, so that no client may cost it much: one thread serves all
+connections, there are at most ``MAX_CONNECTIONS`` of them, and each has a deadline. A client that sends no request is
+the first to go when another one comes. One descriptor is kept in reserve: metrics matter most when the process has
+run out of them.
+"""
+
+import contextlib
+import errno
+import http
+import io
+import logging
+import os
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import make_wsgi_app
+from prometheus_client.registry import CollectorRegistry
+
+log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 64
+MAX_REQUEST_BYTES = 16 * 1024
+READ_PATIENCE_S = 5.0
+"""From the connection to the end of the request."""
+WRITE_PATIENCE_S = 10.0
+"""From the end of the request to the last byte of the answer."""
+SHORTAGE_PAUSE_S = 0.2
+"""No connection is accepted for so long while the process has no descriptor for it."""
+
+_SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+@dataclass
+class _Connection:
+    socket: socket.socket
+    deadline: float
+    request: bytearray = field(default_factory=bytearray)
+    answer: memoryview | None = None
+
+
+class MetricsServer:
+    """A running server. ``port`` is the one that it listens on, also where the kernel chose it."""
+
+    def __init__(self, listener: socket.socket, app: WsgiApp) -> None:
+        self.port = int(listener.getsockname()[1])
+        self.dropped_total = 0
+        """Connections that were closed without an answer."""
+        self._listener = listener
+        self._app = app
+        self._failed_before = False
+        self._connections: dict[int, _Connection] = {}
+        self._listens_from = 0.0
+        self._selector = selectors.DefaultSelector()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._reserve: int | None = None
+        self._refill()
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close the port and every connection; return when that has happened."""
+        if not self._closing:
+            self._closing = True
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+            os.close(self._wake)
+
+    def _serve(self) -> None:
+        try:
+            while not self._closing:
+                try:
+                    self._turn()
+                except Exception:  # noqa: BLE001  the thread must live as long as the process
+                    self._log_once("metrics server: unexpected error")
+                    time.sleep(SHORTAGE_PAUSE_S)
+        finally:
+            for connection in list(self._connections.values()):
+                self._end(connection)
+            self._listener.close()
+            self._selector.close()
+            if self._reserve is not None:
+                os.close(self._reserve)
+
+    def _turn(self) -> None:
+        for key, _ in self._selector.select(self._next_event_s()):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fd in self._connections:
+                self._advance(self._connections[key.fd])
+        now = time.monotonic()
+        for connection in [each for each in self._connections.values() if each.deadline <= now]:
+            self._drop(connection)
+        if self._listens_from and self._listens_from <= now:
+            self._listens_from = 0.0
+            self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def _next_event_s(self) -> float | None:
+        times = [connection.deadline for connection in self._connections.values()]
+        if self._listens_from:
+            times.append(self._listens_from)
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _accept(self) -> None:
+        """Accept one connection. Without a free descriptor the kernel does not say whether there are more."""
+        try:
+            accepted, _ = self._listener.accept()
+        except OSError as error:
+            if error.errno in _SHORTAGE and not self._free_descriptor():
+                self._pause_listening()
+            return  # otherwise the client has gone before it was served, or the next turn serves it
+        accepted.setblocking(False)
+        self._make_room()
+        if len(self._connections) >= MAX_CONNECTIONS:
+            accepted.close()
+            self.dropped_total += 1
+            return
+        connection = _Connection(accepted, time.monotonic() + READ_PATIENCE_S)
+        self._connections[accepted.fileno()] = connection
+        self._selector.register(accepted, selectors.EVENT_READ)
+        # Most clients have sent their request by now: it is read before another client can take its place.
+        self._advance(connection)
+
+    def _make_room(self) -> None:
+        """If all places are taken, drop the oldest connection that has sent no complete request."""
+        if len(self._connections) >= MAX_CONNECTIONS:
+            idle = next((each for each in self._connections.values() if each.answer is None), None)
+            if idle is not None:
+                self._drop(idle)
+
+    def _free_descriptor(self) -> bool:
+        """Free one descriptor for the connection that waits. Return whether there was one to free."""
+        if self._reserve is not None:
+            os.close(self._reserve)
+            self._reserve = None
+            return True
+        idle = next((each for each in self._connections.values() if each.answer is None), None)
+        if idle is not None:
+            self._drop(idle)
+        return idle is not None
+
+    def _refill(self) -> None:
+        if self._reserve is None:
+            with contextlib.suppress(OSError):
+                self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _pause_listening(self) -> None:
+        """Leave the port alone for a while: the selector would report it as ready all the time."""
+        self._selector.unregister(self._listener)
+        self._listens_from = time.monotonic() + SHORTAGE_PAUSE_S
+
+    def _advance(self, connection: _Connection) -> None:
+        try:
+            if connection.answer is None:
+                self._read(connection)
+            else:
+                self._write(connection)
+        except BlockingIOError:
+            pass
+        except OSError:  # the client has gone
+            self._drop(connection)
+
+    def _read(self, connection: _Connection) -> None:
+        data = connection.socket.recv(MAX_REQUEST_BYTES)
+        connection.request += data
+        request = bytes(connection.request)
+        if b"\r\n\r\n" in request or b"\n\n" in request:
+            connection.answer = memoryview(self._answer(request))
+        elif len(request) >= MAX_REQUEST_BYTES:
+            connection.answer = memoryview(_response(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
+        elif not data:
+            self._drop(connection)
+            return
+        else:
+            return
+        connection.deadline = time.monotonic() + WRITE_PATIENCE_S
+        self._selector.modify(connection.socket, selectors.EVENT_WRITE)
+        self._write(connection)
+
+    def _write(self, connection: _Connection) -> None:
+        assert connection.answer is not None
+        sent = connection.socket.send(connection.answer)
+        connection.answer = connection.answer[sent:]
+        if not connection.answer:
+            with contextlib.suppress(OSError):
+                connection.socket.shutdown(socket.SHUT_WR)
+            self._end(connection)
+
+    def _answer(self, request: bytes) -> bytes:
+        environ = _environ(request)
+        if environ is None:
+            return _response(http.HTTPStatus.BAD_REQUEST)
+        started: list[tuple[str, list[tuple[str, str]]]] = []
+        try:
+            body = b"".join(self._app(environ, lambda status, headers, *_: started.append((status, headers))))
+        except Exception:  # noqa: BLE001  a collector may raise anything: neither server nor run may stop
+            self._log_once("metrics cannot be collected")
+            return _response(http.HTTPStatus.INTERNAL_SERVER_ERROR)
+        status, headers = started[0]
+        return _head(status, [*headers, ("Content-Length", str(len(body)))]) + body
+
+    def _log_once(self, message: str) -> None:
+        if not self._failed_before:
+            self._failed_before = True
+            log.exception(message)
+
+    def _drop(self, connection: _Connection) -> None:
+        self.dropped_total += 1
+        self._end(connection)
+
+    def _end(self, connection: _Connection) -> None:
+        descriptor = connection.socket.fileno()
+        if self._connections.pop(descriptor, None) is not None:
+            self._selector.unregister(connection.socket)
+        connection.socket.close()
+        self._refill()
+
+
+def serve(registry: CollectorRegistry, address: str, port: int) -> MetricsServer:
+    """Serve ``registry`` on ``address``; port 0: the kernel chooses one.
+
+    Raises OSError, in one line that names --metrics-port, if the port cannot be had.
+    """
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+            listener.listen(MAX_CONNECTIONS)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise OSError(
+            f"cannot serve metrics on {address}:{port}: {error.strerror}: choose another --metrics-port (0: any free"
+            " one)"
+        ) from error
+    return MetricsServer(listener, make_wsgi_app(registry))
+
+
+def _environ(request: bytes) -> dict[str, Any] | None:
+    """Return the WSGI environment of a request without a body, or None if it is not HTTP."""
+    head, *lines = request.decode("latin-1").splitlines()
+    words = head.split()
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        return None
+    method, target, protocol = words
+    path, _, query = target.partition("?")
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": method,
+        "PATH_INFO": path,
+        "QUERY_STRING": query,
+        "SERVER_PROTOCOL": protocol,
+        "wsgi.input": io.BytesIO(),
+        "wsgi.errors": sys.stderr,
+    }
+    for line in lines:
+        if not line:
+            break
+        name, colon, value = line.partition(":")
+        if colon:
+            environ[f"HTTP_{name.strip().upper().replace('-', '_')}"] = value.strip()
+    return environ
+
+
+def _response(status: http.HTTPStatus) -> bytes:
+    return _head(f"{status.value} {status.phrase}", [("Content-Length", "0")])
+
+
+def _head(status: str, headers: list[tuple[str, str]]) -> bytes:
+    lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers), "Connection: close"]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")

@@ -1,0 +1,61 @@
+"""Folders and files that only this user can have written: what they name may be trusted, and killed."""
+
+import contextlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+
+def make_private_directory(directory: Path, setting: str) -> None:
+    """Create ``directory`` with mode 0700, or see that the one there is this user's alone.
+
+    Raises OSError, in one line that names ``setting``, for a link and for a folder that others own or can enter: under
+    a name that can be guessed, another user may have put it there first.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    status = directory.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        problem = "is a symbolic link"
+    elif not stat.S_ISDIR(status.st_mode):
+        problem = "is not a folder"
+    elif status.st_uid != os.geteuid():
+        problem = f"belongs to another user (uid {status.st_uid})"
+    elif status.st_mode & 0o077:
+        problem = f"is open to others (mode {stat.S_IMODE(status.st_mode):04o}; `chmod 700` makes it private)"
+    else:
+        return
+    raise PermissionError(f"{directory} {problem}: name another folder, or one that does not exist, with {setting}")
+
+
+def distrust(path: Path) -> str:
+    """Return why another user may have written the file at ``path``, or "" if only this one can have.
+
+    Raises OSError if the file cannot be looked at.
+    """
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        return "is not a regular file"
+    if status.st_mode & 0o022:
+        return f"can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
+    if status.st_uid != os.geteuid() and status.st_uid != _owner_of_new_files(path.parent):
+        return f"belongs to another user (uid {status.st_uid})"
+    return ""
+
+
+def write_private(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Replace ``path`` atomically by a file that only this user can write, whatever the umask is."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.unlink(missing_ok=True)  # of a writer that died; another user's cannot be written into
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    temporary.replace(path)
+
+
+def _owner_of_new_files(directory: Path) -> int:
+    """Return who owns what this process creates in ``directory``: network file systems may map root to nobody."""
+    with tempfile.TemporaryFile(dir=directory) as file:
+        return os.fstat(file.fileno()).st_uid

@@ -1,0 +1,33 @@
+"""An agent's clock and its view of two processes, printed at each look: ``paused_agent.py FOLDER PID PID``."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from holdfast_agent import main
+from holdfast_agent.supervisor import Supervisor
+from holdfast_proto.v1 import store_pb2 as store
+from tests.agent.nodes import begin, make_node
+
+
+class Printed:
+    """In the place of the store."""
+
+    async def publish_state(self, state: store.NodeState, _: store.RunSpec) -> None:
+        """Print how long the ranks have stalled, and the state of their processes."""
+        print(json.dumps([(rank.stalled_s, rank.process_state) for rank in state.ranks]), flush=True)
+
+
+async def watch(folder: Path, pids: list[int]) -> None:
+    node = make_node(folder)
+    begin(node, 1, dict(enumerate(pids)))
+    node.link = cast(Any, Printed())
+    supervisor = cast(Supervisor, SimpleNamespace(note_cgroups=lambda: None, parent=SimpleNamespace(is_ready=True)))
+    await main._tick(node, supervisor)
+
+
+if __name__ == "__main__":
+    asyncio.run(watch(Path(sys.argv[1]), [int(pid) for pid in sys.argv[2:]]))

@@ -1,0 +1,85 @@
+import time
+from typing import Any
+
+import pytest
+
+from holdfast_agent.command_checks import flaw
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.fault_pb2 import Fault
+
+SPEC = store.RunSpec(run="run", nodes=2, ranks_per_node=4, command=["true"], instance="i")
+
+
+def command(**changes: Any) -> store.NodeCommand:
+    fields: dict[str, Any] = {"id": "a", "fence": int(time.time() * 1000), "generation": 2, "instance": "i"}
+    return store.NodeCommand(**{**fields, **changes})
+
+
+def start(**changes: Any) -> store.StartGeneration:
+    fields: dict[str, Any] = {
+        "first_rank": 4, "ranks": 4, "world_size": 8, "rendezvous_node": "a", "source": store.SOURCE_MEMORY, "step": 9,
+    }  # fmt: skip
+    return store.StartGeneration(**{**fields, **changes})
+
+
+def evidence(**names: Any) -> dict[str, store.GatherEvidence]:
+    return {"gather_evidence": store.GatherEvidence(**names)}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"start": start()},
+        {"start": start(source=store.SOURCE_SEED, step=-1)},
+        {"stop": store.StopGeneration()},
+        evidence(incident="run-0001-0002"),
+        evidence(suspicion="0001-0002"),
+        {"take_checkpoint": store.TakeCheckpoint(step=12)},
+        {"keep_checkpoint": store.KeepCheckpoint(step=0)},
+        {"persist_snapshot": store.PersistSnapshot(step=3)},
+        {"leave": store.LeaveAt(step=-1)},
+        {"finish": store.FinishRun(succeeded=True)},
+        {"inject_fault": Fault(kind="kill", rank=1, step=-1)},
+    ],
+)
+def test_what_a_leader_sends_is_obeyed(kind: dict[str, Any]) -> None:
+    assert flaw(command(**kind), SPEC) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        ({}, "unknown"),
+        ({"start": start(ranks=0)}, "0 ranks"),
+        ({"start": start(ranks=10**9, world_size=2 * 10**9)}, "1000000000 ranks"),
+        ({"start": start(first_rank=8)}, "world of 8"),
+        ({"start": start(first_rank=2**32 - 1)}, "world of 8"),
+        ({"start": start(world_size=4000)}, "larger than the run"),
+        ({"start": start(source=store.SOURCE_UNSPECIFIED)}, "source 0"),
+        ({"start": start(source=77)}, "source 77"),
+        ({"start": start(step=-2)}, "step -2"),
+        ({"start": start(), "generation": 0}, "generation 0"),
+        ({"start": start(), "generation": 2**63}, "generation"),
+        ({"stop": store.StopGeneration(), "id": ""}, "id"),
+        ({"stop": store.StopGeneration(), "id": "x" * 1000}, "id"),
+        ({"stop": store.StopGeneration(), "fence": 2**64 - 1}, "fence"),
+        (evidence(), "neither"),
+        (evidence(incident="../../etc"), "folder"),
+        (evidence(incident=".."), "folder"),
+        (evidence(suspicion="a\0b"), "folder"),
+        (evidence(incident="x" * 4000), "folder"),
+        ({"take_checkpoint": store.TakeCheckpoint(step=-2)}, "step -2"),
+        ({"persist_snapshot": store.PersistSnapshot(step=2**62)}, "step"),
+        ({"leave": store.LeaveAt(step=-(2**63))}, "step"),
+        ({"finish": store.FinishRun(patience_s=float("nan"))}, "patience"),
+        ({"finish": store.FinishRun(patience_s=-1.0)}, "patience"),
+        ({"inject_fault": Fault(duration_s=float("inf"))}, "duration"),
+        ({"inject_fault": Fault(step=-3)}, "step -3"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_reason(kind: dict[str, Any], named: str) -> None:
+    assert named in flaw(command(**kind), SPEC)
+
+
+def test_a_run_that_somebody_else_launches_has_no_number_of_ranks_to_compare_with() -> None:
+    assert flaw(command(start=start(ranks=64, first_rank=0, world_size=512)), store.RunSpec(run="run")) == ""

@@ -1,0 +1,107 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast_agent import processes, record
+from holdfast_agent.main import EXIT_FAILURE, Startup
+from holdfast_agent.processes import AgentError
+from holdfast_proto import keys
+from holdfast_proto.rank_context import EXIT_CONFIGURATION
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
+from tests.agent.nodes import NODE, RUN
+from tests.proto.coroutines import PATIENCE_S
+from tests.proto.store_server import StoreServer
+
+
+def agent(folder: Path, server: StoreServer, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run an agent to its end."""
+    where = [
+        "--directory",
+        f"{folder}/run",
+        "--runtime-directory",
+        f"{folder}/sockets",
+        "--shm-directory",
+        f"{folder}/shm",
+    ]
+    command = [sys.executable, "-m", "holdfast_cli", "agent", "--run", RUN, "--node", NODE, "--redis", server.url]
+    (folder / "shm").mkdir(exist_ok=True)
+    return subprocess.run(
+        [*command, *where, *arguments], capture_output=True, text=True, check=False, timeout=4 * PATIENCE_S
+    )
+
+
+def publish(server: StoreServer, folder: Path) -> store.RunSpec:
+    spec = store.RunSpec(run=RUN, nodes=1, ranks_per_node=1, command=["true"], instance="i", checkpoints_kept=2)
+    spec.checkpoint_directory = f"{folder}/checkpoints"
+    with server.client() as client:
+        client.set(keys.spec(RUN), spec.SerializeToString())
+    return spec
+
+
+def port_in_use() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def line_of(done: "subprocess.CompletedProcess[str]") -> str:
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("holdfast")]
+    assert "Traceback" not in done.stderr
+    return line
+
+
+def test_squatted_runtime_folder_is_refused_in_one_line(folder: Path, store_server: StoreServer) -> None:
+    (folder / "sockets").mkdir()
+    (folder / "sockets").chmod(0o777)
+    done = agent(folder, store_server)
+    assert done.returncode == EXIT_CONFIGURATION
+    assert line_of(done).endswith("with --runtime-directory")
+
+
+def test_wrong_setting_is_one_while_no_rank_is_there(folder: Path, store_server: StoreServer) -> None:
+    publish(store_server, folder)
+    with port_in_use() as taken:
+        done = agent(folder, store_server, "--metrics-port", str(taken.getsockname()[1]))
+    assert done.returncode == EXIT_CONFIGURATION
+    assert "--metrics-port" in line_of(done)
+
+
+def test_with_ranks_of_an_earlier_agent_the_same_failure_is_none_and_leaves_all_in_place(
+    folder: Path, store_server: StoreServer
+) -> None:
+    spec = publish(store_server, folder)
+    path = folder / "run" / f"node-{NODE}" / "record.pb"
+    path.parent.mkdir(parents=True)
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as rank, port_in_use() as taken:
+        try:
+            ranks = [RankRecord(rank=0, pid=rank.pid, start_ticks=processes.start_ticks(rank.pid))]
+            start = store.StartGeneration(ranks=1, world_size=1, source=store.SOURCE_SEED)
+            saved = AgentRecord(run=RUN, node=NODE, instance="i", generation=1, ranks=ranks, spec=spec, start=start)
+            record.save(path, saved)
+            done = agent(folder, store_server, "--metrics-port", str(taken.getsockname()[1]))
+            assert done.returncode == EXIT_FAILURE
+            assert "--metrics-port" in line_of(done)
+            assert rank.poll() is None
+            assert record.load(path) == saved
+        finally:
+            os.killpg(rank.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_alone", "code"),
+    [
+        (AgentError("no such run"), True, EXIT_CONFIGURATION),
+        (AgentError("no such run"), False, EXIT_FAILURE),
+        (OSError(24, "Too many open files"), True, EXIT_FAILURE),
+    ],
+)
+def test_only_what_another_start_cannot_cure_has_nobody_start_another(
+    error: Exception, is_alone: bool, code: int
+) -> None:
+    startup = Startup()
+    startup.is_alone = is_alone
+    assert startup.exit_code(error) == code

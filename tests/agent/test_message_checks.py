@@ -1,0 +1,178 @@
+import math
+from typing import Any
+
+import pytest
+
+from holdfast_agent import message_checks
+from holdfast_agent.message_checks import clean_hello, clean_report, flaw_of_hello, flaw_of_slots
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1.common_pb2 import (
+    DIRECTION_SEND,
+    PHASE_DATA,
+    PHASE_UNSPECIFIED,
+    ChannelProgress,
+    GroupProgress,
+    PendingCall,
+    Progress,
+)
+
+WORLD = 4
+NAN, INFINITY = math.nan, math.inf
+
+
+def whole() -> session.Report:
+    """A report with everything in it, as a healthy rank sends it."""
+    return session.Report(
+        progress=Progress(
+            step=7,
+            phase=PHASE_DATA,
+            groups=[GroupProgress(group="0", members=[0, 3], enqueued=4, completed=4)],
+            channels=[ChannelProgress(group="0", peer=3, direction=DIRECTION_SEND, enqueued=1)],
+        ),
+        steps=[
+            session.StepRecord(
+                step=6, ended_unix_s=1.8e9, duration_s=0.2, loss=NAN, grad_norm=INFINITY, tokens=512, mfu=0.4,
+                phase_s={PHASE_DATA: 0.1}, samples=b"x" * 16,
+                replicas=[session.ReplicaHash(part="norm.weight[0:8]", hash=5)],
+            )
+        ],
+        snapshots=[session.SnapshotTaken(step=6, stall_s=0.01, bytes=1 << 30)],
+        memory=session.MemoryStatus(allocated_bytes=1 << 30),
+        reporter_cpu_s=0.5,
+        modules=["torch", "torch.distributed._tensor"],
+        last_words="ValueError: bad sample",
+        pending=[PendingCall(group="0", seq=5, op="gloo:all_reduce")],
+    )  # fmt: skip
+
+
+def cleaned(report: session.Report) -> tuple[session.Report, list[str]]:
+    reasons: list[str] = []
+    clean_report(report, WORLD, reasons.append)
+    return report, reasons
+
+
+def test_report_of_a_healthy_rank_stays_as_it_is_also_with_a_loss_that_is_not_finite() -> None:
+    assert cleaned(whole()) == (whole(), [])
+    assert cleaned(session.Report()) == (session.Report(), [])
+
+
+@pytest.mark.parametrize("step", [-2, -(2**63), 2**62])
+def test_progress_with_an_impossible_step_is_refused_and_the_rest_used(step: int) -> None:
+    report = whole()
+    report.progress.step = step
+    report, reasons = cleaned(report)
+    assert not report.HasField("progress")
+    assert len(report.steps) == len(report.snapshots) == len(reasons) == 1
+
+
+def test_phase_of_a_newer_version_does_not_cost_the_progress() -> None:
+    report = whole()
+    report.progress.phase = 99  # type: ignore[assignment]
+    report.steps[0].phase_s[99] = 0.5
+    report, reasons = cleaned(report)
+    assert (report.progress.step, report.progress.phase) == (7, PHASE_UNSPECIFIED)
+    assert dict(report.steps[0].phase_s) == {PHASE_DATA: 0.1}
+    assert len(reasons) == 2
+
+
+@pytest.mark.parametrize("duration_s", [NAN, INFINITY, -INFINITY, -1.0, 1e300])
+def test_step_with_an_impossible_duration_counts_as_done(duration_s: float) -> None:
+    report = whole()
+    report.steps[0].duration_s = report.steps[0].ended_unix_s = duration_s
+    report.steps[0].phase_s[PHASE_DATA] = duration_s
+    report.steps[0].mfu = NAN
+    report.reporter_cpu_s = duration_s
+    report, reasons = cleaned(report)
+    [step] = report.steps
+    assert (step.step, step.duration_s, dict(step.phase_s), step.HasField("mfu")) == (6, 0.0, {}, False)
+    assert step.ended_unix_s > 1e9
+    assert (report.reporter_cpu_s, len(reasons)) == (0.0, 5)
+
+
+@pytest.mark.parametrize(
+    ("part", "junk"),
+    [
+        ("steps", session.StepRecord(step=-1)),
+        ("steps", session.StepRecord(step=2**63 - 1)),
+        ("snapshots", session.SnapshotTaken(step=-5)),
+        ("snapshots", session.SnapshotTaken(step=1, stall_s=NAN)),
+        ("snapshots", session.SnapshotTaken(step=1, unchanged_bytes=2**64 - 1)),
+        ("pending", PendingCall(seq=2**64 - 1)),
+        ("pending", PendingCall(op="x" * 100_000)),
+    ],
+)
+def test_junk_goes_and_what_is_beside_it_stays(part: str, junk: Any) -> None:
+    report = whole()
+    getattr(report, part).append(junk)
+    report, reasons = cleaned(report)
+    assert (report, len(reasons)) == (whole(), 1)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        GroupProgress(group="1", members=[0, WORLD]),
+        GroupProgress(group="1", members=[2**32 - 1]),
+        GroupProgress(group="x" * 10_000),
+        GroupProgress(group="1", enqueued=2**64 - 1),
+    ],
+)
+def test_group_that_cannot_be_goes_and_the_others_stay(group: GroupProgress) -> None:
+    report = whole()
+    report.progress.groups.append(group)
+    assert cleaned(report)[0] == whole()
+
+
+@pytest.mark.parametrize(
+    "channel",
+    [
+        ChannelProgress(group="0", peer=WORLD),
+        ChannelProgress(group="0", direction=9),  # type: ignore[arg-type]
+        ChannelProgress(group="0", completed=2**64 - 1),
+    ],
+)
+def test_channel_that_cannot_be_goes_and_the_others_stay(channel: ChannelProgress) -> None:
+    report = whole()
+    report.progress.channels.append(channel)
+    assert cleaned(report)[0] == whole()
+
+
+def test_long_texts_are_cut_and_only_names_of_modules_are_imported_ahead() -> None:
+    report = whole()
+    report.last_words = "x" * 1_000_000 + "the end"
+    report.modules.extend(["os; import sys", "../../evil", "x" * 5000, *(f"m{n}" for n in range(10_000))])
+    report.steps[0].samples = b"y" * 100_000
+    report.steps[0].tokens = 2**64 - 1
+    report.memory.ooms = 2**64 - 1
+    report, _ = cleaned(report)
+    assert len(report.last_words) == message_checks.WORDS_CHARACTERS
+    assert report.last_words.endswith("the end")
+    assert len(report.modules) == message_checks.MOST_MODULES
+    assert all(name.replace(".", "").isidentifier() for name in report.modules)
+    assert not (report.steps[0].samples or report.steps[0].HasField("tokens") or report.HasField("memory"))
+
+
+def hello(**changes: Any) -> session.Hello:
+    return session.Hello(**{"rank": 1, "world_size": 4, "local_rank": 1, "local_world_size": 2, "pid": 77, **changes})
+
+
+def test_rank_of_another_launcher_must_be_one_of_a_world() -> None:
+    assert flaw_of_hello(hello()) == ""
+    for junk in (
+        hello(rank=4), hello(rank=2**32 - 1), hello(world_size=2**31), hello(local_rank=2), hello(pid=0),
+        hello(pid=2**31), hello(local_world_size=5), session.Hello(),
+    ):  # fmt: skip
+        assert flaw_of_hello(junk)
+
+
+def test_odd_coordinates_do_not_cost_a_rank_its_session() -> None:
+    reasons: list[str] = []
+    said = hello(device="x" * 10_000, coordinates={f"axis{n}": 0 for n in range(100)})
+    clean_hello(said, reasons.append)
+    assert (said, len(reasons)) == (hello(), 2)
+
+
+def test_absurd_slots_are_refused() -> None:
+    assert flaw_of_slots(session.SlotRequest(bytes_per_slot=80 << 30, slots=3)) == ""
+    assert flaw_of_slots(session.SlotRequest(bytes_per_slot=2**64 - 1))
+    assert flaw_of_slots(session.SlotRequest(bytes_per_slot=1, slots=2**32 - 1))

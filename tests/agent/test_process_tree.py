@@ -1,0 +1,357 @@
+"""Whether anything moves in a tree of real processes."""
+
+import os
+import platform
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast_agent import processes
+from holdfast_agent.tree_movement import CPU, DISK, NETWORK, PROCESSES
+from holdfast_agent.tree_sample import Machine, TreeReader
+from tests.agent.trees import Tree, running
+
+SLEEPS = "import time; print('ready', flush=True); time.sleep(600)"
+COMPUTES = "print('ready', flush=True)\nwhile True: pass"
+
+
+def test_a_process_that_sleeps_is_still() -> None:
+    with running(SLEEPS) as process:
+        Tree(process.pid).wait_for_stillness()
+
+
+def test_a_process_that_computes_moves() -> None:
+    with running(COMPUTES) as process:
+        Tree(process.pid).wait_for_moves(CPU)
+
+
+def test_a_process_moves_while_its_child_computes() -> None:
+    code = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {COMPUTES!r}])
+child.wait()
+"""
+    with running(code) as process:
+        Tree(process.pid).wait_for_moves(CPU)
+
+
+def test_a_thread_that_computes_a_twentieth_of_the_time_moves() -> None:
+    code = """
+import threading, time
+def compute():
+    while True:
+        until_s = time.thread_time() + 0.0125
+        while time.thread_time() < until_s: pass
+        time.sleep(19 * 0.0125)
+threading.Thread(target=compute).start()
+print('ready', flush=True)
+threading.Event().wait()
+"""
+    with running(code) as process:
+        Tree(process.pid).wait_for_moves(CPU)
+
+
+def test_threads_that_live_shorter_than_the_time_between_looks_move() -> None:
+    code = """
+import threading, time
+def compute():
+    until_s = time.thread_time() + 0.08
+    while time.thread_time() < until_s: pass
+print('ready', flush=True)
+while True:
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+    time.sleep(0.02)
+"""
+    with running(code) as process:
+        Tree(process.pid).wait_for_moves(CPU)
+
+
+def test_threads_that_poll_are_still() -> None:
+    code = """
+import threading, time
+def poll(interval_s):
+    while True: time.sleep(interval_s)
+for interval_s in (0.05, 0.1, 0.1, 1.0, 5.0):
+    threading.Thread(target=poll, args=(interval_s,)).start()
+print('ready', flush=True)
+threading.Event().wait()
+"""
+    with running(code) as process:
+        Tree(process.pid).wait_for_stillness()
+
+
+HOOKS_THREAD = """
+import threading
+from pathlib import Path
+from holdfast_hooks.native_name import show_name
+def report():
+    {show}
+    while True:
+        for _ in range(2000): Path("/proc/self/status").read_text()
+        threading.Event().wait(0.05)
+print('ready', flush=True)
+threading.Thread(target=report, name="holdfast-reporter").start()
+threading.Event().wait()
+"""
+
+
+def test_what_the_hooks_own_threads_do_is_no_movement() -> None:
+    with running(HOOKS_THREAD.format(show="show_name()")) as process:
+        Tree(process.pid).wait_for_stillness()
+    with running(HOOKS_THREAD.format(show="pass")) as process:
+        Tree(process.pid).wait_for_moves(CPU)
+
+
+def test_a_process_that_reads_a_file_slowly_moves(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(1 << 20))
+    code = """
+import sys, time
+file = open(sys.argv[1], "rb", buffering=0)
+print('ready', flush=True)
+while True:
+    file.read(1024) or file.seek(0)
+    time.sleep(0.25)
+"""
+    with running(code, str(tmp_path / "file")) as process:
+        Tree(process.pid).wait_for_moves(DISK)
+
+
+TRICKLES = """
+import socket, sys, time
+peer = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+print('ready', flush=True)
+while True:
+    peer.sendall(bytes(75))
+    time.sleep(0.25)
+"""
+
+
+@contextmanager
+def _sink() -> Iterator[int]:
+    """The port of a server that swallows what it gets."""
+
+    def swallow() -> None:
+        with server, server.accept()[0] as peer:
+            while peer.recv(1 << 16):
+                pass
+
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+    thread = threading.Thread(target=swallow)
+    thread.start()
+    yield port
+    thread.join()
+
+
+def test_an_upload_that_trickles_moves() -> None:
+    with _sink() as port, running(TRICKLES, str(port)) as process:
+        Tree(process.pid).wait_for_moves(NETWORK)
+
+
+def test_connections_to_the_rendezvous_store_do_not_count() -> None:
+    with _sink() as port, running(TRICKLES, str(port)) as process:
+        Tree(process.pid, store_port=port).wait_for_stillness()
+
+
+def test_a_rank_that_hosts_the_rendezvous_store_itself_is_still_while_others_poll_it() -> None:
+    code = """
+import socket, threading
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+peer, _ = server.accept()
+threading.Event().wait()
+"""
+    with running(code) as process:
+        port = int(process.said)
+        with socket.create_connection(("127.0.0.1", port)) as peer, _sending(peer):
+            Tree(process.pid).wait_for_moves(NETWORK)
+            Tree(process.pid, store_port=port).wait_for_stillness()
+
+
+@contextmanager
+def _sending(peer: socket.socket) -> Iterator[None]:
+    """A few bytes a second, which nobody reads: they gather in a queue."""
+    ended = threading.Event()
+
+    def send() -> None:
+        while not ended.wait(0.1):
+            peer.sendall(b"poll")
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+def test_children_that_begin_and_end_move() -> None:
+    code = """
+import subprocess, time
+print('ready', flush=True)
+while True:
+    subprocess.run(["true"])
+    time.sleep(0.3)
+"""
+    with running(code) as process:
+        tree = Tree(process.pid)
+        seen = {tree.move() for _ in range(3)}
+        assert "" not in seen
+        assert seen <= {PROCESSES, CPU, DISK}
+
+
+def test_a_child_that_outlives_its_parent_still_belongs_to_the_tree() -> None:
+    code = f"""
+import os, subprocess, sys, time
+if os.fork() == 0:
+    subprocess.Popen([sys.executable, "-c", {COMPUTES!r}])
+    os._exit(0)
+os.wait()
+time.sleep(600)
+"""
+    with running(code) as process:
+        Tree(process.pid).wait_for_moves(CPU)
+
+
+def test_a_daemon_that_was_once_in_the_tree_stays_in_it() -> None:
+    code = """
+import os, sys, time
+middle = os.fork()
+if middle == 0:
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        sys.stdin.readline()
+        os.setsid()
+        os.kill(os.getppid(), 9)
+        time.sleep(600)
+    time.sleep(600)
+os.wait()
+time.sleep(600)
+"""
+    with running(code) as process:
+        tree = Tree(process.pid)
+        before = tree.wait_until(lambda sample: len(sample.processes) == 3)
+        process.say("go")
+        after = tree.wait_until(lambda sample: len(sample.processes) == 2)
+        (daemon,) = (each for each in after.processes.values() if each.stat.session == each.stat.pid != process.pid)
+        try:
+            assert daemon.stat.identity in before.processes
+            assert daemon.stat.parent != process.pid
+        finally:
+            os.kill(daemon.stat.pid, signal.SIGKILL)
+
+
+def test_a_training_thread_that_waits_on_another_descriptor_has_moved() -> None:
+    code = """
+import os, sys
+first, second = int(sys.argv[1]), int(sys.argv[2])
+print('ready', flush=True)
+os.read(first, 1)
+os.read(second, 1)
+"""
+    pipes = os.pipe(), os.pipe()
+    (first, wake), (second, _) = pipes
+    with running(code, str(first), str(second), pass_fds=(first, second)) as process:
+        tree = Tree(process.pid)
+        tree.wait_until(lambda sample: sample.call == f"{_READ} {first:#x}")
+        tree.wait_for_stillness(1.0)
+        assert tree.move() == ""
+        os.write(wake, b"\0")
+        assert tree.move() == CPU
+        assert tree.look().call == f"{_READ} {second:#x}"
+    for descriptor in (*pipes[0], *pipes[1]):
+        os.close(descriptor)
+
+
+_READ = {"x86_64": 0, "aarch64": 63}[platform.machine()]
+
+
+def test_a_tree_that_is_stopped_is_still_and_has_moved_when_it_continues() -> None:
+    with running(COMPUTES) as process:
+        tree = Tree(process.pid)
+        tree.wait_for_moves(CPU)
+        os.killpg(process.pid, signal.SIGSTOP)
+        tree.wait_for_stillness()
+        os.killpg(process.pid, signal.SIGCONT)
+        assert tree.move() == CPU
+
+
+def test_workers_are_the_children_that_live() -> None:
+    code = """
+import multiprocessing.resource_tracker, subprocess, time
+multiprocessing.resource_tracker.ensure_running()
+children = [subprocess.Popen(["sleep", "600"]) for _ in range(3)]
+print(*(child.pid for child in children), flush=True)
+time.sleep(600)
+"""
+    with running(code) as process:
+        tree = Tree(process.pid)
+        sample = tree.wait_until(lambda sample: sample.workers == 3)
+        assert len(sample.processes) == 5  # the rank and Python's resource tracker, too
+        stopped, killed, _ = map(int, process.said.split())
+        os.kill(stopped, signal.SIGSTOP)
+        tree.wait_until(lambda sample: sample.workers == 2)
+        os.kill(killed, signal.SIGKILL)  # its parent never reaps it
+        tree.wait_until(lambda sample: sample.workers == 1)
+
+
+TRACER = """
+import ctypes, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+PTRACE_SEIZE = 0x4206
+print(libc.ptrace(PTRACE_SEIZE, int(sys.argv[1]), None, None) or ctypes.get_errno(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_tracer_is_seen_on_any_thread_unless_it_is_ours() -> None:
+    code = """
+import threading
+thread = threading.Thread(target=threading.Event().wait)
+thread.start()
+print(thread.native_id, flush=True)
+threading.Event().wait()
+"""
+    with running(code) as process:
+        tid = int(process.said)
+        assert not Tree(process.pid).look().traced
+        with running(TRACER, str(tid)) as tracer:
+            if int(tracer.said):
+                pytest.skip(f"ptrace is not possible here: {os.strerror(int(tracer.said))}")
+            assert Tree(process.pid, agent_pid=process.pid).look().traced
+            assert not Tree(process.pid, agent_pid=tracer.pid).look().traced
+            assert not Tree(process.pid).look().traced, "what an agent starts may trace"
+
+
+def test_a_process_that_has_ended_has_no_tree() -> None:
+    with running(SLEEPS) as process:
+        reader = TreeReader((process.pid, processes.start_ticks(process.pid)))
+        assert reader.read(Machine.read()) is not None
+        os.kill(process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert reader.read(Machine.read()) is None
+    assert reader.read(Machine.read()) is None
+
+
+def test_another_process_with_the_same_pid_is_not_taken_for_the_rank() -> None:
+    with running(SLEEPS) as process:
+        reader = TreeReader((process.pid, processes.start_ticks(process.pid) - 1))
+        assert reader.read(Machine.read()) is None
+
+
+def test_a_tree_of_many_threads_is_read_in_bounded_time() -> None:
+    code = """
+import threading
+for _ in range(300): threading.Thread(target=threading.Event().wait).start()
+print('ready', flush=True)
+threading.Event().wait()
+"""
+    with running(code) as process:
+        Tree(process.pid).wait_for_stillness()

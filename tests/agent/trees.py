@@ -1,0 +1,102 @@
+"""Process trees that do something, and looks at them as an agent takes them."""
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from holdfast_agent import processes
+from holdfast_agent.tree_movement import moved
+from holdfast_agent.tree_sample import Machine, TreeReader, TreeSample
+from holdfast_agent.tree_watch import Stillness
+
+PATIENCE_S = 60.0
+LOOK_S = 0.3
+"""Between two looks: less than what agents wait, so that the tests are done sooner."""
+
+
+@dataclass
+class Running:
+    """A process that a test has started."""
+
+    pid: int
+    said: str
+    """Its first line."""
+    say: Callable[[str], None]
+    """Sends it a line."""
+
+
+@contextlib.contextmanager
+def running(code: str, *arguments: str, pass_fds: tuple[int, ...] = ()) -> Iterator[Running]:
+    """A Python process that leads its session, as ranks do, and that prints a line once it is ready."""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        pass_fds=pass_fds,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        stdin, said = process.stdin, process.stdout.readline().strip()
+        assert said, "it has ended early"
+        try:
+            yield Running(process.pid, said, lambda line: print(line, file=stdin, flush=True))
+        finally:
+            processes.kill_session(process.pid)
+
+
+class Tree:
+    """The tree of one process under watch."""
+
+    def __init__(self, pid: int, *, store_port: int = 0, agent_pid: int = 0) -> None:
+        self._reader = TreeReader((pid, processes.start_ticks(pid)), store_port=store_port, agent_pid=agent_pid)
+        self._before: TreeSample | None = None
+
+    def look(self) -> TreeSample:
+        """The tree now."""
+        sample = self._reader.read(Machine.read())
+        assert sample is not None, "it has ended"
+        return sample
+
+    def move(self) -> str:
+        """What has moved in the time between two looks."""
+        self._before = self._before or self.look()
+        time.sleep(LOOK_S)
+        now = self.look()
+        move = moved(self._before, now)
+        self._before = now
+        return move
+
+    def wait_until(self, condition: Callable[[TreeSample], bool]) -> TreeSample:
+        """The first look of which ``condition`` holds."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not condition(sample := self.look()):
+            assert time.monotonic() < deadline_s, sample
+            time.sleep(0.02)
+        return sample
+
+    def wait_for_moves(self, kind: str, in_a_row: int = 3) -> None:
+        """Return once that many looks in a row have each seen this move."""
+        seen: list[str] = []
+        deadline_s = time.monotonic() + PATIENCE_S
+        while seen[-in_a_row:] != [kind] * in_a_row:
+            assert time.monotonic() < deadline_s, seen
+            seen.append(self.move())
+
+    def wait_for_stillness(self, still_s: float = 1.2) -> None:
+        """Return once nothing has moved for so long."""
+        stillness = Stillness()
+        deadline_s = time.monotonic() + PATIENCE_S
+        seen: list[str] = []
+        while True:
+            began_s = time.monotonic()
+            view = stillness.observe(self.look(), began_s=began_s, ended_s=time.monotonic())
+            if view.still_s >= still_s:
+                return
+            seen.append(view.moved)
+            assert began_s < deadline_s, seen
+            time.sleep(LOOK_S)

@@ -1,0 +1,150 @@
+"""A real agent is harmed in many ways while its ranks train: they never notice."""
+
+import contextlib
+import resource
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from prometheus_client.parser import text_string_to_metric_families
+
+from holdfast_cli.component import Component
+from holdfast_cli.local_run import NODE, LocalRun
+from holdfast_proto import keys
+from holdfast_proto.v1 import store_pb2 as store
+from tests.chaos.conftest import Runs, until, until_step
+from tests.proto.coroutines import wait_until
+
+ENDLESS = 100_000
+"""Steps: more than are trained here."""
+NAME = "harmless"
+STRIDE = 5
+
+
+@pytest.fixture(scope="module")
+def run(runs: Runs) -> Iterator[LocalRun]:
+    with runs.run(NAME, steps=ENDLESS, checkpoint_every=0) as local:
+        until_step(local, STRIDE)
+        yield local
+
+
+@contextlib.contextmanager
+def unharmed(local: LocalRun) -> Iterator[None]:
+    """Whatever happens in the block: the same processes train on, and no incident is told."""
+    before = local.rank_pids()
+    yield
+    reached = until(local, lambda status: len(status.ranks) == len(before)).newest_step
+    status = until_step(local, reached + STRIDE)
+    assert local.rank_pids() == before
+    assert (status.restarts, list(local.incidents())) == (0, [])
+
+
+def agent_of(local: LocalRun) -> Component:
+    return local._stack.component("agent")
+
+
+def serving_agent(local: LocalRun) -> int | None:
+    local.look()  # takes note of it
+    endpoint = local._stack.endpoints().get("agent")
+    return endpoint.metrics_port if endpoint else None
+
+
+def metric(local: LocalRun, name: str, **labels: str) -> float:
+    port = wait_until(lambda: serving_agent(local), "the agent serves")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    samples = [sample for family in families for sample in family.samples if sample.name == name]
+    return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+
+def test_junk_and_yesterdays_orders_in_the_command_stream_are_refused(run: LocalRun) -> None:
+    instance = run._instance
+    fence, generation = 2**52, run.status().generation + 1
+    order = store.StartGeneration(ranks=10**9, world_size=2 * 10**9, source=store.SOURCE_SEED, rendezvous_node=NODE)
+    commands = [
+        store.NodeCommand(id="1", instance="yesterday", fence=1, finish=store.FinishRun(outcome="stopped")),
+        store.NodeCommand(id="2", fence=1, finish=store.FinishRun(outcome="stopped")),
+        store.NodeCommand(id="3", instance=instance, generation=generation, start=order),
+        store.NodeCommand(id="4", instance=instance, fence=fence, generation=generation, stop=store.StopGeneration()),
+        store.NodeCommand(id="5", instance=instance, generation=generation),
+        store.NodeCommand(
+            id="6", instance=instance, generation=generation,
+            gather_evidence=store.GatherEvidence(incident="../../../../tmp"),
+        ),
+    ]  # fmt: skip
+    entries = [{"command": command.SerializeToString()} for command in commands]
+    entries += [{"command": b"\xff\xff\xff\xff"}, {"nothing": b"of ours"}]
+    with unharmed(run):
+        before = metric(run, "holdfast_agent_refused_total", source="commands")
+        with contextlib.closing(redis.Redis.from_url(run.store_url)) as client:
+            for entry in entries:
+                client.xadd(keys.commands(NAME, NODE), entry)  # type: ignore[arg-type]
+        wait_until(
+            lambda: metric(run, "holdfast_agent_refused_total", source="commands") >= before + len(entries),
+            "all of them are refused",
+        )
+        assert metric(run, "holdfast_agent_errors_total") == 0
+
+
+def test_agent_that_ends_by_an_error_of_its_own_is_replaced_and_its_ranks_are_adopted(run: LocalRun) -> None:
+    component, known = agent_of(run), agent_of(run).restarts
+    obstacle = Path(run.paths.runtime / f"agent-{NODE}.sock")
+    with unharmed(run):
+        run.suspend_restart("agent")
+        component.kill()
+        obstacle.unlink()
+        obstacle.mkdir()  # the agent cannot serve its ranks: it fails after it has adopted them
+        run.resume_restart("agent")
+        wait_until(lambda: component.restarts >= known + 3, "it has ended twice more")
+        run.look()  # nobody has given the run up
+        obstacle.rmdir()
+        wait_until(lambda: serving_agent(run), "the next one serves")
+    log = (run.paths.logs / "holdfast.log").read_text()
+    lines = [line for line in log.splitlines() if "agent exited with code 1" in line]
+    assert len(lines) >= 2
+    assert "choose another --runtime-directory" in lines[0] or str(obstacle) in lines[0]
+
+
+def test_agent_without_a_free_descriptor_takes_nobody_for_dead(run: LocalRun) -> None:
+    pid = run.pid_of("agent")
+    assert pid is not None
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    with unharmed(run):
+        used = max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()) + 1
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (min(used, limits[1]), limits[1]))
+        try:
+            with _all_descriptors_taken(run):
+                reached = run.status().newest_step
+                until_step(run, reached + 4 * STRIDE)
+                assert run.status().restarts == 0
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    assert run.pid_of("agent") == pid
+
+
+@contextlib.contextmanager
+def _all_descriptors_taken(run: LocalRun) -> Iterator[None]:
+    """Take what is left of the agent's descriptors by connections to its metrics."""
+    port = wait_until(lambda: serving_agent(run), "the agent serves")
+    with contextlib.ExitStack() as stack:
+        for _ in range(70):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+        yield
+
+
+def test_a_thousand_idle_connections_to_the_metrics_are_missed_by_nobody(run: LocalRun) -> None:
+    pid, port = run.pid_of("agent"), wait_until(lambda: serving_agent(run), "the agent serves")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    try:
+        with unharmed(run), contextlib.ExitStack() as stack:
+            for _ in range(1000):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            assert metric(run, "holdfast_rank_up") == 4
+            assert len(list(Path(f"/proc/{pid}/task").iterdir())) < 100
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert run.pid_of("agent") == pid

@@ -1,0 +1,70 @@
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast_cli.ending import end_run
+from holdfast_cli.errors import CommandError
+from holdfast_cli.processes import ProcessIdentity, identify, kill_all, marked_processes
+from holdfast_cli.run_record import RunRecord, load_record
+from holdfast_proto import private_files
+
+
+@pytest.fixture
+def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, "MARK": "mine"}) as process:
+        yield process
+        process.kill()
+
+
+def test_process_that_has_got_the_pid_of_another_is_not_signalled(sleeper: "subprocess.Popen[bytes]") -> None:
+    found = identify(sleeper.pid)
+    assert found is not None
+    earlier = ProcessIdentity(found.pid, found.start_ticks - 1)
+    assert kill_all([earlier]) == 0
+    assert not earlier.signal(signal.SIGKILL)
+    assert sleeper.poll() is None
+    assert kill_all([found]) == 1
+    assert sleeper.wait(timeout=10) == -signal.SIGKILL
+
+
+def test_marked_processes_are_this_users_alone(
+    sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [each.pid for each in marked_processes("MARK", "mine")] == [sleeper.pid]
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert list(marked_processes("MARK", "mine")) == []
+
+
+def record_in(folder: Path, process: ProcessIdentity) -> RunRecord:
+    return RunRecord(
+        run="run", instance="i", pid=process.pid, start_ticks=process.start_ticks, node="local", directory=str(folder),
+        runtime_directory="", shm_directory="", checkpoint_directory="", control="", store_url="", created_unix_s=1.0,
+    )  # fmt: skip
+
+
+def test_record_that_another_user_may_have_written_has_nobody_killed(
+    sleeper: "subprocess.Popen[bytes]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = identify(sleeper.pid)
+    assert found is not None
+    saved = record_in(tmp_path, found)
+    saved.save()
+    assert load_record(tmp_path) == saved
+    (tmp_path / "run.json").chmod(0o666)
+    loaded = load_record(tmp_path)
+    assert loaded is not None
+    assert loaded.run == "run"  # it can be looked at
+    with pytest.raises(CommandError, match=r"run\.json can be written by others .*: run this as the user who started"):
+        end_run(loaded, 1.0)
+    assert sleeper.poll() is None
+    (tmp_path / "run.json").chmod(0o644)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(private_files, "_owner_of_new_files", lambda directory: os.getuid() + 1)
+    loaded = load_record(tmp_path)
+    assert loaded is not None
+    with pytest.raises(CommandError, match="belongs to another user"):
+        loaded.check_own()

@@ -1,0 +1,64 @@
+"""A detector that raises, wherever the core asks it: the others are asked all the same."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import pytest
+
+from holdfast_daemon.core.detectors import registry
+from holdfast_daemon.core.detectors.framework import Detector, Sight
+from holdfast_daemon.core.detectors.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.model import Action, DetectorFailed
+from tests.daemon.core.world import World
+
+
+@dataclass(frozen=True)
+class Broken(Detector):
+    """Raises whenever it is asked."""
+
+    name: ClassVar[str] = registry.HANGS[0].name
+
+    def see_turn(self, view: View) -> Sight:
+        raise KeyError("a bug")
+
+    def restarted(self, after_step: int) -> Self:
+        raise ValueError("another bug")
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.until("starting")
+    world.turn()
+    world.train(5)
+    detectors = {**world.state.detectors, Broken.name: Broken()}
+    object.__setattr__(world.state, "detectors", detectors)
+    return world
+
+
+def failed(actions: list[Action]) -> set[str]:
+    return {action.reason for action in actions if isinstance(action, DetectorFailed)}
+
+
+def test_a_hang_is_suspected_and_judged_by_the_other_detectors(world: World) -> None:
+    assert Broken.name != HungCollective.name
+    reasons: set[str] = set()
+    for _ in range(200):
+        reasons |= failed(world.turn())
+        if world.state.suspicion is not None:
+            break
+    assert world.state.suspicion is not None
+    assert reasons == {"KeyError: 'a bug'"}
+
+
+def test_a_restart_replaces_a_detector_that_fails_to_hear_of_it(world: World) -> None:
+    world.end(3, signal=9)
+    reasons: set[str] = set()
+    for _ in range(200):
+        reasons |= failed(world.turn())
+        if world.state.record.generation == 2:
+            break
+    assert world.state.record.generation == 2
+    assert "ValueError: another bug" in reasons
+    assert type(world.state.detectors[Broken.name]) is Broken

@@ -1,0 +1,69 @@
+"""Daemons as processes of their own, started as an operator starts them."""
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from holdfast_proto.v1 import control_pb2_grpc
+from tests.proto.coroutines import wait_until
+from tests.proto.store_server import StoreServer
+
+
+@dataclass(frozen=True)
+class DaemonProcess:
+    """A daemon that serves."""
+
+    process: "subprocess.Popen[bytes]"
+    control: Path
+    log_file: Path
+
+    @property
+    def metrics_port(self) -> int:
+        """Where it serves its metrics."""
+        endpoint = json.loads(self.control.with_name(self.control.name + ".json").read_text())
+        return int(endpoint["metrics_port"])
+
+    @property
+    def log(self) -> str:
+        """What it has logged."""
+        return self.log_file.read_text()
+
+    def stub(self) -> Any:
+        """Return a blocking stub of the operators' service."""
+        channel = grpc.insecure_channel(f"unix:{self.control}")
+        return control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def daemon_process(
+    folder: Path, server: StoreServer, name: str = "host", *, label: str = "a", wrapper: tuple[str, ...] = ()
+) -> Iterator[DaemonProcess]:
+    """Run a daemon until it serves. ``label`` tells the files of two daemons of one name apart."""
+    control, log_file = folder / f"{label}.sock", folder / f"{label}.log"
+    files = folder / label
+    options = {"--name": name, "--redis": server.url, "--directory": files, "--control": control, "--lease": "1"}
+    words = [str(word) for option in options.items() for word in option]
+    command = [*wrapper, sys.executable, "-m", "holdfast_cli", "daemon", *words, "--metrics-port", "0"]
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(command, stderr=log)
+    it = DaemonProcess(process, control, log_file)
+    try:
+        wait_until(
+            lambda: process.poll() is not None or control.with_name(control.name + ".json").exists(), "it serves"
+        )
+        assert process.poll() is None, it.log
+        yield it
+    finally:
+        it.kill()

@@ -1,0 +1,216 @@
+"""Junk under the keys of one run, next to a run that is led as if there were none."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from holdfast_proto import keys
+from holdfast_proto.v1 import control_pb2 as control
+from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.daemons import daemon_process
+from tests.daemon.fake_agent import NODE, RUN, SPEC, FakeAgent
+from tests.daemon.shells import daemon, publish_spec, stored_record, train
+from tests.proto.coroutines import until
+from tests.proto.store_server import StoreServer
+
+JUNK_RUN = "junk"
+JUNK = b"\xff\xfe junk"
+Plant = Callable[[redis.Redis], Any]
+
+
+def spec_of(run: str, **changes: Any) -> bytes:
+    spec = store.RunSpec()
+    spec.CopyFrom(SPEC)
+    spec.run = run
+    for name, value in changes.items():
+        setattr(spec, name, value)
+    return spec.SerializeToString()
+
+
+def node_of(run: str, **changes: Any) -> bytes:
+    node = store.NodeState(run=run, node="n", instance="i", ready=True, stopped=True)
+    for name, value in changes.items():
+        setattr(node, name, value)
+    return node.SerializeToString()
+
+
+def event(**changes: Any) -> dict[Any, Any]:
+    return {"event": store.Event(node="n", **changes).SerializeToString()}
+
+
+def plant_under_every_key(client: redis.Redis) -> None:
+    """Junk bytes under every key of a run that has a good spec."""
+    run = JUNK_RUN
+    client.set(keys.spec(run), spec_of(run))
+    client.set(keys.state(run), JUNK)
+    client.set(keys.fence(run), "0")
+    client.sadd(keys.nodes(run), "n", "other", JUNK, "a\nb")
+    client.set(keys.node(run, "n"), JUNK)
+    client.set(keys.node(run, "other"), node_of(run))
+    client.hset(keys.incidents(run), mapping={"0001-x": JUNK, JUNK: JUNK, "../x": b""})  # type: ignore[dict-item]
+    client.xadd(keys.events(run), {"event": JUNK})
+    client.xadd(keys.events(run), {"no event": "x"})
+    client.xadd(keys.events(run), event())
+    client.xadd(keys.events(run), event(unix_s=math.nan, checkpoint_committed=store.CheckpointCommitted(step=-9)))
+
+
+def plant_other_types(client: redis.Redis) -> None:
+    """Every key holds another type of value."""
+    run = JUNK_RUN
+    for key in (keys.spec(run), keys.state(run), keys.leader(run), keys.fence(run), keys.node(run, "n")):
+        client.lpush(key, "x")
+    for key in (keys.nodes(run), keys.events(run), keys.incidents(run), keys.commands(run, "n")):
+        client.set(key, "x")
+
+
+def plant_spec(**changes: Any) -> Plant:
+    return lambda client: client.set(keys.spec(JUNK_RUN), spec_of(JUNK_RUN, **changes))
+
+
+PLANTS: dict[str, Plant] = {
+    "junk under every key": plant_under_every_key,
+    "other types under every key": plant_other_types,
+    "junk as spec": lambda client: client.set(keys.spec(JUNK_RUN), JUNK),
+    "no nodes": plant_spec(nodes=0),
+    "absurd size": plant_spec(nodes=2**31, ranks_per_node=2**31),
+    "unknown mode": plant_spec(mode=77),
+    "no instance": plant_spec(instance=""),
+}
+
+
+async def test_a_run_full_of_junk_stops_neither_the_daemon_nor_another_run(
+    store_server: StoreServer, folder: Path
+) -> None:
+    with daemon_process(folder, store_server) as it:
+        publish_spec(store_server)
+        async with FakeAgent(store_server.url) as agent:
+            await until(lambda: agent.state.generation == 1, "the good run is led")
+            for name, plant in PLANTS.items():
+                with store_server.client() as client:
+                    client.delete(*(client.keys(f"holdfast:{{{JUNK_RUN}}}*") or ["none"]))
+                    plant(client)
+                    client.sadd(keys.RUNS, JUNK_RUN, JUNK, "../../etc", "x" * 300)
+                generation = agent.state.generation
+                done = agent.state.ranks[0].progress.step
+                agent.finish_step()
+                await until(lambda done=done: (it := stored_record(store_server)) and it.newest_step >= done, name)  # type: ignore[misc]
+                agent.end(0, signal=9)
+                await until(lambda generation=generation: agent.state.generation > generation, f"{name}: restart")  # type: ignore[misc]
+            status = it.stub().GetStatus(control.GetStatusRequest(run=RUN))
+            assert status.incidents == len(PLANTS)
+            assert it.process.poll() is None
+        assert "Traceback" not in it.log
+        for refused in ("run junk: its spec is refused", "run junk: a key is refused", "which is passed over"):
+            assert refused in it.log, it.log
+
+
+BAD_EVENTS = {
+    "junk": {"event": JUNK},
+    "no field": {"no event": b"x"},
+    "no kind": event(),
+    "unknown node": {"event": store.Event(node="?", command_refused=store.CommandRefused()).SerializeToString()},
+    "bad time": event(unix_s=-1.0, command_refused=store.CommandRefused()),
+    "bad step": event(checkpoint_committed=store.CheckpointCommitted(step=-9)),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_EVENTS.values(), ids=BAD_EVENTS)
+async def test_a_bad_event_is_passed_over_and_the_stream_goes_on_behind_it(
+    store_server: StoreServer, folder: Path, bad: dict[Any, Any]
+) -> None:
+    publish_spec(store_server)
+    async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
+        await train(it, agent)
+        with store_server.client() as client:
+            for _ in range(3):
+                client.xadd(keys.events(RUN), bad)
+        await train(it, agent)
+        await until(lambda: it.shell.refusals.counts["event"] == 3, "the events are refused")
+        assert it.shell.state is not None
+        newest = it.record.last_event_id
+        await train(it, agent)
+        await until(lambda: it.record.last_event_id > newest, "later events are read")
+        assert it.shell.refusals.counts["event"] == 3
+
+
+async def test_a_bad_state_of_a_node_is_no_lost_node(store_server: StoreServer, folder: Path) -> None:
+    publish_spec(store_server)
+    async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
+        await train(it, agent)
+        await it.until_phase(store.RUN_PHASE_RUNNING)
+        agent.state.ranks[0].stalled_s = math.nan
+        await until(lambda: it.shell.refusals.counts["node"] > 5, "its states are refused")
+        assert it.shell.state is not None
+        assert list(it.shell.state.nodes) == [NODE]
+        agent.state.ranks[0].stalled_s = 0.0
+        await train(it, agent)
+        assert agent.kinds() == ["start"]
+
+
+async def test_a_node_whose_key_holds_another_type_for_a_moment_is_no_lost_node(
+    store_server: StoreServer, folder: Path
+) -> None:
+    publish_spec(store_server)
+    async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
+        await train(it, agent)
+        await it.until_phase(store.RUN_PHASE_RUNNING)
+        await agent.die()
+        with store_server.client() as client:
+            client.delete(keys.node(RUN, NODE))
+            client.lpush(keys.node(RUN, NODE), "x")
+        before = it.shell.refusals.counts["key"]
+        await until(lambda: it.shell.refusals.counts["key"] > before + 2, "the key is refused")
+        assert it.shell.state is not None
+        assert (list(it.shell.state.nodes), list(it.shell.state.missed_unix_s)) == ([NODE], [])
+
+
+async def test_commands_for_a_node_whose_stream_is_junk_hold_up_no_other(
+    store_server: StoreServer, folder: Path
+) -> None:
+    publish_spec(store_server)
+    async with FakeAgent(store_server.url) as agent:
+        await agent.die()
+        with store_server.client() as client:
+            client.set(keys.commands(RUN, NODE), "junk")
+            client.sadd(keys.nodes(RUN), NODE)
+            client.set(keys.node(RUN, NODE), agent.state.SerializeToString())
+            async with daemon(folder, store_server) as it:
+                await it.until_phase(store.RUN_PHASE_STARTING)
+                await until(lambda: it.shell.refusals.counts["key"] > 1, "the start is ordered, and again")
+                assert it.shell.store_up
+
+
+async def test_a_leader_whose_predecessor_left_junk_goes_on_from_what_the_nodes_say(
+    store_server: StoreServer, folder: Path
+) -> None:
+    publish_spec(store_server)
+    async with FakeAgent(store_server.url) as agent:
+        async with daemon(folder, store_server, "a") as first:
+            await train(first, agent)
+            await first.until_phase(store.RUN_PHASE_RUNNING)
+            agent.refuse_checkpoint(1)
+            await until(lambda: first.shell.state and first.shell.state.incidents, "there is an incident")
+        with store_server.client() as client:
+            client.set(keys.state(RUN), JUNK)
+        async with daemon(folder, store_server, "b") as second:
+            await second.until_phase(store.RUN_PHASE_RUNNING)
+            agent.refuse_checkpoint(2)
+            await until(lambda: second.shell.state and len(second.shell.state.incidents) == 2, "there is another one")
+            assert second.shell.state is not None
+            assert list(second.shell.state.incidents) == ["0001-checkpoint-failed", "0002-checkpoint-failed"]
+            assert second.record.generation == 1
+        assert agent.kinds() == ["start"]
+
+
+async def test_a_spec_that_turns_bad_leaves_a_led_run_led(store_server: StoreServer, folder: Path) -> None:
+    publish_spec(store_server)
+    async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
+        await train(it, agent)
+        with store_server.client() as client:
+            client.set(keys.spec(RUN), JUNK)
+        await train(it, agent, steps=3)
+        assert it.shell.leads

@@ -1,0 +1,153 @@
+"""All runs of a store: what is wrong with one name or one run stops no other."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from holdfast_daemon import runs as runs_module
+from holdfast_daemon.runs import Runs
+from holdfast_daemon.turn_metrics import TurnMetrics
+from holdfast_proto import keys
+from holdfast_proto.redis_client import connect
+from tests.proto.coroutines import end, until
+from tests.proto.store_server import StoreServer
+
+
+class FakeShell:
+    """Runs until it is told to fail or to return."""
+
+    def __init__(self, run: str) -> None:
+        self.run_name = run
+        self.given_up = False
+        self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        await self.outcome
+
+    async def stand_down(self) -> None:
+        raise RuntimeError("the lease cannot be released")
+
+    def give_up(self) -> None:
+        self.given_up = True
+
+
+class Watched:
+    def __init__(self, server: StoreServer, make: Callable[[str], Any] | None = None) -> None:
+        self.made: list[FakeShell] = []
+        self.registry = CollectorRegistry()
+        self.client = connect(server.url)
+        self.runs = Runs(self.client, make or self._make, TurnMetrics(self.registry))
+        self.task = asyncio.create_task(self.runs.discover())
+
+    def _make(self, run: str) -> Any:
+        self.made.append(FakeShell(run))
+        return self.made[-1]
+
+    def names(self) -> list[str]:
+        return [shell.run_name for shell in self.made]
+
+
+@contextlib.asynccontextmanager
+async def watched(server: StoreServer, make: Callable[[str], Any] | None = None) -> AsyncIterator[Watched]:
+    it = Watched(server, make)
+    try:
+        yield it
+    finally:
+        await end(it.task)
+        await it.runs.close()
+        await it.client.aclose()
+
+
+async def test_names_that_no_run_can_have_are_passed_over_counted_and_logged_once(
+    store_server: StoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = [b"\xff\xfe", b"", b"..", b"a/b", b"x" * 300, b"a\nb"]
+    with store_server.client() as client:
+        client.sadd(keys.RUNS, "good", *bad)
+    async with watched(store_server) as it:
+        looks: Callable[[], float] = lambda: it.registry.get_sample_value("holdfast_run_names_refused_total") or 0  # noqa: E731
+        await until(lambda: looks() > 2 * len(bad), "it has looked several times")
+        assert it.names() == ["good"]
+        assert not it.task.done()
+    lines = [record.getMessage() for record in caplog.records if "passed over" in record.getMessage()]
+    assert len(lines) == len(bad)
+    assert all("\n" not in line and len(line) < 500 for line in lines)
+
+
+async def test_a_list_of_runs_of_another_type_stops_no_run_that_is_known(store_server: StoreServer) -> None:
+    with store_server.client() as client:
+        client.sadd(keys.RUNS, "a")
+        async with watched(store_server) as it:
+            await until(lambda: it.names() == ["a"], "the run is taken up")
+            client.set(keys.RUNS, "junk")
+            await asyncio.sleep(2 * runs_module.DISCOVER_S)
+            assert not it.task.done()
+            client.delete(keys.RUNS)
+            client.sadd(keys.RUNS, "a", "b")
+            await until(lambda: it.names() == ["a", "b"], "the new run is taken up")
+
+
+async def test_a_shell_that_raises_is_replaced_after_a_growing_pause_and_stops_no_other(
+    store_server: StoreServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runs_module, "FIRST_PAUSE_S", 0.3)
+    monkeypatch.setattr(runs_module, "DISCOVER_S", 0.01)
+    with store_server.client() as client:
+        client.sadd(keys.RUNS, "a", "b")
+    loop = asyncio.get_running_loop()
+    async with watched(store_server) as it:
+        await until(lambda: it.names() == ["a", "b"], "both are taken up")
+        pauses = []
+        for number in range(3):
+            failing = it.made[0] if number == 0 else it.made[-1]
+            failing.outcome.set_exception(ValueError("bug"))
+            await until(lambda failing=failing: failing.given_up, "the shell gives up")  # type: ignore[misc]
+            began = loop.time()
+            assert it.runs["a"] is failing
+            await until(lambda number=number: len(it.made) == 3 + number, "another one takes its place")  # type: ignore[misc]
+            pauses.append(loop.time() - began)
+            assert it.runs["a"] is it.made[-1]
+        assert pauses[0] < pauses[1] < pauses[2]
+        assert it.names() == ["a", "b", "a", "a", "a"]
+        assert not it.made[1].outcome.done()
+        assert it.registry.get_sample_value("holdfast_run_shell_failures_total") == 3
+    assert [bool(record.exc_info) for record in caplog.records if "leading it failed" in record.getMessage()] == [
+        True,
+        False,
+        False,
+    ]
+
+
+async def test_a_shell_that_cannot_be_made_stops_no_other(
+    store_server: StoreServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made: list[str] = []
+
+    def make(run: str) -> Any:
+        if run == "a":
+            raise OSError("too many open files")
+        made.append(run)
+        return FakeShell(run)
+
+    with store_server.client() as client, caplog.at_level(logging.ERROR):
+        client.sadd(keys.RUNS, "a", "b")
+        async with watched(store_server, make) as it:
+            await until(lambda: made == ["b"], "the other run is taken up")
+            assert not it.task.done()
+            assert list(it.runs) == ["b"]
+
+
+async def test_a_run_that_has_ended_is_forgotten(store_server: StoreServer) -> None:
+    with store_server.client() as client:
+        client.sadd(keys.RUNS, "a")
+        async with watched(store_server) as it:
+            await until(lambda: it.made, "the run is taken up")
+            client.srem(keys.RUNS, "a")
+            it.made[0].outcome.set_result(None)
+            await until(lambda: not it.runs, "it is forgotten")
+            assert not it.made[0].given_up

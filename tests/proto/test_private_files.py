@@ -1,0 +1,85 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast_proto.private_files import distrust, make_private_directory, write_private
+
+OTHER_USER = 12345
+
+
+def test_folder_is_made_for_this_user_alone_and_used_again(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    for _ in range(2):
+        make_private_directory(folder, "--runtime-directory")
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_link_in_its_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(PermissionError, match=r"^/.*/link is a symbolic link: .*--runtime-directory$"):
+        make_private_directory(tmp_path / "link", "--runtime-directory")
+
+
+def test_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o711)
+    with pytest.raises(PermissionError, match=r"open to others \(mode 0711.*--runtime-directory"):
+        make_private_directory(folder, "--runtime-directory")
+
+
+def test_file_in_its_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="--runtime-directory"):
+        make_private_directory(tmp_path / "file", "--runtime-directory")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_another_user_has_put_there_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "squatted"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, OTHER_USER, -1)
+    with pytest.raises(PermissionError, match=f"belongs to another user .uid {OTHER_USER}.*--runtime-directory"):
+        make_private_directory(folder, "--runtime-directory")
+    file = tmp_path / "record.pb"
+    write_private(file, b"x")
+    os.chown(file, OTHER_USER, -1)
+    assert "another user" in distrust(file)
+
+
+def test_folder_of_another_user_is_refused_by_who_owns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "squatted"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        make_private_directory(folder, "--runtime-directory")
+
+
+def test_file_is_trusted_if_only_this_user_can_have_written_it(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    old = os.umask(0)
+    try:
+        write_private(file, b"one")
+        write_private(file, b"two")
+    finally:
+        os.umask(old)
+    assert (file.read_bytes(), file.stat().st_mode & 0o777, distrust(file)) == (b"two", 0o600, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    file.chmod(0o620)
+    assert "can be written by others" in distrust(file)
+    (tmp_path / "link").symlink_to(file)
+    assert distrust(tmp_path / "link") == "is not a regular file"
+
+
+def test_file_on_a_file_system_that_maps_its_users_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_private(tmp_path / "file", b"x")
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)  # as root is nobody on NFS
+    assert distrust(tmp_path / "file") == ""
+
+
+def test_what_a_writer_that_died_has_left_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "file.tmp").symlink_to(tmp_path / "elsewhere")
+    write_private(tmp_path / "file", b"x")
+    assert not (tmp_path / "elsewhere").exists()
