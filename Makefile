@@ -43,6 +43,7 @@ bench: setup  ## Run the benchmarks beside their peers
 	$(BIN)/python benchmarks/hook_overhead.py
 	$(BIN)/python benchmarks/recovery.py
 	$(BIN)/python benchmarks/detection.py
+	$(BIN)/python benchmarks/controls.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/checkpoint.py
 	$(BIN)/python benchmarks/checkpoint_memory.py

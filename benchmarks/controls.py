@@ -1,0 +1,123 @@
+"""Healthy runs with an unusual moment, in mode act: none may be restarted. Their twins must be.
+
+Each control is a small training script with real hooks and does what users' scripts do: it evaluates, recompiles,
+saves, downloads, sleeps. Its pause is longer than the deadline of a report and shorter than that of a restart. The
+same generation must train to its last step, with one note at most. Its twin never ends the pause, and must be
+restarted when the table in docs/detectors.md says so. The preset is fast, with --restart-patience 0.3.
+
+    python benchmarks/controls.py [--quick] [--only CASE] [--controls | --twins] [--unscaled PRESET] [--jobs 3] [--json]
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.odd_runs.case import OddCase
+from benchmarks.odd_runs.cases import ALL, CASES, QUICK
+from benchmarks.odd_runs.judge import Result, judge
+from benchmarks.odd_runs.odd_run import observe
+from benchmarks.odd_runs.unscaled import UNSCALED
+
+Job = tuple[OddCase, bool]
+"""A case, and whether it is the twin."""
+
+
+def carry_out(jobs: list[Job], folder: Path, at_a_time: int) -> Iterator[Result]:
+    """Yield the results: first of what needs the cores for itself, one by one, then of the others."""
+    for case, twin in (job for job in jobs if job[0].heavy):
+        yield _one(case, folder, twin=twin)
+    with ThreadPoolExecutor(at_a_time) as pool:
+        light = sorted((job for job in jobs if not job[0].heavy), key=lambda job: -_usual_s(*job))
+        yield from pool.map(lambda job: _one(job[0], folder, twin=job[1]), light)
+
+
+def _one(case: OddCase, folder: Path, *, twin: bool) -> Result:
+    return judge(case, observe(case, folder, twin=twin), twin=twin)
+
+
+def _usual_s(case: OddCase, twin: bool) -> float:
+    return case.as_twin().restart_deadline_s if twin else case.lasts_s * len(case.steps)
+
+
+def summary(results: list[Result]) -> dict[str, object]:
+    """Return what is wanted of all results, and each of them."""
+    controls = [result for result in results if not result.twin]
+    twins = [result for result in results if result.twin]
+    return {
+        "controls": len(controls),
+        "restarts": sum(result.restarts for result in controls),
+        "failed_runs": sum(result.failed for result in controls),
+        "notes_over_one": sum(result.too_many_notes for result in controls),
+        "controls_as_wanted": sum(not result.problems for result in controls),
+        "twins": len(twins),
+        "twins_in_time": sum(not result.problems for result in twins),
+        "cases": [asdict(result) for result in results],
+    }
+
+
+def chosen(arguments: argparse.Namespace) -> list[Job]:
+    """Return the jobs that the options name."""
+    if arguments.unscaled:
+        return [(case, False) for preset in arguments.unscaled for case in UNSCALED[preset]]
+    names = arguments.only or (QUICK if arguments.quick else [case.name for case in ALL])
+    kinds = [twin for twin, left_out in ((False, arguments.twins), (True, arguments.controls)) if not left_out]
+    return [(CASES[name], twin) for name in names for twin in kinds]
+
+
+def _tell(result: Result, console: Console) -> None:
+    who = "twin" if result.twin else "control"
+    seconds = "-" if result.seconds is None else f"{result.seconds:.1f} s"
+    line = f"{'WRONG' if result.problems else 'ok   '} {who:7} {result.case}: {seconds}"
+    line += f" (report {result.report_deadline_s:g} s, restart {result.restart_deadline_s:g} s)"
+    console.print(f"{line}, {result.took_s:.0f} s in all", highlight=False, markup=False)
+    if result.problems:
+        for text in (*result.problems, *result.notes):
+            console.print(f"      {text}", highlight=False, markup=False)
+
+
+def main() -> int:
+    """Return 1 if anything is not as wanted."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="ten cases that cover every row of the table")
+    parser.add_argument("--only", action="append", choices=CASES, metavar="CASE", help="this case; may be repeated")
+    parser.add_argument("--controls", action="store_true", help="the controls without their twins")
+    parser.add_argument("--twins", action="store_true", help="the twins alone")
+    parser.add_argument(
+        "--unscaled", action="append", choices=UNSCALED, metavar="PRESET", help="controls with the deadlines of users"
+    )
+    parser.add_argument("--jobs", type=int, default=3, help="runs at a time, of those that compute little (default: 3)")
+    parser.add_argument("--list", action="store_true", help="print the cases and their deadlines")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    arguments = parser.parse_args()
+    console = Console(stderr=arguments.json, width=4000 if arguments.json else None, soft_wrap=True)
+    if arguments.list:
+        for case in CASES.values():
+            print(f"{case.name}: {case.lasts_s:g} s ({case.report_deadline_s:g} to {case.restart_deadline_s:g} s)")
+        return 0
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory(prefix="holdfast-odd-") as folder:
+        for result in carry_out(chosen(arguments), Path(folder), arguments.jobs):
+            results.append(result)
+            _tell(result, console)
+    found = summary(results)
+    table = Table("", "", title="Healthy runs that are left alone, and twins that are not")
+    for key, value in found.items():
+        if not isinstance(value, list):
+            table.add_row(key, str(value))
+    console.print(table)
+    if arguments.json:
+        print(json.dumps(found))
+    return int(any(result.problems for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

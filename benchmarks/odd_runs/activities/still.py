@@ -1,0 +1,40 @@
+"""Pauses in which nothing moves."""
+
+import ctypes
+import os
+import subprocess
+
+from benchmarks.odd_runs.pause import rest
+from benchmarks.odd_runs.scene import Scene
+
+_FOREVER_S = 10_000
+
+
+def sleep(scene: Scene) -> None:
+    """Sleep, as a callback with a ``time.sleep`` does."""
+    rest(scene.pause)
+
+
+def sleep_holding_the_lock(scene: Scene) -> None:
+    """Sleep in C with the interpreter lock held: no other thread of this process runs Python."""
+    library = ctypes.PyDLL(None)
+    seconds = _FOREVER_S if scene.pause.endless else scene.pause.left_s
+    library.usleep(int(min(seconds, 2000.0) * 1e6))
+
+
+def wait_for_a_person(scene: Scene) -> None:
+    """Block in a read that nobody answers, as a forgotten breakpoint does."""
+    reader, writer = os.pipe()
+    if scene.pause.endless:
+        os.read(reader, 1)
+    waiter = subprocess.Popen(["sleep", f"{scene.pause.left_s:.2f}"], stdout=writer, close_fds=True)
+    os.close(writer)
+    os.read(reader, 1)
+    os.close(reader)
+    waiter.wait()
+
+
+def sleep_in_a_child(scene: Scene) -> None:
+    """Wait for a child that itself does nothing."""
+    seconds = _FOREVER_S if scene.pause.endless else scene.pause.left_s
+    subprocess.run(["sleep", f"{seconds:.2f}"], check=True)

@@ -1,0 +1,121 @@
+"""What an odd run does, and for how long."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from .patience import FACTOR, Sign, Where, report_s, restart_s
+
+ODD_STEP = 20
+"""The deadlines are learned by then."""
+STEPS = 40
+STEPS_OUTSIDE = 220
+"""Of a run that is paused from outside: it still trains for some seconds afterwards."""
+
+
+class Place(StrEnum):
+    """The place in the training script where the pause is."""
+
+    STEP = "in a step"
+    BEFORE_ATTACH = "before attach"
+    BEFORE_STEPS = "before the first step"
+    AFTER_LOOP = "after the loop"
+    AFTER_CLOSE = "after close"
+    AT_EXIT = "in an exit handler"
+    IN_THREAD = "in a thread that outlives the main thread"
+    OUTSIDE = "outside"
+    """Another process pauses the run: ``activity`` is a key of ``outside.ACTIONS``."""
+
+
+ENDS = (Place.AFTER_LOOP, Place.AFTER_CLOSE, Place.AT_EXIT, Place.IN_THREAD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twin:
+    """How the twin differs, where it does not just do the same forever."""
+
+    activity: str | None = None
+    sign: Sign | None = None
+    by: tuple[int, ...] | None = None
+    from_last_move: bool = False
+    """Whether the deadline counts from the last move that the rank logged, rather than from the pause's begin."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OddCase:
+    """A healthy run with an unusual moment."""
+
+    name: str
+    activity: str
+    sign: Sign
+    lasts_s: float
+    """Of the pause, or of each of them."""
+    by: tuple[int, ...] = ()
+    """Ranks that do it; none: all of them."""
+    ranks: int = 2
+    place: Place = Place.STEP
+    phase: str = ""
+    """Name of the phase that the script marks; empty: it marks none."""
+    waiters: str = "all_reduce"
+    """How all ranks meet after the pause: a key of ``meetings.MEETINGS``."""
+    steps: tuple[int, ...] = (ODD_STEP,)
+    """Steps with the pause; the twin stays in the last one."""
+    factor: float = FACTOR
+    preset: str = "fast"
+    notes: int = 1
+    """The most incidents that are allowed."""
+    lies_between: bool = True
+    """Whether the pause is longer than the report deadline. False where report and restart coincide."""
+    heavy: bool = False
+    """Whether it needs the cores for itself."""
+    twin: Twin = Twin()
+
+    @property
+    def where(self) -> Where:
+        """Return which report deadline applies."""
+        if self.ends_late:
+            return Where.END
+        if self.place in (Place.BEFORE_ATTACH, Place.BEFORE_STEPS) or self.steps == (0,):
+            return Where.START
+        if self.steps == (1,):
+            return Where.SECOND_STEP
+        return Where.OCCASIONAL if self.phase in ("EVAL", "CHECKPOINT", "IDLE") else Where.STEP
+
+    @property
+    def report_deadline_s(self) -> float:
+        """Seconds until the pause is reported."""
+        return report_s(self.where, self.preset)
+
+    @property
+    def restart_deadline_s(self) -> float:
+        """Seconds until a restart. Never sooner than the report."""
+        return max(self.report_deadline_s, restart_s(self.sign, self.preset, self.factor))
+
+    @property
+    def last_step(self) -> int:
+        """Number of the last step."""
+        if self.place is Place.OUTSIDE:
+            return STEPS_OUTSIDE - 1
+        return max(STEPS, max(self.steps) + STEPS // 2) - 1
+
+    @property
+    def ends_late(self) -> bool:
+        """Whether the run's result is decided before the pause: its twin is ended and not restarted."""
+        return self.place in ENDS and not self.phase
+
+    def culprits(self) -> tuple[int, ...]:
+        """Return the ranks that pause."""
+        return self.by or tuple(range(self.ranks))
+
+    def as_twin(self) -> "OddCase":
+        """Return what the twin does."""
+        return replace(
+            self,
+            activity=self.twin.activity or self.activity,
+            sign=self.twin.sign or self.sign,
+            by=self.by if self.twin.by is None else self.twin.by,
+        )
+
+    def check(self) -> None:
+        """Assert that the pause lies between the two deadlines."""
+        assert self.lasts_s < self.restart_deadline_s, self.name
+        assert self.lasts_s > self.report_deadline_s or not self.lies_between, self.name

@@ -1,0 +1,42 @@
+"""All cases, by topic."""
+
+from .case import OddCase
+from .cases_computing import COMPUTING
+from .cases_data import DATA
+from .cases_ends import ENDINGS, STARTS
+from .cases_files import FILES
+from .cases_outside import OUTSIDE
+from .cases_phases import PHASES
+from .cases_still import STILL
+from .unscaled import UNSCALED
+
+ALL: tuple[OddCase, ...] = (
+    *PHASES,
+    *COMPUTING,
+    *FILES,
+    *DATA,
+    *STILL,
+    *OUTSIDE,
+    *STARTS,
+    *ENDINGS,
+)
+CASES: dict[str, OddCase] = {
+    case.name: case for case in (*ALL, *(case for cases in UNSCALED.values() for case in cases))
+}
+"""Those with the deadlines that users have are among them."""
+for _case in CASES.values():
+    _case.check()
+
+QUICK = (
+    "evaluation marked by all",
+    "evaluation unmarked, rank 0",
+    "recompilation, all in Python",
+    "pickle with the interpreter lock",
+    "torch.save, rank 0",
+    "slow file server stops",
+    "sleep in a callback",
+    "one of two ranks stopped for a moment",
+    "all ranks stopped",
+    "upload in an exit handler",
+)
+"""Cover every row of the table in under four minutes."""

@@ -1,0 +1,131 @@
+"""Pauses before the first step and after the last one."""
+
+from .case import OddCase, Place, Twin
+from .patience import Sign
+
+_START_S = 65.0
+"""More than the report deadline of a start, one minute."""
+_START_FACTOR = 0.5
+"""Lifts the restart deadline of a phase, INIT among them, to 90 s."""
+_END_S = 63.0
+"""More than the minute in which a rank that does not end is reported."""
+_END_FACTOR = 0.5
+_STILL = Twin(activity="sleep")
+"""What moves is not ended: in the twin, nothing does."""
+
+STARTS = (
+    OddCase(
+        name="rank 0 reads weights at the start",
+        place=Place.BEFORE_STEPS,
+        activity="read",
+        by=(0,),
+        waiters="broadcast",
+        sign=Sign.PHASE,
+        factor=_START_FACTOR,
+        lasts_s=_START_S,
+    ),
+    OddCase(
+        name="all ranks build an index before attach",
+        place=Place.BEFORE_ATTACH,
+        activity="reread",
+        sign=Sign.PHASE,
+        factor=_START_FACTOR,
+        lasts_s=_START_S,
+    ),
+    OddCase(
+        name="a long first step",
+        activity="micro steps",
+        steps=(0,),
+        sign=Sign.COMPUTING,
+        factor=1.5,
+        lasts_s=_START_S,
+    ),
+    OddCase(
+        name="a long second step",
+        activity="loop",
+        by=(0,),
+        steps=(1,),
+        sign=Sign.COMPUTING,
+        factor=0.5,
+        lasts_s=23.0,
+    ),
+)
+
+ENDINGS = (
+    OddCase(
+        name="upload after the loop",
+        place=Place.AFTER_LOOP,
+        activity="upload",
+        by=(0,),
+        sign=Sign.PHASE,
+        factor=_END_FACTOR,
+        lasts_s=_END_S,
+        twin=_STILL,
+    ),
+    OddCase(
+        name="rank 1 leaves the loop later",
+        place=Place.AFTER_LOOP,
+        activity="sleep",
+        by=(1,),
+        sign=Sign.PHASE,
+        factor=_END_FACTOR,
+        lasts_s=_END_S,
+    ),
+    OddCase(
+        name="final evaluation of rank 0",
+        place=Place.AFTER_LOOP,
+        phase="EVAL",
+        activity="multiply",
+        by=(0,),
+        sign=Sign.PHASE,
+        lasts_s=6.0,
+    ),
+    OddCase(
+        name="upload after close",
+        place=Place.AFTER_CLOSE,
+        activity="upload",
+        by=(0,),
+        sign=Sign.PHASE,
+        factor=_END_FACTOR,
+        lasts_s=_END_S,
+        twin=Twin(activity="upload until it stops", from_last_move=True),
+    ),
+    OddCase(
+        name="upload in an exit handler",
+        place=Place.AT_EXIT,
+        activity="upload",
+        by=(0,),
+        sign=Sign.PHASE,
+        factor=_END_FACTOR,
+        lasts_s=_END_S,
+        twin=_STILL,
+    ),
+    OddCase(
+        name="upload in a thread that outlives the main thread",
+        place=Place.IN_THREAD,
+        activity="upload",
+        by=(1,),
+        sign=Sign.PHASE,
+        factor=_END_FACTOR,
+        lasts_s=_END_S,
+        twin=_STILL,
+    ),
+    OddCase(
+        name="destroy_process_group is slow",
+        place=Place.AFTER_CLOSE,
+        activity="sleep",
+        by=(1,),
+        sign=Sign.PHASE,
+        factor=_END_FACTOR,
+        lasts_s=_END_S,
+    ),
+    OddCase(
+        name="exit handler computes, all",
+        place=Place.AT_EXIT,
+        activity="micro steps",
+        sign=Sign.PHASE,
+        factor=_END_FACTOR,
+        lasts_s=_END_S,
+        twin=_STILL,
+    ),
+)

@@ -1,0 +1,94 @@
+"""The pause of one rank, and the file in which the rank logs when it began and ended."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class LoggedPause:
+    """A pause as its rank logged it. Unix times, of the machine's one clock."""
+
+    rank: int
+    generation: int
+    began_s: float
+    ended_s: float | None = None
+    """None: it has not ended."""
+    moved_s: float | None = None
+    """The last move that the rank logged."""
+
+
+class PauseLog:
+    """Written by one rank of one generation, one line for each event."""
+
+    def __init__(self, folder: Path, *, rank: int, generation: int) -> None:
+        self._path = folder / f"{generation:03}-{rank:03}.pauses"
+
+    def note(self, event: str) -> None:
+        """Append an event with the time."""
+        with self._path.open("a") as file:
+            file.write(json.dumps({"event": event, "unix_s": time.time()}) + "\n")
+
+
+def read_pauses(folder: Path) -> list[LoggedPause]:
+    """Return all pauses that ranks logged, in the order in which they began."""
+    found = []
+    for path in folder.glob("*.pauses"):
+        generation, rank = map(int, path.stem.split("-"))
+        found += _pauses_of(rank, generation, path.read_text().splitlines())
+    return sorted(found, key=lambda pause: pause.began_s)
+
+
+def _pauses_of(rank: int, generation: int, lines: Sequence[str]) -> list[LoggedPause]:
+    found: list[LoggedPause] = []
+    for event in map(json.loads, lines):
+        at_s = event["unix_s"]
+        match event["event"]:
+            case "begin":
+                found.append(LoggedPause(rank, generation, at_s))
+            case "end":
+                found[-1] = LoggedPause(rank, generation, found[-1].began_s, at_s, found[-1].moved_s)
+            case "move":
+                found[-1] = LoggedPause(rank, generation, found[-1].began_s, None, at_s)
+    return found
+
+
+class Pause:
+    """Lasts for some seconds, or forever. Use it with ``with``, and ask ``goes_on`` between pieces of work."""
+
+    def __init__(self, log: PauseLog, *, lasts_s: float, endless: bool) -> None:
+        self._log = log
+        self.lasts_s = lasts_s
+        self.endless = endless
+        self._until_s = 0.0
+
+    def __enter__(self) -> "Pause":
+        self._log.note("begin")
+        self._until_s = time.monotonic() + self.lasts_s
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log.note("end")
+
+    def goes_on(self) -> bool:
+        """Whether the pause is not over."""
+        return self.endless or time.monotonic() < self._until_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the end: infinite for a twin."""
+        return float("inf") if self.endless else max(0.0, self._until_s - time.monotonic())
+
+    def moved(self) -> None:
+        """Log that something has moved, for pauses that are counted from the last move."""
+        self._log.note("move")
+
+
+def rest(pause: Pause) -> None:
+    """Do nothing at all until the pause is over."""
+    if pause.endless:
+        while True:
+            time.sleep(3600.0)
+    time.sleep(pause.left_s)
