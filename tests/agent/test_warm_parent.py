@@ -11,7 +11,7 @@ import pytest
 
 from holdfast_agent import processes
 from holdfast_proto.v1 import warm_parent_pb2 as pb
-from tests.agent.warm_parents import Agent, WarmParent, warm_parent
+from tests.agent.warm_parents import Agent, WarmParent, warm_parent, writers_in
 from tests.proto.coroutines import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.system
@@ -234,3 +234,14 @@ def test_its_ranks_outlive_it(folder: Path) -> None:
         parent.process.wait()
         assert processes.is_alive(pid, processes.start_ticks(pid))
         processes.kill_session(pid)
+
+
+def test_a_rank_that_a_test_leaves_behind_is_found_whatever_program_it_is(folder: Path) -> None:
+    with warm_parent(folder) as parent, parent.agent() as agent:
+        pid = agent.fork(["sleep", "600"], folder / "rank.log")
+        wait_until(
+            lambda: set(writers_in(str(folder))) == {parent.process.pid, pid}, "both write to files of this folder"
+        )
+        processes.kill_session(pid)
+        agent.end_of(pid)
+    assert writers_in(str(folder)) == []
