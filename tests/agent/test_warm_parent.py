@@ -239,9 +239,7 @@ def test_its_ranks_outlive_it(folder: Path) -> None:
 def test_a_rank_that_a_test_leaves_behind_is_found_whatever_program_it_is(folder: Path) -> None:
     with warm_parent(folder) as parent, parent.agent() as agent:
         pid = agent.fork(["sleep", "600"], folder / "rank.log")
-        wait_until(
-            lambda: set(writers_in(str(folder))) == {parent.process.pid, pid}, "both write to files here"
-        )
+        wait_until(lambda: set(writers_in(str(folder))) == {parent.process.pid, pid}, "both write to files here")
         processes.kill_session(pid)
         agent.end_of(pid)
     assert writers_in(str(folder)) == []
