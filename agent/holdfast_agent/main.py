@@ -16,8 +16,10 @@ from prometheus_client.registry import CollectorRegistry
 from holdfast_agent import processes, record, session
 from holdfast_agent.bandwidth import Bandwidth
 from holdfast_agent.checkpoint_writer import CheckpointWriter
+from holdfast_agent.claim import claim
 from holdfast_agent.departure import Departure
-from holdfast_agent.locations import SECONDARY, Checkpoints, is_url, open_checkpoints, open_objects
+from holdfast_agent.known_checkpoints import KnownCheckpoints
+from holdfast_agent.locations import SECONDARY, is_url, open_objects
 from holdfast_agent.metrics import AgentCollector
 from holdfast_agent.node import Node
 from holdfast_agent.observer import Observer
@@ -25,13 +27,14 @@ from holdfast_agent.options import AgentOptions
 from holdfast_agent.orders import Orders
 from holdfast_agent.parent_client import WarmParentClient
 from holdfast_agent.processes import AgentError
+from holdfast_agent.run_checkpoints import RunCheckpoints, open_checkpoints
 from holdfast_agent.secondary import Secondary
 from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_agent.store_link import StoreLink
 from holdfast_agent.supervisor import Supervisor
 from holdfast_proto import redis_client
-from holdfast_proto.checkpoint.errors import CheckpointError
-from holdfast_proto.rank_context import EXIT_CONFIGURATION
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable
+from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
@@ -49,9 +52,12 @@ def main(options: AgentOptions) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s agent %(levelname)s %(message)s", stream=sys.stderr)
     try:
         return asyncio.run(_serve(options))
+    except CheckpointUnavailable as error:
+        print(f"holdfast agent: {error}", file=sys.stderr)
+        return ExitCode.CHECKPOINTS_UNAVAILABLE
     except (AgentError, CheckpointError, ValueError, OSError) as error:
         print(f"holdfast agent: {error}", file=sys.stderr)
-        return EXIT_CONFIGURATION
+        return ExitCode.CONFIGURATION
 
 
 async def _serve(options: AgentOptions) -> int:
@@ -69,11 +75,16 @@ async def _serve(options: AgentOptions) -> int:
     if not is_url(location):
         location = str(options.directory.joinpath(location))
     bandwidth = Bandwidth(spec.checkpoint_upload_bytes_per_s)
-    checkpoints = open_checkpoints(location, staging, kept=spec.checkpoints_kept, bandwidth=bandwidth)
+    checkpoints = open_checkpoints(location, staging, spec.checkpoints_kept, bandwidth, run=spec.run)
+    known = KnownCheckpoints(location, options.node_directory / "known-checkpoints.json")
     takes_over = saved is not None and saved.instance == spec.instance
+    secondary = _open_secondary(spec, checkpoints, bandwidth)
     if not takes_over:
         checkpoints.check_writable()  # of ranks that train already the next checkpoint will tell
-    secondary = _open_secondary(spec, checkpoints, bandwidth)
+        if secondary is not None and not checkpoints.committed() and not checkpoints.histories.records:
+            secondary.hand_over(checkpoints.histories)
+        if spec.command:  # else somebody else's launcher takes the checkpoints
+            claim(checkpoints, known, spec, location)
     writer = CheckpointWriter(
         memory,
         checkpoints,
@@ -84,6 +95,7 @@ async def _serve(options: AgentOptions) -> int:
         writers=spec.ranks_per_node,
         secondary=secondary,
         takes_over=takes_over,
+        known=known,
     )
     node = Node(options, spec, link, memory, writer)
     if secondary is not None:
@@ -103,7 +115,7 @@ async def _serve(options: AgentOptions) -> int:
         os.close(lock)
 
 
-def _open_secondary(spec: store.RunSpec, primary: Checkpoints, bandwidth: Bandwidth) -> Secondary | None:
+def _open_secondary(spec: store.RunSpec, primary: RunCheckpoints, bandwidth: Bandwidth) -> Secondary | None:
     if not spec.checkpoints_secondary:
         return None
     remote = open_objects(SECONDARY, spec.checkpoints_secondary, bandwidth=bandwidth)

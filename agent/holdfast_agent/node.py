@@ -46,6 +46,8 @@ class Node:
         """When this node goes away (monotonic); None: it stays."""
         self.failed_generation = 0
         self.failure = ""
+        self.awaits_files = False
+        """Whether that generation could not start because files of its checkpoint cannot be read now."""
         self.reports_total = 0
         self.snapshots_total = 0
         self.step_durations = Histogram(STEP_BUCKETS_S)
@@ -185,6 +187,9 @@ class Node:
             incarnation=self._incarnation,
             failed_generation=self.failed_generation,
             failure=self.failure,
+            history=self.writer.history,
+            damaged_checkpoints=self.writer.damaged,
+            awaits_files=self.awaits_files,
             leave_in_s=self._leave_in_s(),
             world_size=self.start_order.world_size if self.observes else 0,
         )
