@@ -11,7 +11,7 @@ everybody who finds the same shards writes the same manifest.
 import contextlib
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from holdfast_agent.leftovers import remove_leftovers
@@ -38,6 +38,8 @@ from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, load_i
 from holdfast_proto.checkpoint.shard_reader import verify_shard
 
 _STEP = re.compile(r"step-(\d{8,})")
+_NAMED = 4
+"""Files in a message."""
 _logger = logging.getLogger(__name__)
 
 
@@ -176,7 +178,15 @@ class CheckpointDirectory:
         """Nothing: shards are written where they stay."""
 
     def fetch(self, step: int, ranks: Collection[int] | None = None, *, again: bool = False) -> Path:
-        """Return where the shards of ``step`` can be read: all of them are there."""
+        """Return where the shards of ``step`` can be read.
+
+        Raises CheckpointUnavailable naming the files that are not there, CheckpointUnreadable for the manifest.
+        """
+        absent = [path for path in self.missing(step) if not path.exists()]
+        if absent:
+            raise CheckpointUnavailable(
+                f"{len(absent)} files of the checkpoint of step {step} are missing: {_listed(absent)}"
+            )
         return self.step_directory(step)
 
     def _prune(self, newest: Manifest) -> None:
@@ -283,6 +293,11 @@ def _has_base(directory: Path, index: ShardIndex) -> bool:
     except (CheckpointUnreadable, CheckpointUnavailable):
         return False
     return base.digest == index.base.index_digest and _has_size(shard_path(base_directory, base.rank), base.shard_bytes)
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return ", ".join(map(str, paths[:_NAMED])) + more
 
 
 def _vouches(directory: Path, manifest: Manifest) -> bool:

@@ -26,6 +26,7 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         outcome=record.outcome,
         now_unix_s=now,
         store_up=store_up,
+        refused=record.refused,
         deadline_s=state.deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 1000),
         loss=telemetry.loss,
         validation_loss=telemetry.validation_loss,
