@@ -127,12 +127,12 @@ class CheckpointDirectory:
         """Return the steps whose manifest does not read back as it was written, ascending."""
         return sorted(self._look()[1])
 
-    def missing(self, step: int) -> list[Path]:
+    def missing(self, step: int) -> list[str]:
         """Return the files that a committed checkpoint needs and that are not there whole, of its bases included.
 
         Their contents are not read. Raises CheckpointUnreadable and CheckpointUnavailable for the manifest.
         """
-        return missing_files(self.path, self.load_manifest(step))
+        return [str(path) for path in missing_files(self.path, self.load_manifest(step))]
 
     def load_manifest(self, step: int) -> Manifest:
         """Return the manifest of ``step``. Raises CheckpointUnreadable."""
@@ -182,7 +182,7 @@ class CheckpointDirectory:
 
         Raises CheckpointUnavailable naming the files that are not there, CheckpointUnreadable for the manifest.
         """
-        absent = [path for path in self.missing(step) if not path.exists()]
+        absent = [path for path in missing_files(self.path, self.load_manifest(step)) if not path.exists()]
         if absent:
             raise CheckpointUnavailable(
                 f"{len(absent)} files of the checkpoint of step {step} are missing: {_listed(absent)}"

@@ -14,8 +14,8 @@ from pathlib import Path
 from holdfast_agent.checkpoint_workers import CheckpointWorkers
 from holdfast_agent.held_slots import HeldSlots
 from holdfast_agent.histogram import STALL_BUCKETS_S, STEP_BUCKETS_S, Histogram
-from holdfast_agent.locations import Checkpoints
 from holdfast_agent.known_checkpoints import KnownCheckpoints
+from holdfast_agent.locations import Checkpoints
 from holdfast_agent.priority import lower_priority
 from holdfast_agent.remote_histories import RemoteHistories
 from holdfast_agent.restore import StartingPoint, slot_for
@@ -379,6 +379,8 @@ class CheckpointWriter:
         deadline_s = time.monotonic() + patience_s
         if self._pending:
             await asyncio.wait(list(self._pending.values()), timeout=patience_s)
+        for _, step in self._pending:
+            self._fail(step, f"it was not written within {patience_s:.0f} s after the end of the run")
         if self.secondary is not None:
             await self._see_committed(deadline_s)
             await asyncio.to_thread(self.secondary.wait, max(0.0, deadline_s - time.monotonic()))

@@ -23,6 +23,15 @@ def owners_of(checkpoints: RunCheckpoints) -> set[str]:
     return {manifest.run for manifest in histories.part(histories.current).manifests().values()}
 
 
+def other_run(location: str, owners: set[str], run: str) -> str:
+    """Return the line that refuses ``run``, whose name is not among the owners."""
+    owner = min(owners)
+    return (
+        f"--checkpoints {location} belongs to run {owner}: use --run {owner} to go on with it, --adopt to take it over as"
+        f" {run}, or another --checkpoints"
+    )
+
+
 def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunSpec, location: str) -> None:
     """Take the place for the run of ``spec``, as its agents do when they start; each finds what another has done.
 
@@ -33,11 +42,7 @@ def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunS
     owners = owners_of(checkpoints)
     is_begun = bool(spec.instance) and any(record.instance == spec.instance for record in histories.records.values())
     if owners and spec.run not in owners and not (spec.adopt or spec.from_scratch) and not is_begun:
-        owner = min(owners)
-        raise OtherRunError(
-            f"--checkpoints {location} belongs to run {owner}: use --run {owner} to go on with it, --adopt to take it over"
-            f" as {spec.run}, or another --checkpoints"
-        )
+        raise OtherRunError(other_run(location, owners, spec.run))
     if is_begun:
         return
     if not histories.records:

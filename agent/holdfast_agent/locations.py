@@ -92,6 +92,9 @@ class Checkpoints(Protocol):
 class HistoryCheckpoints(Checkpoints, Protocol):
     """The checkpoints of one history of a run."""
 
+    def missing(self, step: int) -> list[str]:
+        """Return the names of files that a committed checkpoint needs and that are not there whole."""
+
     def has_enough(self) -> bool:
         """Whether as many whole checkpoints are committed here as are to be kept. Raises CheckpointError."""
 
@@ -133,7 +136,9 @@ def open_objects(
     return ObjectCheckpoints(open_store(setting, url, retries, bandwidth))
 
 
-def open_history(location: str, number: int, staging: Path, kept: int, remote: ObjectCheckpoints | None) -> HistoryCheckpoints:
+def open_history(
+    location: str, number: int, staging: Path, kept: int, remote: ObjectCheckpoints | None
+) -> HistoryCheckpoints:
     """Return one history of the place that ``--checkpoints`` names; ``remote``: its objects, of a URL."""
     folder = folder_name(number)
     if remote is not None:

@@ -169,7 +169,7 @@ async def _run(options: AgentOptions, node: Node, supervisor: Supervisor) -> int
     options.endpoint_file.unlink(missing_ok=True)
     for task in done:
         task.result()  # a job ends by an error of ours alone: show it
-    return 0 if order.succeeded else 1
+    return ExitCode.SUCCESS if order.succeeded else ExitCode.FAILED
 
 
 async def _tick(node: Node, supervisor: Supervisor) -> None:

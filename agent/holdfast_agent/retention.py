@@ -32,7 +32,9 @@ def superfluous(
     return tuple(sorted(removed, reverse=True))
 
 
-def outlived(manifests: Mapping[int, Manifest], *, marked: Set[int], others: Set[int], incomplete: Set[int]) -> tuple[int, ...]:
+def outlived(
+    manifests: Mapping[int, Manifest], *, marked: Set[int], others: Set[int], incomplete: Set[int]
+) -> tuple[int, ...]:
     """Return the steps of an older history that go once the present one has enough checkpoints of its own.
 
     ``others`` are the steps without a manifest that reads back. Those that are ``marked`` stay, what they build on, and

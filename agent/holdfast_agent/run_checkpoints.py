@@ -96,6 +96,10 @@ class RunCheckpoints:
             if stretch.has(step) and self.histories.of_step(step) is part
         )
 
+    def missing(self, step: int) -> list[str]:
+        """Return the names of files that a committed checkpoint needs and that are not there whole."""
+        return self.histories.of_step(step).missing(step)
+
     def load_manifest(self, step: int) -> Manifest:
         """Return the manifest of ``step``. Raises CheckpointError."""
         return self.histories.of_step(step).load_manifest(step)

@@ -93,6 +93,10 @@ class StagedCheckpoints:
         """Return the steps whose manifest does not read back, ascending. Raises CheckpointError."""
         return sorted(self.remote.damaged())
 
+    def missing(self, step: int) -> list[str]:
+        """Return the names of objects that a committed checkpoint needs and that are not there whole."""
+        return self.remote.missing(step)
+
     def begin(self, record: HistoryRecord) -> None:
         """Refuse: this is one history. Raises CheckpointError."""
         raise CheckpointError(f"{self.remote.store.url} has no place for history {record.number}")

@@ -36,6 +36,8 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         faults_refused=[event.fault_refused for event in state.newest_faults if event.HasField("fault_refused")],
         ranks=[_view(ranks[number], node_of[number]) for number in sorted(ranks)],
     )
+    if record.HasField("failed_checkpoint"):
+        status.failed_checkpoint = record.failed_checkpoint
     if record.HasField("left_step"):
         status.left_step = record.left_step
     if state.incidents:

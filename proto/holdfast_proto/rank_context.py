@@ -14,9 +14,6 @@ from pathlib import Path
 
 VARIABLE = "HOLDFAST_CONTEXT"
 
-EXIT_CONFIGURATION = 78
-"""Exit code of a rank whose configuration is wrong (EX_CONFIG of sysexits.h): it is not restarted."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RankContext:

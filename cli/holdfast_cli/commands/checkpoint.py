@@ -11,6 +11,7 @@ import typer
 
 from holdfast_cli.commands.options import DEFAULT_DIRECTORY, Control, Directory, Json, RunName
 from holdfast_cli.errors import CommandError
+from holdfast_proto.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from holdfast_cli.checkpoint_folder import CheckpointFolder
@@ -162,7 +163,7 @@ def verify(
             for line in lines or ["every byte is as it was written"]:
                 print(f"step {number}: {line}")
     if any(found.values()):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @app.command()
@@ -200,7 +201,7 @@ def drill(
         speed = f"{done.load_s:.2f} s, {gigabytes_per_s:.2f} GB/s"
         print(f"step {chosen.step}: loaded by {done.ranks} processes in {speed}: {outcome}")
     if done.differences:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @app.command("export")

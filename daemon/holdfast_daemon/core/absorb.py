@@ -2,7 +2,14 @@
 
 import dataclasses
 
-from holdfast_daemon.core import checkpoint_failures, checkpoint_orders, checkpoint_reads, incidents, injection, observed
+from holdfast_daemon.core import (
+    checkpoint_failures,
+    checkpoint_orders,
+    checkpoint_reads,
+    incidents,
+    injection,
+    observed,
+)
 from holdfast_daemon.core.death import is_clean
 from holdfast_daemon.core.kinds import HANGS
 from holdfast_daemon.core.model import Observation

@@ -39,9 +39,7 @@ def choose(
         return None if there else RestorePoint(store.SOURCE_SEED, -1)
     begun = None
     if any(newer > step for newer in there):
-        begun = store.History(
-            number=max(history, 1) + 1, parent=max(history, 1), parent_step=step, since_unix_s=now
-        )
+        begun = store.History(number=max(history, 1) + 1, parent=max(history, 1), parent_step=step, since_unix_s=now)
     source = store.SOURCE_MEMORY if in_memory >= on_disk else store.SOURCE_CHECKPOINT
     return RestorePoint(source, step, begun)
 
