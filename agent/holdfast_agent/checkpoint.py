@@ -311,7 +311,7 @@ def _vouches(directory: Path, manifest: Manifest) -> bool:
 
 
 def missing_files(path: Path, manifest: Manifest) -> list[Path]:
-    """Return the files that ``manifest`` and those of its bases, below ``path``, vouch for and that are not there whole.
+    """Return the files below ``path`` that ``manifest`` and its bases vouch for and that are not there whole.
 
     Raises CheckpointUnavailable if a file's state cannot be read.
     """

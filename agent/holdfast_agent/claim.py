@@ -1,4 +1,4 @@
-"""Makes a place of checkpoints a run's own at the start of its agents, and begins a new history where that is asked for."""
+"""Makes a place of checkpoints a run's own when its agents start, and begins a new history where one is asked for."""
 
 from holdfast_agent.known_checkpoints import KnownCheckpoints
 from holdfast_agent.run_checkpoints import RunCheckpoints
@@ -27,8 +27,8 @@ def other_run(location: str, owners: set[str], run: str) -> str:
     """Return the line that refuses ``run``, whose name is not among the owners."""
     owner = min(owners)
     return (
-        f"--checkpoints {location} belongs to run {owner}: use --run {owner} to go on with it, --adopt to take it over as"
-        f" {run}, or another --checkpoints"
+        f"--checkpoints {location} belongs to run {owner}: use --run {owner} to go on with it, --adopt to take it over"
+        f" as {run}, or another --checkpoints"
     )
 
 

@@ -1,4 +1,4 @@
-"""Remembers on this node which checkpoint was the newest, so that a place that is away is not taken for an empty one."""
+"""Remembers on this node which checkpoint was the newest: a place that is away is not taken for an empty one."""
 
 import json
 from collections.abc import Collection
@@ -18,7 +18,7 @@ class _Known:
 
 
 class KnownCheckpoints:
-    """The newest checkpoint at ``location`` that an agent of this node has seen, in ``file``; without one, in memory."""
+    """The newest checkpoint at ``location`` that agents of this node have seen, in ``file``; without one, in memory."""
 
     def __init__(self, location: str, file: Path | None = None) -> None:
         self._location = location
@@ -39,7 +39,7 @@ class KnownCheckpoints:
             return
         forget = f", or remove {self._file} to go on from what is there" if self._file else ""
         raise CheckpointUnavailable(
-            f"--checkpoints {self._location}: {step_directory(Path(), known.step).name} is not there, and it was committed"
+            f"--checkpoints {self._location}: {step_directory(Path(), known.step).name} is not there, and was committed"
             f" there: mount or bring back what was moved away{forget}; --from-scratch begins from the seed"
         )
 
