@@ -231,7 +231,7 @@ class ObjectCheckpoints:
             raise
 
     def _check_manifest(self, index: ShardIndex) -> None:
-        """Raise CheckpointCommitted if another state of this step is committed, CheckpointError if it is another run's."""
+        """Raise CheckpointCommitted if another state of this step is committed, CheckpointError if another run's is."""
         try:
             manifest = self.load_manifest(index.step)
         except CheckpointUnavailable:

@@ -78,9 +78,11 @@ class RunCheckpoints:
         found: dict[int, Manifest] = {}
         for part, stretch in self.histories.line():
             run = self.histories.run_of(stretch.history) or self._run
-            for step, manifest in part.manifests().items():
-                if stretch.has(step) and manifest.run == run and self.histories.of_step(step) is part:
-                    found[step] = manifest
+            found |= {
+                step: manifest
+                for step, manifest in part.manifests().items()
+                if manifest.run == run and stretch.has(step) and self.histories.of_step(step) is part
+            }
         return found
 
     def committed(self) -> list[int]:

@@ -46,8 +46,8 @@ def refuse_damaged(turn: Turn) -> None:
     named = ", ".join(map(str, steps))
     refuse(
         turn,
-        f"no checkpoint can be read, all are damaged (steps {named}): `holdfast checkpoint verify --all` names the files;"
-        " restore them from a copy, or begin from the seed with --from-scratch, which leaves them where they are",
+        f"no checkpoint can be read, all are damaged (steps {named}): `holdfast checkpoint verify --all` names the"
+        " files; restore them from a copy, or begin from the seed with --from-scratch, which leaves them where they are",
     )
 
 
