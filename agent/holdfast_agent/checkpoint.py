@@ -198,8 +198,7 @@ class CheckpointDirectory:
                 manifests,
                 kept=self.kept,
                 marked=self._marked(manifests),
-                unfinished=unfinished - (orphaned := self._orphaned(unfinished)),
-                damaged=damaged | orphaned,
+                others=damaged | unfinished,
                 incomplete={step for step in manifests if self.missing(step)},
             )
             for step in old:
@@ -244,10 +243,6 @@ class CheckpointDirectory:
                     unfinished.add(step)
         return manifests, damaged, unfinished
 
-    def _orphaned(self, unfinished: Iterable[int]) -> set[int]:
-        """Return those of the steps without a manifest whose files are all there: it may have been moved away."""
-        return {step for step in unfinished if _is_whole(self.step_directory(step), step)}
-
     def _step_directories(self) -> dict[int, Path]:
         with read_errors(self.path):
             try:
@@ -273,14 +268,6 @@ def _complete_set(directory: Path, step: int, world_size: int, run: str) -> list
         if not _has_size(shard_path(directory, index.rank), index.shard_bytes) or not _has_base(directory, index):
             return None
     return indexes
-
-
-def _is_whole(directory: Path, step: int) -> bool:
-    try:
-        first = load_index(directory, 0)
-        return _complete_set(directory, step, first.world_size, first.run) is not None
-    except (CheckpointUnreadable, CheckpointUnavailable):
-        return False
 
 
 def _has_base(directory: Path, index: ShardIndex) -> bool:

@@ -310,7 +310,10 @@ class CheckpointWriter:
                 damage = damage or error
             except CheckpointError as error:
                 log.warning("checkpoint of step %d: %s", step, error)
-                absence = absence or CheckpointUnavailable(str(error))
+                # The secondary need not have it: there may be fewer, or it was not copied yet.
+                is_of_no_copy = isinstance(error, CheckpointUnavailable) and isinstance(place, RemoteHistories)
+                if not is_of_no_copy or damage is None:
+                    absence = absence or CheckpointUnavailable(str(error))
         if absence is not None:  # what is there may still be good
             raise absence
         assert damage is not None

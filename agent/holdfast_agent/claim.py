@@ -55,7 +55,9 @@ def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunS
             HistoryRecord(number=number, run=spec.run, since_unix_s=spec.created_unix_s, instance=spec.instance)
         )
     elif owners and spec.run not in owners:
-        newest = max([-1, *checkpoints.committed(), *checkpoints.damaged()])
+        steps = {*checkpoints.committed(), *checkpoints.damaged()}
+        known.check(histories.current, steps)
+        newest = max(steps, default=-1)
         histories.begin(
             HistoryRecord(
                 number=number,

@@ -143,14 +143,12 @@ class ObjectCheckpoints:
         listed = self.store.listing()
         manifests = self._manifests(listed)
         others = steps_of(listed) - manifests.keys()
-        damaged = {step for step in others if manifest_name(step) in listed}
         old = superfluous(
             newest,
             manifests,
             kept=kept,
             marked={*marked, *(step for step in manifests if kept_name(step) in listed)},
-            unfinished=others - damaged,
-            damaged=damaged,
+            others=others,
             incomplete=_incomplete(listed, manifests),
         )
         self._remove(listed, old)

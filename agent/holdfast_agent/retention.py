@@ -11,23 +11,20 @@ def superfluous(
     *,
     kept: int,
     marked: Set[int],
-    unfinished: Set[int],
-    damaged: Set[int],
+    others: Set[int],
     incomplete: Set[int],
 ) -> tuple[int, ...]:
     """Return the steps of a history that go once ``newest`` is committed, in the order of removal.
 
     What builds on another goes before it. The newest ``kept`` of ``manifests`` (by step) of its run stay, those that
-    are ``marked``, and what others build on. ``unfinished`` are the steps without a manifest, ``damaged`` those whose
-    manifest does not read back. ``incomplete`` are those with a manifest whose files are not all there: they do not
-    count as kept, and they stay, because the files may come back.
+    are ``marked``, and what others build on. ``others`` are the steps without a manifest that reads back: it may have
+    been moved away, so that they go with the committed ones of their time. ``incomplete`` are those with a manifest whose
+    files are not all there: they do not count as kept, and they stay, because the files may come back.
     """
     own = {step for step, manifest in manifests.items() if manifest.run == newest.run}
     recent = {*sorted(own - incomplete)[-kept:], newest.step}
     staying = recent | (own & (marked | incomplete))
-    lost = {step for step in unfinished if step < newest.step}
-    if len(recent) >= kept:
-        lost |= {step for step in damaged if step < min(recent)}
+    lost = {step for step in others if step < min(recent)} if len(recent) >= kept else set()
     removed = ((own - staying) | lost) - _bases(manifests, staying)
     return tuple(sorted(removed, reverse=True))
 

@@ -47,7 +47,7 @@ def refuse_damaged(turn: Turn) -> None:
     refuse(
         turn,
         f"no checkpoint can be read, all are damaged (steps {named}): `holdfast checkpoint verify --all` names the"
-        " files; restore them from a copy, or begin from the seed with --from-scratch, which leaves them where they are",
+        " files; restore them from a copy, or begin from the seed with --from-scratch, and leave them where they are",
     )
 
 
