@@ -98,6 +98,7 @@ class CheckpointWriter:
         self._began: dict[int, float] = {}
         self._uploads = ThreadPoolExecutor(_UPLOADS, "checkpoint-upload", initializer=lower_priority)
         self._own: list[int] = []
+        self._vanished: set[int] = set()
         self._known = known or KnownCheckpoints(str(directory.path))
         self._started_from = -1
         self.committed: list[int] = []
@@ -133,12 +134,15 @@ class CheckpointWriter:
         own = self._directory.committed()
         damaged = self._directory.damaged()
         committed = self.secondary.restorable(own) if self.secondary is not None else own
-        there = {*committed, *damaged}
-        self._known.check(self._directory.history, there)
+        history = self._directory.history
+        self._known.check_history(history)
+        vanished = self._known.vanished(history, {*committed, *damaged}, self._directory.kept)
         if committed:
             self.newest_generation = self._manifest(committed[-1], own).generation
-        self._own, self.committed, self.damaged = own, committed, damaged
-        self._known.note(self._directory.history, there)
+        # What has vanished is still to be chosen: the start then waits for it, and takes nothing older instead.
+        self._own, self.committed, self.damaged = own, sorted({*committed, *vanished}), damaged
+        self._vanished = vanished
+        self._known.note(history, {*committed, *damaged, *vanished})
 
     def _manifest(self, step: int, own: Sequence[int]) -> Manifest:
         if self.secondary is not None and step not in own:
@@ -167,6 +171,7 @@ class CheckpointWriter:
                 since_unix_s=history.since_unix_s,
             )
             self._directory.begin(record)
+            self._known.enter(history.number, history.parent_step)
             self._failed_steps.clear()
             self._look()
 
@@ -315,7 +320,7 @@ class CheckpointWriter:
                 if not is_of_no_copy or damage is None:
                     absence = absence or CheckpointUnavailable(str(error))
         if absence is not None:  # what is there may still be good
-            raise absence
+            raise CheckpointUnavailable(f"{absence}{self._known.way_out}") if step in self._vanished else absence
         assert damage is not None
         raise damage
 

@@ -56,8 +56,9 @@ def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunS
         )
     elif owners and spec.run not in owners:
         steps = {*checkpoints.committed(), *checkpoints.damaged()}
-        known.check(histories.current, steps)
-        newest = max(steps, default=-1)
+        known.check_history(histories.current)
+        newest = max([-1, *steps, *known.vanished(histories.current, steps, checkpoints.kept)])
+        known.enter(number, newest)
         histories.begin(
             HistoryRecord(
                 number=number,

@@ -32,6 +32,10 @@ class Checkpoints(Protocol):
         """Number of the history to which the next checkpoint belongs."""
 
     @property
+    def kept(self) -> int:
+        """How many whole checkpoints of a history stay."""
+
+    @property
     def runs(self) -> frozenset[str]:
         """Names of the runs that have begun a history here."""
 

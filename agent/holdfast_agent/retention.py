@@ -18,8 +18,8 @@ def superfluous(
 
     What builds on another goes before it. The newest ``kept`` of ``manifests`` (by step) of its run stay, those that
     are ``marked``, and what others build on. ``others`` are the steps without a manifest that reads back: it may have
-    been moved away, so that they go with the committed ones of their time. ``incomplete`` are those with a manifest whose
-    files are not all there: they do not count as kept, and they stay, because the files may come back.
+    been moved away, so that they go with the committed ones of their time. ``incomplete`` are those with a manifest
+    whose files are not all there: they do not count as kept, and they stay, because the files may come back.
     """
     own = {step for step, manifest in manifests.items() if manifest.run == newest.run}
     recent = {*sorted(own - incomplete)[-kept:], newest.step}

@@ -21,8 +21,10 @@ class RunCheckpoints:
     ``manifests()`` and what is built on it read again which history is the present one; the others go by that.
     """
 
-    def __init__(self, histories: Histories[HistoryCheckpoints], run: str, path: Path) -> None:
+    def __init__(self, histories: Histories[HistoryCheckpoints], run: str, path: Path, kept: int) -> None:
         self.histories = histories
+        self.kept = kept
+        """How many whole checkpoints of a history stay."""
         self.path = path
         """Local folder in which shards are written and read."""
         self._run = run
@@ -161,4 +163,4 @@ def open_checkpoints(
     def open_part(number: int) -> HistoryCheckpoints:
         return open_history(location, number, staging, kept, remote)
 
-    return RunCheckpoints(Histories(place, open_part), run, Path(location) if remote is None else staging)
+    return RunCheckpoints(Histories(place, open_part), run, Path(location) if remote is None else staging, kept)

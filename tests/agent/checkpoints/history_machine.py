@@ -67,6 +67,8 @@ class Saved:
     step: int
     generation: int
     history: int
+    was_said: bool = True
+    """False: its process died between the commit and the report."""
 
 
 @dataclass
@@ -377,13 +379,15 @@ class Machine:
             for step, manifest in current.manifests().items():
                 number = self._numbers.get((manifest.generation, step))
                 if number == self._saves and all(saved.number != number for saved in self.reported):
-                    self.reported.append(Saved(number, step, manifest.generation, checkpoints.history))
+                    self.reported.append(Saved(number, step, manifest.generation, checkpoints.history, was_said=False))
 
     # What must hold
 
     def _expected(self) -> Saved | None:
         """Return the newest good one of the last checkpoints that were reported."""
-        return next((saved for saved in reversed(self.reported[-KEPT:]) if self._is_good(saved)), None)
+        return next(
+            (saved for saved in reversed(self.reported[-KEPT:]) if saved.was_said and self._is_good(saved)), None
+        )
 
     def _is_good(self, saved: Saved) -> bool:
         """Whether nothing was flipped in it, nor in what it builds on."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tests.agent.checkpoints.conftest import Snapshots
 
 ACTIONS = 40
-SEEDS = range(400)
-STORE_SEEDS = range(60)
+SEEDS = range(40)
+STORE_SEEDS = range(10)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_the_newest_reported_checkpoint_in_a_store_loads_at_every_moment(
         def open_part(number: int) -> HistoryCheckpoints:
             return StagedCheckpoints(remote.of_history(number), tmp_path / "staging" / folder_name(number), KEPT)
 
-        return RunCheckpoints(Histories(StorePlace(remote.store), open_part), run, tmp_path / "staging")
+        return RunCheckpoints(Histories(StorePlace(remote.store), open_part), run, tmp_path / "staging", KEPT)
 
     driven = Machine(seed, tmp_path, snapshots, open_run, monkeypatch=monkeypatch, disk=None)
     place.files.changes = lambda change: driven.crashes.call(change, driven.random)
