@@ -1,6 +1,7 @@
 """Real runs on this machine: Redis, daemon, agent, warm parent and four ranks, all of them processes."""
 
 import contextlib
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ RANKS = 4
 CHECKPOINT_EVERY = 10
 PATIENCE_S = 120.0
 UNDISTURBED = "undisturbed"
+HERE = str(Path(__file__).parent)
 
 CONFIG = f"""
 [model]
@@ -73,7 +75,7 @@ class Runs:
             "environment": {
                 "HOLDFAST_TEST_MARK": self.mark,
                 "PACED_HURRY": str(self.hurry_file(name)),
-                "PYTHONPATH": str(Path(__file__).parent),
+                "PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")])),
             },
             **changes,
         }
