@@ -24,6 +24,7 @@ RANKS = 4
 CHECKPOINT_EVERY = 10
 PATIENCE_S = 120.0
 UNDISTURBED = "undisturbed"
+HERE = str(Path(__file__).parent)
 
 CONFIG = f"""
 [model]
