@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_agent import processes, record
-from holdfast_agent.main import ExitCode.FAILED, Startup
+from holdfast_agent.main import Startup
 from holdfast_agent.processes import AgentError
 from holdfast_proto import keys
 from holdfast_proto.exit_codes import ExitCode
