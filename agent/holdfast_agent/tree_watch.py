@@ -85,6 +85,8 @@ class TreeWatch:
         self._node = node
         self._watched: dict[int, _Watched] = {}
         self._warned: set[int] = set()
+        self._rests_until_s: dict[int, float] = {}
+        """By pid: its tree has cost much to read and is not read again before, whether the rank moves or not."""
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -111,11 +113,15 @@ class TreeWatch:
                 watched = _Watched(rank, rank.moves_total, reader, look=look)
             current[rank.pid] = watched
         self._watched = current
+        pids = {rank.pid for rank in self._node.ranks.values()}
+        self._warned &= pids
+        self._rests_until_s = {pid: rest_s for pid, rest_s in self._rests_until_s.items() if pid in pids}
         return [watched for watched in current.values() if self._is_due(watched)]
 
     def _is_due(self, watched: _Watched) -> bool:
         is_busy = watched.look is not None and not watched.look.done()
-        return not is_busy and not watched.rank.held_for_stacks and self._node.clock_s >= watched.next_s
+        next_s = max(watched.next_s, self._rests_until_s.get(watched.rank.pid, 0.0))
+        return not is_busy and not watched.rank.held_for_stacks and self._node.clock_s >= next_s
 
     async def _look_at(self, due: list[_Watched]) -> None:
         began_s = self._node.clock_s
@@ -145,7 +151,7 @@ class TreeWatch:
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one rank's processes, the agent must go on
             self._fail(watched, repr(error))
             return
-        watched.next_s = began_s + max(INTERVAL_S, cost_s / LARGEST_SHARE)
+        self._rests_until_s[watched.rank.pid] = began_s + cost_s / LARGEST_SHARE
         if sample is None or not watched.is_current or watched.rank.held_for_stacks:
             return
         watched.rank.tree = watched.stillness.observe(sample, began_s=began_s, ended_s=self._node.clock_s)

@@ -157,7 +157,19 @@ async def test_a_look_that_blocks_holds_up_nobody(folder: Path, monkeypatch: pyt
     os.close(reader)
 
 
-async def test_looks_by_which_py_spy_held_the_rank_do_not_count(folder: Path) -> None:
+async def test_a_tree_that_costs_much_to_read_is_read_less_often_even_if_its_rank_moves(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree_watch, "LARGEST_SHARE", 1e-6)
+    with running(SLEEPS) as process:
+        async with watched(folder, process) as node:
+            await until(lambda: told(node).stalled_s >= 2.5, "it has stalled for 2.5 s")
+            await progress(node, step=4)
+            await until(lambda: told(node).stalled_s >= 1.0, "it has stalled for 1 s")
+            assert node.tree_looks_total == 1
+
+
+async def test_a_rank_that_py_spy_holds_for_us_is_not_looked_at(folder: Path) -> None:
     with running(SLEEPS) as process:
         async with watched(folder, process) as node:
             node.ranks[0].held_for_stacks = True
