@@ -1,3 +1,4 @@
+import errno
 import multiprocessing
 import os
 import random
@@ -11,10 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast_agent import checkpoint
 from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.checkpoint_differences import differences
 from holdfast_agent.shard import read_shard
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.errors import (
+    CheckpointCommitted,
+    CheckpointError,
+    CheckpointUnavailable,
+    CheckpointUnreadable,
+)
 from holdfast_proto.checkpoint.keeping import KEPT, keep, kept_reason, release
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest
 from holdfast_proto.checkpoint.shard_index import index_path, shard_path
@@ -84,7 +91,7 @@ def test_node_that_was_replaced_does_not_withdraw_what_was_saved_since(
     snapshots: "Snapshots", checkpoints: CheckpointDirectory
 ) -> None:
     manifest = snapshots.commit(checkpoints, 40, generation=2)
-    with pytest.raises(CheckpointError, match="is of generation 1, and generation 2 has saved this step again"):
+    with pytest.raises(CheckpointError, match="is committed already, by generation 2: it stays"):
         snapshots.write(checkpoints, 1, 40, world_size=2, generation=1)
     assert checkpoints.verify(40) == manifest
 
@@ -112,8 +119,8 @@ def test_newest_are_kept_and_what_is_older_goes(snapshots: "Snapshots", checkpoi
     snapshots.commit(checkpoints, 40)
     assert checkpoints.committed() == [20, 40]
     names = sorted(path.name for path in checkpoints.path.iterdir())
-    # 30 might be readable again later; 35 cannot be finished any more, 45 can.
-    assert names == ["step-00000020", "step-00000030", "step-00000040", "step-00000045"]
+    # 30 might be readable again later; the manifest of 35 might have been moved away; 45 can be finished.
+    assert names == ["step-00000020", "step-00000030", "step-00000035", "step-00000040", "step-00000045"]
     snapshots.commit(checkpoints, 50)
     snapshots.commit(checkpoints, 60)
     assert sorted(path.name for path in checkpoints.path.iterdir()) == ["step-00000050", "step-00000060"]
@@ -147,11 +154,43 @@ def test_a_damaged_mark_still_keeps(snapshots: "Snapshots", checkpoints: Checkpo
     assert checkpoints.committed() == [10, 20, 30]
 
 
-def test_checkpoints_of_a_future_that_was_left_go(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
+def test_later_steps_of_an_earlier_generation_stay(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
     for step in (20, 30, 40):
         snapshots.commit(checkpoints, step, generation=1)
     snapshots.commit(checkpoints, 25, generation=2)
-    assert checkpoints.committed() == [25]
+    assert checkpoints.committed() == [25, 30, 40]
+
+
+def test_manifest_without_its_shards_is_not_counted_and_not_removed(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+) -> None:
+    for step in (10, 20):
+        snapshots.commit(checkpoints, step)
+    shard = shard_path(checkpoints.step_directory(20), 1)
+    shard.rename(tmp_path / "elsewhere")
+    assert checkpoints.missing(20) == [str(shard)]
+    snapshots.commit(checkpoints, 30)
+    assert checkpoints.committed() == [10, 20, 30], "10 and 30 are the two that are kept"
+    with pytest.raises(CheckpointUnavailable, match=rf"1 files of the checkpoint of step 20 are missing: {shard}"):
+        checkpoints.fetch(20)
+    snapshots.commit(checkpoints, 40)
+    assert checkpoints.committed() == [20, 30, 40]
+    (tmp_path / "elsewhere").rename(shard)
+    assert checkpoints.verify(20).step == 20
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_manifest_that_cannot_be_read_now_is_not_taken_for_none(
+    number: int, snapshots: "Snapshots", checkpoints: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshots.commit(checkpoints, 10)
+
+    def fails(path: Path) -> bytes:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", fails)
+    with pytest.raises(CheckpointUnavailable, match=rf"manifest\.json: {os.strerror(number)}"):
+        checkpoints.committed()
 
 
 def test_checkpoint_of_the_same_generation_may_be_late(
@@ -175,18 +214,32 @@ def test_another_runs_checkpoints_stay(snapshots: "Snapshots", checkpoints: Chec
     assert checkpoints.committed() == [10, 30, 40]
 
 
-def test_step_saved_again_replaces_its_checkpoint_as_a_whole(
+def test_step_saved_again_leaves_its_checkpoint_as_it_is(
     snapshots: "Snapshots", checkpoints: CheckpointDirectory
 ) -> None:
-    snapshots.commit(checkpoints, 10)
-    snapshots.commit(checkpoints, 20, generation=1)
-    snapshots.write(checkpoints, 0, 20, world_size=2, generation=2)
-    assert checkpoints.committed() == [10]
+    manifest = snapshots.commit(checkpoints, 20, generation=1)
+    for rank in range(2):
+        with pytest.raises(CheckpointCommitted, match="is committed already, by generation 1: it stays"):
+            snapshots.write(checkpoints, rank, 20, world_size=2, generation=2)
+    assert checkpoints.commit_if_complete(20, 2, RUN) == manifest
+    assert checkpoints.verify(20) == manifest
+
+
+def test_manifest_and_a_shard_that_is_replaced_at_the_same_moment_see_each_other(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(2):
+        snapshots.write(checkpoints, rank, 20, world_size=2)
+    real = checkpoint.write_file
+
+    def late(target: Path, data: bytes) -> None:
+        if target.name == MANIFEST:  # just before: the run went back, and another node saves the step again
+            snapshots.write(checkpoints, 1, 20, world_size=2, generation=2)
+        real(target, data)
+
+    monkeypatch.setattr(checkpoint, "write_file", late)
     assert checkpoints.commit_if_complete(20, 2, RUN) is None
-    snapshots.write(checkpoints, 1, 20, world_size=2, generation=2)
-    assert checkpoints.commit_if_complete(20, 2, RUN) is not None
-    assert checkpoints.committed() == [10, 20]
-    assert checkpoints.verify(20).generation == 2
+    assert checkpoints.committed() == []
 
 
 def test_same_snapshot_written_again_mends_the_checkpoint(
@@ -270,7 +323,7 @@ def test_directory_that_cannot_be_written_is_one_line_with_the_fix(tmp_path: Pat
 
 def test_directory_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointUnreadable, match="Not a directory"):
+    with pytest.raises(CheckpointUnavailable, match="Not a directory"):
         CheckpointDirectory(tmp_path / "file", kept=1).committed()
 
 
@@ -287,8 +340,7 @@ def test_newest_committed_loads_whenever_its_writers_are_killed(
     newest_seen, interrupted = 2, 0
     for generation in range(2, 27):
         committed = checkpoints.committed()
-        # With two of them, the newest may also be saved again.
-        first = committed[-1] + generator.choice([0, 1] if len(committed) > 1 else [1])
+        first = committed[-1] + generator.choice([1, 2])
         begun = context.Event()
         process = context.Process(target=_save_for_ever, args=(snapshots, checkpoints, first, generation, begun))
         process.start()

@@ -10,7 +10,7 @@ import pytest
 from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.shard import read_shard, write_shard
 from holdfast_proto.checkpoint.base_shard import Earlier
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable
+from holdfast_proto.checkpoint.errors import CheckpointCommitted, CheckpointUnreadable
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest
 from holdfast_proto.checkpoint.shard_index import index_path, load_index, shard_path
 from holdfast_proto.checkpoint.shard_reader import ShardReader
@@ -204,14 +204,16 @@ def test_a_base_that_does_not_read_back_is_not_built_on(training: Training) -> N
     assert training.load(20) == weights(20)
 
 
-def test_a_base_saved_again_takes_what_builds_on_it_along(training: Training) -> None:
+def test_a_base_is_never_saved_again(training: Training) -> None:
     training.save(5, generation=1)
     training.full_every = 1
     training.save(10, generation=1)
     training.full_every = 3
     training.save(20, generation=1)
-    training.write(10, generation=2)
-    assert training.checkpoints.committed() == [5]
+    before = training.checkpoints.manifests()
+    with pytest.raises(CheckpointCommitted):
+        training.write(10, generation=2)
+    assert training.checkpoints.manifests() == before
 
 
 def test_a_late_difference_to_a_base_that_is_gone_is_not_committed(training: Training) -> None:

@@ -14,7 +14,7 @@ from holdfast_agent.run_checkpoints import open_checkpoints
 from holdfast_agent.shard import read_shard, write_shard
 from holdfast_agent.staged_checkpoints import StagedCheckpoints
 from holdfast_cli.main import app
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.errors import CheckpointCommitted, CheckpointError, CheckpointUnreadable
 from holdfast_proto.checkpoint.manifest import Manifest
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.snapshot import Slot
@@ -126,19 +126,20 @@ def test_object_that_arrives_short_is_put_again(place: Place, nodes: Nodes, monk
     assert shards == ["rank-00000.shard"] * 2 + ["rank-00001.shard"]
 
 
-def test_step_that_is_saved_again_withdraws_what_was_committed(place: Place, nodes: Nodes) -> None:
+def test_step_that_is_saved_again_leaves_what_was_committed(place: Place, nodes: Nodes) -> None:
     nodes.save(10)
     for node in nodes.of:
         node.base_for(20, run=RUN, world_size=2, generation=1, full_every=8)
     nodes.save(20, base=10)
     assert nodes.of[1].committed() == [10, 20]
+    before = place.names()
+    shutil.rmtree(nodes.of[0].path)
     slot = nodes.snapshots.slot(0, 10, generation=2)
     write_shard(slot, nodes.of[0].step_directory(10), run=RUN, world_size=2)
-    nodes.of[0].publish(10, 0)
-    assert nodes.of[0].commit_if_complete(10, 2, RUN) is None
-    assert nodes.of[1].committed() == []
-    assert nodes.save(10, generation=2) is not None
-    assert nodes.of[1].committed() == [10]
+    with pytest.raises(CheckpointCommitted, match="is committed already, by generation 1: it stays"):
+        nodes.of[0].publish(10, 0)
+    assert place.names() == before
+    assert nodes.of[1].committed() == [10, 20]
 
 
 def test_node_that_was_replaced_does_not_withdraw_what_was_saved_since(
@@ -151,7 +152,7 @@ def test_node_that_was_replaced_does_not_withdraw_what_was_saved_since(
     before = place.names()
     replaced = StagedCheckpoints(place.open(), tmp_path / "replaced", 2)
     write_shard(nodes.snapshots.slot(1, 10, generation=1), replaced.step_directory(10), run=RUN, world_size=2)
-    with pytest.raises(CheckpointError, match="is of generation 1, and generation 2 has saved this step again"):
+    with pytest.raises(CheckpointError, match="is committed already, by generation 2: it stays"):
         replaced.publish(10, 1)
     assert replaced.committed() == [10, 20]
     assert place.names() == before
@@ -171,7 +172,7 @@ def test_node_that_is_replaced_while_it_cannot_reach_the_store_does_not_put_its_
         return OSError("no route to host")
 
     place.files.fails = cut_off_once
-    with pytest.raises(CheckpointError, match="is of generation 1, and generation 2 has saved this step again"):
+    with pytest.raises(CheckpointError, match="is committed already, by generation 2: it stays"):
         replaced.publish(10, 1)
     assert_restores(nodes.snapshots, nodes.of[0].fetch(10, again=True), 1, 10, generation=2)
 
