@@ -98,6 +98,7 @@ class HarmedRun:
         self.run = name or layout.replace(":", "-")
         self._logs = folder / f"{self.run}-calls"
         self._logs.mkdir(parents=True)
+        places = filter(None, [str(_ROOT / "benchmarks"), os.environ.get("PYTHONPATH")])
         options = LocalRunOptions(
             run=self.run,
             command=self._command(layout, folder),
@@ -110,7 +111,7 @@ class HarmedRun:
             faults_allowed=True,
             restarts_without_progress=5,
             environment={
-                "PYTHONPATH": str(_ROOT / "benchmarks"),
+                "PYTHONPATH": os.pathsep.join(places),
                 FOLDER_VARIABLE: str(self._logs),
                 FIRST_STEP_VARIABLE: str(first_step_s),
             },

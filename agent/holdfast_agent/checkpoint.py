@@ -11,13 +11,20 @@ everybody who finds the same shards writes the same manifest.
 import contextlib
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from holdfast_agent.leftovers import remove_leftovers
-from holdfast_agent.retention import base_step, previous_to, superfluous
+from holdfast_agent.retention import base_step, outlived, previous_to, superfluous
 from holdfast_proto.checkpoint.durable import NewFile, flush_directory, make_directory, remove_file, write_file
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors, write_errors
+from holdfast_proto.checkpoint.errors import (
+    CheckpointError,
+    CheckpointUnavailable,
+    CheckpointUnreadable,
+    read_errors,
+    write_errors,
+)
+from holdfast_proto.checkpoint.history import FIRST, HistoryRecord
 from holdfast_proto.checkpoint.keeping import KEPT, keep
 from holdfast_proto.checkpoint.manifest import (
     MANIFEST,
@@ -31,14 +38,21 @@ from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, load_i
 from holdfast_proto.checkpoint.shard_reader import verify_shard
 
 _STEP = re.compile(r"step-(\d{8,})")
+_NAMED = 4
+"""Files in a message."""
 _logger = logging.getLogger(__name__)
 
 
 class CheckpointDirectory:
-    """The checkpoints of a run below ``path``, of which the newest ``kept`` are kept (at least one).
+    """The checkpoints of one history below ``path``, of which the newest ``kept`` are kept (at least one).
 
-    Beyond that stay those that are marked (``holdfast_proto.checkpoint.keeping``) and what others build on.
+    Beyond that stay those that are marked (``holdfast_proto.checkpoint.keeping``), what others build on, and those
+    whose files are not all there.
     """
+
+    history = FIRST
+    """A folder alone knows of no other."""
+    runs: frozenset[str] = frozenset()
 
     store_retries = None
     """No object store is called."""
@@ -81,30 +95,44 @@ class CheckpointDirectory:
             return None
         manifests = self.manifests()
         committed = manifests.get(step)
-        if committed and committed.run == run and committed.shards == manifest_shards(indexes):
-            return committed
+        if committed is not None:
+            is_same = committed.run == run and committed.shards == manifest_shards(indexes)
+            return committed if is_same else None
         manifest = describe(indexes, previous=previous_to(manifests, step))
         with write_errors(directory):
             write_file(directory / MANIFEST, manifest.encode())
+            if not _vouches(directory, manifest):  # a shard was replaced meanwhile: see _make_way() in shard.py
+                remove_file(directory / MANIFEST)
+                flush_directory(directory)
+                return None
         self._prune(manifest)
         return manifest
 
+    def begin(self, record: HistoryRecord) -> None:
+        """Refuse: a folder alone has one history. Raises CheckpointError."""
+        raise CheckpointError(f"{self.path} has no place for history {record.number}")
+
     def manifests(self) -> dict[int, Manifest]:
-        """Return the manifests of all committed checkpoints, by step. Raises CheckpointUnreadable."""
-        manifests = {}
-        for step in self._step_directories():
-            try:
-                manifests[step] = self.load_manifest(step)
-            except CheckpointUnreadable:
-                continue  # not committed, as far as anybody can tell
-        return manifests
+        """Return the manifests of all committed checkpoints, by step. Those that are damaged are left out.
+
+        Raises CheckpointUnavailable if the directory or a manifest cannot be read: that is not the same as none.
+        """
+        return self._look()[0]
 
     def committed(self) -> list[int]:
-        """Return the steps of all committed checkpoints, ascending.
-
-        Raises CheckpointUnreadable if the directory cannot be read: that is not the same as none.
-        """
+        """Return the steps of all committed checkpoints, ascending. Raises CheckpointUnavailable as above."""
         return sorted(self.manifests())
+
+    def damaged(self) -> list[int]:
+        """Return the steps whose manifest does not read back as it was written, ascending."""
+        return sorted(self._look()[1])
+
+    def missing(self, step: int) -> list[str]:
+        """Return the files that a committed checkpoint needs and that are not there whole, of its bases included.
+
+        Their contents are not read. Raises CheckpointUnreadable and CheckpointUnavailable for the manifest.
+        """
+        return [str(path) for path in missing_files(self.path, self.load_manifest(step))]
 
     def load_manifest(self, step: int) -> Manifest:
         """Return the manifest of ``step``. Raises CheckpointUnreadable."""
@@ -150,37 +178,77 @@ class CheckpointDirectory:
         """Nothing: shards are written where they stay."""
 
     def fetch(self, step: int, ranks: Collection[int] | None = None, *, again: bool = False) -> Path:
-        """Return where the shards of ``step`` can be read: all of them are there."""
+        """Return where the shards of ``step`` can be read.
+
+        Raises CheckpointUnavailable naming the files that are not there, CheckpointUnreadable for the manifest.
+        """
+        absent = [path for path in missing_files(self.path, self.load_manifest(step)) if not path.exists()]
+        if absent:
+            raise CheckpointUnavailable(
+                f"{len(absent)} files of the checkpoint of step {step} are missing: {_listed(absent)}"
+            )
         return self.step_directory(step)
 
     def _prune(self, newest: Manifest) -> None:
         """Remove what the commit of ``newest`` makes superfluous; what resists is tried again next time."""
-        try:
-            manifests = self.manifests()
-            others = self._step_directories().keys() - manifests.keys()
-            damaged = {step for step in others if (self.step_directory(step) / MANIFEST).exists()}
+        with self._removal():
+            manifests, damaged, unfinished = self._look()
             old = superfluous(
                 newest,
                 manifests,
                 kept=self.kept,
-                marked={step for step in manifests if self.mark(step) is not None},
-                unfinished=others - damaged,
-                damaged=damaged,
+                marked=self._marked(manifests),
+                others=damaged | unfinished,
+                incomplete={step for step in manifests if self.missing(step)},
             )
-            for step in old.withdrawn:
-                remove_file(self.step_directory(step) / MANIFEST)
-                flush_directory(self.step_directory(step))
-            for step in old.removed:
+            for step in old:
                 remove_checkpoint(self.step_directory(step))
-        except (OSError, CheckpointUnreadable) as error:
+
+    def has_enough(self) -> bool:
+        """Whether as many whole checkpoints are committed here as are to be kept. Raises CheckpointUnavailable."""
+        return sum(not self.missing(step) for step in self.manifests()) >= self.kept
+
+    def retire(self) -> None:
+        """Remove the checkpoints of a history that a newer one has outlived; what resists is tried again next time."""
+        with self._removal():
+            manifests, damaged, unfinished = self._look()
+            incomplete = {step for step in manifests if self.missing(step)}
+            marked = self._marked(manifests)
+            for step in outlived(manifests, marked=marked, others=damaged | unfinished, incomplete=incomplete):
+                remove_checkpoint(self.step_directory(step))
+
+    @contextlib.contextmanager
+    def _removal(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, CheckpointError) as error:
             self.removal_failures_total += 1
             _logger.warning("cannot remove old checkpoints: %s", error)
 
+    def _marked(self, manifests: Iterable[int]) -> set[int]:
+        return {step for step in manifests if self.mark(step) is not None}
+
+    def _look(self) -> tuple[dict[int, Manifest], set[int], set[int]]:
+        """Return the manifests by step, the steps of damaged ones, and those without one."""
+        manifests, damaged, unfinished = {}, set(), set()
+        for step, directory in self._step_directories().items():
+            try:
+                manifests[step] = self.load_manifest(step)
+            except CheckpointUnreadable:
+                damaged.add(step)
+            except CheckpointUnavailable as error:
+                if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                    raise
+                if directory.is_dir():  # else it has been removed just now
+                    unfinished.add(step)
+        return manifests, damaged, unfinished
+
     def _step_directories(self) -> dict[int, Path]:
-        if not self.path.exists():
-            return {}
         with read_errors(self.path):
-            matches = [(path, _STEP.fullmatch(path.name)) for path in self.path.iterdir()]
+            try:
+                matches = [(path, _STEP.fullmatch(path.name)) for path in self.path.iterdir()]
+            except FileNotFoundError:
+                return {}
         return {int(match[1]): path for path, match in matches if match}
 
 
@@ -189,7 +257,7 @@ def _complete_set(directory: Path, step: int, world_size: int, run: str) -> list
         return None
     try:
         indexes = [load_index(directory, rank) for rank in range(world_size)]
-    except CheckpointUnreadable as error:
+    except CheckpointUnavailable as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None  # somebody is just saving this step again
         raise
@@ -209,9 +277,45 @@ def _has_base(directory: Path, index: ShardIndex) -> bool:
     base_directory = step_directory(directory.parent, index.base.step)
     try:
         base = load_index(base_directory, index.rank)
-    except CheckpointUnreadable:
+    except (CheckpointUnreadable, CheckpointUnavailable):
         return False
     return base.digest == index.base.index_digest and _has_size(shard_path(base_directory, base.rank), base.shard_bytes)
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return ", ".join(map(str, paths[:_NAMED])) + more
+
+
+def _vouches(directory: Path, manifest: Manifest) -> bool:
+    """Whether the indexes that are there now are those of the manifest."""
+    try:
+        for rank in range(manifest.world_size):
+            load_committed_index(directory, manifest, rank)
+    except (CheckpointUnreadable, CheckpointUnavailable):
+        return False
+    return True
+
+
+def missing_files(path: Path, manifest: Manifest) -> list[Path]:
+    """Return the files below ``path`` that ``manifest`` and its bases vouch for and that are not there whole.
+
+    Raises CheckpointUnavailable if a file's state cannot be read.
+    """
+    missing = []
+    directory = step_directory(path, manifest.step)
+    for shard in manifest.shards:
+        file, index = shard_path(directory, shard.rank), index_path(directory, shard.rank)
+        with read_errors(file):
+            missing += [] if index.exists() else [index]
+            missing += [] if _has_size(file, shard.shard_bytes) else [file]
+    for base in manifest.bases:
+        base_directory = step_directory(path, base)
+        try:
+            missing += missing_files(path, load_manifest(base_directory))
+        except (CheckpointUnreadable, CheckpointUnavailable):
+            missing.append(base_directory / MANIFEST)
+    return missing
 
 
 def _has_size(path: Path, size: int) -> bool:

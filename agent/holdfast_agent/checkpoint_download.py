@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast_agent.object_checkpoints import ObjectCheckpoints, shard_name
 from holdfast_proto.checkpoint.durable import flush_directory, make_directory, remove_file, write_file
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable, write_errors
+from holdfast_proto.checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable, write_errors
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
 from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, shard_path, step_directory
 
@@ -18,7 +18,8 @@ class CheckpointDownload:
 
     What is there with the right index and size is taken as it is, unless ``again``: its tensors are compared by
     whoever reads them. Several nodes may download into the same directory. Every method raises CheckpointError if
-    the store or the directory cannot be used, CheckpointUnreadable if something is missing in the store or damaged.
+    the store or the directory cannot be used, CheckpointUnavailable if something is missing in the store,
+    CheckpointUnreadable if it is damaged.
     """
 
     def __init__(self, source: ObjectCheckpoints, step: int, into: Path, *, again: bool = False) -> None:
@@ -69,7 +70,7 @@ class CheckpointDownload:
         directory = step_directory(self._into, manifest.step)
         try:
             return load_committed_index(directory, manifest, rank)
-        except CheckpointUnreadable:
+        except (CheckpointUnreadable, CheckpointUnavailable):
             index = self._source.load_index(manifest, rank)
         with write_errors(directory):
             make_directory(directory)
@@ -96,7 +97,7 @@ class CheckpointDownload:
 def _is_manifest_of(directory: Path, manifest: Manifest) -> bool:
     try:
         return load_manifest(directory) == manifest
-    except CheckpointUnreadable:
+    except (CheckpointUnreadable, CheckpointUnavailable):
         return False
 
 

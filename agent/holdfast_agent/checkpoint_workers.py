@@ -15,13 +15,20 @@ from typing import IO, Any, Literal, cast
 
 from holdfast_agent.leftovers import remove_leftovers
 from holdfast_agent.priority import cpu_times_s, raise_priority
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable, write_errors
+from holdfast_proto.checkpoint.errors import (
+    CheckpointCommitted,
+    CheckpointError,
+    CheckpointUnavailable,
+    CheckpointUnreadable,
+    write_errors,
+)
 from holdfast_proto.snapshot import SnapshotError
 
 log = logging.getLogger(__name__)
 
 _ERRORS: dict[str, type[Exception]] = {
-    error.__name__: error for error in (CheckpointError, CheckpointUnreadable, SnapshotError)
+    error.__name__: error
+    for error in (CheckpointError, CheckpointUnreadable, CheckpointUnavailable, CheckpointCommitted, SnapshotError)
 }
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _LAST_ATTEMPT = 2

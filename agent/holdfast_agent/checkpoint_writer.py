@@ -14,16 +14,22 @@ from pathlib import Path
 from holdfast_agent.checkpoint_workers import CheckpointWorkers
 from holdfast_agent.held_slots import HeldSlots
 from holdfast_agent.histogram import STALL_BUCKETS_S, STEP_BUCKETS_S, Histogram
+from holdfast_agent.known_checkpoints import KnownCheckpoints
 from holdfast_agent.locations import Checkpoints
-from holdfast_agent.object_checkpoints import ObjectCheckpoints
 from holdfast_agent.priority import lower_priority
-from holdfast_agent.processes import AgentError
+from holdfast_agent.remote_histories import RemoteHistories
 from holdfast_agent.restore import StartingPoint, slot_for
 from holdfast_agent.retries import Retries
 from holdfast_agent.secondary import Secondary
 from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_proto.checkpoint.compression import Compression
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.errors import (
+    CheckpointCommitted,
+    CheckpointError,
+    CheckpointUnavailable,
+    CheckpointUnreadable,
+)
+from holdfast_proto.checkpoint.history import HistoryRecord
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, load_manifest
 from holdfast_proto.snapshot import Header, SlotState
 from holdfast_proto.v1 import store_pb2 as store
@@ -31,6 +37,7 @@ from holdfast_proto.v1 import store_pb2 as store
 log = logging.getLogger(__name__)
 
 _Fetch = Callable[[int, Collection[int] | None], Path]
+_Source = Checkpoints | RemoteHistories
 
 FULL_EVERY = 8
 REFRESH_S = 5.0
@@ -71,6 +78,7 @@ class CheckpointWriter:
         writers: int = 1,
         secondary: Secondary | None = None,
         takes_over: bool = False,
+        known: KnownCheckpoints | None = None,
     ) -> None:
         if full_every < 1:
             raise ValueError(f"--checkpoint-full-every {full_every}: give 1 (all can be read alone) or more")
@@ -90,9 +98,13 @@ class CheckpointWriter:
         self._began: dict[int, float] = {}
         self._uploads = ThreadPoolExecutor(_UPLOADS, "checkpoint-upload", initializer=lower_priority)
         self._own: list[int] = []
+        self._vanished: set[int] = set()
+        self._known = known or KnownCheckpoints(str(directory.path))
         self._started_from = -1
         self.committed: list[int] = []
         """Steps of checkpoints that a run can start from, those of the secondary included."""
+        self.damaged: list[int] = []
+        """Steps whose manifest is there and does not read back."""
         self.newest_generation = 0
         """That wrote the newest checkpoint."""
         self._look_first(takes_over=takes_over)
@@ -118,17 +130,50 @@ class CheckpointWriter:
             log.warning("what is committed is seen at the next checkpoint: %s", error)
 
     def _look(self) -> None:
-        """See what is committed. Raises CheckpointError if that cannot be told."""
+        """See what is committed. Raises CheckpointError if that cannot be told: what was seen before stays."""
         own = self._directory.committed()
+        damaged = self._directory.damaged()
         committed = self.secondary.restorable(own) if self.secondary is not None else own
+        history = self._directory.history
+        self._known.check_history(history)
+        vanished = self._known.vanished(history, {*committed, *damaged}, self._directory.kept)
         if committed:
             self.newest_generation = self._manifest(committed[-1], own).generation
-        self._own, self.committed = own, committed
+        # What has vanished is still to be chosen: the start then waits for it, and takes nothing older instead.
+        self._own, self.committed, self.damaged = own, sorted({*committed, *vanished}), damaged
+        self._vanished = vanished
+        self._known.note(history, {*committed, *damaged, *vanished})
 
     def _manifest(self, step: int, own: Sequence[int]) -> Manifest:
         if self.secondary is not None and step not in own:
             return self.secondary.remote.load_manifest(step)
         return self._directory.load_manifest(step)
+
+    @property
+    def history(self) -> int:
+        """Number of the history to which the next checkpoint belongs."""
+        return self._directory.history
+
+    async def begin_history(self, history: store.History) -> None:
+        """Go on in ``history``, and begin it if no other node has. Raises CheckpointError."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._begin_history, history)
+
+    def _begin_history(self, history: store.History) -> None:
+        if history.number > self._directory.history:
+            self._look()  # another node may have begun it
+        if history.number > self._directory.history:
+            record = HistoryRecord(
+                number=history.number,
+                run=self._run,
+                parent=history.parent,
+                parent_step=history.parent_step,
+                since_unix_s=history.since_unix_s,
+            )
+            self._directory.begin(record)
+            self._known.enter(history.number, history.parent_step)
+            self._failed_steps.clear()
+            self._look()
 
     def schedule(self, rank: int, step: int, world_size: int) -> None:
         """Write the shard of ``rank`` from the slot pinned for ``step``, unless that is under way."""
@@ -174,6 +219,8 @@ class CheckpointWriter:
                 )
                 await loop.run_in_executor(self._uploads, self._directory.publish, step, rank)
                 await loop.run_in_executor(self._thread, self._commit, step, world_size)
+        except CheckpointCommitted as error:
+            log.info("rank %d: %s", rank, error)
         except CheckpointError as error:
             if self._memory.slot_holding(rank, step) == slot:
                 self._fail(step, str(error))
@@ -245,8 +292,9 @@ class CheckpointWriter:
     async def starting_point(self, step: int, ranks: Sequence[int], world_size: int, generation: int) -> StartingPoint:
         """Verify a committed checkpoint and, if a world of this size wrote it, put it into slots.
 
-        What is damaged is fetched again where it came from, and then from the secondary. Raises CheckpointUnreadable
-        naming the file and the tensor, or the other run; AgentError if a store cannot be reached.
+        What is damaged or missing is fetched again where it came from, and then from the secondary. Raises
+        CheckpointUnreadable naming the file and the tensor, or the other run; CheckpointUnavailable if that may pass:
+        a file is missing, or a store cannot be reached.
         """
         # Ranks whose layout is another than that of the slots need all shards. Their first start shows that.
         share = None if self._started_from == step else ranks
@@ -254,6 +302,7 @@ class CheckpointWriter:
         if self.secondary is not None and step not in self._own:
             await self._look_again()
         damage: CheckpointUnreadable | None = None
+        absence: CheckpointUnavailable | None = None
         for place, fetch in self._sources(step):
             try:
                 manifest = await asyncio.to_thread(place.load_manifest, step)
@@ -265,13 +314,19 @@ class CheckpointWriter:
                 log.warning("checkpoint of step %d: %s", step, error)
                 damage = damage or error
             except CheckpointError as error:
-                raise AgentError(str(error)) from error
+                log.warning("checkpoint of step %d: %s", step, error)
+                # The secondary need not have it: there may be fewer, or it was not copied yet.
+                is_of_no_copy = isinstance(error, CheckpointUnavailable) and isinstance(place, RemoteHistories)
+                if not is_of_no_copy or damage is None:
+                    absence = absence or CheckpointUnavailable(str(error))
+        if absence is not None:  # what is there may still be good
+            raise CheckpointUnavailable(f"{absence}{self._known.way_out}") if step in self._vanished else absence
         assert damage is not None
         raise damage
 
-    def _sources(self, step: int) -> list[tuple[Checkpoints | ObjectCheckpoints, _Fetch]]:
+    def _sources(self, step: int) -> list[tuple[_Source, _Fetch]]:
         """Return where a checkpoint can be had from, and how; the next one is for when that is damaged."""
-        sources: list[tuple[Checkpoints | ObjectCheckpoints, _Fetch]] = []
+        sources: list[tuple[_Source, _Fetch]] = []
         if self.secondary is None or step in self._own:
             sources.append((self._directory, self._directory.fetch))
             if self._directory.store_retries is not None:
@@ -281,7 +336,7 @@ class CheckpointWriter:
         return sources
 
     def _check_run(self, manifest: Manifest) -> None:
-        if manifest.run != self._run:
+        if manifest.run not in {self._run, *self._directory.runs}:
             raise CheckpointUnreadable(
                 f"{self._directory.step_directory(manifest.step)}: written by run {manifest.run}, "
                 f"this is run {self._run}: use its --run name to go on with it, or another --checkpoints directory"
@@ -312,11 +367,11 @@ class CheckpointWriter:
         return {rank: slot_for(directory, rank, self._memory, ranks_on_node=len(ranks)) for rank in ranks}
 
     async def _look_again(self) -> None:
-        """See what other nodes have committed just now. Raises AgentError."""
+        """See what other nodes have committed just now. Raises CheckpointUnavailable."""
         try:
             await asyncio.to_thread(self._look)
         except CheckpointError as error:
-            raise AgentError(str(error)) from error
+            raise CheckpointUnavailable(str(error)) from error
 
     async def refresh(self) -> None:
         """Look, for ever, for checkpoints that other nodes have committed."""
@@ -332,6 +387,8 @@ class CheckpointWriter:
         deadline_s = time.monotonic() + patience_s
         if self._pending:
             await asyncio.wait(list(self._pending.values()), timeout=patience_s)
+        for _, step in self._pending:
+            self._fail(step, f"it was not written within {patience_s:.0f} s after the end of the run")
         if self.secondary is not None:
             await self._see_committed(deadline_s)
             await asyncio.to_thread(self.secondary.wait, max(0.0, deadline_s - time.monotonic()))

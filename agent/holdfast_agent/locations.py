@@ -12,6 +12,7 @@ from holdfast_agent.object_checkpoints import ObjectCheckpoints
 from holdfast_agent.object_store import open_store
 from holdfast_agent.retries import Retries
 from holdfast_agent.staged_checkpoints import StagedCheckpoints
+from holdfast_proto.checkpoint.history import HistoryRecord, folder_name
 from holdfast_proto.checkpoint.manifest import Manifest
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
@@ -27,6 +28,22 @@ class Checkpoints(Protocol):
         """Local folder in which shards are written and read."""
 
     @property
+    def history(self) -> int:
+        """Number of the history to which the next checkpoint belongs."""
+
+    @property
+    def kept(self) -> int:
+        """How many whole checkpoints of a history stay."""
+
+    @property
+    def runs(self) -> frozenset[str]:
+        """Names of the runs that have begun a history here."""
+
+    @property
+    def removal_failures_total(self) -> int:
+        """Attempts at removing old checkpoints that have failed."""
+
+    @property
     def store_retries(self) -> Retries | None:
         """Tries and failures of an object store's calls; None: they live in ``path``, and nowhere else."""
 
@@ -35,6 +52,9 @@ class Checkpoints(Protocol):
 
     def check_writable(self) -> None:
         """Write something and remove it. Raises CheckpointError."""
+
+    def begin(self, record: HistoryRecord) -> None:
+        """Begin a history, to which the next checkpoints belong. Raises CheckpointError."""
 
     def publish(self, step: int, rank: int) -> None:
         """Bring a shard that is written to where all nodes see it. Raises CheckpointError."""
@@ -47,6 +67,9 @@ class Checkpoints(Protocol):
 
     def committed(self) -> list[int]:
         """Return the steps of all committed checkpoints, ascending. Raises CheckpointError."""
+
+    def damaged(self) -> list[int]:
+        """Return the steps whose manifest is there and does not read back. Raises CheckpointError."""
 
     def load_manifest(self, step: int) -> Manifest:
         """Return the manifest of ``step``. Raises CheckpointError."""
@@ -68,6 +91,19 @@ class Checkpoints(Protocol):
 
     def close(self) -> None:
         """Try nothing again from now on."""
+
+
+class HistoryCheckpoints(Checkpoints, Protocol):
+    """The checkpoints of one history of a run."""
+
+    def missing(self, step: int) -> list[str]:
+        """Return the names of files that a committed checkpoint needs and that are not there whole."""
+
+    def has_enough(self) -> bool:
+        """Whether as many whole checkpoints are committed here as are to be kept. Raises CheckpointError."""
+
+    def retire(self) -> None:
+        """Remove the checkpoints of a history that a newer one has outlived."""
 
 
 def is_url(location: str) -> bool:
@@ -104,11 +140,11 @@ def open_objects(
     return ObjectCheckpoints(open_store(setting, url, retries, bandwidth))
 
 
-def open_checkpoints(location: str, staging: Path, kept: int, bandwidth: Bandwidth | None = None) -> Checkpoints:
-    """Return the checkpoints that ``--checkpoints`` names; of a URL, ``staging`` is this node's own folder.
-
-    Raises CheckpointError if a package is missing, ValueError as :func:`check_location`.
-    """
-    if is_url(location):
-        return StagedCheckpoints(open_objects(PRIMARY, location, bandwidth=bandwidth), staging, kept)
-    return CheckpointDirectory(Path(location), kept)
+def open_history(
+    location: str, number: int, staging: Path, kept: int, remote: ObjectCheckpoints | None
+) -> HistoryCheckpoints:
+    """Return one history of the place that ``--checkpoints`` names; ``remote``: its objects, of a URL."""
+    folder = folder_name(number)
+    if remote is not None:
+        return StagedCheckpoints(remote.of_history(number), staging / folder, kept)
+    return CheckpointDirectory(Path(location) / folder, kept)

@@ -21,9 +21,11 @@ from prometheus_client.registry import CollectorRegistry
 from holdfast_agent import processes, record, session
 from holdfast_agent.bandwidth import Bandwidth
 from holdfast_agent.checkpoint_writer import CheckpointWriter
+from holdfast_agent.claim import claim
 from holdfast_agent.containment import keep_going
 from holdfast_agent.departure import Departure
-from holdfast_agent.locations import SECONDARY, Checkpoints, is_url, open_checkpoints, open_objects
+from holdfast_agent.known_checkpoints import KnownCheckpoints
+from holdfast_agent.locations import SECONDARY, is_url, open_objects
 from holdfast_agent.metrics import AgentCollector
 from holdfast_agent.node import Node
 from holdfast_agent.observer import Observer
@@ -31,15 +33,16 @@ from holdfast_agent.options import AgentOptions
 from holdfast_agent.orders import Orders
 from holdfast_agent.parent_client import WarmParentClient
 from holdfast_agent.processes import AgentError
+from holdfast_agent.run_checkpoints import RunCheckpoints, open_checkpoints
 from holdfast_agent.secondary import Secondary
 from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_agent.store_link import StoreLink
 from holdfast_agent.supervisor import Supervisor
 from holdfast_agent.tree_watch import TreeWatch
 from holdfast_proto import metrics_server, redis_client
-from holdfast_proto.checkpoint.errors import CheckpointError
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable
+from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.private_files import make_private_directory, write_private
-from holdfast_proto.rank_context import EXIT_CONFIGURATION
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
@@ -52,8 +55,6 @@ DRAIN_PATIENCE_S = 120.0
 LEAVE_PATIENCE_S = 2.0
 
 TICK_PAUSE_S = 0.5
-EXIT_FAILURE = 1
-
 _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
@@ -64,16 +65,20 @@ class Startup:
         self.is_alone = True
         """No agent of this run has been here before, and no rank lives that one has left."""
 
-    def exit_code(self, error: Exception) -> int:
-        """Return the code for an agent that ends by ``error``: 78 has nobody start another."""
+    def exit_code(self, error: Exception) -> ExitCode:
+        """Return the code for an agent that ends by ``error``: 66 and 78 have nobody start another."""
         is_short = isinstance(error, OSError) and error.errno in _SHORTAGE
-        return EXIT_CONFIGURATION if self.is_alone and not is_short else EXIT_FAILURE
+        if not self.is_alone or is_short:
+            return ExitCode.FAILED
+        is_away = isinstance(error, CheckpointUnavailable)
+        return ExitCode.CHECKPOINTS_UNAVAILABLE if is_away else ExitCode.CONFIGURATION
 
 
 def main(options: AgentOptions) -> int:
     """Run an agent; return its exit code.
 
-    0: the run finished or stopped as planned. 78: a setting is wrong, and no rank was there yet. 1: anything else.
+    0: the run finished or stopped as planned. 66: its checkpoints cannot be used now, and 78: a setting is wrong; no
+    rank was there yet in both cases. 1: anything else.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s agent %(levelname)s %(message)s", stream=sys.stderr)
     startup = Startup()
@@ -85,7 +90,7 @@ def main(options: AgentOptions) -> int:
     except Exception as error:
         log.exception("unexpected error")
         print(f"holdfast agent: unexpected error, its ranks go on: {error!r}", file=sys.stderr)
-        return EXIT_FAILURE
+        return ExitCode.FAILED
 
 
 async def _serve(options: AgentOptions, startup: Startup) -> int:
@@ -104,13 +109,18 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     if not is_url(location):
         location = str(options.directory.joinpath(location))
     bandwidth = Bandwidth(spec.checkpoint_upload_bytes_per_s)
-    checkpoints = open_checkpoints(location, staging, kept=spec.checkpoints_kept, bandwidth=bandwidth)
+    checkpoints = open_checkpoints(location, staging, spec.checkpoints_kept, bandwidth, run=spec.run)
+    known = KnownCheckpoints(location, options.node_directory / "known-checkpoints.json")
     takes_over = saved is not None and saved.instance == spec.instance
     left = saved.ranks if saved is not None else ()
     startup.is_alone = not takes_over and not any(processes.is_alive(rank.pid, rank.start_ticks) for rank in left)
+    secondary = _open_secondary(spec, checkpoints, bandwidth)
     if not takes_over:
         checkpoints.check_writable()  # of ranks that train already the next checkpoint will tell
-    secondary = _open_secondary(spec, checkpoints, bandwidth)
+        if secondary is not None and not checkpoints.committed() and not checkpoints.histories.records:
+            secondary.hand_over(checkpoints.histories)
+        if spec.command:  # else somebody else's launcher takes the checkpoints
+            claim(checkpoints, known, spec, location)
     writer = CheckpointWriter(
         memory,
         checkpoints,
@@ -121,6 +131,7 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
         writers=spec.ranks_per_node,
         secondary=secondary,
         takes_over=takes_over,
+        known=known,
     )
     node = Node(options, spec, link, memory, writer)
     if secondary is not None:
@@ -144,7 +155,7 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
         os.close(lock)
 
 
-def _open_secondary(spec: store.RunSpec, primary: Checkpoints, bandwidth: Bandwidth) -> Secondary | None:
+def _open_secondary(spec: store.RunSpec, primary: RunCheckpoints, bandwidth: Bandwidth) -> Secondary | None:
     if not spec.checkpoints_secondary:
         return None
     remote = open_objects(SECONDARY, spec.checkpoints_secondary, bandwidth=bandwidth)
@@ -186,7 +197,7 @@ async def _run(options: AgentOptions, node: Node, supervisor: Supervisor, startu
     await server.stop(grace=None)
     options.session_socket.unlink(missing_ok=True)
     options.endpoint_file.unlink(missing_ok=True)
-    return 0 if order.succeeded else 1
+    return ExitCode.SUCCESS if order.succeeded else ExitCode.FAILED
 
 
 def _jobs(node: Node, supervisor: Supervisor, orders: Orders) -> list[Coroutine[None, None, None]]:

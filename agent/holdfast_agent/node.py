@@ -50,6 +50,8 @@ class Node:
         """When this node goes away (monotonic); None: it stays."""
         self.failed_generation = 0
         self.failure = ""
+        self.awaits_files = False
+        """Whether that generation could not start because files of its checkpoint cannot be read now."""
         self.clock_s = 0.0
         """Seconds in which this agent has run: time in which it was held up does not count."""
         self.reports_total = 0
@@ -224,6 +226,9 @@ class Node:
             incarnation=self._incarnation,
             failed_generation=self.failed_generation,
             failure=self.failure,
+            history=self.writer.history,
+            damaged_checkpoints=self.writer.damaged,
+            awaits_files=self.awaits_files,
             leave_in_s=self._leave_in_s(),
             world_size=self.start_order.world_size if self.observes else 0,
         )

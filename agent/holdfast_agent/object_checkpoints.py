@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast_agent.object_store import ObjectStore, StoredObject
-from holdfast_agent.retention import superfluous
-from holdfast_agent.shard import check_generation
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_agent.retention import outlived, superfluous
+from holdfast_agent.shard import check_committed, check_generation
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_proto.checkpoint.history import FIRST, folder_name
 from holdfast_proto.checkpoint.keeping import KEPT
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, manifest_shards
 from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, load_index, shard_path, step_directory
@@ -40,6 +41,26 @@ class ObjectCheckpoints:
         """Return the manifests of all committed checkpoints, by step. What is damaged is left out."""
         return self._manifests(self.store.listing())
 
+    def of_history(self, number: int) -> "ObjectCheckpoints":
+        """Return the checkpoints of a history whose first one has its objects here."""
+        return self if number <= FIRST else ObjectCheckpoints(self.store.below(folder_name(number)))
+
+    def damaged(self) -> set[int]:
+        """Return the steps whose manifest is there and does not read back."""
+        listed = self.store.listing()
+        return {step for step in steps_of(listed) - self._manifests(listed).keys() if manifest_name(step) in listed}
+
+    def whole(self) -> int:
+        """Return how many checkpoints are committed of which no file is missing."""
+        listed = self.store.listing()
+        manifests = self._manifests(listed)
+        return sum(not _missing(listed, manifests, manifest) for manifest in manifests.values())
+
+    def missing(self, step: int) -> list[str]:
+        """Return the names of objects that a committed checkpoint needs and that are not there whole."""
+        listed = self.store.listing()
+        return _missing(listed, self._manifests(listed), self.load_manifest(step))
+
     def load_manifest(self, step: int) -> Manifest:
         """Return the manifest of ``step``."""
         name = manifest_name(step)
@@ -51,8 +72,8 @@ class ObjectCheckpoints:
     def put_shard(self, source: Path, rank: int) -> None:
         """Put the shard of ``rank`` from a checkpoint's directory, and then its index, unless they are there.
 
-        If other contents are committed there (the run went back and came here again), that commit ends here. Raises
-        CheckpointError if those are of a newer generation.
+        Raises CheckpointCommitted if other contents are committed there, CheckpointError if those that are there are of
+        a newer generation.
         """
         index = load_index(source, rank)
         step = index.step
@@ -62,8 +83,9 @@ class ObjectCheckpoints:
         if name in listed:
             if has_shard and self.store.read(name) == index.encode():
                 return
-            self._check_generation(index)
-            self._retire(index)
+            self._make_way(index)
+        elif manifest_name(step) in listed:
+            self._check_manifest(index)
         path = shard_path(source, rank)
         if not (has_shard and self.store.is_copy(path, shard)):
             # The store may have been out of reach for so long that this node was replaced meanwhile.
@@ -78,7 +100,7 @@ class ObjectCheckpoints:
             return None
         try:
             contents = self.store.read_many(names)
-        except CheckpointUnreadable as error:
+        except CheckpointUnavailable as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None  # somebody is just saving this step again
             raise
@@ -106,6 +128,11 @@ class ObjectCheckpoints:
         if manifest_shards(indexes) != manifest.shards:
             return False
         self.store.write(manifest_name(manifest.step), manifest.encode())
+        # A shard may have been replaced meanwhile: see _make_way().
+        now = self.complete_set(manifest.step, manifest.world_size, manifest.run)
+        if now is None or manifest_shards(now) != manifest.shards:
+            self.store.remove([manifest_name(manifest.step)])
+            return False
         return True
 
     def prune(self, newest: Manifest, kept: int, marked: Collection[int] = ()) -> None:
@@ -116,20 +143,29 @@ class ObjectCheckpoints:
         listed = self.store.listing()
         manifests = self._manifests(listed)
         others = steps_of(listed) - manifests.keys()
-        damaged = {step for step in others if manifest_name(step) in listed}
         old = superfluous(
             newest,
             manifests,
             kept=kept,
             marked={*marked, *(step for step in manifests if kept_name(step) in listed)},
-            unfinished=others - damaged,
-            damaged=damaged,
+            others=others,
+            incomplete=_incomplete(listed, manifests),
         )
-        self.store.remove(manifest_name(step) for step in old.withdrawn)
-        for step in old.removed:
+        self._remove(listed, old)
+        self.store.abort_uploads(lambda name: any(step <= newest.step for step in steps_of([name])))
+
+    def retire(self, marked: Collection[int] = ()) -> None:
+        """Remove the checkpoints of a history that a newer one has outlived, but for those that are marked."""
+        listed = self.store.listing()
+        manifests = self._manifests(listed)
+        kept = {*marked, *(step for step in manifests if kept_name(step) in listed)}
+        others = steps_of(listed) - manifests.keys()
+        self._remove(listed, outlived(manifests, marked=kept, others=others, incomplete=_incomplete(listed, manifests)))
+
+    def _remove(self, listed: Iterable[str], steps: Iterable[int]) -> None:
+        for step in steps:
             names = [name for name in listed if name.startswith(f"{step_name(step)}/")]
             self.store.remove(sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")))
-        self.store.abort_uploads(lambda name: any(step <= newest.step for step in steps_of([name])))
 
     def load_index(self, manifest: Manifest, rank: int) -> ShardIndex:
         """Return the index of ``rank`` that ``manifest`` vouches for."""
@@ -152,7 +188,9 @@ class ObjectCheckpoints:
             try:
                 manifests[step] = self.load_manifest(step)
             except CheckpointUnreadable:
-                continue  # not committed, as far as anybody can tell
+                continue  # it is damaged
+            except CheckpointUnavailable:
+                continue  # it has been removed since it was listed
             self._read[step] = (found, manifests[step])
         return manifests
 
@@ -166,21 +204,45 @@ class ObjectCheckpoints:
 
     def _check_generation(self, index: ShardIndex) -> None:
         name = index_name(index.step, index.rank)
-        with contextlib.suppress(CheckpointUnreadable):  # there is none, or it is damaged
+        with contextlib.suppress(CheckpointUnreadable, CheckpointUnavailable):  # there is none, or it is damaged
             check_generation(self._decoded(ShardIndex.decode, self.store.read(name), name), index)
 
-    def _retire(self, index: ShardIndex) -> None:
-        """Withdraw what vouches for another shard of this rank and step, before that shard is replaced."""
-        manifests = self.manifests()
-        committed = manifests.get(index.step)
-        if committed is not None and committed.run != index.run:
+    def _make_way(self, index: ShardIndex) -> None:
+        """Remove the index of an unfinished save of this rank and step, before its shard is replaced.
+
+        What is committed stays. See ``shard.py`` for the order of the calls.
+        """
+        name = index_name(index.step, index.rank)
+        self._check_manifest(index)
+        self._check_generation(index)
+        try:
+            older = self.store.read(name)
+        except CheckpointUnavailable:
+            return
+        if older == index.encode():
+            return
+        self.store.remove([name])
+        try:
+            self._check_manifest(index)
+        except CheckpointError:
+            self.store.write(name, older)
+            raise
+
+    def _check_manifest(self, index: ShardIndex) -> None:
+        """Raise CheckpointCommitted if another state of this step is committed, CheckpointError if another run's is."""
+        try:
+            manifest = self.load_manifest(index.step)
+        except CheckpointUnavailable:
+            return
+        except CheckpointUnreadable:
+            self.store.remove([manifest_name(index.step)])  # it is damaged and vouches for nothing
+            return
+        if manifest.run != index.run:
             raise CheckpointError(
-                f"{self.store.url}/{step_name(index.step)} is a checkpoint of run {committed.run}: "
+                f"{self.store.url}/{step_name(index.step)} is a checkpoint of run {manifest.run}: "
                 f"set {self.store.setting} to a URL of its own for run {index.run}"
             )
-        dependents = [step for step, manifest in manifests.items() if index.step in manifest.bases]
-        self.store.remove(manifest_name(step) for step in (*sorted(dependents), index.step))
-        self.store.remove([index_name(index.step, index.rank)])
+        check_committed(manifest, index)
 
 
 def steps_of(names: Iterable[str]) -> set[int]:
@@ -216,3 +278,20 @@ def index_name(step: int, rank: int) -> str:
 
 def _has_size(listed: Mapping[str, StoredObject], name: str, nbytes: int) -> bool:
     return name in listed and listed[name].nbytes == nbytes
+
+
+def _missing(listed: Mapping[str, StoredObject], manifests: Mapping[int, Manifest], manifest: Manifest) -> list[str]:
+    missing = []
+    for shard in manifest.shards:
+        name = shard_name(manifest.step, shard.rank)
+        missing += [] if _has_size(listed, name, shard.shard_bytes) else [name]
+        name = index_name(manifest.step, shard.rank)
+        missing += [] if name in listed else [name]
+    for base in manifest.bases:
+        found = manifests.get(base)
+        missing += [manifest_name(base)] if found is None else _missing(listed, manifests, found)
+    return missing
+
+
+def _incomplete(listed: Mapping[str, StoredObject], manifests: Mapping[int, Manifest]) -> set[int]:
+    return {step for step, manifest in manifests.items() if _missing(listed, manifests, manifest)}

@@ -15,7 +15,12 @@ from holdfast_agent.priority import lower_priority
 from holdfast_agent.retries import Retries
 from holdfast_agent.store_errors import describe, is_final, missing_package
 from holdfast_proto.checkpoint.durable import NewFile, make_directory
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable, write_errors
+from holdfast_proto.checkpoint.errors import (
+    CheckpointError,
+    CheckpointUnavailable,
+    CheckpointUnreadable,
+    write_errors,
+)
 
 RANGE_BYTES = 16 << 20
 """Read at once. What has arrived of a download before an error is not fetched again."""
@@ -64,6 +69,16 @@ class ObjectStore:
         is_s3 = url.partition("://")[0] in _S3
         self._multipart = MultipartUploads(filesystem, self._pace) if is_s3 else None
 
+    def below(self, folder: str) -> "ObjectStore":
+        """Return the objects in a folder of this store, with the same limits and counts."""
+        return ObjectStore(
+            self._filesystem,
+            f"{self.url}/{folder}",
+            setting=self.setting,
+            retries=self.retries,
+            bandwidth=self._bandwidth,
+        )
+
     def listing(self, folder: str = "") -> dict[str, StoredObject]:
         """Return all objects below ``folder``, by name."""
         found = self._try(lambda: self._find(folder))
@@ -74,19 +89,19 @@ class ObjectStore:
         }
 
     def read(self, name: str) -> bytes:
-        """Return an object. Raises CheckpointUnreadable if there is none."""
+        """Return an object. Raises CheckpointUnavailable if there is none."""
         return self.read_range(name, None, None)
 
     def read_range(self, name: str, start: int | None, end: int | None) -> bytes:
-        """Return bytes of an object from ``start`` to before ``end``. Raises CheckpointUnreadable if there is none."""
+        """Return bytes of an object from ``start`` to before ``end``. Raises CheckpointUnavailable if there is none."""
         try:
             data = self._attempt(lambda: self._filesystem.cat_file(self._path(name), start=start, end=end))
         except FileNotFoundError as error:
-            raise CheckpointUnreadable(f"{self.url}/{name}: No such object") from error
+            raise CheckpointUnavailable(f"{self.url}/{name}: No such object") from error
         return bytes(data)
 
     def read_many(self, names: Sequence[str]) -> list[bytes]:
-        """Return several objects, in this order. Raises CheckpointUnreadable if one is not there."""
+        """Return several objects, in this order. Raises CheckpointUnavailable if one is not there."""
         with ThreadPoolExecutor(_CONNECTIONS) as threads:
             return list(threads.map(self.read, names))
 
@@ -129,7 +144,7 @@ class ObjectStore:
     def download(self, name: str, nbytes: int, target: Path) -> None:
         """Fetch an object of ``nbytes`` into a file, which appears when it is whole.
 
-        Raises CheckpointUnreadable if there is none of this size.
+        Raises CheckpointUnavailable if there is none, CheckpointUnreadable if it has another size.
         """
         with write_errors(target.parent):
             make_directory(target.parent)

@@ -14,7 +14,7 @@ def write_process_state(rank: Rank, folder: EvidenceFolder, *, threads: bool) ->
     """Write the state of a rank's process and, where asked for, of each of its threads."""
     name = f"rank-{rank.rank:05}.proc.txt"
     process = Path(f"/proc/{rank.pid}")
-    parts = [*_read(process, _OF_PROCESS, folder, name), *_descriptors(process, folder, name)]
+    parts = [*_read(process, _OF_PROCESS, folder, name), *_descriptors(process, folder, name), _movement(rank)]
     if threads:
         for thread in _threads(process, folder, name):
             parts += _read(thread, _OF_THREAD, folder, name)
@@ -34,6 +34,16 @@ def _descriptors(process: Path, folder: EvidenceFolder, name: str) -> Iterator[s
         yield f"== open file descriptors\n{sum(1 for _ in (process / 'fd').iterdir())}\n\n"
     except OSError as error:
         folder.miss(name, str(error))
+
+
+def _movement(rank: Rank) -> str:
+    """Say what this agent has seen of the whole process tree."""
+    seen = rank.tree
+    return (
+        "== movement in the process tree since the last progress\n"
+        f"still for {seen.still_s:.1f} s, last moved: {seen.moved or 'nothing seen'},"
+        f" traced: {'yes' if seen.traced else 'no'}, live child processes: {seen.workers}\n\n"
+    )
 
 
 def _threads(process: Path, folder: EvidenceFolder, name: str) -> list[Path]:

@@ -1,19 +1,8 @@
 """Decides, without touching anything, which checkpoints stay, and which one the next builds on."""
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
 
 from holdfast_proto.checkpoint.manifest import Manifest
-
-
-@dataclass(frozen=True)
-class Superfluous:
-    """What the commit of a checkpoint makes superfluous."""
-
-    withdrawn: tuple[int, ...]
-    """Steps that lose their manifests alone, ascending."""
-    removed: tuple[int, ...]
-    """Steps that go altogether, in the order of removal: what builds on another goes before it."""
 
 
 def superfluous(
@@ -22,27 +11,38 @@ def superfluous(
     *,
     kept: int,
     marked: Set[int],
-    unfinished: Set[int],
-    damaged: Set[int],
-) -> Superfluous:
-    """Return what goes once ``newest`` is committed, of ``manifests`` (by step) and of what has none.
+    others: Set[int],
+    incomplete: Set[int],
+) -> tuple[int, ...]:
+    """Return the steps of a history that go once ``newest`` is committed, in the order of removal.
 
-    The newest ``kept`` of its run stay, those that are ``marked``, and what others build on. ``unfinished`` are the
-    steps without a manifest, ``damaged`` those whose manifest cannot be read.
+    What builds on another goes before it. The newest ``kept`` of ``manifests`` (by step) of its run stay, those that
+    are ``marked``, and what others build on. ``others`` are the steps without a manifest that reads back: it may have
+    been moved away, so that they go with the committed ones of their time. ``incomplete`` are those with a manifest
+    whose files are not all there: they do not count as kept, and they stay, because the files may come back.
     """
-    own = {step: manifest for step, manifest in manifests.items() if manifest.run == newest.run}
-    # The run went back before these steps and must not jump to a future that it has left. Their shards stay,
-    # because others may be saving the step again by now.
-    abandoned = {s for s, m in own.items() if s > newest.step and m.generation < newest.generation}
-    recent = {*sorted(own.keys() - abandoned)[-kept:], newest.step}
-    staying = recent | (own.keys() & marked)
-    needed = {base for manifest in manifests.values() for base in manifest.bases if manifest.step in staying}
-    lost = {step for step in unfinished if step < newest.step}
-    if len(recent) >= kept:
-        # A manifest that cannot be read now may be readable later: it goes when its time is over.
-        lost |= {step for step in damaged if step < min(recent)}
-    removed = ((own.keys() - abandoned - staying) | lost) - needed
-    return Superfluous(tuple(sorted(abandoned)), tuple(sorted(removed, reverse=True)))
+    own = {step for step, manifest in manifests.items() if manifest.run == newest.run}
+    recent = {*sorted(own - incomplete)[-kept:], newest.step}
+    staying = recent | (own & (marked | incomplete))
+    lost = {step for step in others if step < min(recent)} if len(recent) >= kept else set()
+    removed = ((own - staying) | lost) - _bases(manifests, staying)
+    return tuple(sorted(removed, reverse=True))
+
+
+def outlived(
+    manifests: Mapping[int, Manifest], *, marked: Set[int], others: Set[int], incomplete: Set[int]
+) -> tuple[int, ...]:
+    """Return the steps of an older history that go once the present one has enough checkpoints of its own.
+
+    ``others`` are the steps without a manifest that reads back. Those that are ``marked`` stay, what they build on, and
+    what is ``incomplete``.
+    """
+    staying = manifests.keys() & (marked | incomplete)
+    return tuple(sorted((manifests.keys() - staying - _bases(manifests, staying)) | others, reverse=True))
+
+
+def _bases(manifests: Mapping[int, Manifest], steps: Set[int]) -> set[int]:
+    return {base for step in steps for base in manifests[step].bases}
 
 
 def base_step(

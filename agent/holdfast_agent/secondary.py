@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_agent.checkpoint_download import CheckpointDownload
-from holdfast_agent.locations import Checkpoints
+from holdfast_agent.histories import Histories
+from holdfast_agent.locations import Checkpoints, HistoryCheckpoints
 from holdfast_agent.object_checkpoints import ObjectCheckpoints, kept_name, steps_of
 from holdfast_agent.priority import lower_priority
+from holdfast_agent.remote_histories import RemoteHistories
 from holdfast_agent.retries import Backoff
-from holdfast_proto.checkpoint.errors import CheckpointError
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_proto.checkpoint.manifest import Manifest
 
 LOOK_S = 10.0
@@ -45,7 +47,7 @@ class Secondary:
         kept: int,
         backoff: Backoff | None = None,
     ) -> None:
-        self.remote = remote
+        self.remote = RemoteHistories(remote)
         self.attempts_total = 0
         """Copies of checkpoints that were begun or gone on with."""
         self.failures_total = 0
@@ -93,10 +95,17 @@ class Secondary:
             self._steps = sorted(self.remote.manifests())
         return sorted({*own, *(step for step in self._steps if not own or step < max(own))})
 
+    def hand_over(self, histories: Histories[HistoryCheckpoints]) -> None:
+        """Give the primary the records of histories, if it has lost its own. Raises CheckpointError."""
+        self.remote.histories.refresh()
+        for _, record in sorted(self.remote.histories.records.items()):
+            histories.begin(record)
+
     def fetch(self, step: int, ranks: Collection[int] | None) -> Path:
         """Download into the primary's local folder what ``ranks`` need, whatever is there. Raises CheckpointError."""
         log.warning("checkpoint of step %d is taken from %s", step, self.remote.store.url)
-        return CheckpointDownload(self.remote, step, self._primary.path, again=True).fetch(ranks)
+        into = self._primary.step_directory(step).parent
+        return CheckpointDownload(self.remote.of_step(step), step, into, again=True).fetch(ranks)
 
     def _serve(self) -> None:
         lower_priority()
@@ -116,25 +125,35 @@ class Secondary:
 
     def _copy_all(self) -> None:
         manifests = self._primary.manifests()
+        self.remote.follow(self._primary)
         there = self.remote.manifests()
         self._steps = sorted(there)
         wanted = self._wanted(manifests)
         lacking = [step for step in wanted if there.get(step) != manifests[step]]
         still_lacking = list(lacking)
         self._measure(manifests, still_lacking)
+        unavailable: CheckpointError | None = None
         for step in lacking:
             if self._closed:
                 return
-            if self._copy(manifests[step], wanted):
+            try:
+                is_copied = self._copy(manifests[step], wanted)
+            except (CheckpointUnavailable, CheckpointUnreadable) as error:
+                unavailable = error  # the others can be copied all the same
+                continue
+            if is_copied:
                 still_lacking.remove(step)
                 self._measure(manifests, still_lacking)
         self._copy_marks(manifests)
         if wanted:
             self._steps = sorted(self.remote.manifests())
+        if unavailable is not None:
+            raise unavailable
 
     def _wanted(self, manifests: dict[int, Manifest]) -> list[int]:
         """Return the steps of which there is to be a copy, ascending: bases come first."""
-        own = sorted(step for step, manifest in manifests.items() if manifest.run == self._run)
+        runs = {self._run, *self._primary.runs}
+        own = sorted(step for step, manifest in manifests.items() if manifest.run in runs)
         wanted = {*own[-self._kept :], *(step for step in own if self._primary.mark(step) is not None)}
         return sorted(wanted | {base for step in wanted for base in manifests[step].bases if base in manifests})
 
@@ -142,14 +161,14 @@ class Secondary:
         """Copy this node's share of a checkpoint, and commit it if nothing lacks. Returns whether it is committed."""
         self.attempts_total += 1
         try:
-            mine = self._share(manifest)
+            mine, remote = self._share(manifest), self.remote.of_step(manifest.step)
             source = self._primary.fetch(manifest.step, mine) if mine else Path()
             for rank in mine:
                 if self._closed:
                     return False
-                self.remote.put_shard(source, rank)
-            indexes = self.remote.complete_set(manifest.step, manifest.world_size, manifest.run)
-            if indexes is None or not self.remote.commit(manifest, indexes):
+                remote.put_shard(source, rank)
+            indexes = remote.complete_set(manifest.step, manifest.world_size, manifest.run)
+            if indexes is None or not remote.commit(manifest, indexes):
                 return False
             self.remote.prune(manifest, self._kept, marked=wanted)
         except (CheckpointError, OSError):
@@ -159,13 +178,16 @@ class Secondary:
 
     def _copy_marks(self, steps: Iterable[int]) -> None:
         """Mark those of ``steps`` there that are marked here, and release the others."""
-        names = self.remote.store.listing()
-        for step in steps_of(names).intersection(steps):
-            mark = self._primary.mark(step)
-            if mark is not None and kept_name(step) not in names:
-                self.remote.store.write(kept_name(step), mark)
-            elif mark is None and kept_name(step) in names:
-                self.remote.store.remove([kept_name(step)])
+        for remote in self.remote.parts():
+            names = remote.store.listing()
+            for step in steps_of(names).intersection(steps):
+                if self.remote.of_step(step) is not remote:
+                    continue
+                mark = self._primary.mark(step)
+                if mark is not None and kept_name(step) not in names:
+                    remote.store.write(kept_name(step), mark)
+                elif mark is None and kept_name(step) in names:
+                    remote.store.remove([kept_name(step)])
 
     def _share(self, manifest: Manifest) -> list[int]:
         ranks, world_size = self._own_ranks()

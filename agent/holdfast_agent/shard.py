@@ -9,7 +9,13 @@ from pathlib import Path
 from holdfast_agent.slot_file import SlotFile, TensorBytes
 from holdfast_proto.checkpoint.base_shard import BaseShard
 from holdfast_proto.checkpoint.durable import NewFile, flush_directory, make_directory, remove_file, write_file
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable, write_errors
+from holdfast_proto.checkpoint.errors import (
+    CheckpointCommitted,
+    CheckpointError,
+    CheckpointUnavailable,
+    CheckpointUnreadable,
+    write_errors,
+)
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
 from holdfast_proto.checkpoint.shard_index import (
     Base,
@@ -44,9 +50,9 @@ def write_shard(
 
     The slot must stay untouched meanwhile (its persist flag set; clearing it is the caller's). What was
     written is read back from the disk and compared before it gets its name. If the directory holds a
-    commit with other contents (the run went back and came here again), that commit ends here.
+    commit with other contents, that commit stays.
 
-    Raises CheckpointError; nothing of a failed write is left behind.
+    Raises CheckpointError, CheckpointCommitted in that case; nothing of a failed write is left behind.
     """
     with _open(slot_path) as slot, write_errors(directory):
         header, meta = _contents(slot)
@@ -57,7 +63,7 @@ def write_shard(
         if base_step is not None:
             try:
                 return write(base_step=base_step)
-            except CheckpointUnreadable as error:
+            except (CheckpointUnreadable, CheckpointUnavailable) as error:
                 _logger.warning("step %d is stored as a whole, not as a difference: %s", header.step, error)
         return write(base_step=None)
 
@@ -100,7 +106,7 @@ def _write(
         read_back(shard, index)
         if slot.header != header:
             raise CheckpointError(f"snapshot slot {slot.path} changed while its checkpoint was written")
-        _retire(directory, index)
+        _make_way(directory, index)
         shard.publish()
     write_file(index_path(directory, header.rank), index.encode())
     return index
@@ -170,40 +176,57 @@ def check_generation(there: ShardIndex, index: ShardIndex) -> None:
         )
 
 
-def _retire(directory: Path, index: ShardIndex) -> None:
-    """Withdraw what vouches for another shard of this rank and step, before that shard is replaced."""
-    manifest_path, path = directory / MANIFEST, index_path(directory, index.rank)
-    _check_owner(manifest_path, index.run)
-    with contextlib.suppress(CheckpointUnreadable):  # there is none, or it is damaged
+def _make_way(directory: Path, index: ShardIndex) -> None:
+    """Remove the index of an unfinished save of this rank and step, before its shard is replaced.
+
+    What is committed stays. Another agent may commit the older shards at the same moment: it writes the manifest and
+    then reads the indexes again, and here the index goes and then the manifest is looked for again. So one of the two
+    sees the other. Raises CheckpointCommitted and CheckpointError.
+    """
+    path, encoded = index_path(directory, index.rank), index.encode()
+    _check_manifest(directory, index)
+    with contextlib.suppress(CheckpointUnreadable, CheckpointUnavailable):  # there is none, or it is damaged
         check_generation(load_index(directory, index.rank), index)
-    if path.exists() and path.read_bytes() != index.encode():
-        _retire_dependents(directory, index.step)
-        remove_file(manifest_path)
-        remove_file(path)
-        flush_directory(directory)
+    if not path.exists():
+        return
+    older = path.read_bytes()
+    if older == encoded:
+        return
+    remove_file(path)
+    flush_directory(directory)
+    try:
+        _check_manifest(directory, index)
+    except CheckpointError:
+        write_file(path, older)
+        raise
 
 
-def _retire_dependents(directory: Path, step: int) -> None:
-    """Withdraw the checkpoints that build on ``step``: they are of the future that the run has left."""
-    for manifest_path in directory.parent.glob(f"step-*/{MANIFEST}"):
-        with contextlib.suppress(CheckpointUnreadable):
-            if step in load_manifest(manifest_path.parent).bases:
-                remove_file(manifest_path)
-                flush_directory(manifest_path.parent)
-
-
-def _check_owner(manifest_path: Path, run: str) -> None:
+def _check_manifest(directory: Path, index: ShardIndex) -> None:
+    """Raise CheckpointCommitted if another state of this step is committed, CheckpointError if it is another run's."""
+    manifest_path = directory / MANIFEST
     if not manifest_path.exists():
         return
     try:
-        owner = load_manifest(manifest_path.parent).run
+        manifest = load_manifest(directory)
     except CheckpointUnreadable:
-        return  # damaged: nothing to lose
-    if owner != run:
+        remove_file(manifest_path)  # it is damaged and vouches for nothing
+        flush_directory(directory)
+        return
+    if manifest.run != index.run:
         raise CheckpointError(
-            f"{manifest_path.parent} is a checkpoint of run {owner}: "
-            f"set --checkpoints to a directory of its own for run {run}"
+            f"{directory} is a checkpoint of run {manifest.run}: "
+            f"set --checkpoints to a directory of its own for run {index.run}"
         )
+    check_committed(manifest, index)
+
+
+def check_committed(manifest: Manifest, index: ShardIndex) -> None:
+    """Raise CheckpointCommitted unless ``index`` is the one that ``manifest``, of the same step, vouches for."""
+    if index.rank < manifest.world_size and manifest.shards[index.rank].index_digest == index.digest:
+        return
+    raise CheckpointCommitted(
+        f"the checkpoint of step {index.step} is committed already, by generation {manifest.generation}: it stays"
+    )
 
 
 def _unpack(directory: Path, manifest: Manifest, index: ShardIndex, slot: Slot) -> None:

@@ -14,7 +14,8 @@ from holdfast_agent.object_checkpoints import ObjectCheckpoints, kept_name
 from holdfast_agent.retention import base_step, previous_to
 from holdfast_agent.retries import Retries
 from holdfast_proto.checkpoint.durable import make_directory, remove_file, write_file
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable, read_errors, write_errors
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, read_errors, write_errors
+from holdfast_proto.checkpoint.history import FIRST, HistoryRecord
 from holdfast_proto.checkpoint.keeping import KEPT, keep
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, describe, manifest_shards
 from holdfast_proto.checkpoint.shard_index import step_directory
@@ -31,6 +32,10 @@ class StagedCheckpoints:
 
     ``staging`` is this node's alone. It keeps the node's shards of the checkpoints that the store keeps.
     """
+
+    history = FIRST
+    """One alone knows of no other."""
+    runs: frozenset[str] = frozenset()
 
     def __init__(self, remote: ObjectCheckpoints, staging: Path, kept: int) -> None:
         self.remote = remote
@@ -67,8 +72,9 @@ class StagedCheckpoints:
             return None
         manifests = self.remote.manifests()
         committed = manifests.get(step)
-        if committed and committed.run == run and committed.shards == manifest_shards(indexes):
-            return committed
+        if committed is not None:
+            is_same = committed.run == run and committed.shards == manifest_shards(indexes)
+            return committed if is_same else None
         manifest = describe(indexes, previous=previous_to(manifests, step))
         if not self.remote.commit(manifest, indexes):
             return None
@@ -82,6 +88,33 @@ class StagedCheckpoints:
     def committed(self) -> list[int]:
         """Return the steps of all committed checkpoints, ascending. Raises CheckpointError."""
         return sorted(self.manifests())
+
+    def damaged(self) -> list[int]:
+        """Return the steps whose manifest does not read back, ascending. Raises CheckpointError."""
+        return sorted(self.remote.damaged())
+
+    def missing(self, step: int) -> list[str]:
+        """Return the names of objects that a committed checkpoint needs and that are not there whole."""
+        return self.remote.missing(step)
+
+    def begin(self, record: HistoryRecord) -> None:
+        """Refuse: this is one history. Raises CheckpointError."""
+        raise CheckpointError(f"{self.remote.store.url} has no place for history {record.number}")
+
+    def has_enough(self) -> bool:
+        """Whether as many whole checkpoints are committed here as are to be kept. Raises CheckpointError."""
+        return self.remote.whole() >= self.kept
+
+    def retire(self) -> None:
+        """Remove the checkpoints of a history that a newer one has outlived; what resists is tried again next time."""
+        try:
+            self.remote.retire()
+            with write_errors(self.path):
+                self._begun.clear()
+                self._remove_copies(self.remote.manifests())
+        except CheckpointError as error:
+            self.removal_failures_total += 1
+            _logger.warning("cannot remove old checkpoints: %s", error)
 
     def load_manifest(self, step: int) -> Manifest:
         """Return the manifest of ``step``. Raises CheckpointUnreadable, or CheckpointError without the store."""
@@ -122,7 +155,7 @@ class StagedCheckpoints:
         """Return the file that keeps ``step`` until it is released, or None. Raises CheckpointError."""
         try:
             return self.remote.store.read(kept_name(step))
-        except CheckpointUnreadable:
+        except CheckpointUnavailable:
             return None
 
     def close(self) -> None:
@@ -139,7 +172,14 @@ class StagedCheckpoints:
 
     def _prune_staging(self, committed: Collection[int]) -> None:
         """Remove this node's copies of older steps that the store does not hold."""
+        newest = max(committed, default=-1)
+        self._remove_copies({*committed, *self._begun}, before=newest)
+
+    def _remove_copies(self, staying: Collection[int], before: int | None = None) -> None:
+        """Remove this node's copies of steps that are not ``staying``."""
+        if not self.path.exists():
+            return
         for directory in self.path.iterdir():
             match = _STEP.fullmatch(directory.name)
-            if match and int(match[1]) < max(committed, default=-1) and int(match[1]) not in {*committed, *self._begun}:
+            if match and int(match[1]) not in staying and (before is None or int(match[1]) < before):
                 remove_checkpoint(directory)

@@ -19,7 +19,7 @@ from holdfast_agent.processes import AgentError
 from holdfast_agent.rank import Rank
 from holdfast_agent.restore import StartingPoint
 from holdfast_proto import black_box
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import SnapshotError
 from holdfast_proto.v1 import store_pb2 as store
@@ -75,8 +75,9 @@ class Supervisor:
             address = await self._rendezvous(generation, order)
             for local_rank in range(order.ranks):
                 await self._fork(local_rank, address, point)
-        except (AgentError, CheckpointUnreadable, SnapshotError, OSError) as error:
+        except (AgentError, CheckpointError, SnapshotError, OSError) as error:
             await self._give_up(generation, str(error))
+            node.awaits_files = isinstance(error, CheckpointError) and not isinstance(error, CheckpointUnreadable)
             if isinstance(error, CheckpointUnreadable):
                 unreadable = store.CheckpointUnreadable(step=order.step, reason=str(error))
                 node.link.emit(store.Event(generation=generation, checkpoint_unreadable=unreadable))
@@ -93,6 +94,8 @@ class Supervisor:
 
     async def _starting_point(self, generation: int, order: store.StartGeneration) -> StartingPoint:
         memory = self._node.memory
+        if order.HasField("history"):
+            await self._node.writer.begin_history(order.history)
         ranks = range(order.first_rank, order.first_rank + order.ranks)
         if order.source == store.SOURCE_SEED:
             memory.keep_only(-1)
@@ -169,9 +172,7 @@ class Supervisor:
                 log_path=log_path,
             )
         )
-        started = Rank(
-            rank, node.generation, local_rank, pid, await self.parent.identify(pid), store_port=int(port)
-        )
+        started = Rank(rank, node.generation, local_rank, pid, await self.parent.identify(pid), store_port=int(port))
         self.watch(started)
 
     def watch(self, rank: Rank) -> None:

@@ -1,15 +1,24 @@
-"""The checkpoints below a directory, the ones that are no good included."""
+"""The checkpoints below a directory, of all its histories, the ones that are no good included."""
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_cli.errors import CommandError
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable
+from holdfast_agent.checkpoint import missing_files
+from holdfast_agent.histories import FolderPlace, Histories
+from holdfast_cli.errors import CheckpointsUnavailableError, CommandError
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.history import FIRST, folder_name
 from holdfast_proto.checkpoint.keeping import kept_reason
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
 
 _STEP = re.compile(r"step-(\d{8,})")
+_NAMED = 3
+"""Files in a message."""
+
+Missing = Callable[[int, Manifest], Sequence[str]]
+"""Returns the files that a checkpoint of a history needs and that are not there whole."""
 
 
 @dataclass(frozen=True)
@@ -20,37 +29,77 @@ class FoundCheckpoint:
     directory: Path
     manifest: Manifest | None
     problem: str
-    """Why there is no manifest; empty if there is one."""
+    """Why it cannot be used as it is; empty if it can, as far as can be seen without reading it all."""
     kept: str = ""
     """Why it stays until it is released; empty: it goes when its time has come."""
+    history: int = FIRST
+    """Number of the history that it belongs to."""
+    is_left: bool = False
+    """It belongs to a line of training that the run has left: a start does not choose it."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a run can start from it, as far as can be seen without reading it all."""
+        return self.manifest is not None and not self.problem and not self.is_left
 
 
-def find_checkpoints(path: Path) -> list[FoundCheckpoint]:
-    """Return what the directory of a run's checkpoints holds, by ascending step. Raises CommandError."""
+def find_checkpoints(path: Path, missing: Missing | None = None) -> list[FoundCheckpoint]:
+    """Return what the directory of a run's checkpoints holds, history by history, by ascending step.
+
+    ``missing``: of files that are elsewhere. Raises CommandError.
+    """
+    histories = Histories(FolderPlace(path), lambda number: number)
     try:
-        matches = [(directory, _STEP.fullmatch(directory.name)) for directory in path.iterdir()]
-    except OSError as error:
-        raise CommandError(
-            f"{path}: {error.strerror}: name the directory of a run's checkpoints with --checkpoints"
-        ) from None
-    found = [_look(int(match[1]), directory) for directory, match in matches if match]
-    return sorted(found, key=lambda checkpoint: checkpoint.step)
+        histories.refresh()
+    except CheckpointError as error:
+        raise CheckpointsUnavailableError(str(error)) from None
+    found = []
+    for number in [*histories.older(), histories.current]:
+        for step, directory in _step_directories(path / folder_name(number), is_needed=number == FIRST):
+            stretch = next((stretch for part, stretch in histories.line() if part == number), None)
+            is_left = stretch is None or not stretch.has(step) or histories.of_step(step) != number
+            found.append(_look(step, directory, number, is_left, missing or _missing_here(path)))
+    return found
 
 
-def choose(path: Path, step: int | None) -> FoundCheckpoint:
-    """Return the committed checkpoint of ``step``, or the newest. Raises CommandError if there is none."""
-    found = find_checkpoints(path)
+def choose(path: Path, step: int | None, missing: Missing | None = None) -> FoundCheckpoint:
+    """Return the committed checkpoint of ``step``, or the newest whole one, of the present line of training.
+
+    Raises CommandError if there is none.
+    """
+    found = [checkpoint for checkpoint in find_checkpoints(path, missing) if not checkpoint.is_left]
     if step is None:
-        committed = [checkpoint for checkpoint in found if checkpoint.manifest is not None]
-        if not committed:
-            raise CommandError(f"{path} holds no checkpoint: take one with `holdfast checkpoint now`")
-        return committed[-1]
+        usable = [checkpoint for checkpoint in found if checkpoint.is_usable]
+        if not usable:
+            damaged = f", but {len(found)} that cannot be used: `holdfast checkpoint list` says why" if found else ""
+            raise CommandError(f"{path} holds no checkpoint{damaged or ': take one with `holdfast checkpoint now`'}")
+        return max(usable, key=lambda checkpoint: checkpoint.step)
     chosen = next((checkpoint for checkpoint in found if checkpoint.step == step), None)
     if chosen is None:
         raise CommandError(f"{path} holds no checkpoint of step {step}: `holdfast checkpoint list` shows what it holds")
     if chosen.manifest is None:
         raise CommandError(f"the checkpoint of step {step} cannot be used: {chosen.problem}: choose another step")
     return chosen
+
+
+def _step_directories(path: Path, *, is_needed: bool) -> list[tuple[int, Path]]:
+    try:
+        matches = [(directory, _STEP.fullmatch(directory.name)) for directory in path.iterdir()]
+    except FileNotFoundError as error:
+        if is_needed:
+            raise CommandError(_no_folder(path, error)) from None
+        return []
+    except OSError as error:
+        raise CommandError(_no_folder(path, error)) from None
+    return sorted((int(match[1]), directory) for directory, match in matches if match)
+
+
+def _no_folder(path: Path, error: OSError) -> str:
+    return f"{path}: {error.strerror}: name the directory of a run's checkpoints with --checkpoints"
+
+
+def _missing_here(path: Path) -> Missing:
+    return lambda history, manifest: [str(file) for file in missing_files(path / folder_name(history), manifest)]
 
 
 def layout_of(checkpoint: FoundCheckpoint) -> dict[str, int]:
@@ -64,13 +113,21 @@ def layout_of(checkpoint: FoundCheckpoint) -> dict[str, int]:
     return {axis: index + 1 for axis, index in last.coordinates.items()}
 
 
-def _look(step: int, directory: Path) -> FoundCheckpoint:
+def _look(step: int, directory: Path, history: int, is_left: bool, missing: Missing) -> FoundCheckpoint:
+    def found(manifest: Manifest | None, problem: str, kept: str = "") -> FoundCheckpoint:
+        return FoundCheckpoint(step, directory, manifest, problem, kept, history, is_left)
+
     if not (directory / MANIFEST).exists():
-        return FoundCheckpoint(step, directory, None, "it was never finished")
+        return found(None, "it was never finished")
     try:
         manifest, kept = load_manifest(directory), kept_reason(directory)
+        if manifest.step != step:
+            return found(None, f"{directory / MANIFEST} is the manifest of step {manifest.step}")
+        lacking = missing(history, manifest)
     except CheckpointUnreadable as error:
-        return FoundCheckpoint(step, directory, None, str(error))
-    if manifest.step != step:
-        return FoundCheckpoint(step, directory, None, f"{directory / MANIFEST} is the manifest of step {manifest.step}")
-    return FoundCheckpoint(step, directory, manifest, "", kept or "")
+        return found(None, str(error))
+    except CheckpointError as error:
+        return found(None, f"it cannot be read now: {error}")
+    more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+    problem = f"damaged: without {', '.join(lacking[:_NAMED])}{more}" if lacking else ""
+    return found(manifest, problem, kept or "")

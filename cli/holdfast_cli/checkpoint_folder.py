@@ -9,29 +9,39 @@ from typing import Protocol
 from holdfast_agent.checkpoint_download import CheckpointDownload
 from holdfast_agent.locations import PRIMARY, is_url
 from holdfast_agent.object_checkpoints import ObjectCheckpoints, kept_name, manifest_name, step_name, steps_of
+from holdfast_cli.checkpoint_find import FoundCheckpoint, choose, find_checkpoints
 from holdfast_cli.checkpoint_location import open_remote
 from holdfast_cli.errors import CommandError
 from holdfast_proto.checkpoint import keeping
 from holdfast_proto.checkpoint.errors import CheckpointError
+from holdfast_proto.checkpoint.history import FIRST, MARKER, folder_name, record_name, recorded
+from holdfast_proto.checkpoint.manifest import Manifest
 from holdfast_proto.checkpoint.shard_index import step_directory
 
 
 class CheckpointFolder(Protocol):
     """Checkpoints as a local folder. From the start it holds what tells the checkpoints apart.
 
-    ``fetch`` and ``fetch_indexes`` raise CheckpointError, CheckpointUnreadable if something is missing or damaged.
+    ``fetch`` and ``fetch_indexes`` raise CheckpointError: CheckpointUnavailable if something is missing,
+    CheckpointUnreadable if it is damaged.
     """
 
     path: Path
 
-    def fetch(self, step: int) -> None:
+    def find(self) -> list[FoundCheckpoint]:
+        """Return what there is. Raises CommandError."""
+
+    def choose(self, step: int | None) -> FoundCheckpoint:
+        """Return the checkpoint of a step, or the newest whole one. Raises CommandError."""
+
+    def fetch(self, checkpoint: FoundCheckpoint) -> None:
         """Have all of a checkpoint there, and what it builds on."""
 
-    def fetch_indexes(self, step: int) -> None:
+    def fetch_indexes(self, checkpoint: FoundCheckpoint) -> None:
         """Have the indexes of all ranks there."""
 
-    def release(self, step: int) -> None:
-        """Let a checkpoint go when its time has come. Raises CheckpointError."""
+    def release(self, checkpoint: FoundCheckpoint) -> None:
+        """Release a checkpoint, so that it is removed when its time has come. Raises CheckpointError."""
 
     def named(self, text: str) -> str:
         """Return a message as it is to be shown: it names the place that the user has named."""
@@ -43,15 +53,23 @@ class LocalFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def fetch(self, step: int) -> None:
+    def find(self) -> list[FoundCheckpoint]:
+        """Look into the folder."""
+        return find_checkpoints(self.path)
+
+    def choose(self, step: int | None) -> FoundCheckpoint:
+        """Look into the folder."""
+        return choose(self.path, step)
+
+    def fetch(self, checkpoint: FoundCheckpoint) -> None:
         """Nothing: it is there."""
 
-    def fetch_indexes(self, step: int) -> None:
+    def fetch_indexes(self, checkpoint: FoundCheckpoint) -> None:
         """Nothing: they are there."""
 
-    def release(self, step: int) -> None:
+    def release(self, checkpoint: FoundCheckpoint) -> None:
         """Remove the mark."""
-        keeping.release(step_directory(self.path, step))
+        keeping.release(checkpoint.directory)
 
     def named(self, text: str) -> str:
         """Return it as it is."""
@@ -59,37 +77,59 @@ class LocalFolder:
 
 
 class DownloadedFolder:
-    """What has been fetched of the checkpoints in a store into a temporary folder."""
+    """What has been fetched of the checkpoints in a store into a temporary folder, laid out as they are there."""
 
     def __init__(self, remote: ObjectCheckpoints, path: Path) -> None:
         self.path = path
         self._remote = remote
         names = remote.store.listing().keys()
-        for step in steps_of(names):
-            self._fetch_overview(step, names)
+        for number in {FIRST, *recorded(names)}:
+            folder = folder_name(number)
+            for name in {record_name(number), f"{folder}/{MARKER}"} & names:
+                (path / name).parent.mkdir(exist_ok=True)
+                (path / name).write_bytes(remote.store.read(name))
+            part = remote.of_history(number)
+            inner = {name.removeprefix(f"{folder}/") for name in names if not folder or name.startswith(f"{folder}/")}
+            for step in steps_of(inner):
+                self._fetch_overview(part, path / folder, step, inner)
 
-    def fetch(self, step: int) -> None:
+    def find(self) -> list[FoundCheckpoint]:
+        """Look into what was fetched, and into the store's listing for what is missing there."""
+        return find_checkpoints(self.path, self._missing)
+
+    def choose(self, step: int | None) -> FoundCheckpoint:
+        """Likewise."""
+        return choose(self.path, step, self._missing)
+
+    def fetch(self, checkpoint: FoundCheckpoint) -> None:
         """Download the shards."""
-        CheckpointDownload(self._remote, step, self.path).fetch()
+        self._download(checkpoint).fetch()
 
-    def fetch_indexes(self, step: int) -> None:
+    def fetch_indexes(self, checkpoint: FoundCheckpoint) -> None:
         """Download the indexes."""
-        CheckpointDownload(self._remote, step, self.path).fetch_indexes()
+        self._download(checkpoint).fetch_indexes()
 
-    def release(self, step: int) -> None:
+    def release(self, checkpoint: FoundCheckpoint) -> None:
         """Remove the mark in the store."""
-        self._remote.store.remove([kept_name(step)])
+        self._remote.of_history(checkpoint.history).store.remove([kept_name(checkpoint.step)])
 
     def named(self, text: str) -> str:
         """Return it with the URL in the place of the temporary folder."""
         return text.replace(str(self.path), self._remote.store.url)
 
-    def _fetch_overview(self, step: int, names: Set[str]) -> None:
+    def _missing(self, history: int, manifest: Manifest) -> list[str]:
+        return self._remote.of_history(history).missing(manifest.step)
+
+    def _download(self, checkpoint: FoundCheckpoint) -> CheckpointDownload:
+        part = self._remote.of_history(checkpoint.history)
+        return CheckpointDownload(part, checkpoint.step, self.path / folder_name(checkpoint.history))
+
+    def _fetch_overview(self, part: ObjectCheckpoints, path: Path, step: int, names: Set[str]) -> None:
         """Download the manifest, the mark and the index of the last rank, which tells the layout."""
-        step_directory(self.path, step).mkdir()
+        step_directory(path, step).mkdir(parents=True)
         indexes = [name for name in names if name.startswith(f"{step_name(step)}/rank-") and name.endswith(".json")]
         for name in {manifest_name(step), kept_name(step), *sorted(indexes)[-1:]} & names:
-            (self.path / name).write_bytes(self._remote.store.read(name))
+            (path / name).write_bytes(part.store.read(name))
 
 
 @contextmanager

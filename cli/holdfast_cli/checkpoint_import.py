@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from holdfast_agent.histories import FolderPlace, Histories, StorePlace
 from holdfast_agent.object_checkpoints import ObjectCheckpoints, manifest_name
 from holdfast_cli.checkpoint_export import MODEL, TREE
 from holdfast_cli.errors import CommandError, ConfigurationError
@@ -20,6 +21,7 @@ from holdfast_hooks.layout import lay_out
 from holdfast_hooks.state import Image, decode_state, encode_state
 from holdfast_proto.checkpoint.durable import NewFile, make_directory, write_file
 from holdfast_proto.checkpoint.errors import write_errors
+from holdfast_proto.checkpoint.history import folder_name
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, describe
 from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, load_index, shard_path, step_directory
 from holdfast_proto.checkpoint.shard_writer import ShardWriter, read_back
@@ -32,7 +34,9 @@ def import_checkpoint(source: Path, checkpoints: Path, *, step: int, run: str) -
     A file of a whole state gives that state; a file of tensors alone is taken for the model, and the random states
     are those of seed 0. The file is mapped, never held in memory. Raises CommandError and CheckpointError.
     """
-    directory = step_directory(checkpoints, step)
+    histories = Histories(FolderPlace(checkpoints), lambda number: checkpoints / folder_name(number))
+    histories.refresh()
+    directory = step_directory(histories.of_step(step), step)
     if directory.exists():
         raise CommandError(f"{directory} exists: choose another --step or remove it")
     state = _read(source)
@@ -57,6 +61,9 @@ def import_checkpoint(source: Path, checkpoints: Path, *, step: int, run: str) -
 
 def import_into_store(source: Path, remote: ObjectCheckpoints, *, step: int, run: str) -> Manifest:
     """As :func:`import_checkpoint`, over a temporary folder. After an error the same call goes on with the upload."""
+    histories = Histories(StorePlace(remote.store), remote.of_history)
+    histories.refresh()
+    remote = histories.of_step(step)
     name = manifest_name(step)
     if name in remote.store.listing():
         raise CommandError(f"{remote.store.url}/{name} exists: choose another --step or remove it")

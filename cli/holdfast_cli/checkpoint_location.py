@@ -7,6 +7,7 @@ from holdfast_cli.errors import CommandError, ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast_agent.object_checkpoints import ObjectCheckpoints
+    from holdfast_agent.run_checkpoints import RunCheckpoints
 
 
 def primary_location(location: str) -> str:
@@ -23,18 +24,59 @@ def secondary_location(location: str | None) -> str | None:
     return None if location is None else _checked(SECONDARY, location)
 
 
-def committed_steps(location: str) -> list[int]:
-    """Return the steps of the checkpoints at a location, ascending. Raises CommandError."""
-    from holdfast_agent.checkpoint import CheckpointDirectory
-    from holdfast_agent.locations import PRIMARY, is_url
+def usable_steps(location: str, run: str) -> list[int]:
+    """Return the steps of the newest history at a location of which no file is missing, ascending.
+
+    Raises CommandError.
+    """
     from holdfast_proto.checkpoint.errors import CheckpointError
 
     try:
-        if is_url(location):
-            return sorted(open_remote(PRIMARY, location).manifests())
-        return CheckpointDirectory(Path(location), kept=1).committed()
+        checkpoints = _opened(location, run)
+        return [step for step in checkpoints.committed() if not checkpoints.missing(step)]
     except CheckpointError as error:
         raise CommandError(str(error)) from None
+
+
+def owner_of(location: str) -> str | None:
+    """Return the name of the run that the checkpoints at a location belong to; None: there are none.
+
+    Raises CommandError, ConfigurationError if they belong to several.
+    """
+    from holdfast_agent.claim import owners_of
+    from holdfast_proto.checkpoint.errors import CheckpointError
+
+    try:
+        owners = sorted(owners_of(_opened(location, "")))
+    except CheckpointError as error:
+        raise CommandError(str(error)) from None
+    if len(owners) > 1:
+        raise ConfigurationError(
+            f"--checkpoints {location} holds checkpoints of {', '.join(owners)}: choose with --run"
+        )
+    return owners[0] if owners else None
+
+
+def check_owner(location: str, run: str) -> None:
+    """Raise ConfigurationError if the checkpoints at a location belong to runs of other names. Raises CommandError."""
+    from holdfast_agent.claim import other_run, owners_of
+    from holdfast_proto.checkpoint.errors import CheckpointError
+
+    try:
+        owners = owners_of(_opened(location, run))
+    except CheckpointError as error:
+        raise CommandError(str(error)) from None
+    if owners and run not in owners:
+        raise ConfigurationError(other_run(location, owners, run))
+
+
+def _opened(location: str, run: str) -> "RunCheckpoints":
+    from holdfast_agent.run_checkpoints import open_checkpoints
+
+    try:
+        return open_checkpoints(primary_location(location), Path(), kept=1, run=run)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
 
 
 def open_remote(setting: str, url: str) -> "ObjectCheckpoints":

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from holdfast_cli.checkpoint_find import FoundCheckpoint
 from holdfast_cli.checkpoint_folder import CheckpointFolder
 from holdfast_cli.errors import CommandError
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_proto.checkpoint.manifest import content_digest, load_committed_index
 from holdfast_proto.checkpoint.shard_index import shard_path
 from holdfast_proto.checkpoint.shard_reader import verify_shard
@@ -18,9 +18,9 @@ def damages(checkpoint: FoundCheckpoint, folder: CheckpointFolder) -> list[str]:
     """
     try:
         if checkpoint.manifest is not None:
-            folder.fetch(checkpoint.step)
+            folder.fetch(checkpoint)
         return [folder.named(line) for line in _damages(checkpoint)]
-    except CheckpointUnreadable as error:
+    except (CheckpointUnreadable, CheckpointUnavailable) as error:
         return [folder.named(str(error))]
     except CheckpointError as error:
         raise CommandError(str(error)) from None
@@ -36,7 +36,7 @@ def _damages(checkpoint: FoundCheckpoint) -> Iterator[str]:
         try:
             index = load_committed_index(checkpoint.directory, manifest, rank)
             verify_shard(shard_path(checkpoint.directory, rank), index)
-        except CheckpointUnreadable as error:
+        except (CheckpointUnreadable, CheckpointUnavailable) as error:
             yield str(error)
         else:
             indexes.append(index)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast_cli.checkpoint_find import FoundCheckpoint, layout_of
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable
+from holdfast_proto.checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable
 from holdfast_proto.checkpoint.manifest import Manifest
 from holdfast_proto.checkpoint.shard_index import ShardIndex
 
@@ -57,16 +57,20 @@ def checkpoint_table(shown: Sequence[FoundCheckpoint], found: Sequence[FoundChec
     if not shown:
         return Text("no checkpoints")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("step", "raw", "stored", "ratio"):
+    has_histories = len({checkpoint.history for checkpoint in found}) > 1
+    for column in (
+        ("history", "step", "raw", "stored", "ratio") if has_histories else ("step", "raw", "stored", "ratio")
+    ):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("committed", no_wrap=True)
     for column in ("layout", "base", "state"):
         table.add_column(column)
     for checkpoint in shown:
+        first = [str(checkpoint.history), str(checkpoint.step)] if has_histories else [str(checkpoint.step)]
         if checkpoint.manifest is None:
-            table.add_row(str(checkpoint.step), "", "", "", "", "", "", Text(checkpoint.problem, style="yellow"))
+            table.add_row(*first, "", "", "", "", "", "", Text(checkpoint.problem, style="yellow"))
         else:
-            table.add_row(str(checkpoint.step), *_row(checkpoint, checkpoint.manifest, _builders(checkpoint, found)))
+            table.add_row(*first, *_row(checkpoint, checkpoint.manifest, _builders(checkpoint, found)))
     return table
 
 
@@ -74,9 +78,12 @@ def checkpoint_as_json(checkpoint: FoundCheckpoint, found: Sequence[FoundCheckpo
     """Return what the table shows, bytes as numbers; ``problem`` instead if it cannot be used."""
     manifest = checkpoint.manifest
     if manifest is None:
-        return {"step": checkpoint.step, "problem": checkpoint.problem}
+        return {"step": checkpoint.step, "history": checkpoint.history, "problem": checkpoint.problem}
     return {
         "step": checkpoint.step,
+        "history": checkpoint.history,
+        "left": checkpoint.is_left,
+        **({"problem": checkpoint.problem} if checkpoint.problem else {}),
         "run": manifest.run,
         "generation": manifest.generation,
         "committed_unix_s": manifest.committed_unix_s,
@@ -125,7 +132,11 @@ def bytes_text(size: float) -> str:
 def _row(checkpoint: FoundCheckpoint, manifest: Manifest, builders: Sequence[int]) -> list[str]:
     axes = _layout(checkpoint)
     layout = " x ".join(f"{axis} {size}" for axis, size in axes.items() if size > 1)
-    state = ["stale"] if manifest.stale else []
+    state = [checkpoint.problem] if checkpoint.problem else []
+    if checkpoint.is_left:
+        state.append("of a line of training that was left")
+    if manifest.stale:
+        state.append("stale")
     if builders:
         state.append(f"kept for step{'s' if len(builders) > 1 else ''} {', '.join(map(str, builders))}")
     if checkpoint.kept:
@@ -144,10 +155,16 @@ def _row(checkpoint: FoundCheckpoint, manifest: Manifest, builders: Sequence[int
 def _layout(checkpoint: FoundCheckpoint) -> dict[str, int]:
     try:
         return layout_of(checkpoint)
-    except CheckpointUnreadable:
+    except (CheckpointUnreadable, CheckpointUnavailable):
         return {}  # `verify` tells of it
 
 
 def _builders(checkpoint: FoundCheckpoint, found: Sequence[FoundCheckpoint]) -> list[int]:
     """Return the steps of the checkpoints that cannot be read without this one."""
-    return [other.step for other in found if other.manifest is not None and checkpoint.step in other.manifest.bases]
+    return [
+        other.step
+        for other in found
+        if other.manifest is not None
+        and other.history == checkpoint.history
+        and checkpoint.step in other.manifest.bases
+    ]

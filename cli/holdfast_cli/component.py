@@ -11,10 +11,12 @@ from pathlib import Path
 
 from holdfast_cli import die_with_parent
 from holdfast_cli.processes import end_process
-from holdfast_proto.rank_context import EXIT_CONFIGURATION
+from holdfast_proto.exit_codes import ExitCode
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 5.0
+FINAL_CODES = (ExitCode.CONFIGURATION, ExitCode.CHECKPOINTS_UNAVAILABLE)
+"""Of a component for which another start would end in the same way."""
 STEADY_S = 10.0
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,8 @@ class Component:
         self.restarts = 0
         self.fatal = ""
         """The line with which it gave up for good."""
+        self.fatal_code = 0
+        """And its exit code."""
         self.done = False
         """It has ended as it should."""
         self.suspended = False
@@ -142,8 +146,9 @@ class Component:
     def _exited(self, code: int, now_s: float) -> None:
         if not self._wanted:
             return
-        if code == EXIT_CONFIGURATION:
+        if code in FINAL_CODES:
             self.fatal = self.newest_line() or f"{self.spec.name} says that its configuration is wrong"
+            self.fatal_code = code
             log.error("%s gave up: %s", self.spec.name, self.fatal)
         elif self.spec.is_final(code):
             self.done = True

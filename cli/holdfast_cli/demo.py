@@ -16,7 +16,7 @@ from holdfast_cli.faults import FaultInjector, Hang, Kill
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run import LocalRun
 from holdfast_cli.local_run_options import LocalRunOptions
-from holdfast_cli.summary import failure_line
+from holdfast_cli.summary import ended_badly
 from holdfast_cli.view import Surroundings
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import PRESET_FAST, RUN_PHASE_FINISHED, Incident
@@ -103,7 +103,7 @@ class Demo:
 
             status = local.wait(observe)
             if status.phase != RUN_PHASE_FINISHED:
-                raise CommandError(failure_line(status, local.paths.logs))
+                raise ended_badly(status, local.paths.logs)
             final = CheckpointDirectory(local.checkpoint_directory, kept=1).step_directory(self._options.steps - 1)
             return _Ended(status, tuple(local.incidents()), final)
 

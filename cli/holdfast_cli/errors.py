@@ -1,18 +1,30 @@
 """Errors that a user can act on: one line each."""
 
-from holdfast_proto.rank_context import EXIT_CONFIGURATION
+from holdfast_proto.exit_codes import ExitCode
 
 
 class CommandError(Exception):
     """Ends a command with one line on stderr, which names the setting and the fix."""
 
-    exit_code = 1
+    exit_code: int = ExitCode.FAILED
 
 
 class ConfigurationError(CommandError):
     """A setting is wrong: trying again cannot help."""
 
-    exit_code = EXIT_CONFIGURATION
+    exit_code = ExitCode.CONFIGURATION
+
+
+class CheckpointsUnavailableError(CommandError):
+    """Checkpoints are there and cannot be used now: nothing was started."""
+
+    exit_code = ExitCode.CHECKPOINTS_UNAVAILABLE
+
+
+class LastCheckpointError(CommandError):
+    """A run has ended as it should, and its last checkpoint was not committed."""
+
+    exit_code = ExitCode.LAST_CHECKPOINT_FAILED
 
 
 class InterruptionError(CommandError):

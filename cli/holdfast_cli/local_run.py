@@ -238,9 +238,16 @@ class LocalRun:
         deadline = time.monotonic() + AGENT_PATIENCE_S
         while not agent.wait_exit(POLL_S) and time.monotonic() < deadline:
             status = self._look()
-            if status is not None and status.ranks:
+            if status is None:
+                continue
+            if status.ranks:
                 observe(status)
                 last = status
+            elif status.HasField("failed_checkpoint"):  # the agent's last word
+                last.failed_checkpoint = status.failed_checkpoint
+        final = self._look()
+        if final is not None and final.HasField("failed_checkpoint"):
+            last.failed_checkpoint = final.failed_checkpoint
         self._last_status = last
         return last
 

@@ -42,6 +42,10 @@ class LocalRunOptions:
     snapshot_every: int = 10
     """Steps; 0: never."""
     checkpoints_kept: int = 3
+    from_scratch: bool = False
+    """Begin a new history of checkpoints from the seed."""
+    adopt: bool = False
+    """Go on from the checkpoints of a run of another name."""
     restarts_without_progress: int = 3
     preemption_grace_s: float = 30.0
     """From SIGTERM to the end, for a last checkpoint; 0: end at once."""
@@ -80,6 +84,10 @@ class LocalRunOptions:
         ):
             if value < 0:
                 raise ConfigurationError(f"{flag} {value:g}: use 0 or more")
+        if self.from_scratch and self.adopt:
+            raise ConfigurationError(
+                "--from-scratch and --adopt exclude each other: the one begins from the seed, the other goes on"
+            )
         if self.checkpoint_full_every < 1:
             raise ConfigurationError(
                 f"--checkpoint-full-every {self.checkpoint_full_every}: use 1 (all can be read alone) or more"

@@ -28,5 +28,7 @@ def run_spec(
         restarts_without_progress=options.restarts_without_progress,
         created_unix_s=created_unix_s,
         instance=instance,
+        from_scratch=options.from_scratch,
+        adopt=options.adopt,
         injection_allowed=options.faults_allowed,
     )

@@ -2,14 +2,22 @@
 
 from pathlib import Path
 
-from holdfast_cli.errors import CommandError
+from holdfast_cli.checkpoint_location import usable_steps
+from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, LastCheckpointError
 from holdfast_cli.words import progress_line
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED
 
 
 def closing_line(status: RunStatus, checkpoints: str) -> str:
-    """Return what a finished run has come to."""
+    """Return what a finished run has come to. Raises LastCheckpointError if its last checkpoint has failed."""
+    if status.HasField("failed_checkpoint"):
+        usable = usable_steps(checkpoints, status.run)
+        if status.failed_checkpoint > max(usable, default=-1):
+            raise LastCheckpointError(
+                f"run {status.run} finished, but the checkpoint of step {status.failed_checkpoint} was not written:"
+                f" {_newest(usable, checkpoints)}. `holdfast incidents` says why"
+            )
     return (
         f"{status.run} finished: {progress_line(status, None)} · restarts {status.restarts} · "
         f"incidents {status.incidents} · checkpoints in {checkpoints}"
@@ -19,16 +27,13 @@ def closing_line(status: RunStatus, checkpoints: str) -> str:
 def stopped_line(status: RunStatus, checkpoints: str) -> str:
     """Return from where a run goes on that was stopped as planned.
 
-    Raises CommandError if its last checkpoint was not committed in time.
+    Raises LastCheckpointError if its last checkpoint was not committed in time.
     """
-    from holdfast_cli.checkpoint_location import committed_steps
-
-    committed = committed_steps(checkpoints)
-    if status.left_step not in committed:
-        newest = f"that of step {committed[-1]} is the newest" if committed else "there is none"
-        raise CommandError(
-            f"run {status.run} stopped after step {status.left_step}, but its checkpoint was not written: {newest}."
-            " Allow more time with --preemption-grace-s"
+    usable = usable_steps(checkpoints, status.run)
+    if status.left_step not in usable:
+        raise LastCheckpointError(
+            f"run {status.run} stopped after step {status.left_step}, but its checkpoint was not written:"
+            f" {_newest(usable, checkpoints)}. Allow more time with --preemption-grace-s"
         )
     return (
         f"{status.run} stopped after step {status.left_step}, as asked: with --run {status.run} it goes on from "
@@ -36,10 +41,15 @@ def stopped_line(status: RunStatus, checkpoints: str) -> str:
     )
 
 
-def failure_line(status: RunStatus, logs: Path) -> str:
-    """Return why a run has failed and where to read on."""
+def ended_badly(status: RunStatus, logs: Path) -> CommandError:
+    """Return why a run has failed and where to read on, with the exit code that says so."""
     newest = status.newest_incident
-    # An incident that was overcome is not what ended the run.
-    message = "" if newest.state == INCIDENT_STATE_RECOVERED else newest.verdict.message
-    reason = status.outcome or message or "no reason was given"
-    return f"run {status.run} failed: {' '.join(reason.split()).removeprefix('holdfast: ')} (logs: {logs})"
+    # An incident that was overcome is not what ended the run, and what is damaged is part of why it was refused.
+    is_other = status.refused or newest.state == INCIDENT_STATE_RECOVERED
+    reason = status.outcome or ("" if is_other else newest.verdict.message) or "no reason was given"
+    line = f"run {status.run} failed: {' '.join(reason.split()).removeprefix('holdfast: ')} (logs: {logs})"
+    return CheckpointsUnavailableError(line) if status.refused else CommandError(line)
+
+
+def _newest(usable: list[int], checkpoints: str) -> str:
+    return f"that of step {usable[-1]} is the newest in {checkpoints}" if usable else f"there is none in {checkpoints}"

@@ -5,7 +5,8 @@ import threading
 import time
 
 from holdfast_cli.component import Component, ComponentSpec
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import CheckpointsUnavailableError, ConfigurationError
+from holdfast_proto.exit_codes import ExitCode
 
 _OWN_NAME = re.compile(r"^holdfast( \w+)?: ")
 
@@ -31,10 +32,12 @@ class Supervisor:
         return component
 
     def raise_if_fatal(self) -> None:
-        """Raise ConfigurationError with the line of a component that gave up, if one did."""
+        """Raise the error of a component that gave up, with its line: ConfigurationError, or for its checkpoints."""
         for component in self.components.values():
             if component.fatal:
-                raise ConfigurationError(_OWN_NAME.sub("", component.fatal))
+                is_of_files = component.fatal_code == ExitCode.CHECKPOINTS_UNAVAILABLE
+                kind = CheckpointsUnavailableError if is_of_files else ConfigurationError
+                raise kind(_OWN_NAME.sub("", component.fatal))
 
     def notes(self) -> list[str]:
         """Return one line for each component that was started again or is down."""

@@ -20,7 +20,7 @@ from holdfast_daemon.run_shell import RunShell
 from holdfast_daemon.runs import Runs
 from holdfast_daemon.turn_metrics import TurnMetrics
 from holdfast_proto import metrics_server, redis_client
-from holdfast_proto.rank_context import EXIT_CONFIGURATION
+from holdfast_proto.exit_codes import ExitCode
 
 
 def main(options: DaemonOptions) -> int:
@@ -30,8 +30,8 @@ def main(options: DaemonOptions) -> int:
         asyncio.run(_serve(options))
     except (ValueError, OSError) as error:
         print(f"holdfast daemon: {error}", file=sys.stderr)
-        return EXIT_CONFIGURATION
-    return 0
+        return ExitCode.CONFIGURATION
+    return ExitCode.SUCCESS
 
 
 async def _serve(options: DaemonOptions) -> None:

@@ -26,6 +26,7 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         outcome=record.outcome,
         now_unix_s=now,
         store_up=store_up,
+        refused=record.refused,
         deadline_s=state.deadlines.deadline_s(PHASE_FORWARD_BACKWARD, 1000),
         loss=telemetry.loss,
         validation_loss=telemetry.validation_loss,
@@ -35,6 +36,8 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         faults_refused=[event.fault_refused for event in state.newest_faults if event.HasField("fault_refused")],
         ranks=[_view(ranks[number], node_of[number]) for number in sorted(ranks)],
     )
+    if record.HasField("failed_checkpoint"):
+        status.failed_checkpoint = record.failed_checkpoint
     if record.HasField("left_step"):
         status.left_step = record.left_step
     if state.incidents:

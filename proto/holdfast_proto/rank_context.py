@@ -17,9 +17,6 @@ VARIABLE = "HOLDFAST_CONTEXT"
 THREAD_PREFIX = "holdfast-"
 """Begins the names that the hooks' threads show to the kernel: an agent does not take their work for the rank's."""
 
-EXIT_CONFIGURATION = 78
-"""Exit code of a rank whose configuration is wrong (EX_CONFIG of sysexits.h): it is not restarted."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RankContext:

@@ -1,5 +1,8 @@
 """What the tests of the agent share."""
 
+import contextlib
+import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_agent import processes
-from tests.agent.warm_parents import warm_parents_and_their_ranks
+from tests.agent.warm_parents import warm_parents_and_their_ranks, writers_in
 from tests.proto.coroutines import pytest_pyfunc_call
 from tests.proto.store_server import store_process, store_server
 
@@ -21,3 +24,6 @@ def folder() -> Iterator[Path]:
         yield Path(name)
         for pid in warm_parents_and_their_ranks(name):  # of a test that failed half-way
             processes.kill_session(pid, processes.start_ticks(pid))
+        for pid in writers_in(name):  # or they would hold what they have inherited, such as a lock, for minutes
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

@@ -117,6 +117,7 @@ async def test_the_folder_holds_what_a_waiting_and_a_stopped_rank_left(node: Rec
         assert box["groups"] == [{"group": "0", "enqueued": 8, "completed": 7}]
     assert "State:\tS (sleeping)" in (directory / "rank-00000.proc.txt").read_text()
     assert "State:\tT (stopped)" in (directory / "rank-00001.proc.txt").read_text()
+    assert "still for 0.0 s, last moved: nothing seen" in (directory / "rank-00000.proc.txt").read_text()
     findings = json.loads((directory / f"node-{NODE}.findings.json").read_text())
     assert findings["incident"] == INCIDENT
 

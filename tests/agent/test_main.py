@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from holdfast_agent import processes, record
-from holdfast_agent.main import EXIT_FAILURE, Startup
+from holdfast_agent.main import Startup
 from holdfast_agent.processes import AgentError
 from holdfast_proto import keys
-from holdfast_proto.rank_context import EXIT_CONFIGURATION
+from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from tests.agent.nodes import NODE, RUN
@@ -58,7 +58,7 @@ def test_squatted_runtime_folder_is_refused_in_one_line(folder: Path, store_serv
     (folder / "sockets").mkdir()
     (folder / "sockets").chmod(0o777)
     done = agent(folder, store_server)
-    assert done.returncode == EXIT_CONFIGURATION
+    assert done.returncode == ExitCode.CONFIGURATION
     assert line_of(done).endswith("with --runtime-directory")
 
 
@@ -66,7 +66,7 @@ def test_wrong_setting_is_one_while_no_rank_is_there(folder: Path, store_server:
     publish(store_server, folder)
     with port_in_use() as taken:
         done = agent(folder, store_server, "--metrics-port", str(taken.getsockname()[1]))
-    assert done.returncode == EXIT_CONFIGURATION
+    assert done.returncode == ExitCode.CONFIGURATION
     assert "--metrics-port" in line_of(done)
 
 
@@ -83,7 +83,7 @@ def test_with_ranks_of_an_earlier_agent_the_same_failure_is_none_and_leaves_all_
             saved = AgentRecord(run=RUN, node=NODE, instance="i", generation=1, ranks=ranks, spec=spec, start=start)
             record.save(path, saved)
             done = agent(folder, store_server, "--metrics-port", str(taken.getsockname()[1]))
-            assert done.returncode == EXIT_FAILURE
+            assert done.returncode == ExitCode.FAILED
             assert "--metrics-port" in line_of(done)
             assert rank.poll() is None
             assert record.load(path) == saved
@@ -94,9 +94,9 @@ def test_with_ranks_of_an_earlier_agent_the_same_failure_is_none_and_leaves_all_
 @pytest.mark.parametrize(
     ("error", "is_alone", "code"),
     [
-        (AgentError("no such run"), True, EXIT_CONFIGURATION),
-        (AgentError("no such run"), False, EXIT_FAILURE),
-        (OSError(24, "Too many open files"), True, EXIT_FAILURE),
+        (AgentError("no such run"), True, ExitCode.CONFIGURATION),
+        (AgentError("no such run"), False, ExitCode.FAILED),
+        (OSError(24, "Too many open files"), True, ExitCode.FAILED),
     ],
 )
 def test_only_what_another_start_cannot_cure_has_nobody_start_another(

@@ -15,6 +15,8 @@ from holdfast_proto.v1 import warm_parent_pb2 as pb
 from tests.agent.warm_parents import warm_parents_and_their_ranks
 from tests.proto.coroutines import end, until
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(autouse=True)
 def light(monkeypatch: pytest.MonkeyPatch) -> None:

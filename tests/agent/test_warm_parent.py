@@ -11,7 +11,7 @@ import pytest
 
 from holdfast_agent import processes
 from holdfast_proto.v1 import warm_parent_pb2 as pb
-from tests.agent.warm_parents import Agent, WarmParent, warm_parent
+from tests.agent.warm_parents import Agent, WarmParent, warm_parent, writers_in
 from tests.proto.coroutines import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.system
@@ -244,3 +244,12 @@ def test_a_request_that_makes_no_sense_is_left_out_and_the_next_one_obeyed(
     assert agent.receive().store_ready.port == 0
     assert agent.code_of(["true"], log) == 0
     assert "a message makes no sense" in parent.log.read_text()
+
+
+def test_a_rank_that_a_test_leaves_behind_is_found_whatever_program_it_is(folder: Path) -> None:
+    with warm_parent(folder) as parent, parent.agent() as agent:
+        pid = agent.fork(["sleep", "600"], folder / "rank.log")
+        wait_until(lambda: set(writers_in(str(folder))) == {parent.process.pid, pid}, "both write to files here")
+        processes.kill_session(pid, processes.start_ticks(pid))
+        agent.end_of(pid)
+    assert writers_in(str(folder)) == []

@@ -102,3 +102,13 @@ def warm_parents_and_their_ranks(folder: str) -> list[int]:
             if entry.name.isdigit() and f"holdfast_agent.warm_parent\0{folder}" in (entry / "cmdline").read_text():
                 found.append(int(entry.name))
     return found
+
+
+def writers_in(folder: str) -> list[int]:
+    """The pids of all that write their output to a file in ``folder``: also ranks that are another program now."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and str((entry / "fd" / "1").readlink()).startswith(f"{folder}/"):
+                found.append(int(entry.name))
+    return found

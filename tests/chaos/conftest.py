@@ -1,6 +1,7 @@
 """Real runs on this machine: Redis, daemon, agent, warm parent and four ranks, all of them processes."""
 
 import contextlib
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ RANKS = 4
 CHECKPOINT_EVERY = 10
 PATIENCE_S = 120.0
 UNDISTURBED = "undisturbed"
+HERE = str(Path(__file__).parent)
 
 CONFIG = f"""
 [model]
@@ -66,6 +68,7 @@ class Runs:
         self, name: str, *, steps: int = STEPS, flags: tuple[str, ...] = (), **changes: object
     ) -> LocalRunOptions:
         command = ("python", "-m", "paced", "--config", str(self.config), "--train.steps", str(steps), *flags)
+        places = filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
         settings: dict[str, object] = {
             "ranks": RANKS,
             "checkpoint_every": CHECKPOINT_EVERY,
@@ -74,7 +77,7 @@ class Runs:
             "environment": {
                 "HOLDFAST_TEST_MARK": self.mark,
                 "PACED_HURRY": str(self.hurry_file(name)),
-                "PYTHONPATH": str(Path(__file__).parent),
+                "PYTHONPATH": os.pathsep.join(places),
             },
             **changes,
         }

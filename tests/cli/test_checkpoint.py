@@ -84,7 +84,7 @@ def test_list_shows_size_and_layout_and_what_is_no_checkpoint(copy: Path) -> Non
     first, unfinished, damaged = json.loads(checkpoint("list", "--checkpoints", copy, "--json").stdout)
     assert (first["step"], first["layout"], first["stale"]) == (STEP, {"pp": 1, "dp": 2, "tp": 2}, False)
     assert first["raw_bytes"] == load_manifest(copy / "step-00000002").raw_bytes
-    assert unfinished == {"step": 7, "problem": "it was never finished"}
+    assert unfinished == {"step": 7, "history": 1, "problem": "it was never finished"}
     assert "manifest.json is damaged" in damaged["problem"]
     text = checkpoint("list", "--checkpoints", copy).stdout
     assert "dp 2 x tp 2" in text

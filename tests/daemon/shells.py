@@ -18,8 +18,11 @@ from tests.daemon.fake_agent import RUN, SPEC, FakeAgent
 from tests.proto.coroutines import end, until
 from tests.proto.store_server import StoreServer
 
+LEASE_S = 3.0
+"""Long enough that a leader on a busy machine keeps its lease, short enough to wait until it lapses."""
 
-def options(folder: Path, url: str, name: str = "daemon-a", lease_s: float = 0.5) -> DaemonOptions:
+
+def options(folder: Path, url: str, name: str = "daemon-a", lease_s: float = LEASE_S) -> DaemonOptions:
     """Return settings of a daemon that keeps its files in ``folder``. One name stands for one process."""
     control = folder / f"{name}.sock"
     return DaemonOptions(name=name, process="0" * 16, store_url=url, directory=folder, control=control, lease_s=lease_s)
@@ -54,7 +57,7 @@ class Daemon:
 
 @contextlib.asynccontextmanager
 async def daemon(
-    folder: Path, server: StoreServer, name: str = "daemon-a", lease_s: float = 0.5
+    folder: Path, server: StoreServer, name: str = "daemon-a", lease_s: float = LEASE_S
 ) -> AsyncIterator[Daemon]:
     """Run a shell, whatever becomes of it."""
     client = connect(server.url)

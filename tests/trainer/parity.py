@@ -161,7 +161,8 @@ def exact_norm(values: Tensor) -> Tensor:
     step and 1.17e-5 in the second: more than the tolerance of 1e-5. Norms of single parameters, added up as the trainer
     does it, were right to 3e-7. So only this reference needs float64.
     """
-    return values.double().norm().float()
+    norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.float64)
+    return norm.float()
 
 
 def cross_entropy(model: Transformer, batch: Batch) -> Tensor:

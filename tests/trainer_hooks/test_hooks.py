@@ -16,7 +16,8 @@ from holdfast_hooks.backlog import Backlog
 from holdfast_hooks.orders import StepOrders
 from holdfast_hooks.timeline import Timeline
 from holdfast_proto import black_box
-from holdfast_proto.rank_context import EXIT_CONFIGURATION, VARIABLE, RankContext
+from holdfast_proto.exit_codes import ExitCode
+from holdfast_proto.rank_context import VARIABLE, RankContext
 from holdfast_proto.snapshot import allocate
 from holdfast_proto.v1 import common_pb2
 
@@ -130,7 +131,7 @@ def test_configuration_error_is_one_line_and_exit_code_78(folder: Path) -> None:
                 raise holdfast_hooks.ConfigurationError("model.width must be even: set --model.width")
     """
     ended = run_python(code, **context.to_environment())
-    assert ended.returncode == EXIT_CONFIGURATION
+    assert ended.returncode == ExitCode.CONFIGURATION
     assert ended.stderr.splitlines()[-1] == "holdfast: model.width must be even: set --model.width"
     assert "Traceback" not in ended.stderr
     assert black_box.read(folder / "box").last_words == "holdfast: model.width must be even: set --model.width"

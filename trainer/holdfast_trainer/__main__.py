@@ -12,12 +12,9 @@ from holdfast_hooks import ConfigurationError
 from holdfast_trainer import config
 from holdfast_trainer.data import corpus
 
-EXIT_CONFIGURATION = 78
-"""EX_CONFIG of sysexits.h: tells whoever started this rank that starting it again would not help."""
-
 
 def main(arguments: Sequence[str]) -> None:
-    """Train as ``arguments`` say. A wrong configuration ends the process with EXIT_CONFIGURATION."""
+    """Train as ``arguments`` say. A wrong configuration ends the process with the exit code of that."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--dry-run", action="store_true")
     options, others = parser.parse_known_args(arguments)
@@ -35,7 +32,7 @@ def main(arguments: Sequence[str]) -> None:
     except ConfigurationError as error:
         for line in str(error).splitlines():
             print(f"holdfast_trainer: {line}", file=sys.stderr)
-        sys.exit(EXIT_CONFIGURATION)
+        sys.exit(error.exit_code)
     train(settings, text, device)
 
 

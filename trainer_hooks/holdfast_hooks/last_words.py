@@ -8,7 +8,6 @@ from collections.abc import Callable
 from types import TracebackType
 
 from holdfast_hooks.errors import ConfigurationError
-from holdfast_proto.rank_context import EXIT_CONFIGURATION
 
 
 class LastWords:
@@ -53,7 +52,7 @@ class LastWords:
         self.say(error)
         if isinstance(error, ConfigurationError):
             print(_one_line(error), file=sys.stderr, flush=True)
-            sys.exit(EXIT_CONFIGURATION)
+            sys.exit(error.exit_code)
         self._previous(kind, error, trace)
 
     def _on_thread_exception(self, arguments: threading.ExceptHookArgs) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast_cli.commands.options import DEFAULT_DIRECTORY, Control, Directory, Json, RunName
-from holdfast_cli.errors import CommandError
+from holdfast_cli.errors import CheckpointsUnavailableError, CommandError
+from holdfast_proto.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from holdfast_cli.checkpoint_folder import CheckpointFolder
@@ -63,12 +64,11 @@ def list_checkpoints(
     """List checkpoints: size, compression, layout, and what depends on what."""
     from rich.console import Console
 
-    from holdfast_cli.checkpoint_find import find_checkpoints
     from holdfast_cli.checkpoint_view import checkpoint_as_json, checkpoint_table
     from holdfast_cli.output import print_json
 
     with _folder(directory, run, checkpoints) as folder:
-        found = find_checkpoints(folder.path)
+        found = folder.find()
         if json:
             print_json([checkpoint_as_json(checkpoint, found) for checkpoint in found])
         else:
@@ -87,7 +87,6 @@ def show(
     """Show one checkpoint's tensors: type, whole shape, shards, codec and stored size."""
     from rich.console import Console
 
-    from holdfast_cli.checkpoint_find import choose, find_checkpoints
     from holdfast_cli.checkpoint_view import (
         checkpoint_as_json,
         checkpoint_table,
@@ -99,11 +98,11 @@ def show(
     from holdfast_proto.checkpoint.manifest import load_committed_indexes
 
     with _folder(directory, run, checkpoints) as folder:
-        chosen = choose(folder.path, step)
+        chosen = folder.choose(step)
         with _unreadable():
-            folder.fetch_indexes(chosen.step)
+            folder.fetch_indexes(chosen)
             _, indexes = load_committed_indexes(chosen.directory)
-        tensors, found = summarize(indexes), find_checkpoints(folder.path)
+        tensors, found = summarize(indexes), folder.find()
         if json:
             print_json({**checkpoint_as_json(chosen, found), "tensors": [tensor_as_json(tensor) for tensor in tensors]})
         else:
@@ -119,17 +118,16 @@ def release(
     checkpoints: Checkpoints = None,
 ) -> None:
     """Let a checkpoint go that is kept, for example since a loss spike; the next ones make it go when it is old."""
-    from holdfast_cli.checkpoint_find import choose
     from holdfast_proto.checkpoint.errors import CheckpointError
 
     with _folder(directory, run, checkpoints) as folder:
-        chosen = choose(folder.path, step)
+        chosen = folder.choose(step)
         if not chosen.kept:
             raise CommandError(
                 f"the checkpoint of step {step} is not kept: `holdfast checkpoint list` shows those that are"
             )
         try:
-            folder.release(step)
+            folder.release(chosen)
         except CheckpointError as error:
             raise CommandError(str(error)) from None
     print(f"step {step} is released; it was kept for: {chosen.kept}")
@@ -146,23 +144,23 @@ def verify(
     json: Json = False,
 ) -> None:
     """Read every byte of a checkpoint and compare all digests; exit code 1 if one is wrong."""
-    from holdfast_cli.checkpoint_find import choose, find_checkpoints
     from holdfast_cli.checkpoint_verify import damages
     from holdfast_cli.output import print_json
 
     if everything and step is not None:
         raise CommandError(f"--all and step {step} exclude each other: leave one out")
     with _folder(directory, run, checkpoints) as folder:
-        chosen = find_checkpoints(folder.path) if everything else [choose(folder.path, step)]
-        found = {checkpoint.step: damages(checkpoint, folder) for checkpoint in chosen}
+        chosen = folder.find() if everything else [folder.choose(step)]
+        found = [(checkpoint, damages(checkpoint, folder)) for checkpoint in chosen]
     if json:
-        print_json([{"step": number, "damages": lines} for number, lines in found.items()])
+        print_json([{"step": one.step, "history": one.history, "damages": lines} for one, lines in found])
     else:
-        for number, lines in found.items():
+        for one, lines in found:
+            where = f" of history {one.history}" if one.is_left else ""
             for line in lines or ["every byte is as it was written"]:
-                print(f"step {number}: {line}")
-    if any(found.values()):
-        raise typer.Exit(1)
+                print(f"step {one.step}{where}: {line}")
+    if any(lines for _, lines in found):
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @app.command()
@@ -182,13 +180,12 @@ def drill(
     Exit code 1 if anything differs. The processes take as much memory as the checkpoint has raw bytes.
     """
     from holdfast_cli.checkpoint_drill import drill as run_drill
-    from holdfast_cli.checkpoint_find import choose
     from holdfast_cli.output import print_json
 
     with _folder(directory, run, checkpoints) as folder, _torch(), _unreadable():
-        chosen = choose(folder.path, step)
+        chosen = folder.choose(step)
         assert chosen.manifest is not None
-        folder.fetch(chosen.step)
+        folder.fetch(chosen)
         done = run_drill(chosen.directory, ranks or min(chosen.manifest.world_size, len(os.sched_getaffinity(0))))
     gigabytes_per_s = done.loaded_bytes / done.load_s / 1e9
     if json:
@@ -200,7 +197,7 @@ def drill(
         speed = f"{done.load_s:.2f} s, {gigabytes_per_s:.2f} GB/s"
         print(f"step {chosen.step}: loaded by {done.ranks} processes in {speed}: {outcome}")
     if done.differences:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @app.command("export")
@@ -215,15 +212,14 @@ def export_step(
     json: Json = False,
 ) -> None:
     """Write the model's weights, whole and not in shards, to one file for other programs."""
-    from holdfast_cli.checkpoint_find import choose
     from holdfast_cli.checkpoint_view import bytes_text
     from holdfast_cli.output import print_json
 
     with _torch():
         from holdfast_cli.checkpoint_export import export_checkpoint
     with _folder(directory, run, checkpoints) as folder, _unreadable():
-        chosen = choose(folder.path, step)
-        folder.fetch(chosen.step)
+        chosen = folder.choose(step)
+        folder.fetch(chosen)
         exported = export_checkpoint(chosen.directory, to, everything=everything)
     if json:
         print_json({"step": chosen.step, "file": str(to), **vars(exported)})
@@ -274,7 +270,7 @@ def _folder(directory: Path, run: str | None, checkpoints: str | None) -> "Itera
 @contextmanager
 def _unreadable() -> Iterator[None]:
     from holdfast_hooks import ConfigurationError
-    from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+    from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 
     try:
         yield
@@ -282,6 +278,8 @@ def _unreadable() -> Iterator[None]:
         raise CommandError(str(error)) from None
     except CheckpointUnreadable as error:
         raise CommandError(f"{error}: choose another step, `holdfast checkpoint verify --all` names the good") from None
+    except CheckpointUnavailable as error:
+        raise CheckpointsUnavailableError(str(error)) from None
     except CheckpointError as error:
         raise CommandError(str(error)) from None
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from holdfast_cli.commands.options import Json
+from holdfast_proto.exit_codes import ExitCode
 
 
 def demo(
@@ -33,4 +34,4 @@ def demo(
     console.print(report.render())
     if json:
         print_json(report.to_json())
-    raise typer.Exit(0 if report.succeeded else 1)
+    raise typer.Exit(ExitCode.SUCCESS if report.succeeded else ExitCode.FAILED)

@@ -92,6 +92,13 @@ CheckpointCompression = Annotated[
     Compression, typer.Option(help="auto: compress checkpoints unless the ranks need the cores; always; never.")
 ]
 SnapshotEvery = Annotated[int, typer.Option(help="Steps between snapshots in memory; 0: none.", min=0)]
+FromScratch = Annotated[
+    bool,
+    typer.Option(
+        "--from-scratch", help="Begin from the seed although there are checkpoints, which stay as an older history."
+    ),
+]
+Adopt = Annotated[bool, typer.Option("--adopt", help="Go on from checkpoints that belong to a run of another name.")]
 Keep = Annotated[int, typer.Option(help="Checkpoints to keep.", min=1)]
 Preset = Annotated[
     PresetName, typer.Option(help="Shortest silence that is reported: fast 1 s, default 5 s, patient 60 s.")

@@ -7,6 +7,7 @@ import typer
 
 from holdfast_cli.commands.options import Json
 from holdfast_cli.errors import CommandError
+from holdfast_proto.exit_codes import ExitCode
 
 
 def replay(
@@ -32,4 +33,4 @@ def replay(
     else:
         print("\n".join(replay_lines(result)))
     if not result.agrees:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)

@@ -33,7 +33,10 @@ def run(
     *,
     name: Annotated[
         str | None,
-        typer.Option("--run", help="Name of the run; a name used before goes on from its newest checkpoint."),
+        typer.Option(
+            "--run",
+            help="Name of the run; one used before goes on from its newest checkpoint. Default: that of --checkpoints.",
+        ),
     ] = None,
     ranks: Annotated[int, typer.Option(help="Training processes.", min=1)] = 1,
     directory: Directory = DEFAULT_DIRECTORY,
@@ -63,7 +66,7 @@ def run(
     from holdfast_cli.trainer_command import checked_configuration
 
     options = training.with_others(
-        run=name or time.strftime("run-%Y%m%d-%H%M%S"),
+        run=_name(name, checkpoints, training),
         command=tuple(command),
         ranks=ranks,
         directory=directory,
@@ -84,15 +87,25 @@ def run(
         tell_dry_run(settings, json=json)
 
 
+def _name(given: str | None, checkpoints: str | None, training: TrainingOptions) -> str:
+    """Return the run's name: as given, as that of its checkpoints, or a new one. Raises CommandError."""
+    from holdfast_cli.checkpoint_location import check_owner, owner_of
+
+    if checkpoints is not None and given is None:
+        given = owner_of(checkpoints)
+    elif checkpoints is not None and given is not None and not (training.adopt or training.from_scratch):
+        check_owner(checkpoints, given)
+    return given or time.strftime("run-%Y%m%d-%H%M%S")
+
+
 def _watch(options: "LocalRunOptions", *, json: bool) -> None:
     from rich.console import Console
 
     from holdfast_cli.display import LineDisplay, display_for
-    from holdfast_cli.errors import CommandError
     from holdfast_cli.interruption import Interruption
     from holdfast_cli.local_run import LocalRun
     from holdfast_cli.output import print_json, to_json
-    from holdfast_cli.summary import closing_line, failure_line, stopped_line
+    from holdfast_cli.summary import closing_line, ended_badly, stopped_line
     from holdfast_cli.view import Surroundings
     from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 
@@ -102,7 +115,7 @@ def _watch(options: "LocalRunOptions", *, json: bool) -> None:
         if json:
             print_json(to_json(status))
     if status.phase != RUN_PHASE_FINISHED:
-        raise CommandError(failure_line(status, local.paths.logs))
+        raise ended_badly(status, local.paths.logs)
     if status.HasField("left_step"):
         line = stopped_line(status, local.checkpoints)
     else:

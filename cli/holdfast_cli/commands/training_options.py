@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from holdfast_cli.commands.options import (
     MODES,
     PRESETS,
+    Adopt,
     AllowFaults,
     CheckpointEvery,
     CheckpointEveryMinutes,
     CheckpointsSecondary,
     CheckpointsSecondaryKeep,
     CheckpointUploadMbPerS,
+    FromScratch,
     Keep,
     Mode,
     ModeName,
@@ -38,6 +40,8 @@ class TrainingOptions:
     checkpoint_every_minutes: CheckpointEveryMinutes = 0.0
     snapshot_every: SnapshotEvery = 10
     keep: Keep = 3
+    from_scratch: FromScratch = False
+    adopt: Adopt = False
     checkpoints_secondary: CheckpointsSecondary = None
     checkpoints_secondary_keep: CheckpointsSecondaryKeep = None
     checkpoint_upload_mb_per_s: CheckpointUploadMbPerS = 0.0
@@ -56,6 +60,8 @@ class TrainingOptions:
             checkpoint_every_minutes=self.checkpoint_every_minutes,
             snapshot_every=self.snapshot_every,
             checkpoints_kept=self.keep,
+            from_scratch=self.from_scratch,
+            adopt=self.adopt,
             checkpoints_secondary=self.checkpoints_secondary,
             checkpoints_secondary_kept=self.checkpoints_secondary_keep,
             checkpoint_upload_mb_per_s=self.checkpoint_upload_mb_per_s,

@@ -2,7 +2,14 @@
 
 import dataclasses
 
-from holdfast_daemon.core import checkpoint_failures, checkpoint_orders, incidents, injection, observed
+from holdfast_daemon.core import (
+    checkpoint_failures,
+    checkpoint_orders,
+    checkpoint_reads,
+    incidents,
+    injection,
+    observed,
+)
 from holdfast_daemon.core.death import is_clean
 from holdfast_daemon.core.kinds import HANGS
 from holdfast_daemon.core.model import Observation
@@ -140,6 +147,8 @@ def _progress(turn: Turn) -> None:
         reached = min((rank.exit.step if rank.HasField("exit") else rank.progress.step) for rank in ranks.values()) - 1
         if reached > turn.record.newest_step:
             turn.record_update(newest_step=reached)
+    if any(rank.steps_done for rank in ranks.values()):
+        checkpoint_reads.see_training(turn)
 
 
 def _first_exit(turn: Turn) -> None:

@@ -17,6 +17,8 @@ def failed(turn: Turn, event: store.Event) -> None:
     failure = event.checkpoint_failed
     message = f"checkpoint of step {failure.step} failed: {failure.reason}"
     incident = _present(turn)
+    if not turn.record.HasField("failed_checkpoint") or failure.step > turn.record.failed_checkpoint:
+        turn.record_update(failed_checkpoint=failure.step)
     if incident is None:
         incident = note(turn, message, failure.step)
     else:

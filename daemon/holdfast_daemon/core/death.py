@@ -11,7 +11,7 @@ from holdfast_daemon.core.peer_loss import (
     met_another_size,
     raised_outside_torch,
 )
-from holdfast_proto.rank_context import EXIT_CONFIGURATION
+from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.v1 import common_pb2, store_pb2
 
 _LINE_CHARACTERS = 240
@@ -74,7 +74,7 @@ def was_aborted_for_a_size(rank_exit: store_pb2.RankExit) -> bool:
 
 def is_configuration_error(rank_exit: store_pb2.RankExit) -> bool:
     """Return whether the rank said that its configuration is wrong, so that another start would not help."""
-    return not rank_exit.HasField("signal") and rank_exit.code == EXIT_CONFIGURATION
+    return not rank_exit.HasField("signal") and rank_exit.code == ExitCode.CONFIGURATION
 
 
 def describe(rank: int, rank_exit: store_pb2.RankExit) -> str:

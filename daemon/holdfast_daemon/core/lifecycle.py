@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from holdfast_daemon.core import (
     checkpoint_orders,
+    checkpoint_reads,
     detection,
     incidents,
     late_exit,
@@ -64,8 +65,14 @@ def _take_over(turn: Turn, running: dict[str, store.NodeState]) -> None:
 
 def begin_generation(turn: Turn) -> None:
     """Order every node to start its ranks from the newest state that all can have."""
+    new_generation.see_history(turn)
     record = turn.record
-    point = restore.choose(turn.state.members, turn.world_size, record.unreadable_checkpoints)
+    point = restore.choose(turn.state.members, turn.world_size, record.unreadable_checkpoints, turn.now)
+    if point is None:
+        checkpoint_reads.refuse_damaged(turn)
+        return
+    if point.history is not None:
+        new_generation.begin_history(turn, point.history)
     turn.enter(
         store.RUN_PHASE_STARTING,
         generation=max([record.generation, *(node.checkpoint_generation for node in turn.state.nodes.values())]) + 1,
@@ -77,7 +84,8 @@ def begin_generation(turn: Turn) -> None:
     new_generation.forget(turn, after_step=point.step)
     where = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.SOURCE_CHECKPOINT: "a checkpoint"}
     after = "" if point.step < 0 else f" after step {point.step}"
-    incidents.act(turn, f"generation {turn.record.generation} starts from {where[point.source]}{after}")
+    if not record.failed_reads:  # else it is one of many attempts
+        incidents.act(turn, f"generation {turn.record.generation} starts from {where[point.source]}{after}")
     _send_start(turn, list(turn.record.nodes))
 
 
@@ -93,6 +101,7 @@ def _send_start(turn: Turn, nodes: list[str]) -> None:
             rendezvous_node=record.nodes[0],
             source=record.source,
             step=record.resumed_step,
+            history=record.history if record.HasField("history") else None,
         )
         return store.NodeCommand(start=start)
 
@@ -104,7 +113,8 @@ def starting(turn: Turn) -> None:
     record, nodes = turn.record, turn.state.nodes
     failed = [node for node in nodes.values() if node.failed_generation == record.generation]
     if failed:
-        incidents.act(turn, f"generation {record.generation} could not start: {failed[0].failure}")
+        if not record.failed_reads:
+            incidents.act(turn, f"generation {record.generation} could not start: {failed[0].failure}")
         _stop(turn, failed[0].failure)
         return
     behind = [name for name in record.nodes if name in nodes and nodes[name].generation < record.generation]
@@ -182,6 +192,11 @@ def stopping(turn: Turn) -> None:
         return
     if _may_be_unreadable(turn):
         return
+    unread = checkpoint_reads.failure(turn)
+    if unread:  # no restart that brought nothing: the files are away
+        if checkpoint_reads.may_try_again(turn, unread):
+            begin_generation(turn)
+        return
     # Restarts for uncertain signs are counted apart: they never fail a run that may only be slow.
     stuck = restarts.without_progress(record)
     limit = turn.state.spec.restarts_without_progress
@@ -203,7 +218,9 @@ def stopping(turn: Turn) -> None:
 def _may_be_unreadable(turn: Turn) -> bool:
     """Whether the word may be on its way that the checkpoint from which a start has failed does not read back."""
     record = turn.record
-    failed = any(node.failed_generation == record.generation for node in turn.state.nodes.values())
+    failed = any(
+        node.failed_generation == record.generation and not node.awaits_files for node in turn.state.nodes.values()
+    )
     from_checkpoint = failed and record.source == store.SOURCE_CHECKPOINT
     is_told = record.resumed_step in record.unreadable_checkpoints
     return from_checkpoint and not is_told and turn.now - record.phase_since_unix_s < REASON_PATIENCE_S

@@ -1,7 +1,9 @@
 """What is known of the ranks counts no longer once others take their places."""
 
 from holdfast_daemon.core import detection
+from holdfast_daemon.core.restore import present_history
 from holdfast_daemon.core.turn import Turn
+from holdfast_proto.v1 import store_pb2 as store
 
 
 def forget(turn: Turn, after_step: int) -> None:
@@ -20,3 +22,26 @@ def forget(turn: Turn, after_step: int) -> None:
         deadlines=turn.state.deadlines.new_generation(),
     )
     detection.restart(turn, after_step)
+
+
+def begin_history(turn: Turn, history: store.History) -> None:
+    """Have the next checkpoints belong to a new history."""
+    record = store.CoordinatorState()
+    record.CopyFrom(turn.record)
+    record.history.CopyFrom(history)
+    record.history_is_known = False
+    turn.update(record=record)
+
+
+def see_history(turn: Turn) -> None:
+    """Once nodes have gone to the newest history, forget which steps after its start were unreadable before it."""
+    present = present_history(turn.state.members)
+    if turn.record.history_is_known or not turn.record.HasField("history") or present < turn.record.history.number:
+        return
+    record = store.CoordinatorState()
+    record.CopyFrom(turn.record)
+    record.history_is_known = True
+    still_there = [step for step in record.unreadable_checkpoints if step <= record.history.parent_step]
+    del record.unreadable_checkpoints[:]
+    record.unreadable_checkpoints.extend(still_there)
+    turn.update(record=record)

@@ -1,4 +1,8 @@
-"""From where a generation starts: the newest state that all ranks can have."""
+"""From where a generation starts: the newest state that all ranks can have.
+
+History comes before step: of the nodes' checkpoints only those count that belong to the newest history which a node
+knows. A node that has not heard of it yet would offer steps of a line of training that the run has left.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,20 +16,37 @@ class RestorePoint:
 
     source: "store.Source"
     step: int
+    history: store.History | None = None
+    """The history that it begins, because it undoes newer checkpoints of the present one; None: it goes on in that."""
 
 
-def choose(nodes: Mapping[str, store.NodeState], world_size: int, unreadable: Iterable[int]) -> RestorePoint:
+def choose(
+    nodes: Mapping[str, store.NodeState], world_size: int, unreadable: Iterable[int], now: float = 0.0
+) -> RestorePoint | None:
     """Return the newest restore point: snapshots in the nodes' memory, else a checkpoint, else the seed.
 
-    Of a snapshot and a checkpoint of the same step the snapshot is taken: it needs no unpacking.
+    Of a snapshot and a checkpoint of the same step the snapshot is taken: it needs no unpacking. None if there are
+    checkpoints and none can be used: the seed is for runs that have none.
     """
+    history = present_history(nodes)
+    present = [node for node in nodes.values() if node.history == history]
+    damaged = {step for node in present for step in node.damaged_checkpoints}
+    there = {step for node in present for step in node.checkpoints} | damaged
     in_memory = newest_common_snapshot(nodes, world_size)
-    on_disk = max({step for node in nodes.values() for step in node.checkpoints} - set(unreadable), default=-1)
-    if in_memory < 0 and on_disk < 0:
-        return RestorePoint(store.SOURCE_SEED, -1)
-    if in_memory >= on_disk:
-        return RestorePoint(store.SOURCE_MEMORY, in_memory)
-    return RestorePoint(store.SOURCE_CHECKPOINT, on_disk)
+    on_disk = max(there - damaged - set(unreadable), default=-1)
+    step = max(in_memory, on_disk)
+    if step < 0:
+        return None if there else RestorePoint(store.SOURCE_SEED, -1)
+    begun = None
+    if any(newer > step for newer in there):
+        begun = store.History(number=max(history, 1) + 1, parent=max(history, 1), parent_step=step, since_unix_s=now)
+    source = store.SOURCE_MEMORY if in_memory >= on_disk else store.SOURCE_CHECKPOINT
+    return RestorePoint(source, step, begun)
+
+
+def present_history(nodes: Mapping[str, store.NodeState]) -> int:
+    """Return the number of the newest history that a node knows."""
+    return max((node.history for node in nodes.values()), default=0)
 
 
 def newest_common_snapshot(nodes: Mapping[str, store.NodeState], world_size: int) -> int:

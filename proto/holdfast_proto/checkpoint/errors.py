@@ -26,7 +26,21 @@ class CheckpointError(Exception):
 
 
 class CheckpointUnreadable(CheckpointError):  # noqa: N818 - a state of the checkpoint, as in store.proto
-    """A checkpoint does not read back as it was written. The message names the file and the tensor."""
+    """A checkpoint does not read back as it was written. The message names the file and the tensor.
+
+    It will not get better by waiting: an older checkpoint is used instead.
+    """
+
+
+class CheckpointUnavailable(CheckpointError):  # noqa: N818 - likewise
+    """A file of a checkpoint is missing or cannot be read now. The message names it.
+
+    It may come back, for example when a file system is mounted again. So nothing is replaced or removed for it.
+    """
+
+
+class CheckpointCommitted(CheckpointError):  # noqa: N818 - likewise
+    """The step is committed already, in this history: what is committed is never written again."""
 
 
 @contextlib.contextmanager
@@ -41,8 +55,8 @@ def write_errors(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError from reading ``path`` into CheckpointUnreadable."""
+    """Turn an OSError from reading ``path`` into CheckpointUnavailable: it says nothing about the contents."""
     try:
         yield
     except OSError as error:
-        raise CheckpointUnreadable(f"{path}: {error.strerror}") from error
+        raise CheckpointUnavailable(f"{path}: {error.strerror}") from error

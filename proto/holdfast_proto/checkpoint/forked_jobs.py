@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 
 _JOBS_AT_MOST = 256
 """A job is one byte in a pipe."""
@@ -48,10 +48,10 @@ class ForkedJobs:
     def finish(self) -> None:
         """Wait for all jobs.
 
-        Raises CheckpointUnreadable as the first job, by its number, that has raised it; CheckpointError if a process
-        died.
+        Raises CheckpointUnreadable or CheckpointUnavailable as the first job, by its number, that has raised one;
+        CheckpointError if a process died.
         """
-        failures: dict[int, str] = {}
+        failures: dict[int, CheckpointError] = {}
         while self._children:
             answer = _read(self._children[-1].answer)
             status = self._children.pop().end()
@@ -64,9 +64,10 @@ class ForkedJobs:
                 )
             if answer:
                 failure = json.loads(answer)
-                failures[failure["job"]] = failure["message"]
+                kind = CheckpointUnavailable if failure["is_unavailable"] else CheckpointUnreadable
+                failures[failure["job"]] = kind(failure["message"])
         if failures:
-            raise CheckpointUnreadable(failures[min(failures)])
+            raise failures[min(failures)]
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,10 @@ def _work(job: Callable[[int], None], todo: int, sink: int) -> None:
     while number := os.read(todo, 1):
         try:
             job(number[0])
-        except CheckpointUnreadable as error:
-            os.write(sink, json.dumps({"job": number[0], "message": str(error)}).encode())
+        except (CheckpointUnreadable, CheckpointUnavailable) as error:
+            is_unavailable = isinstance(error, CheckpointUnavailable)
+            failure = {"job": number[0], "message": str(error), "is_unavailable": is_unavailable}
+            os.write(sink, json.dumps(failure).encode())
             return
 
 

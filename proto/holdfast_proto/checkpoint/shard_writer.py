@@ -6,7 +6,7 @@ from collections.abc import Callable
 from holdfast_proto.checkpoint.base_shard import BaseShard
 from holdfast_proto.checkpoint.codec_registry import BYTE_PLANES, RAW, PayloadError, Source, codec_named
 from holdfast_proto.checkpoint.durable import NewFile
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_proto.checkpoint.sealed_json import new_digest
 from holdfast_proto.checkpoint.shard_file import ShardFile
 from holdfast_proto.checkpoint.shard_index import Base, ShardIndex, StoredTensor
@@ -80,7 +80,7 @@ def read_back(file: NewFile, index: ShardIndex) -> None:
             for tensor in index.tensors:
                 if tensor.is_stored:
                     shard.check_stored(tensor)
-    except CheckpointUnreadable as error:
+    except (CheckpointUnreadable, CheckpointUnavailable) as error:
         raise CheckpointError(
             f"the checkpoint did not read back as it was written ({error}): "
             "check the disk or set --checkpoints to another one"

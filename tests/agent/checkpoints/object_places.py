@@ -28,6 +28,8 @@ class WatchedFileSystem:
         self.read_bytes = 0
         self.calls = itertools.count(1)
         self.fails: Any = lambda _number, _method: None
+        self.changes: Any = lambda change: change()
+        """Given each call that puts or removes something, to make it or not."""
 
     def __getattr__(self, method: str) -> Any:
         function = getattr(self.inner, method)
@@ -40,6 +42,8 @@ class WatchedFileSystem:
                 raise error
             if method == "pipe_file":
                 self.puts.append("/".join(arguments[0].split("/")[-2:]))
+            if method in ("pipe_file", "rm_file"):
+                return self.changes(lambda: function(*arguments, **options))
             return function(*arguments, **options)
 
         return call

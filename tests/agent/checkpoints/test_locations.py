@@ -9,13 +9,14 @@ from fsspec.registry import _registry
 from typer.testing import CliRunner
 
 from holdfast_agent.checkpoint_download import CheckpointDownload
-from holdfast_agent.locations import check_location, open_checkpoints, open_objects
+from holdfast_agent.locations import check_location, open_objects
+from holdfast_agent.run_checkpoints import open_checkpoints
 from holdfast_agent.shard import read_shard, write_shard
 from holdfast_agent.staged_checkpoints import StagedCheckpoints
 from holdfast_cli.main import app
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.checkpoint.manifest import Manifest
-from holdfast_proto.rank_context import EXIT_CONFIGURATION
+from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.snapshot import Slot
 from tests.agent.checkpoints.object_places import Place
 
@@ -261,7 +262,7 @@ def test_missing_package_is_told_with_its_fix(monkeypatch: pytest.MonkeyPatch) -
 
 def test_folder_needs_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    checkpoints = open_checkpoints(str(tmp_path / "checkpoints"), tmp_path / "staging", 2)
+    checkpoints = open_checkpoints(str(tmp_path / "checkpoints"), tmp_path / "staging", 2, run=RUN)
     checkpoints.check_writable()
     assert checkpoints.committed() == []
 
@@ -269,6 +270,6 @@ def test_folder_needs_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("setting", ["--checkpoints", "--checkpoints-secondary"])
 def test_run_refuses_credentials_before_anything_starts(setting: str) -> None:
     refused = CliRunner().invoke(app, ["run", setting, "s3://me:secret@bucket/run", "--", "true"])
-    assert refused.exit_code == EXIT_CONFIGURATION
+    assert refused.exit_code == ExitCode.CONFIGURATION
     assert f"{setting} s3://bucket/run: give a URL without user" in refused.output
     assert "secret" not in refused.output

@@ -15,7 +15,7 @@ from holdfast_agent.shard import write_shard
 from holdfast_agent.staged_checkpoints import StagedCheckpoints
 from holdfast_cli.main import app
 from holdfast_proto.checkpoint.errors import CheckpointError
-from holdfast_proto.rank_context import EXIT_CONFIGURATION
+from holdfast_proto.exit_codes import ExitCode
 from tests.agent.checkpoints.object_places import QUICK
 from tests.agent.checkpoints.test_locations import RUN, assert_restores
 
@@ -84,7 +84,7 @@ def test_file_is_imported_into_the_store_once(url: str, tmp_path: Path) -> None:
 
 def test_import_into_a_url_with_credentials_is_refused(tmp_path: Path) -> None:
     refused = checkpoint("import", tmp_path / "x.pt", "--into", "s3://me:secret@bucket", "--step", 1, "--run", "r")
-    assert refused.exit_code == EXIT_CONFIGURATION
+    assert refused.exit_code == ExitCode.CONFIGURATION
     assert refused.stderr.startswith("holdfast: --into s3://bucket: give a URL without user")
 
 

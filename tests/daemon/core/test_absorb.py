@@ -28,7 +28,7 @@ def test_a_call_without_a_name_changes_no_message_of_a_verdict_that_is_about_no_
 def test_stacks_and_calls_of_ranks_that_nobody_knows_are_harmless() -> None:
     world = running()
     world.hang(2)
-    for _ in range(100):
+    for _ in range(300):
         captured = store.EvidenceCaptured(
             incident=world.state.record.open_incident,
             suspicion=world.state.suspicion.id if world.state.suspicion else "",

@@ -123,6 +123,11 @@ class World:
     def _start(self, node: store.NodeState, command: store.NodeCommand) -> None:
         held = {rank.rank: list(rank.snapshots) for rank in node.ranks}
         node.generation, node.stopped = command.generation, False
+        if command.start.HasField("history") and node.history < command.start.history.number:
+            node.history = command.start.history.number
+            kept = [step for step in node.checkpoints if step <= command.start.history.parent_step]
+            del node.checkpoints[:]
+            node.checkpoints.extend(kept)
         del node.ranks[:]
         for number in range(command.start.first_rank, command.start.first_rank + command.start.ranks):
             node.ranks.add(

@@ -36,6 +36,7 @@ def _message(view: View) -> str:
     where = "before the first step" if step < 0 else f"of step {step}"
     if view.world_size == 1:
         return f"rank {min(view.late)} {hang.what_it_does(view, min(view.late))} in {phase_name(phase)} {where}"
+    if view.all_stopped:
+        return f"all ranks are stopped, most of them in {phase_name(phase)} {where}"
     who = "all ranks" if most == len(view.late) else f"{most} of {len(view.late)} ranks"
-    does = "are stopped" if view.all_stopped else "make no progress"
-    return f"{who} {does} in {phase_name(phase)} {where}, and none is known to wait for another"
+    return f"{who} make no progress in {phase_name(phase)} {where}, and none is known to wait for another"

@@ -1,0 +1,71 @@
+"""Makes a place of checkpoints a run's own when its agents start, and begins a new history where one is asked for."""
+
+from holdfast_agent.known_checkpoints import KnownCheckpoints
+from holdfast_agent.run_checkpoints import RunCheckpoints
+from holdfast_proto.checkpoint.history import FIRST, HistoryRecord
+from holdfast_proto.v1 import store_pb2 as store
+
+
+class OtherRunError(ValueError):
+    """The checkpoints belong to a run of another name."""
+
+
+def owners_of(checkpoints: RunCheckpoints) -> set[str]:
+    """Return the names of the runs that the present history belongs to; none: nobody has used the place.
+
+    More than one only where an earlier version let several runs write to one folder. Raises CheckpointError.
+    """
+    histories = checkpoints.histories
+    histories.refresh()
+    run = histories.run_of(histories.current)
+    if run is not None:
+        return {run}
+    return {manifest.run for manifest in histories.part(histories.current).manifests().values()}
+
+
+def other_run(location: str, owners: set[str], run: str) -> str:
+    """Return the line that refuses ``run``, whose name is not among the owners."""
+    owner = min(owners)
+    return (
+        f"--checkpoints {location} belongs to run {owner}: use --run {owner} to go on with it, --adopt to take it over"
+        f" as {run}, or another --checkpoints"
+    )
+
+
+def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunSpec, location: str) -> None:
+    """Take the place for the run of ``spec``, as its agents do when they start; each finds what another has done.
+
+    With ``spec.adopt`` the checkpoints of another run are continued; with ``spec.from_scratch`` a new history begins
+    and the older ones stay as they are. Raises OtherRunError, CheckpointError.
+    """
+    histories = checkpoints.histories
+    owners = owners_of(checkpoints)
+    is_begun = bool(spec.instance) and any(record.instance == spec.instance for record in histories.records.values())
+    if owners and spec.run not in owners and not (spec.adopt or spec.from_scratch) and not is_begun:
+        raise OtherRunError(other_run(location, owners, spec.run))
+    if is_begun:
+        return
+    if not histories.records:
+        first = HistoryRecord(number=FIRST, run=spec.run if not owners or spec.run in owners else min(owners))
+        histories.begin(first)
+    is_used = bool(checkpoints.committed() or checkpoints.damaged() or histories.current != FIRST)
+    number = max(histories.current, known.history) + 1
+    if spec.from_scratch and (is_used or known.history or (owners and spec.run not in owners)):
+        histories.begin(
+            HistoryRecord(number=number, run=spec.run, since_unix_s=spec.created_unix_s, instance=spec.instance)
+        )
+    elif owners and spec.run not in owners:
+        steps = {*checkpoints.committed(), *checkpoints.damaged()}
+        known.check_history(histories.current)
+        newest = max([-1, *steps, *known.vanished(histories.current, steps, checkpoints.kept)])
+        known.enter(number, newest)
+        histories.begin(
+            HistoryRecord(
+                number=number,
+                run=spec.run,
+                parent=histories.current,
+                parent_step=newest,
+                since_unix_s=spec.created_unix_s,
+                instance=spec.instance,
+            )
+        )

@@ -1,0 +1,201 @@
+"""The histories of a place of checkpoints: which there are, which is the present one, and where its steps are.
+
+See ``holdfast_proto.checkpoint.history`` for what a history is and how a place is laid out.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from holdfast_agent.object_store import ObjectStore
+from holdfast_proto.checkpoint.durable import make_directory, write_file
+from holdfast_proto.checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable, read_errors, write_errors
+from holdfast_proto.checkpoint.history import (
+    FIRST,
+    MARKER,
+    HistoryRecord,
+    Stretch,
+    folder_name,
+    folders,
+    lineage,
+    record_name,
+    recorded,
+)
+
+Part = TypeVar("Part")
+
+
+class Place(Protocol):
+    """Where histories and their records are. Methods raise CheckpointError."""
+
+    @property
+    def name(self) -> str:
+        """Folder or URL, for messages."""
+
+    def names(self) -> set[str]:
+        """Return the names at the top of the place, and those in folders of histories as ``FOLDER/NAME``."""
+
+    def read(self, name: str) -> bytes:
+        """Return a file. Raises CheckpointUnavailable if it is not there."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file."""
+
+
+class FolderPlace:
+    """A folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def name(self) -> str:
+        """Return the path."""
+        return str(self._path)
+
+    def names(self) -> set[str]:
+        """List the folder and those of histories."""
+        top = _listed(self._path)
+        inner = {
+            f"{folder_name(number)}/{name}"
+            for number in folders(top)
+            for name in _listed(self._path / folder_name(number))
+        }
+        return top | inner
+
+    def read(self, name: str) -> bytes:
+        """Read a file."""
+        with read_errors(self._path / name):
+            return (self._path / name).read_bytes()
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, durably, unless it holds that already."""
+        path = self._path / name
+        with write_errors(path.parent):
+            make_directory(path.parent)
+            if not path.exists() or path.read_bytes() != data:
+                write_file(path, data)
+
+
+class StorePlace:
+    """An object store."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    @property
+    def name(self) -> str:
+        """Return the URL."""
+        return self._store.url
+
+    def names(self) -> set[str]:
+        """List all objects; of those that are deeper, the first two parts of their names."""
+        found: set[str] = set()
+        for name in self._store.listing():
+            first, _, rest = name.partition("/")
+            found.add(first)
+            if rest and folders([first]):
+                found.add(f"{first}/{rest.partition('/')[0]}")
+        return found
+
+    def read(self, name: str) -> bytes:
+        """Read an object."""
+        return self._store.read(name)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Put an object."""
+        self._store.write(name, data)
+
+
+class Histories(Generic[Part]):
+    """The histories of ``place``, each as a ``Part`` that ``open_part`` returns for its number.
+
+    Every method raises CheckpointError if the place cannot be used.
+    """
+
+    def __init__(self, place: Place, open_part: Callable[[int], Part]) -> None:
+        self.place = place
+        self.records: dict[int, HistoryRecord] = {}
+        """By number, as last read."""
+        self._open_part = open_part
+        self._parts: dict[int, Part] = {}
+        self._line = lineage({}, FIRST)
+
+    @property
+    def current(self) -> int:
+        """Number of the present history."""
+        return self._line[0].history
+
+    def refresh(self) -> None:
+        """See which histories there are.
+
+        Raises CheckpointUnavailable if a record or a folder is there without the other, which may come back.
+        """
+        names = self.place.names()
+        for number in recorded(names):
+            if number not in self.records:
+                self.records[number] = self._read(number)
+        line = lineage(self.records, max(recorded(names), default=FIRST))
+        for stretch in line:
+            folder = folder_name(stretch.history)
+            if folder and f"{folder}/{MARKER}" not in names:
+                raise CheckpointUnavailable(self._lacks(folder, record_name(stretch.history)))
+        for number in folders(names):
+            has_steps = any(name.startswith(f"{folder_name(number)}/step-") for name in names)
+            if number > line[0].history and has_steps:
+                raise CheckpointUnavailable(self._lacks(record_name(number), folder_name(number)))
+        self._line = line
+
+    def begin(self, record: HistoryRecord) -> None:
+        """Make ``record`` the present history: it has no checkpoint yet. Any number of agents may begin the same."""
+        if record.number != FIRST:
+            self.place.write(f"{folder_name(record.number)}/{MARKER}", record.encode())
+        self.place.write(record_name(record.number), record.encode())
+        self.refresh()
+
+    def part(self, number: int) -> Part:
+        """Return a history."""
+        if number not in self._parts:
+            self._parts[number] = self._open_part(number)
+        return self._parts[number]
+
+    def line(self) -> Iterator[tuple[Part, Stretch]]:
+        """Yield the histories of the present line of training, and which of their steps belong to it, newest first."""
+        for stretch in self._line:
+            yield self.part(stretch.history), stretch
+
+    def of_step(self, step: int) -> Part:
+        """Return the history that a step of the present line belongs to."""
+        # Limits only fall along the line, so that the step belongs to the oldest history whose next has begun after it.
+        owners = [stretch.history for stretch in self._line if stretch.has(step)]
+        return self.part(owners[-1])
+
+    def older(self) -> list[Part]:
+        """Return the histories before the present one, those of lines that were left included."""
+        return [self.part(number) for number in range(FIRST, self.current)]
+
+    def run_of(self, number: int) -> str | None:
+        """Return the name of the run that a history belongs to; None: nothing says so."""
+        record = self.records.get(number)
+        return None if record is None else record.run
+
+    def _read(self, number: int) -> HistoryRecord:
+        name = record_name(number)
+        try:
+            return HistoryRecord.decode(self.place.read(name))
+        except (ValueError, LookupError, TypeError) as error:
+            raise CheckpointUnreadable(
+                f"{self.place.name}/{name} {error}: bring it back from a copy (the file {MARKER} in the folder"
+                f" {folder_name(number) or 'of the history'} is one)"
+            ) from error
+
+    def _lacks(self, missing: str, there: str) -> str:
+        return f"{self.place.name}/{missing} is missing, and {there} is there: bring it back"
+
+
+def _listed(path: Path) -> set[str]:
+    with read_errors(path):
+        try:
+            return {entry.name for entry in path.iterdir()}
+        except (FileNotFoundError, NotADirectoryError):
+            return set()

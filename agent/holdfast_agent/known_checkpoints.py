@@ -1,0 +1,77 @@
+"""Remembers on this node which checkpoints were there: what has vanished is not taken for what never was."""
+
+import json
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from holdfast_proto.checkpoint.durable import make_directory, write_file
+from holdfast_proto.checkpoint.errors import CheckpointUnavailable, write_errors
+from holdfast_proto.checkpoint.history import record_name
+
+
+@dataclass(frozen=True)
+class _Known:
+    location: str
+    history: int = 0
+    steps: tuple[int, ...] = ()
+
+
+class KnownCheckpoints:
+    """The checkpoints at ``location`` that agents of this node have seen, in ``file``; without one, in memory."""
+
+    def __init__(self, location: str, file: Path | None = None) -> None:
+        self._location = location
+        self._file = file
+        self._known = self._load()
+
+    @property
+    def history(self) -> int:
+        """Number of the newest history that has been seen; 0: none."""
+        return self._known.history
+
+    @property
+    def way_out(self) -> str:
+        """Return what to do where a checkpoint was removed on purpose; empty if nothing outlives this process."""
+        return f"; if they were removed on purpose, remove {self._file}" if self._file else ""
+
+    def check_history(self, history: int) -> None:
+        """Raise CheckpointUnavailable if a newer history than the newest that is there has been seen."""
+        if history < self._known.history:
+            raise CheckpointUnavailable(
+                f"--checkpoints {self._location}: {record_name(self._known.history)} is not there, and was:"
+                f" mount or bring back what was moved away{self.way_out}"
+            )
+
+    def vanished(self, history: int, steps: Collection[int], kept: int) -> set[int]:
+        """Return the steps that were seen, are not among ``steps`` and cannot have been removed to make room."""
+        if history != self._known.history:
+            return set()
+        gone = set(self._known.steps) - set(steps)
+        return {step for step in gone if sum(newer > step for newer in steps) < kept}
+
+    def note(self, history: int, steps: Collection[int]) -> None:
+        """Remember what is there, or is to come back. Raises CheckpointError if that cannot be kept."""
+        known = _Known(self._location, history, tuple(sorted(steps)))
+        if known == self._known or not (steps or self._known.history):
+            return
+        self._known = known
+        if self._file is not None:
+            with write_errors(self._file.parent):
+                make_directory(self._file.parent)
+                write_file(self._file, json.dumps(asdict(known)).encode())
+
+    def enter(self, history: int, parent_step: int) -> None:
+        """Go to a history that goes on after ``parent_step`` of the present one. Raises CheckpointError."""
+        self.note(history, [step for step in self._known.steps if step <= parent_step])
+
+    def _load(self) -> _Known:
+        empty = _Known(self._location)
+        if self._file is None:
+            return empty
+        try:
+            found = json.loads(self._file.read_bytes())
+            known = _Known(found["location"], int(found["history"]), tuple(map(int, found["steps"])))
+        except (OSError, ValueError, TypeError, LookupError):
+            return empty  # the first agent of this node, or a file of another version
+        return known if known.location == self._location else empty

@@ -1,0 +1,65 @@
+"""The histories of a run in an object store, as the secondary place of checkpoints needs them."""
+
+from collections.abc import Collection
+
+from holdfast_agent.histories import Histories, StorePlace
+from holdfast_agent.locations import Checkpoints
+from holdfast_agent.object_checkpoints import ObjectCheckpoints
+from holdfast_agent.object_store import ObjectStore
+from holdfast_agent.run_checkpoints import RunCheckpoints
+from holdfast_proto.checkpoint.manifest import Manifest
+
+
+class RemoteHistories:
+    """The checkpoints below the place of ``first``, those of the first history, as one line of training.
+
+    Every method raises CheckpointError as those of :class:`ObjectCheckpoints` do.
+    """
+
+    def __init__(self, first: ObjectCheckpoints) -> None:
+        self.histories = Histories(StorePlace(first.store), first.of_history)
+        self._first = first
+
+    @property
+    def store(self) -> ObjectStore:
+        """The store of the whole place."""
+        return self._first.store
+
+    def of_step(self, step: int) -> ObjectCheckpoints:
+        """Return the history that a step belongs to."""
+        return self.histories.of_step(step)
+
+    def parts(self) -> list[ObjectCheckpoints]:
+        """Return the histories of the line, newest first."""
+        return [part for part, _ in self.histories.line()]
+
+    def manifests(self) -> dict[int, Manifest]:
+        """Return the manifests of the line's checkpoints, by step."""
+        self.histories.refresh()
+        return {
+            step: manifest
+            for part in self.parts()
+            for step, manifest in part.manifests().items()
+            if self.histories.of_step(step) is part
+        }
+
+    def load_manifest(self, step: int) -> Manifest:
+        """Return the manifest of ``step``."""
+        return self.of_step(step).load_manifest(step)
+
+    def follow(self, primary: Checkpoints) -> None:
+        """Begin the histories that the primary place has and this one has not."""
+        if isinstance(primary, RunCheckpoints):
+            self.histories.refresh()
+            for number, record in sorted(primary.histories.records.items()):
+                if number not in self.histories.records:
+                    self.histories.begin(record)
+
+    def prune(self, newest: Manifest, kept: int, marked: Collection[int]) -> None:
+        """Remove what the commit of ``newest`` makes superfluous; of older histories once this one has ``kept``."""
+        part = self.of_step(newest.step)
+        part.prune(newest, kept, marked=marked)
+        current = self.histories.part(self.histories.current)
+        if part is current and current.whole() >= kept:
+            for older in self.histories.older():
+                older.retire([step for step in marked if self.of_step(step) is older])

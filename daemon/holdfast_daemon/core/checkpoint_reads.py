@@ -1,0 +1,91 @@
+"""Checkpoints that are there and cannot be read: a start is refused, a run that has trained waits for them.
+
+A missing or unreadable file says nothing about its contents, and may come back: a file system is mounted again, a store
+can be reached again. So no older checkpoint is used instead, and never the seed.
+"""
+
+from holdfast_daemon.core import checkpoint_failures, incidents
+from holdfast_daemon.core.ending import finish
+from holdfast_daemon.core.turn import Turn
+from holdfast_proto.v1 import store_pb2 as store
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+
+_FIX = (
+    "bring them back (is the file system mounted, the store reachable?) and start the run again; --from-scratch begins"
+    " from the seed and leaves the checkpoints where they are"
+)
+
+
+def failure(turn: Turn) -> str:
+    """Return why the newest generation could not read the files of its checkpoint; empty: it could, or nobody says."""
+    generation = turn.record.generation
+    return next(
+        (
+            node.failure
+            for node in turn.state.nodes.values()
+            if node.failed_generation == generation and node.awaits_files
+        ),
+        "",
+    )
+
+
+def refuse(turn: Turn, reason: str) -> None:
+    """End a run that has checkpoints and cannot use them. Nothing of them is changed."""
+    turn.record_update(refused=True)
+    outcome = f"the run was not started: {reason}"
+    incidents.close(turn, store.INCIDENT_STATE_FAILED, outcome)
+    finish(turn, store.RUN_PHASE_FAILED, outcome)
+
+
+def refuse_damaged(turn: Turn) -> None:
+    """End a run whose checkpoints are all damaged."""
+    nodes = turn.state.members.values()
+    steps = sorted({step for node in nodes for step in (*node.checkpoints, *node.damaged_checkpoints)})
+    named = ", ".join(map(str, steps))
+    refuse(
+        turn,
+        f"no checkpoint can be read, all are damaged (steps {named}): `holdfast checkpoint verify --all` names the"
+        " files; restore them from a copy, or begin from the seed with --from-scratch, and leave them where they are",
+    )
+
+
+def may_try_again(turn: Turn, reason: str) -> bool:
+    """Whether the read that failed for ``reason`` is to be tried again now; refuses it if the run has never trained."""
+    record = turn.record
+    if not record.trained:
+        refuse(turn, f"{reason}: {_FIX}")
+        return False
+    if not record.read_again_unix_s:
+        _begin_wait(turn, reason)
+        return False
+    if turn.now < record.read_again_unix_s:
+        return False
+    turn.record_update(read_again_unix_s=0.0)
+    return True
+
+
+def see_training(turn: Turn) -> None:
+    """Note that a rank has completed a step: what was waited for is there."""
+    record = turn.record
+    if record.trained and not record.failed_reads:
+        return
+    incident = turn.state.incidents.get(record.reads_incident)
+    if incident is not None:
+        incidents.tell(turn, incident, "the checkpoint's files could be read again, and the run trains")
+    turn.record_update(trained=True, failed_reads=0, read_again_unix_s=0.0, reads_incident="")
+
+
+def _begin_wait(turn: Turn, reason: str) -> None:
+    record = turn.record
+    pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(record.failed_reads, 16))
+    if not record.failed_reads:
+        message = (
+            f"the run waits, because its checkpoint of step {record.resumed_step} cannot be read: {reason}: bring the"
+            " files back (is the file system mounted, the store reachable?); it goes on by itself when they are there"
+        )
+        incident = checkpoint_failures.note(turn, message, record.resumed_step)
+        incidents.act(turn, f"waits for the files of the checkpoint of step {record.resumed_step}")
+        turn.record_update(reads_incident=incident.id)
+    turn.record_update(failed_reads=record.failed_reads + 1, read_again_unix_s=turn.now + pause_s)

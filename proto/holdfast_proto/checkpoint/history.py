@@ -1,0 +1,103 @@
+"""Histories: lines of training from one origin, each with a place of its own among a run's checkpoints.
+
+::
+
+    step-00000040/          the first history has its checkpoints in the folder itself
+    history-0001.json       whose it is
+    history-0002/step-...   a later one has a folder of its own
+    history-0002.json       where it comes from
+
+A start from the seed begins a history, and so does a fallback to an older checkpoint, which undoes newer ones. It
+names its parent and the newest step of the parent that belongs to it. So no two lines of training ever write the same
+path, and the steps of a line that was left are never taken for those of the present one.
+
+A record is written once and never changed or removed. The history with the highest number is the present one.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from holdfast_proto.checkpoint.sealed_json import seal, unseal_format
+
+FIRST = 1
+"""Number of the history that needs no folder of its own."""
+MARKER = "history.json"
+"""A copy of the record in the history's folder: without it the folder is not there."""
+
+_FORMAT = 1
+_RECORD = re.compile(r"history-(\d{4,})\.json")
+_FOLDER = re.compile(r"history-(\d{4,})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryRecord:
+    """What is known of a history from its beginning on."""
+
+    number: int
+    run: str
+    """Name of the run that began it."""
+    parent: int = 0
+    """Number of the history that it continues; 0: it begins with the seed."""
+    parent_step: int = -1
+    """Newest step of the parent that belongs to this one."""
+    since_unix_s: float = 0.0
+    instance: str = ""
+    """Of the run, if it was begun when that was started; empty: a fallback has begun it."""
+
+    def encode(self) -> bytes:
+        """Return the record's file. Agents that begin the same history write the same."""
+        return seal({"format": _FORMAT, **dataclasses.asdict(self)})
+
+    @classmethod
+    def decode(cls, data: bytes) -> "HistoryRecord":
+        """Invert :meth:`encode`. Raises SealError if a byte differs, ValueError for another format."""
+        return cls(**unseal_format(data, _FORMAT))
+
+
+def record_name(number: int) -> str:
+    """Return the name of a history's record."""
+    return f"history-{number:04}.json"
+
+
+def folder_name(number: int) -> str:
+    """Return the name of a history's folder; empty for the first, which has none."""
+    return "" if number <= FIRST else f"history-{number:04}"
+
+
+def recorded(names: Iterable[str]) -> list[int]:
+    """Return the numbers of the histories whose records are among ``names``, ascending."""
+    return sorted(int(match[1]) for name in names if (match := _RECORD.fullmatch(name)))
+
+
+def folders(names: Iterable[str]) -> list[int]:
+    """Return the numbers of the histories whose folders are among ``names``, ascending."""
+    return sorted(int(match[1]) for name in names if (match := _FOLDER.fullmatch(name)))
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of the present line of training: the steps of ``history`` up to ``last``."""
+
+    history: int
+    last: int | None
+    """None: all."""
+
+    def has(self, step: int) -> bool:
+        """Whether the step belongs to the line."""
+        return self.last is None or step <= self.last
+
+
+def lineage(records: Mapping[int, HistoryRecord], number: int) -> list[Stretch]:
+    """Return the line of training that ends with history ``number``, newest stretch first.
+
+    Without a record a history is one that begins with the seed.
+    """
+    line = [Stretch(number, None)]
+    limit: int | None = None
+    while (record := records.get(number)) is not None and record.parent and record.parent < number:
+        limit = record.parent_step if limit is None else min(limit, record.parent_step)
+        number = record.parent
+        line.append(Stretch(number, limit))
+    return line

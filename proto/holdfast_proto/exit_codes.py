@@ -1,0 +1,26 @@
+"""Exit codes of the `holdfast` command, of agents, daemons and ranks. The table is in docs/exit-codes.md.
+
+Those above 63 are of sysexits.h. A command that a signal ends has the shells' 128 + signal.
+"""
+
+import signal
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How a process of Holdfast ended."""
+
+    SUCCESS = 0
+    FAILED = 1
+    """The run failed, or the command could not do what it was asked."""
+    USAGE = 2
+    """The command line is not understood."""
+    CHECKPOINTS_UNAVAILABLE = 66
+    """Checkpoints are there that cannot be used now: nothing was started, and nothing was changed."""
+    LAST_CHECKPOINT_FAILED = 74
+    """The run ended as it should, but its last checkpoint was not committed: an older one is the newest."""
+    CONFIGURATION = 78
+    """A setting is wrong: the same command would fail again."""
+    HANGUP = 128 + signal.SIGHUP
+    INTERRUPTED = 128 + signal.SIGINT
+    TERMINATED = 128 + signal.SIGTERM

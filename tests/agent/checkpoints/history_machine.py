@@ -1,0 +1,442 @@
+"""A run that is started, saves, crashes and falls back at random, on the real code for all that touches checkpoints.
+
+The machine is told what was reported as committed, and which bytes were flipped. After every action the newest good
+checkpoint of the last that were reported, or a newer one, must load, once the files that had vanished are back.
+"""
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast_agent.checkpoint_writer import CheckpointWriter
+from holdfast_agent.claim import OtherRunError, claim, owners_of
+from holdfast_agent.known_checkpoints import KnownCheckpoints
+from holdfast_agent.locations import HistoryCheckpoints
+from holdfast_agent.run_checkpoints import RunCheckpoints
+from holdfast_agent.shard import read_shard, write_shard
+from holdfast_agent.snapshot_memory import SnapshotMemory
+from holdfast_daemon.core import restore
+from holdfast_proto.checkpoint import durable
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_proto.checkpoint.history import folder_name
+from holdfast_proto.checkpoint.shard_index import shard_path, step_directory
+from holdfast_proto.snapshot import Slot
+from holdfast_proto.v1 import store_pb2 as store
+
+if TYPE_CHECKING:
+    from tests.agent.checkpoints.conftest import Snapshots
+
+RANKS = 2
+KEPT = 2
+
+
+class CrashError(BaseException):
+    """The process dies here: nothing of ours may catch it."""
+
+
+@dataclass
+class Crashes:
+    """Kills at a call that changes something, counted from now; after it every call fails."""
+
+    left: int | None = None
+
+    def call(self, change: Callable[[], Any], generator: random.Random) -> Any:
+        """Do a change, or die before or after it."""
+        if self.left is None:
+            return change()
+        self.left -= 1
+        if self.left == 0 and generator.random() < 0.5:
+            change()
+        if self.left <= 0:
+            raise CrashError
+        return change()
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was reported as committed."""
+
+    number: int
+    """Of the save; later ones have higher numbers."""
+    step: int
+    generation: int
+    history: int
+    was_said: bool = True
+    """False: its process died between the commit and the report."""
+
+
+@dataclass
+class Disk:
+    """What the machine needs of a place, for a folder."""
+
+    path: Path
+    vanished: list[tuple[Path, Path]] = field(default_factory=list)
+    _moved: int = 0
+
+    def open(self) -> Any:
+        """Return the place's arguments for open_checkpoints."""
+        return str(self.path)
+
+    def files(self) -> list[Path]:
+        """Return the files of committed checkpoints and whole folders of them, in a fixed order."""
+        found = [path for path in self.path.rglob("*") if path.name.startswith("rank-") or path.name == "manifest.json"]
+        return sorted([*found, *(path for path in self.path.rglob("step-*") if any(path.iterdir()))])
+
+    def vanish(self, path: Path) -> None:
+        """Move a file or folder away."""
+        self._moved += 1
+        elsewhere = self.path.with_name(f"elsewhere-{self._moved}")
+        shutil.move(path, elsewhere)
+        self.vanished.append((path, elsewhere))
+
+    def come_back(self) -> None:
+        """Move everything back, the last first; what has been put in its place since stays."""
+        while self.vanished:
+            path, elsewhere = self.vanished.pop()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                shutil.move(elsewhere, path)
+            elif path.is_dir():
+                for entry in elsewhere.iterdir():
+                    if not (path / entry.name).exists():
+                        shutil.move(entry, path / entry.name)
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """While entered, nothing is away."""
+        away = [path for path, _ in self.vanished]
+        self.come_back()
+        yield
+        for path in away:
+            if path.exists():
+                self.vanish(path)
+
+
+class Machine:
+    """One run, of which a process lives at a time."""
+
+    def __init__(
+        self,
+        seed: int,
+        folder: Path,
+        snapshots: "Snapshots",
+        open_run: Callable[[str], RunCheckpoints],
+        *,
+        monkeypatch: pytest.MonkeyPatch,
+        disk: Disk | None,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.crashes = Crashes()
+        self.reported: list[Saved] = []
+        self.flipped: set[tuple[int, int]] = set()
+        """History and step."""
+        self.log: list[str] = []
+        self.disk = disk
+        self._folder = folder
+        self._snapshots = snapshots
+        self._open_run = open_run
+        self._run = "first"
+        self._instances = 0
+        self._generation = 0
+        self._saves = 0
+        self._numbers: dict[tuple[int, int], int] = {}
+        """Generation and step of a save -> its number."""
+        self._step = -1
+        self._checkpoints: RunCheckpoints | None = None
+        self._writer: CheckpointWriter | None = None
+        self._unreadable: set[int] = set()
+        self._target = snapshots.empty()
+        for name in ("rename", "unlink", "mkdir"):
+            self._intercept(monkeypatch, name)
+
+    def _intercept(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        real = getattr(durable.os, name)
+
+        def changed(*arguments: Any, **options: Any) -> Any:
+            return self.crashes.call(lambda: real(*arguments, **options), self.random)
+
+        monkeypatch.setattr(durable.os, name, changed)
+
+    # Actions
+
+    def act(self) -> None:
+        """Do something at random, and see that nothing is lost."""
+        actions: list[tuple[int, Callable[[], None]]] = [(3, self.start), (8, self.save), (2, self.die), (1, self.keep)]
+        if self.disk is not None:
+            actions += [(3, self.vanish), (3, self.come_back), (2, self.flip)]
+        actions += [(1, self.start_from_scratch), (1, self.start_as_another)]
+        weights, choices = zip(*actions, strict=True)
+        action = self.random.choices(choices, weights)[0]
+        by_us = action not in (self.vanish, self.come_back, self.flip)
+        self.crashes.left = self.random.randrange(1, 30) if by_us and self.random.random() < 0.3 else None
+        self.log.append(action.__name__)
+        try:
+            action()
+        except CrashError:
+            self.log.append("crashed")
+            self._stop()
+            self.crashes.left = None
+            self._take_in_unreported()
+        self.crashes.left = None
+        self.check()
+
+    def start(self, *, from_scratch: bool = False, adopt: bool = False) -> None:
+        """Start the run in a new process, or a new generation in the one that lives."""
+        if self._writer is None or from_scratch or adopt:
+            self._stop()
+            try:
+                if not self._open(from_scratch=from_scratch, adopt=adopt):
+                    return
+            except OtherRunError:  # a take-over was cut off before it counted
+                self._run = "second" if self._run == "first" else "first"
+                return
+        self._generation += 1
+        self._choose()
+
+    def start_from_scratch(self) -> None:
+        """Start the run from its seed."""
+        self.start(from_scratch=True)
+
+    def start_as_another(self) -> None:
+        """Start under another name: refused, and then taken over."""
+        self._stop()
+        try:
+            owners = owners_of(self._open_run(self._run))
+        except CheckpointError:
+            return
+        self._run = "second" if owners == {"first"} else "first"
+        if owners:
+            with pytest.raises((OtherRunError, CheckpointError, CrashError)):
+                assert not self._open(), "another run's checkpoints were taken without --adopt"
+                raise CheckpointUnavailable
+        self.start(adopt=True)
+
+    def save(self) -> None:
+        """Train some steps and take a checkpoint."""
+        if self._checkpoints is None:
+            return
+        step = self._step + self.random.randrange(1, 4)
+        self._saves += 1
+        self._numbers[self._generation, step] = self._saves
+        try:
+            base = self._checkpoints.base_for(
+                step, run=self._run, world_size=RANKS, generation=self._generation, full_every=3
+            )
+            directory = self._checkpoints.step_directory(step)
+            for rank in range(RANKS):
+                slot = self._snapshots.slot(rank, step, generation=self._generation)
+                write_shard(slot, directory, run=self._run, world_size=RANKS, base_step=base)
+                slot.unlink()
+                self._checkpoints.publish(step, rank)
+            manifest = self._checkpoints.commit_if_complete(step, RANKS, self._run)
+            assert self._writer is not None
+            self._writer._look()
+        except CheckpointError as error:
+            self.log.append(f"  step {step}: {error}")
+            return
+        self._step = step
+        self.log.append(f"  step {step} of generation {self._generation}, base {base}, in {self._checkpoints.history}")
+        if manifest is not None and manifest.generation == self._generation:
+            self.reported.append(Saved(self._saves, step, self._generation, self._checkpoints.history))
+
+    def die(self) -> None:
+        """End the process."""
+        self._stop()
+
+    def keep(self) -> None:
+        """Pin a checkpoint."""
+        if self._checkpoints is not None and self.reported:
+            try:
+                self._checkpoints.keep(self.reported[-1].step, "a spike")
+            except CheckpointError as error:
+                self.log.append(f"  {error}")
+
+    def vanish(self) -> None:
+        """Move some files away."""
+        assert self.disk is not None
+        for path in self.random.sample(files := self.disk.files(), min(len(files), self.random.randrange(1, 4))):
+            if path.exists():
+                self.log.append(f"  {path.relative_to(self.disk.path)} vanishes")
+                self.disk.vanish(path)
+
+    def come_back(self) -> None:
+        """Move all files back."""
+        assert self.disk is not None
+        self.disk.come_back()
+
+    def flip(self) -> None:
+        """Damage one of the checkpoints that were reported."""
+        assert self.disk is not None
+        good = [saved for saved in self.reported[-KEPT:] if self._is_good(saved)]
+        if len(good) < KEPT:
+            return
+        saved = self.random.choice(good)
+        directory = step_directory(self.disk.path / folder_name(saved.history), saved.step)
+        path = shard_path(directory, self.random.randrange(RANKS))
+        if not path.exists():
+            return
+        data = bytearray(path.read_bytes())
+        data[self.random.randrange(len(data))] ^= 1
+        path.write_bytes(data)
+        self.flipped.add((saved.history, saved.step))
+        self.log.append(f"  step {saved.step} of history {saved.history} is damaged")
+
+    # The run's own logic, as of agent and daemon
+
+    def _open(self, *, from_scratch: bool = False, adopt: bool = False) -> bool:
+        """Be a new agent; return whether it could start."""
+        self._instances += 1
+        checkpoints = self._open_run(self._run)
+        known = KnownCheckpoints("place", self._folder / "known.json")
+        spec = store.RunSpec(
+            run=self._run, instance=str(self._instances), from_scratch=from_scratch, adopt=adopt, command=["true"]
+        )
+        memory = SnapshotMemory(self._folder / "shm", self._folder / "slots", self._run, "node0")
+        try:
+            checkpoints.check_writable()
+            claim(checkpoints, known, spec, "place")
+            writer = CheckpointWriter(memory, checkpoints, self._run, lambda _event: None, known=known)
+        except CheckpointError as error:
+            self.log.append(f"  refused: {error}")
+            return False
+        self._checkpoints, self._writer = checkpoints, writer
+        self._unreadable = set()
+        return True
+
+    def _choose(self) -> None:
+        """Start from what the core chooses; a missing file ends the start, a damaged one has it choose again."""
+        assert self._writer is not None
+        assert self._checkpoints is not None
+        while True:
+            try:
+                self._writer._look()
+            except CheckpointError as error:
+                self.log.append(f"  not seen: {error}")  # the agent goes on with what it has seen before
+            writer = self._writer
+            node = store.NodeState(
+                history=writer.history, checkpoints=writer.committed, damaged_checkpoints=writer.damaged
+            )
+            point = restore.choose({"node0": node}, RANKS, self._unreadable)
+            self._generation = max(self._generation, writer.newest_generation + 1)
+            if point is None:
+                self.log.append("  refused: all are damaged")
+                self._stop()
+                return
+            try:
+                if point.history is not None:
+                    writer._begin_history(point.history)
+                    self._unreadable = {step for step in self._unreadable if step <= point.step}
+                if point.source == store.SOURCE_SEED:
+                    lost = self._expected()
+                    is_there = lost is not None and self._is_in_line(self._checkpoints, lost)
+                    assert not is_there, f"from the seed, though {lost} was committed"
+                else:
+                    self._load(self._checkpoints, point.step)
+            except CheckpointUnreadable as error:
+                self.log.append(f"  {error}")
+                self._unreadable.add(point.step)
+                continue
+            except CheckpointError as error:
+                self.log.append(f"  waits: {error}")
+                self._stop()
+                return
+            self._step = point.step
+            self.log.append(f"  generation {self._generation} from step {point.step} in {writer.history}")
+            return
+
+    def _load(self, checkpoints: RunCheckpoints, step: int) -> tuple[int, int]:
+        """Read the state of all ranks, compare it, and return generation and step of the save."""
+        directory = checkpoints.fetch(step)
+        return self._read(directory, checkpoints.load_manifest(step).generation, step)
+
+    def _read(self, directory: Path, generation: int, step: int) -> tuple[int, int]:
+        for rank in range(RANKS):
+            read_shard(directory, rank, self._target, generation=99)
+            with Slot(self._target) as slot:
+                found = {entry.name: bytes(slot.tensor_bytes(entry)) for entry in slot.meta().tensors}
+            assert found == self._snapshots.tensors(rank, step, generation)
+        return generation, step
+
+    def _stop(self) -> None:
+        left, self.crashes.left = self.crashes.left, None
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = self._checkpoints = None
+        self.crashes.left = left
+
+    def _take_in_unreported(self) -> None:
+        """Count a checkpoint that was committed just before its process could say so: others go for it, too."""
+        checkpoints = self._open_run(self._run)
+        with suppress(CheckpointError):
+            checkpoints.histories.refresh()
+            current = checkpoints.histories.part(checkpoints.history)
+            for step, manifest in current.manifests().items():
+                number = self._numbers.get((manifest.generation, step))
+                if number == self._saves and all(saved.number != number for saved in self.reported):
+                    self.reported.append(Saved(number, step, manifest.generation, checkpoints.history, was_said=False))
+
+    # What must hold
+
+    def _expected(self) -> Saved | None:
+        """Return the newest good one of the last checkpoints that were reported."""
+        return next(
+            (saved for saved in reversed(self.reported[-KEPT:]) if saved.was_said and self._is_good(saved)), None
+        )
+
+    def _is_good(self, saved: Saved) -> bool:
+        """Whether nothing was flipped in it, nor in what it builds on."""
+        if (saved.history, saved.step) in self.flipped:
+            return False
+        same = {one.step for one in self.reported if (one.history, one.generation) == (saved.history, saved.generation)}
+        return not any(
+            history == saved.history and step in same and step < saved.step for history, step in self.flipped
+        )
+
+    def check(self) -> None:
+        """See that the newest good checkpoint that was reported, or a newer one, loads when all files are there."""
+        expected = self._expected()
+        if expected is None:
+            return
+        if self.disk is None:
+            self._check_loads(expected)
+            return
+        with self.disk.whole():
+            self._check_loads(expected)
+
+    def _check_loads(self, expected: Saved) -> None:
+        checkpoints = self._open_run(self._run)
+        checkpoints.histories.refresh()
+        newest = self._newest(checkpoints)
+        assert newest >= expected.number, f"{expected} is lost, the newest that loads is save {newest}"
+        if self._is_in_line(checkpoints, expected):
+            assert self._chosen(checkpoints) >= expected.number, f"{expected} is not chosen"
+
+    def _is_in_line(self, checkpoints: RunCheckpoints, saved: Saved) -> bool:
+        """Whether a checkpoint is of the present line of training: --from-scratch has begun another."""
+        return saved.history in [stretch.history for _, stretch in checkpoints.histories.line()]
+
+    def _newest(self, checkpoints: RunCheckpoints) -> int:
+        """Return the number of the newest save that loads, of all histories."""
+        numbers = [-1]
+        for part in (*checkpoints.histories.older(), checkpoints.histories.part(checkpoints.history)):
+            numbers += [self._number(part, step) for step in part.manifests()]
+        return max(numbers)
+
+    def _chosen(self, checkpoints: RunCheckpoints) -> int:
+        """Return the number of the save that a start would come to."""
+        steps = checkpoints.committed()
+        part = checkpoints.histories.of_step
+        return next((number for step in reversed(steps) if (number := self._number(part(step), step)) >= 0), -1)
+
+    def _number(self, part: HistoryCheckpoints, step: int) -> int:
+        try:
+            manifest = part.load_manifest(step)
+            return self._numbers[self._read(part.fetch(step), manifest.generation, step)]
+        except (CheckpointUnreadable, CheckpointUnavailable):
+            return -1

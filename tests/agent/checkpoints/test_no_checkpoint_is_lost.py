@@ -1,0 +1,80 @@
+"""Random histories of a run: at every moment the newest checkpoint that was reported, or a newer one, loads."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast_agent.histories import Histories, StorePlace
+from holdfast_agent.locations import HistoryCheckpoints
+from holdfast_agent.run_checkpoints import RunCheckpoints, open_checkpoints
+from holdfast_agent.staged_checkpoints import StagedCheckpoints
+from holdfast_proto.checkpoint.history import folder_name
+from tests.agent.checkpoints.history_machine import KEPT, Disk, Machine
+from tests.agent.checkpoints.object_places import Place
+
+if TYPE_CHECKING:
+    from tests.agent.checkpoints.conftest import Snapshots
+
+ACTIONS = 40
+SEEDS = range(40)
+STORE_SEEDS = range(10)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Machine]:
+    """Makes a machine whose checkpoints are in a folder."""
+
+    def make(seed: int) -> Machine:
+        folder = tmp_path / f"machine-{seed}"
+        for name in ("shm", "slots"):
+            (folder / name).mkdir(parents=True)
+        disk = Disk(folder / "checkpoints")
+
+        def open_run(run: str) -> RunCheckpoints:
+            return open_checkpoints(str(disk.path), folder / "staging", KEPT, run=run)
+
+        return Machine(seed, folder, snapshots, open_run, monkeypatch=monkeypatch, disk=disk)
+
+    return make
+
+
+def drive(machine: Machine, actions: int = ACTIONS) -> None:
+    """Take a machine through its actions; the log of a failure tells them."""
+    try:
+        for _ in range(actions):
+            machine.act()
+    except BaseException as error:
+        error.add_note("\n".join(machine.log))
+        raise
+    finally:
+        machine._stop()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_newest_reported_checkpoint_in_a_folder_loads_at_every_moment(
+    machine: Callable[[int], Machine], seed: int
+) -> None:
+    drive(machine(seed))
+
+
+@pytest.mark.parametrize("seed", STORE_SEEDS)
+def test_the_newest_reported_checkpoint_in_a_store_loads_at_every_moment(
+    seed: int, tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place()
+    for name in ("shm", "slots"):
+        (tmp_path / name).mkdir()
+
+    def open_run(run: str) -> RunCheckpoints:
+        remote = place.open()
+
+        def open_part(number: int) -> HistoryCheckpoints:
+            return StagedCheckpoints(remote.of_history(number), tmp_path / "staging" / folder_name(number), KEPT)
+
+        return RunCheckpoints(Histories(StorePlace(remote.store), open_part), run, tmp_path / "staging", KEPT)
+
+    driven = Machine(seed, tmp_path, snapshots, open_run, monkeypatch=monkeypatch, disk=None)
+    place.files.changes = lambda change: driven.crashes.call(change, driven.random)
+    drive(driven)

@@ -1,0 +1,116 @@
+"""Checkpoints whose files are away for a while: real runs refuse, wait, or start over, and none is lost."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_agent.checkpoint_differences import differences
+from holdfast_cli.errors import ConfigurationError
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED, RUN_PHASE_FINISHED, Incident
+from tests.chaos.conftest import CHECKPOINT_EVERY, PATIENCE_S, STEPS, UNDISTURBED, Runs, finish, until
+
+
+@pytest.fixture
+def finished(undisturbed: Path, tmp_path: Path) -> Path:
+    """The checkpoints of a finished run."""
+    checkpoints = tmp_path / "checkpoints"
+    shutil.copytree(undisturbed.parent, checkpoints)
+    return checkpoints
+
+
+def move_shards_away(checkpoints: Path, elsewhere: Path) -> list[tuple[Path, Path]]:
+    """Move all shards, as a folder does that is not mounted; return from where to where."""
+    elsewhere.mkdir()
+    moved = []
+    for path in sorted(checkpoints.rglob("*.shard")):
+        target = elsewhere / f"{path.parent.name}-{path.name}"
+        shutil.move(path, target)
+        moved.append((path, target))
+    return moved
+
+
+def test_a_start_without_the_shards_is_refused_and_with_them_goes_on(
+    runs: Runs, undisturbed: Path, finished: Path, tmp_path: Path
+) -> None:
+    before = CheckpointDirectory(finished, kept=1).manifests()
+    moved = move_shards_away(finished, tmp_path / "elsewhere")
+    with runs.run(UNDISTURBED, hurry=True, checkpoint_directory=finished) as local:
+        status = local.wait(timeout_s=PATIENCE_S)
+    assert status.phase == RUN_PHASE_FAILED, "it has trained from the seed"
+    assert "rank-00000.shard" in status.outcome
+    assert "--from-scratch" in status.outcome
+    assert CheckpointDirectory(finished, kept=1).manifests() == before, "good manifests were withdrawn"
+
+    for path, target in moved:
+        shutil.move(target, path)
+    assert CheckpointDirectory(finished, kept=1).verify(STEPS - 1).step == STEPS - 1
+    with runs.run(UNDISTURBED, hurry=True, checkpoint_directory=finished) as local:
+        status = local.wait(timeout_s=PATIENCE_S)
+    assert status.phase == RUN_PHASE_FINISHED, status.outcome
+    assert differences(undisturbed, finished / undisturbed.name) == []
+    assert CheckpointDirectory(finished, kept=1).manifests() == before
+
+
+def waits(incident: Incident) -> bool:
+    """Whether an incident says that the run waits for files."""
+    return incident.verdict.message.startswith("the run waits")
+
+
+def test_a_run_waits_for_files_that_vanish_and_goes_on_when_they_are_back(
+    runs: Runs, undisturbed: Path, tmp_path: Path
+) -> None:
+    name = "unmounted"
+    with runs.run(name, checkpoints_kept=STEPS) as local:
+        until(local, lambda status: status.newest_checkpoint >= CHECKPOINT_EVERY - 1)
+        checkpoints = local.checkpoint_directory
+        elsewhere = tmp_path / "elsewhere"
+        checkpoints.rename(elsewhere)
+        committed = CheckpointDirectory(elsewhere, kept=1).manifests()
+        for slot in local.paths.memory.rglob("*"):
+            if slot.is_file():
+                slot.unlink()  # or it would go on from memory, and read no file
+        os.kill(local.rank_pids()[1], signal.SIGKILL)
+        until(local, lambda _: any(map(waits, local.incidents())))
+        waited_in = local.status().generation
+        until(local, lambda status: status.generation >= waited_in + 2)  # it has tried again
+        assert local.status().phase not in (RUN_PHASE_FAILED, RUN_PHASE_FINISHED)
+
+        shutil.rmtree(checkpoints, ignore_errors=True)  # what agents have made in the mount point
+        elsewhere.rename(checkpoints)
+        status = finish(local, undisturbed, runs, name)
+        [incident] = [incident for incident in local.incidents() if waits(incident)]
+    assert "the run trains" in incident.actions[-1].what
+    after = CheckpointDirectory(checkpoints, kept=1).manifests()
+    assert {step: after[step] for step in committed} == committed
+    assert status.restarts == 1, "waiting counts as no restart"
+
+
+def test_from_scratch_begins_a_history_and_leaves_the_older_one_until_there_are_enough(
+    runs: Runs, undisturbed: Path, finished: Path
+) -> None:
+    before = CheckpointDirectory(finished, kept=1).manifests()
+    options = {"checkpoint_directory": finished, "from_scratch": True, "checkpoints_kept": STEPS}
+    with runs.run(UNDISTURBED, hurry=True, **options) as local:
+        status = local.wait(timeout_s=PATIENCE_S)
+    assert status.phase == RUN_PHASE_FINISHED, status.outcome
+    assert CheckpointDirectory(finished, kept=1).manifests() == before
+    assert differences(undisturbed, finished / "history-0002" / undisturbed.name) == []
+
+
+def test_checkpoints_of_another_run_are_refused_and_adopted(runs: Runs, undisturbed: Path, finished: Path) -> None:
+    shutil.rmtree(finished / undisturbed.name)
+    with (
+        pytest.raises(ConfigurationError, match=f"belongs to run {UNDISTURBED}: use --run {UNDISTURBED} .* --adopt"),
+        runs.run("heir", checkpoint_directory=finished),
+    ):
+        pass
+    with runs.run("heir", hurry=True, checkpoint_directory=finished, adopt=True, checkpoints_kept=STEPS) as local:
+        status = local.wait(timeout_s=PATIENCE_S)
+    assert status.phase == RUN_PHASE_FINISHED, status.outcome
+    last = finished / "history-0002" / undisturbed.name
+    assert differences(undisturbed, last) == []
+    assert CheckpointDirectory(last.parent, kept=1).load_manifest(STEPS - 1).run == "heir"
