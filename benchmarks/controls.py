@@ -5,7 +5,7 @@ saves, downloads, sleeps. Its pause is longer than the deadline of a report and 
 same generation must train to its last step, with one note at most. Its twin never ends the pause, and must be
 restarted when the table in docs/detectors.md says so. The preset is fast, with --restart-patience 0.3.
 
-    python benchmarks/controls.py [--quick] [--only CASE] [--controls | --twins] [--unscaled PRESET] [--jobs 3] [--json]
+    python benchmarks/controls.py [--quick] [--only CASE] [--controls | --twins] [--unscaled PRESET] [--jobs 4] [--json]
 """
 
 import argparse
@@ -13,7 +13,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 
@@ -32,12 +32,14 @@ Job = tuple[OddCase, bool]
 
 
 def carry_out(jobs: list[Job], folder: Path, at_a_time: int) -> Iterator[Result]:
-    """Yield the results: first of what needs the cores for itself, one by one, then of the others."""
-    for case, twin in (job for job in jobs if job[0].heavy):
-        yield _one(case, folder, twin=twin)
-    with ThreadPoolExecutor(at_a_time) as pool:
-        light = sorted((job for job in jobs if not job[0].heavy), key=lambda job: -_usual_s(*job))
-        yield from pool.map(lambda job: _one(job[0], folder, twin=job[1]), light)
+    """Yield the results as they come. Of the runs that compute much, one runs at a time, next to the others."""
+    longest_first = sorted(jobs, key=lambda job: -_usual_s(*job))
+    with ThreadPoolExecutor(1) as heavy, ThreadPoolExecutor(at_a_time) as light:
+        futures = [
+            (heavy if case.heavy else light).submit(_one, case, folder, twin=twin) for case, twin in longest_first
+        ]
+        for future in as_completed(futures):
+            yield future.result()
 
 
 def _one(case: OddCase, folder: Path, *, twin: bool) -> Result:
@@ -94,7 +96,7 @@ def main() -> int:
     parser.add_argument(
         "--unscaled", action="append", choices=UNSCALED, metavar="PRESET", help="controls with the deadlines of users"
     )
-    parser.add_argument("--jobs", type=int, default=3, help="runs at a time, of those that compute little (default: 3)")
+    parser.add_argument("--jobs", type=int, default=4, help="runs at a time, of those that compute little (default: 4)")
     parser.add_argument("--list", action="store_true", help="print the cases and their deadlines")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = parser.parse_args()

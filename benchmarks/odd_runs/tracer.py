@@ -1,6 +1,5 @@
 """A debugger that holds processes: ``python tracer.py SECONDS PID...`` stops all their threads and releases them."""
 
-import contextlib
 import ctypes
 import os
 import sys
@@ -34,9 +33,11 @@ def main(for_s: float, pids: list[int]) -> None:
     until_s = time.monotonic() + for_s
     while time.monotonic() < until_s:
         time.sleep(_POLL_S)
-        with contextlib.suppress(ChildProcessError):
+        try:
             while os.waitpid(-1, _WALL | os.WNOHANG)[0]:  # a killed one can only be reaped after this
                 pass
+        except ChildProcessError:
+            return  # all of them have been killed
     for thread in threads:
         _ptrace(_DETACH, thread, None, None)
 
