@@ -51,7 +51,7 @@ def plant_under_every_key(client: redis.Redis) -> None:
     client.sadd(keys.nodes(run), "n", "other", JUNK, "a\nb")
     client.set(keys.node(run, "n"), JUNK)
     client.set(keys.node(run, "other"), node_of(run))
-    client.hset(keys.incidents(run), mapping={"0001-x": JUNK, JUNK: JUNK, "../x": b""})  # type: ignore[dict-item]
+    client.hset(keys.incidents(run), mapping={"0001-x": JUNK, JUNK: JUNK, "../x": b""})
     client.xadd(keys.events(run), {"event": JUNK})
     client.xadd(keys.events(run), {"no event": "x"})
     client.xadd(keys.events(run), event())

@@ -14,7 +14,7 @@ JUNK = b"\xff\xff\xff"
 def node(name: str, *ranks: int, generation: int = 1, fence: int = 0, life: int = store.LIFE_RUNNING) -> bytes:
     state = store.NodeState(run=RUN, node=name, generation=generation, fence=fence)
     for rank in ranks:
-        state.ranks.add(rank=rank, life=life)  # type: ignore[arg-type]
+        state.ranks.add(rank=rank, life=life)
     return state.SerializeToString()
 
 

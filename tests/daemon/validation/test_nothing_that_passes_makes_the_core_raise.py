@@ -46,7 +46,7 @@ def mutate(message: Message, chance: random.Random, ratio: float, depth: int = 0
             setattr(message, field.name, anything(field, chance))
 
 
-def anything(field: FieldDescriptor, chance: random.Random) -> Any:
+def anything(field: Any, chance: random.Random) -> Any:
     if field.cpp_type in INTEGERS:
         return chance.choice(INTEGERS[field.cpp_type])
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
