@@ -54,7 +54,7 @@ def _two_ranks(node: RecordedNode) -> Iterator[list[int]]:
         yield [rank.pid for rank in ranks]
     finally:
         for process in ranks:
-            processes.kill_session(process.pid)
+            processes.kill_session(process.pid, processes.start_ticks(process.pid))
             process.wait()
 
 

@@ -14,7 +14,7 @@ import pytest
 from holdfast_agent import tree_watch
 from holdfast_agent.process_table import parse_stat
 from holdfast_agent.rank import TreeView
-from holdfast_agent.tree_sample import Machine, ProcessSample, TreeSample, UnknownError
+from holdfast_agent.tree_sample import Machine, ProcessSample, TreeReader, TreeSample, UnknownError
 from holdfast_agent.tree_watch import Stillness, TreeWatch
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -54,8 +54,8 @@ def told(node: RecordedNode, rank: int = 0) -> store.RankState:
     return node.state(ready=True).ranks[rank]
 
 
-async def progress(node: RecordedNode, step: int, rank: int = 0, **fields: bool) -> None:
-    report = session.Report(progress=Progress(step=step), **fields)
+async def progress(node: RecordedNode, step: int, rank: int = 0, *, finished: bool = False) -> None:
+    report = session.Report(progress=Progress(step=step), finished=finished)
     await node.receive(node.ranks[rank], session.RankMessage(report=report))
 
 
@@ -139,14 +139,14 @@ def _fail_with(error: Exception) -> classmethod:  # type: ignore[type-arg]
 async def test_a_look_that_blocks_holds_up_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_watch, "PATIENCE_S", 0.2)
     reader, writer = os.pipe()
-    read = tree_watch.TreeReader.read
+    read = TreeReader.read
 
-    def block(self: tree_watch.TreeReader, machine: Machine) -> TreeSample | None:
+    def block(self: TreeReader, machine: Machine) -> TreeSample | None:
         if self._root[0] == stuck.pid:
             os.read(reader, 1)
         return read(self, machine)
 
-    monkeypatch.setattr(tree_watch.TreeReader, "read", block)
+    monkeypatch.setattr(TreeReader, "read", block)
     with running(SLEEPS) as stuck, running(SLEEPS) as other:
         async with watched(folder, stuck, other) as node:
             await until(lambda: told(node, 1).still_s >= 2.0, "the other has been still for 2 s")

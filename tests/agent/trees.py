@@ -46,7 +46,7 @@ def running(code: str, *arguments: str, pass_fds: tuple[int, ...] = ()) -> Itera
         try:
             yield Running(process.pid, said, lambda line: print(line, file=stdin, flush=True))
         finally:
-            processes.kill_session(process.pid)
+            processes.kill_session(process.pid, processes.start_ticks(process.pid))
 
 
 class Tree:

@@ -110,8 +110,7 @@ def test_every_case_can_be_carried_out_and_lies_between_its_deadlines() -> None:
 
 @pytest.mark.parametrize("preset", ["fast", "default", "patient"])
 def test_the_deadlines_that_controls_are_measured_against_are_those_of_the_daemon(preset: str) -> None:
-    number = store.Preset.Value(f"PRESET_{preset.upper()}")
-    spec = store.RunSpec(preset=number, restart_patience=0.3)
+    spec = store.RunSpec(preset=f"PRESET_{preset.upper()}", restart_patience=0.3)
     patience = RestartPatience.of(spec, store.CoordinatorState())
     deadlines_s = {
         Sign.LIKELY: patience.likely_s(common.PHASE_FORWARD_BACKWARD),

@@ -37,7 +37,7 @@ def closure(scene: Scene) -> None:
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.item()
 
-        optimizer.step(evaluate)
+        optimizer.step(evaluate)  # type: ignore[no-untyped-call]
 
 
 def micro_steps(scene: Scene) -> None:
