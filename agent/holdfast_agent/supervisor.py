@@ -76,8 +76,8 @@ class Supervisor:
             for local_rank in range(order.ranks):
                 await self._fork(local_rank, address, point)
         except (AgentError, CheckpointError, SnapshotError, OSError) as error:
-            await self._give_up(generation, str(error))
-            node.awaits_files = isinstance(error, CheckpointError) and not isinstance(error, CheckpointUnreadable)
+            are_away = isinstance(error, CheckpointError) and not isinstance(error, CheckpointUnreadable)
+            await self._give_up(generation, str(error), awaits_files=are_away)
             if isinstance(error, CheckpointUnreadable):
                 unreadable = store.CheckpointUnreadable(step=order.step, reason=str(error))
                 node.link.emit(store.Event(generation=generation, checkpoint_unreadable=unreadable))
@@ -87,10 +87,11 @@ class Supervisor:
         self.save()
         node.changed.set()
 
-    async def _give_up(self, generation: int, reason: str) -> None:
+    async def _give_up(self, generation: int, reason: str, *, awaits_files: bool = False) -> None:
         log.error("generation %d cannot start: %s", generation, reason)
         await self.stop()
         self._node.failed_generation, self._node.failure = generation, reason
+        self._node.awaits_files = awaits_files
 
     async def _starting_point(self, generation: int, order: store.StartGeneration) -> StartingPoint:
         memory = self._node.memory

@@ -18,6 +18,8 @@ from holdfast_agent import processes
 from tests.agent.trees import running
 from tests.proto.coroutines import wait_until
 
+pytestmark = pytest.mark.system
+
 PAUSE_S = 3.0
 """As short as tells a stall that counts from one that does not."""
 

@@ -16,6 +16,8 @@ from holdfast_agent.tree_movement import CPU, DISK, NETWORK, PROCESSES
 from holdfast_agent.tree_sample import Machine, TreeReader
 from tests.agent.trees import Tree, running
 
+pytestmark = pytest.mark.system
+
 SLEEPS = "import time; print('ready', flush=True); time.sleep(600)"
 COMPUTES = "print('ready', flush=True)\nwhile True: pass"
 

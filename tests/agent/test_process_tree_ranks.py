@@ -9,12 +9,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from holdfast_agent import main, processes
 from holdfast_agent import session as sessions
 from holdfast_agent.tree_watch import TreeWatch
 from holdfast_proto.rank_context import RankContext
 from tests.agent.nodes import RUN, RecordedNode, begin, make_node
 from tests.proto.coroutines import end, until
+
+pytestmark = pytest.mark.system
 
 HANGS_AT = 5
 

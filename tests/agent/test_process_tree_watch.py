@@ -24,6 +24,8 @@ from tests.agent.test_process_tree_reading import stat_line
 from tests.agent.trees import Running, running
 from tests.proto.coroutines import end, until
 
+pytestmark = pytest.mark.system
+
 SLEEPS = "import time; print('ready', flush=True); time.sleep(600)"
 COMPUTES = "print('ready', flush=True)\nwhile True: pass"
 TICK_S = 0.05

@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks.odd_runs.outside import RESUME_ALL_BUT_ONE, THEN_STOP_ONE, Target, cause
 
+pytestmark = pytest.mark.system
+
 STOPPED, TRACED, SLEEPING = "T", "t", "S"
 PATIENCE_S = 10.0
 

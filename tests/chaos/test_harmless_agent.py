@@ -18,6 +18,8 @@ from holdfast_proto.v1 import store_pb2 as store
 from tests.chaos.conftest import Runs, until, until_step
 from tests.proto.coroutines import wait_until
 
+pytestmark = pytest.mark.system
+
 ENDLESS = 100_000
 """Steps: more than are trained here."""
 NAME = "harmless"

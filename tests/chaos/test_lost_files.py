@@ -13,6 +13,8 @@ from holdfast_cli.errors import ConfigurationError
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED, RUN_PHASE_FINISHED, Incident
 from tests.chaos.conftest import CHECKPOINT_EVERY, PATIENCE_S, STEPS, UNDISTURBED, Runs, finish, until
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def finished(undisturbed: Path, tmp_path: Path) -> Path:

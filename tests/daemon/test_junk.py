@@ -17,6 +17,8 @@ from tests.daemon.shells import daemon, publish_spec, stored_record, train
 from tests.proto.coroutines import until
 from tests.proto.store_server import StoreServer
 
+pytestmark = pytest.mark.system
+
 JUNK_RUN = "junk"
 JUNK = b"\xff\xfe junk"
 Plant = Callable[[redis.Redis], Any]

@@ -17,9 +17,13 @@ from tests.agent.checkpoints.object_places import Place
 if TYPE_CHECKING:
     from tests.agent.checkpoints.conftest import Snapshots
 
+pytestmark = pytest.mark.system
+
 ACTIONS = 40
-SEEDS = range(40)
-STORE_SEEDS = range(10)
+SEEDS = range(10)
+MORE_SEEDS = range(10, 60)
+STORE_SEEDS = range(4)
+MORE_STORE_SEEDS = range(4, 20)
 
 
 @pytest.fixture
@@ -52,14 +56,16 @@ def drive(machine: Machine, actions: int = ACTIONS) -> None:
         machine._stop()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.soak) for seed in MORE_SEEDS)])
 def test_the_newest_reported_checkpoint_in_a_folder_loads_at_every_moment(
     machine: Callable[[int], Machine], seed: int
 ) -> None:
     drive(machine(seed))
 
 
-@pytest.mark.parametrize("seed", STORE_SEEDS)
+@pytest.mark.parametrize(
+    "seed", [*STORE_SEEDS, *(pytest.param(seed, marks=pytest.mark.soak) for seed in MORE_STORE_SEEDS)]
+)
 def test_the_newest_reported_checkpoint_in_a_store_loads_at_every_moment(
     seed: int, tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch
 ) -> None:
