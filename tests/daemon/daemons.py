@@ -4,12 +4,14 @@ import contextlib
 import json
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
+from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast_proto.v1 import control_pb2_grpc
 from tests.proto.coroutines import wait_until
@@ -34,6 +36,17 @@ class DaemonProcess:
     def log(self) -> str:
         """What it has logged."""
         return self.log_file.read_text()
+
+    def refused(self, run: str) -> float:
+        """Return how many messages of a run it has refused."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        samples = (sample for family in families for sample in family.samples)
+        return sum(
+            sample.value
+            for sample in samples
+            if sample.name == "holdfast_messages_refused_total" and sample.labels["run"] == run
+        )
 
     def stub(self) -> Any:
         """Return a blocking stub of the operators' service."""
