@@ -52,7 +52,7 @@ def _has_computed(old: ProcessSample, new: ProcessSample, least_s: float) -> boo
         tid: thread.ran_s - (old.threads[tid].ran_s if tid in old.threads else 0.0)
         for tid, thread in new.threads.items()
     }
-    if any(each_s > least_s for tid, each_s in spent_s.items() if not new.threads[tid].is_ours):
+    if any(each_s > least_s for tid, each_s in spent_s.items() if not new.threads[tid].is_background):
         return True
     ended_s = new.stat.cpu_s - old.stat.cpu_s - sum(spent_s.values())
     return ended_s > least_s + _ROUNDING_S

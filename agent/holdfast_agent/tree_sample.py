@@ -22,6 +22,9 @@ _HELPERS = (
 )
 """Parts of the command lines of processes that Python and torch keep, and that do no work of the rank."""
 
+_BACKGROUND = (THREAD_PREFIX, "pt_tcpstore", "pt_nccl_watchdg", "pt_nccl_heartbt")
+"""Beginnings of names: the hooks' threads, torch's server of a rendezvous store, its watchdogs over NCCL."""
+
 _CONSISTENT_TRIES = 4
 _ANCESTORS = 32
 
@@ -56,9 +59,9 @@ class ThreadSample:
     """Pid of the process that traces it; 0: none."""
 
     @property
-    def is_ours(self) -> bool:
-        """Whether it is a thread of the hooks: what it does is no work of the rank."""
-        return self.name.startswith(THREAD_PREFIX)
+    def is_background(self) -> bool:
+        """Whether what it does is no work of the rank, by the name that it shows to the kernel."""
+        return self.name.startswith(_BACKGROUND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class ProcessSample:
     stat: ProcessStat
     threads: Mapping[int, ThreadSample] = field(default_factory=dict)
     io: IoCounters = field(default_factory=IoCounters)
-    """Of all threads but those of the hooks, ended threads included."""
+    """Of all threads but those in the background, ended threads included."""
     sockets: frozenset[int] = frozenset()
     """Inodes of the sockets of all kinds that it holds."""
 
@@ -210,13 +213,13 @@ class TreeReader:
         return threads
 
     def _io(self, folder: str, threads: Mapping[int, ThreadSample]) -> IoCounters:
-        """Return the counters of the process without our threads', which may move while they are read."""
-        ours = [f"{folder}/task/{tid}/io" for tid, thread in threads.items() if thread.is_ours]
+        """Return the counters of the process without those of threads in the background, which may move meanwhile."""
+        background = [f"{folder}/task/{tid}/io" for tid, thread in threads.items() if thread.is_background]
         for _ in range(_CONSISTENT_TRIES):
-            before, total, after = _sum_of(ours), parse_io(read_file(f"{folder}/io")), _sum_of(ours)
+            before, total, after = _sum_of(background), parse_io(read_file(f"{folder}/io")), _sum_of(background)
             if before == after:
                 return total.minus(after)
-        raise UnknownError("the hooks' own threads never rest")
+        raise UnknownError(f"the threads in the background of {folder} never rest")
 
     def _sockets(self, folder: str) -> frozenset[int]:
         inodes = set()

@@ -177,6 +177,20 @@ threading.Event().wait()
             Tree(process.pid, store_port=port).wait_for_stillness()
 
 
+def test_torchs_own_server_of_the_store_is_no_work_of_the_rank() -> None:
+    code = """
+import threading, time
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+while True:
+    store.check(["no such key"])
+    time.sleep(0.1)
+"""
+    with running(code) as process:
+        Tree(process.pid, store_port=int(process.said)).wait_for_stillness()
+
+
 @contextmanager
 def _sending(peer: socket.socket) -> Iterator[None]:
     """A few bytes a second, which nobody reads: they gather in a queue."""
