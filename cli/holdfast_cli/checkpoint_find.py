@@ -37,11 +37,6 @@ class FoundCheckpoint:
     is_left: bool = False
     """It belongs to a line of training that the run has left: a start does not choose it."""
 
-    @property
-    def is_usable(self) -> bool:
-        """Whether a run can start from it, as far as can be seen without reading it all."""
-        return self.manifest is not None and not self.problem and not self.is_left
-
 
 def find_checkpoints(path: Path, missing: Missing | None = None) -> list[FoundCheckpoint]:
     """Return what the directory of a run's checkpoints holds, history by history, by ascending step.
@@ -63,17 +58,16 @@ def find_checkpoints(path: Path, missing: Missing | None = None) -> list[FoundCh
 
 
 def choose(path: Path, step: int | None, missing: Missing | None = None) -> FoundCheckpoint:
-    """Return the committed checkpoint of ``step``, or the newest whole one, of the present line of training.
+    """Return the committed checkpoint of ``step``, or the newest one, of the present line of training.
 
     Raises CommandError if there is none.
     """
     found = [checkpoint for checkpoint in find_checkpoints(path, missing) if not checkpoint.is_left]
     if step is None:
-        usable = [checkpoint for checkpoint in found if checkpoint.is_usable]
-        if not usable:
-            damaged = f", but {len(found)} that cannot be used: `holdfast checkpoint list` says why" if found else ""
-            raise CommandError(f"{path} holds no checkpoint{damaged or ': take one with `holdfast checkpoint now`'}")
-        return max(usable, key=lambda checkpoint: checkpoint.step)
+        committed = [checkpoint for checkpoint in found if checkpoint.manifest is not None]
+        if not committed:
+            raise CommandError(f"{path} holds no checkpoint: take one with `holdfast checkpoint now`")
+        return max(committed, key=lambda checkpoint: checkpoint.step)
     chosen = next((checkpoint for checkpoint in found if checkpoint.step == step), None)
     if chosen is None:
         raise CommandError(f"{path} holds no checkpoint of step {step}: `holdfast checkpoint list` shows what it holds")

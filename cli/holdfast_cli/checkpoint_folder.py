@@ -32,7 +32,7 @@ class CheckpointFolder(Protocol):
         """Return what there is. Raises CommandError."""
 
     def choose(self, step: int | None) -> FoundCheckpoint:
-        """Return the checkpoint of a step, or the newest whole one. Raises CommandError."""
+        """Return the checkpoint of a step, or the newest one. Raises CommandError."""
 
     def fetch(self, checkpoint: FoundCheckpoint) -> None:
         """Have all of a checkpoint there, and what it builds on."""

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast_agent.checkpoint_download import CheckpointDownload
 from holdfast_agent.checkpoint_writer import CheckpointWriter
 from holdfast_agent.claim import OtherRunError, claim, owners_of
+from holdfast_agent.histories import Histories, StorePlace
 from holdfast_agent.known_checkpoints import KnownCheckpoints
 from holdfast_agent.locations import HistoryCheckpoints
 from holdfast_agent.run_checkpoints import RunCheckpoints
+from holdfast_agent.secondary import Secondary
 from holdfast_agent.shard import read_shard, write_shard
 from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_daemon.core import restore
@@ -31,6 +34,7 @@ from holdfast_proto.v1 import store_pb2 as store
 
 if TYPE_CHECKING:
     from tests.agent.checkpoints.conftest import Snapshots
+    from tests.agent.checkpoints.object_places import Place
 
 RANKS = 2
 KEPT = 2
@@ -138,6 +142,9 @@ class Machine:
         """History and step."""
         self.log: list[str] = []
         self.disk = disk
+        self.second: Place | None = None
+        """The secondary place, if there is one."""
+        self._copied: Saved | None = None
         self._folder = folder
         self._snapshots = snapshots
         self._open_run = open_run
@@ -169,7 +176,7 @@ class Machine:
         """Do something at random, and see that nothing is lost."""
         actions: list[tuple[int, Callable[[], None]]] = [(3, self.start), (8, self.save), (2, self.die), (1, self.keep)]
         if self.disk is not None:
-            actions += [(3, self.vanish), (3, self.come_back), (2, self.flip)]
+            actions += [(2, self.copy), (3, self.vanish), (3, self.come_back), (2, self.flip)]
         actions += [(1, self.start_from_scratch), (1, self.start_as_another)]
         weights, choices = zip(*actions, strict=True)
         action = self.random.choices(choices, weights)[0]
@@ -256,6 +263,20 @@ class Machine:
                 self._checkpoints.keep(self.reported[-1].step, "a spike")
             except CheckpointError as error:
                 self.log.append(f"  {error}")
+
+    def copy(self) -> None:
+        """Copy what is lacking to the secondary place, in which as many are kept as in the first."""
+        if self._checkpoints is None or self.second is None:
+            return
+        secondary = Secondary(self._checkpoints, self.second.open(), run=self._run, kept=KEPT)
+        secondary._own_ranks = lambda: (range(RANKS), RANKS)
+        try:
+            secondary._copy_all()
+        except CheckpointError as error:
+            self.log.append(f"  not copied: {error}")
+        expected, there = self._expected(), self._in_second()
+        if expected is not None and expected.number in there:
+            self._copied = expected
 
     def vanish(self) -> None:
         """Move some files away."""
@@ -400,6 +421,9 @@ class Machine:
 
     def check(self) -> None:
         """See that the newest good checkpoint that was reported, or a newer one, loads when all files are there."""
+        if self._copied is not None and self._is_good(self._copied):
+            newest = max(self._in_second(), default=-1)
+            assert newest >= self._copied.number, f"{self._copied} is lost in the secondary place"
         expected = self._expected()
         if expected is None:
             return
@@ -420,6 +444,21 @@ class Machine:
     def _is_in_line(self, checkpoints: RunCheckpoints, saved: Saved) -> bool:
         """Whether a checkpoint is of the present line of training: --from-scratch has begun another."""
         return saved.history in [stretch.history for _, stretch in checkpoints.histories.line()]
+
+    def _in_second(self) -> set[int]:
+        """Return the numbers of the saves that load from the secondary place."""
+        assert self.second is not None
+        remote, found = self.second.open(), set()
+        histories = Histories(StorePlace(remote.store), remote.of_history)
+        histories.refresh()
+        for part in (*histories.older(), histories.part(histories.current)):
+            for step, manifest in part.manifests().items():
+                into = self._folder / "second"
+                with suppress(CheckpointError):
+                    directory = CheckpointDownload(part, step, into).fetch()
+                    found.add(self._numbers[self._read(directory, manifest.generation, step)])
+                shutil.rmtree(into, ignore_errors=True)
+        return found
 
     def _newest(self, checkpoints: RunCheckpoints) -> int:
         """Return the number of the newest save that loads, of all histories."""

@@ -130,7 +130,7 @@ def test_a_marked_checkpoint_stays_until_it_is_released(
     snapshots: "Snapshots", checkpoints: CheckpointDirectory
 ) -> None:
     directory = checkpoints.step_directory(10)
-    with pytest.raises(CheckpointUnreadable):
+    with pytest.raises(CheckpointUnavailable):
         keep(directory, "nothing is there yet")
     snapshots.commit(checkpoints, 10)
     keep(directory, "loss spike at step 12")
@@ -280,7 +280,7 @@ def test_damaged_or_copied_manifest_is_not_listed(snapshots: "Snapshots", checkp
 def test_verify_names_what_is_missing(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
     snapshots.commit(checkpoints, 10)
     index_path(checkpoints.step_directory(10), 1).unlink()
-    with pytest.raises(CheckpointUnreadable, match=r"rank-00001\.json: No such file"):
+    with pytest.raises(CheckpointUnavailable, match=r"rank-00001\.json: No such file"):
         checkpoints.verify(10)
 
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.shard import read_shard, write_shard
 from holdfast_proto.checkpoint.base_shard import Earlier
-from holdfast_proto.checkpoint.errors import CheckpointCommitted, CheckpointUnreadable
+from holdfast_proto.checkpoint.errors import CheckpointCommitted, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest
 from holdfast_proto.checkpoint.shard_index import index_path, load_index, shard_path
 from holdfast_proto.checkpoint.shard_reader import ShardReader
@@ -189,7 +189,7 @@ def test_a_base_that_is_gone_or_another_is_named(training: Training) -> None:
     other = training.snapshots.slot(0, 10, tensors=weights(11))
     aside = directory.with_name("aside")
     directory.rename(aside)
-    with pytest.raises(CheckpointUnreadable, match=r"step-00000010/rank-00000\.json: No such file"):
+    with pytest.raises(CheckpointUnavailable, match=r"step-00000010/rank-00000\.json: No such file"):
         training.load(20)
     write_shard(other, directory, run=RUN, world_size=1)
     with pytest.raises(CheckpointUnreadable, match=r"step-00000010/rank-00000\.json is not the base that it was"):

@@ -14,7 +14,12 @@ from holdfast_agent.run_checkpoints import open_checkpoints
 from holdfast_agent.shard import read_shard, write_shard
 from holdfast_agent.staged_checkpoints import StagedCheckpoints
 from holdfast_cli.main import app
-from holdfast_proto.checkpoint.errors import CheckpointCommitted, CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.errors import (
+    CheckpointCommitted,
+    CheckpointError,
+    CheckpointUnavailable,
+    CheckpointUnreadable,
+)
 from holdfast_proto.checkpoint.manifest import Manifest
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.snapshot import Slot
@@ -172,7 +177,7 @@ def test_node_that_is_replaced_while_it_cannot_reach_the_store_does_not_put_its_
         return OSError("no route to host")
 
     place.files.fails = cut_off_once
-    with pytest.raises(CheckpointError, match="is committed already, by generation 2: it stays"):
+    with pytest.raises(CheckpointError, match="is of generation 1, and generation 2 has saved this step again"):
         replaced.publish(10, 1)
     assert_restores(nodes.snapshots, nodes.of[0].fetch(10, again=True), 1, 10, generation=2)
 
@@ -229,7 +234,7 @@ def test_damaged_copy_on_the_node_is_fetched_again(place: Place, nodes: Nodes, s
 def test_object_missing_in_the_store_is_named(place: Place, nodes: Nodes, tmp_path: Path) -> None:
     nodes.save(40)
     place.open().store.remove(["step-00000040/rank-00001.shard"])
-    with pytest.raises(CheckpointUnreadable, match=r"prefix/step-00000040/rank-00001\.shard: No such object"):
+    with pytest.raises(CheckpointUnavailable, match=r"prefix/step-00000040/rank-00001\.shard: No such object"):
         CheckpointDownload(place.open(), 40, tmp_path / "new").fetch()
 
 

@@ -8,12 +8,11 @@ import pytest
 
 from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.checkpoint_writer import CheckpointWriter
-from holdfast_agent.processes import AgentError
 from holdfast_agent.secondary import Secondary
 from holdfast_agent.shard import write_shard
 from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_agent.staged_checkpoints import StagedCheckpoints
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_proto.checkpoint.shard_index import index_path, shard_path
 from holdfast_proto.snapshot import Slot
 from tests.agent.checkpoints.object_places import QUICK, Place
@@ -256,7 +255,7 @@ async def test_store_that_is_away_does_not_make_a_checkpoint_unreadable(
     writer = CheckpointWriter(memory, primary, RUN, lambda _event: None)
     place.files.fails = lambda _number, _method: PermissionError("no")
     try:
-        with pytest.raises(AgentError, match="access denied"):
+        with pytest.raises(CheckpointUnavailable, match="access denied"):
             await writer.starting_point(10, range(2), world_size=2, generation=3)
     finally:
         writer.close()

@@ -2,15 +2,23 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast_agent import shard
+from holdfast_agent.checkpoint_writer import CheckpointWriter
 from holdfast_agent.histories import Histories, StorePlace
+from holdfast_agent.known_checkpoints import KnownCheckpoints
 from holdfast_agent.locations import HistoryCheckpoints
 from holdfast_agent.run_checkpoints import RunCheckpoints, open_checkpoints
 from holdfast_agent.staged_checkpoints import StagedCheckpoints
+from holdfast_daemon.core import restore
+from holdfast_proto.checkpoint.durable import remove_file
+from holdfast_proto.checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable
 from holdfast_proto.checkpoint.history import folder_name
+from holdfast_proto.checkpoint.manifest import MANIFEST
+from holdfast_proto.v1 import store_pb2 as store
 from tests.agent.checkpoints.history_machine import KEPT, Disk, Machine
 from tests.agent.checkpoints.object_places import Place
 
@@ -39,7 +47,9 @@ def machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPa
         def open_run(run: str) -> RunCheckpoints:
             return open_checkpoints(str(disk.path), folder / "staging", KEPT, run=run)
 
-        return Machine(seed, folder, snapshots, open_run, monkeypatch=monkeypatch, disk=disk)
+        machine = Machine(seed, folder, snapshots, open_run, monkeypatch=monkeypatch, disk=disk)
+        machine.second = Place("--checkpoints-secondary")
+        return machine
 
     return make
 
@@ -84,3 +94,47 @@ def test_the_newest_reported_checkpoint_in_a_store_loads_at_every_moment(
     driven = Machine(seed, tmp_path, snapshots, open_run, monkeypatch=monkeypatch, disk=None)
     place.files.changes = lambda change: driven.crashes.call(change, driven.random)
     drive(driven)
+
+
+def unreadable_if_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take a missing file for a damaged one, and the seed where nothing is left, as earlier versions did."""
+    fetch = RunCheckpoints.fetch
+
+    def unreadable(self: RunCheckpoints, step: int, *arguments: Any, **options: Any) -> Path:
+        try:
+            return fetch(self, step, *arguments, **options)
+        except CheckpointUnavailable as error:
+            raise CheckpointUnreadable(str(error)) from error
+
+    choose = restore.choose
+    seed = restore.RestorePoint(store.SOURCE_SEED, -1)
+    monkeypatch.setattr(RunCheckpoints, "fetch", unreadable)
+    monkeypatch.setattr(restore, "choose", lambda *arguments: choose(*arguments) or seed)
+
+
+def one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run that went back write over what it had committed, as earlier versions did."""
+
+    def withdraw(directory: Path, _index: object) -> None:
+        remove_file(directory / MANIFEST)
+
+    monkeypatch.setattr(CheckpointWriter, "_begin_history", lambda _self, _history: None)
+    monkeypatch.setattr(shard, "_check_manifest", withdraw)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take a checkpoint that has vanished for one that never was."""
+    monkeypatch.setattr(KnownCheckpoints, "vanished", lambda *_arguments: set())
+    monkeypatch.setattr(KnownCheckpoints, "check_history", lambda *_arguments: None)
+
+
+@pytest.mark.parametrize("mutation", [unreadable_if_missing, one_place, forget])
+def test_a_machine_without_one_of_the_rules_loses_a_checkpoint(
+    mutation: Callable[[pytest.MonkeyPatch], None],
+    machine: Callable[[int], Machine],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mutation(monkeypatch)
+    with pytest.raises(AssertionError, match=r"is lost|is not chosen|from the seed"):
+        for seed in range(150):
+            drive(machine(seed))

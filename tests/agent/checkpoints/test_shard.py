@@ -20,7 +20,7 @@ from holdfast_proto.checkpoint import codec, direct_read, durable
 from holdfast_proto.checkpoint.chunk import encode_chunk
 from holdfast_proto.checkpoint.direct_read import DirectFile
 from holdfast_proto.checkpoint.durable import NewFile, write_file
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_proto.checkpoint.manifest import MANIFEST
 from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, load_index, shard_path, slot_bytes_needed
 from holdfast_proto.checkpoint.shard_writer import read_back
@@ -169,7 +169,7 @@ def test_missing_files_and_ranks_are_named(snapshots: "Snapshots", checkpoints: 
     with pytest.raises(CheckpointUnreadable, match="no shard of rank 2: its world has 2 ranks"):
         read_shard(directory, 2, snapshots.empty(), generation=1)
     shard_path(directory, 1).unlink()
-    with pytest.raises(CheckpointUnreadable, match=r"rank-00001\.shard: No such file"):
+    with pytest.raises(CheckpointUnavailable, match=r"rank-00001\.shard: No such file"):
         read_shard(directory, 1, snapshots.empty(), generation=1)
 
 

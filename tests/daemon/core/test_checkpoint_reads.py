@@ -1,0 +1,102 @@
+"""Checkpoints that cannot be read: a start is refused, a run that has trained waits."""
+
+from holdfast_daemon.core import checkpoint_reads
+from holdfast_daemon.core.restore import RestorePoint, choose
+from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.core.world import World
+
+GONE = "2 files of the checkpoint of step 39 are missing: step-00000039/rank-00000.shard"
+
+
+def start_fails(world: World, reason: str = GONE) -> None:
+    """Let no node find the files of the checkpoint that the newest generation starts from."""
+    for node in world.node_states.values():
+        node.failed_generation, node.failure, node.awaits_files = world.state.record.generation, reason, True
+        node.stopped = True
+        del node.ranks[:]
+
+
+def failing(checkpoints: list[int]) -> World:
+    """Return a world whose first start has not found its files."""
+    world = World(checkpoints=checkpoints)
+    world.obeys = False
+    world.turn()
+    start_fails(world)
+    return world
+
+
+def test_a_start_without_its_files_is_refused_and_nothing_else_is_tried() -> None:
+    world = failing([19, 39])
+    world.until("failed")
+    assert world.state.record.refused
+    assert GONE in world.state.record.outcome
+    assert "--from-scratch" in world.state.record.outcome
+    assert len(world.sent("start")) == 1
+    assert not world.state.record.unreadable_checkpoints
+
+
+def test_a_run_that_has_trained_waits_with_growing_pauses_and_counts_no_restart() -> None:
+    world = World(checkpoints=[3])
+    world.until("starting")
+    world.train(6)
+    world.obeys = False
+    for node in world.node_states.values():
+        for rank in node.ranks:
+            del rank.snapshots[:]
+    world.end(1, signal=9)
+    world.until("stopping")
+    for node in world.node_states.values():
+        node.stopped = True
+        for rank in node.ranks:
+            del rank.snapshots[:]
+    world.until("starting")
+    assert world.sent("start")[-1].start.source == store.SOURCE_CHECKPOINT
+    began, tries = [], 6
+    for _ in range(tries):
+        start_fails(world)
+        world.until("stopping")
+        world.until("starting", turns=1000)
+        began.append(world.now)
+    pauses = [round(later - earlier) for earlier, later in zip(began, began[1:], strict=False)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] >= 2
+    assert pauses[-1] >= 2 ** (tries - 2)
+    record = world.state.record
+    assert (record.restarts_total, record.restarts_without_progress) == (1, 0)
+    [waiting] = [one for one in world.incidents if one.verdict.kind == store.VERDICT_KIND_CHECKPOINT_FAILED]
+    assert waiting.verdict.message.startswith("the run waits, because its checkpoint of step 3 cannot be read")
+    assert GONE in waiting.verdict.message
+
+    world.obeys = True
+    for node in world.node_states.values():
+        node.awaits_files, node.failed_generation = False, 0
+    world.turn(seconds=checkpoint_reads.LONGEST_PAUSE_S)
+    world.turn(seconds=3.0)
+    world.train(1)
+    assert world.phase == "running"
+    assert world.state.record.failed_reads == 0
+    assert "the run trains" in world.state.incidents[waiting.id].actions[-1].what
+
+
+def test_checkpoints_that_are_all_damaged_are_never_answered_with_the_seed() -> None:
+    world = World(checkpoints=[19])
+    world.node_states["node0"].damaged_checkpoints.append(39)
+    del world.node_states["node0"].checkpoints[:]
+    world.turn()
+    assert world.phase == "failed"
+    assert world.state.record.refused
+    assert "all are damaged (steps 39)" in world.state.record.outcome
+    assert not world.sent("start")
+
+
+def test_history_comes_before_step() -> None:
+    old = store.NodeState(history=1, checkpoints=[10, 20, 90])
+    new = store.NodeState(history=2, checkpoints=[10, 20, 30])
+    assert choose({"a": old, "b": new}, 1, []) == RestorePoint(store.SOURCE_CHECKPOINT, 30)
+
+
+def test_a_fallback_begins_a_history_that_names_its_parent_and_step() -> None:
+    node = store.NodeState(history=2, checkpoints=[10, 20, 30])
+    point = choose({"a": node}, 1, [30], 5.0)
+    begun = store.History(number=3, parent=2, parent_step=20, since_unix_s=5.0)
+    assert point == RestorePoint(store.SOURCE_CHECKPOINT, 20, begun)
