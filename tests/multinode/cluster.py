@@ -22,7 +22,7 @@ from tests.multinode.network import Link, Network, network
 RUN = "several"
 RANKS_PER_NODE = 2
 CHECKPOINT_EVERY = 5
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 TRAINER = Path(__file__).with_name("trainer.py")
 OBJECT_STORE = Path(__file__).with_name("object_store.py")
 OBJECT_STORE_PORT = 9000
