@@ -15,7 +15,7 @@ from holdfast_cli.component import Component
 from holdfast_cli.local_run import NODE, LocalRun
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
-from tests.chaos.conftest import Runs, until, until_step
+from tests.chaos.conftest import Runs, faults, until, until_step
 from tests.proto.coroutines import wait_until
 
 pytestmark = pytest.mark.system
@@ -41,7 +41,7 @@ def unharmed(local: LocalRun) -> Iterator[None]:
     reached = until(local, lambda status: len(status.ranks) == len(before)).newest_step
     status = until_step(local, reached + STRIDE)
     assert local.rank_pids() == before
-    assert (status.restarts, list(local.incidents())) == (0, [])
+    assert (status.restarts, faults(local)) == (0, [])
 
 
 def agent_of(local: LocalRun) -> Component:

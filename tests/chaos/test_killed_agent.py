@@ -11,7 +11,7 @@ import pytest
 
 from holdfast_cli.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, RUN_PHASE_RUNNING
-from tests.chaos.conftest import RANKS, Runs, until, until_step
+from tests.chaos.conftest import RANKS, Runs, faults, until, until_step
 from tests.proto.coroutines import wait_until
 
 pytestmark = pytest.mark.system
@@ -90,7 +90,7 @@ def test_agents_that_are_killed_while_they_wait_for_their_warm_parent_are_missed
     os.kill(parent, signal.SIGCONT)
     run.is_whole()
     assert local.warm_parent_pid() == parent
-    assert (local.status().restarts, local.incidents()) == (0, [])
+    assert (local.status().restarts, faults(local)) == (0, [])
 
     before = run.forked()
     os.kill(parent, signal.SIGKILL)

@@ -11,7 +11,7 @@ import pytest
 from holdfast_agent.checkpoint_differences import differences
 from holdfast_cli.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
-from tests.chaos.conftest import PATIENCE_S, Runs
+from tests.chaos.conftest import PATIENCE_S, Runs, faults
 
 pytestmark = pytest.mark.system
 
@@ -72,7 +72,7 @@ def resumed(runs: Runs, checkpoints: Path, changes: dict[str, Any]) -> LocalRun:
         status = local.wait(timeout_s=PATIENCE_S)
         assert status.phase == RUN_PHASE_FINISHED, status.outcome
         assert status.restarts == 0
-        assert not local.incidents()
+        assert not faults(local)
     assert CHECKPOINT_EVERY - 1 <= newest < STEPS - 1
     assert list(losses(local)) == list(range(newest + 1, STEPS))
     return local

@@ -16,7 +16,7 @@ from holdfast_cli.run_record import find_record
 from holdfast_proto.checkpoint.compression import Compression
 from holdfast_proto.checkpoint.keeping import kept_reason
 from holdfast_proto.v1.store_pb2 import MODE_OBSERVE, RUN_PHASE_FINISHED
-from tests.chaos.conftest import PATIENCE_S, Runs, finish, until, until_step
+from tests.chaos.conftest import PATIENCE_S, Runs, faults, finish, until, until_step
 
 pytestmark = pytest.mark.system
 
@@ -66,7 +66,7 @@ def test_checkpoints_are_taken_after_some_time_and_when_the_agent_is_told_to_end
         os.kill(agent, signal.SIGTERM)
         status = local.wait(timeout_s=PATIENCE_S)
         assert (status.phase, status.restarts) == (RUN_PHASE_FINISHED, 0)
-        assert not local.incidents()
+        assert not faults(local)
     assert status.left_step == max(runs.checkpoints("by-time")) >= first
 
 
