@@ -19,6 +19,7 @@ from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RESOLVED,
     INCIDENT_STATE_STANDSTILL,
+    PRESET_FAST,
     RUN_PHASE_FINISHED,
     Incident,
 )
