@@ -46,7 +46,7 @@ def unfinished(undisturbed: Path, tmp_path: Path) -> Path:
 def test_a_checkpoint_with_a_flipped_byte_or_without_a_shard_is_named_and_the_one_before_is_used(
     runs: Runs, undisturbed: Path, unfinished: Path
 ) -> None:
-    _, incomplete, newest = sorted(unfinished.iterdir())
+    _, incomplete, newest = sorted(unfinished.glob("step-*"))
     missing = incomplete / "rank-00002.shard"
     missing.unlink()
     damaged = newest / "rank-00001.shard"
