@@ -1,5 +1,6 @@
 """Junk under the keys of one run, next to a run that is led as if there were none."""
 
+import asyncio
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,10 @@ import redis
 from holdfast_proto import keys
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.daemons import daemon_process
+from tests.daemon.daemons import DaemonProcess, daemon_process
 from tests.daemon.fake_agent import NODE, RUN, SPEC, FakeAgent
 from tests.daemon.shells import daemon, publish_spec, stored_record, train
-from tests.proto.coroutines import until
+from tests.proto.coroutines import PATIENCE_S, until
 from tests.proto.store_server import StoreServer
 
 pytestmark = pytest.mark.system
@@ -84,6 +85,14 @@ PLANTS: dict[str, Plant] = {
 }
 
 
+async def refused_more(it: DaemonProcess) -> None:
+    """Wait until the daemon has refused more of the run full of junk."""
+    before = await asyncio.to_thread(it.refused, JUNK_RUN)
+    async with asyncio.timeout(PATIENCE_S):
+        while await asyncio.to_thread(it.refused, JUNK_RUN) <= before:  # the agent reports all the while
+            await asyncio.sleep(0.02)
+
+
 async def test_a_run_full_of_junk_stops_neither_the_daemon_nor_another_run(
     store_server: StoreServer, folder: Path
 ) -> None:
@@ -96,15 +105,15 @@ async def test_a_run_full_of_junk_stops_neither_the_daemon_nor_another_run(
                     client.delete(*(client.keys(f"holdfast:{{{JUNK_RUN}}}*") or ["none"]))
                     plant(client)
                     client.sadd(keys.RUNS, JUNK_RUN, JUNK, "../../etc", "x" * 300)
-                before, generation = it.refused(JUNK_RUN), agent.state.generation
-                await until(lambda before=before: it.refused(JUNK_RUN) > before, f"{name}: it is refused")  # type: ignore[misc]
+                generation = agent.state.generation
+                await refused_more(it)
                 done = agent.state.ranks[0].progress.step
                 agent.finish_step()
                 await until(lambda done=done: (it := stored_record(store_server)) and it.newest_step >= done, name)  # type: ignore[misc]
                 agent.end(0, signal=9)
                 await until(lambda generation=generation: agent.state.generation > generation, f"{name}: restart")  # type: ignore[misc]
             status = it.stub().GetStatus(control.GetStatusRequest(run=RUN))
-            assert status.incidents == len(PLANTS)
+            assert status.incidents == len(PLANTS), it.log
             assert it.process.poll() is None
         assert "Traceback" not in it.log
         assert it.log.count("run junk: its spec is refused") == 1
