@@ -1,5 +1,7 @@
 """Checkpoints that cannot be read: a start is refused, a run that has trained waits."""
 
+import itertools
+
 from holdfast_daemon.core import checkpoint_reads
 from holdfast_daemon.core.restore import RestorePoint, choose
 from holdfast_proto.v1 import store_pb2 as store
@@ -57,7 +59,7 @@ def test_a_run_that_has_trained_waits_with_growing_pauses_and_counts_no_restart(
         world.until("stopping")
         world.until("starting", turns=1000)
         began.append(world.now)
-    pauses = [round(later - earlier) for earlier, later in zip(began, began[1:], strict=False)]
+    pauses = [round(later - earlier) for earlier, later in itertools.pairwise(began)]
     assert pauses == sorted(pauses)
     assert pauses[0] >= 2
     assert pauses[-1] >= 2 ** (tries - 2)
