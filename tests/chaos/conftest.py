@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.checkpoint_differences import differences
+from holdfast_agent.run_checkpoints import open_checkpoints
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.local_run import LocalRun
 from holdfast_cli.local_run_options import LocalRunOptions
@@ -124,7 +124,7 @@ class Runs:
 
     def checkpoints(self, name: str) -> list[int]:
         """Steps of the checkpoints of a run, ascending."""
-        return CheckpointDirectory(self.folder / name / "checkpoints", kept=1).committed()
+        return open_checkpoints(str(self.folder / name / "checkpoints"), self.folder, 1, run=name).committed()
 
     def final_checkpoint(self, name: str, step: int = STEPS - 1) -> Path:
         return self.folder / name / "checkpoints" / f"step-{step:08}"
@@ -183,5 +183,7 @@ def finish(local: LocalRun, undisturbed: Path, runs: Runs, name: str, *, step: i
     runs.hurry(name)
     status = local.wait(timeout_s=PATIENCE_S)
     assert status.phase == RUN_PHASE_FINISHED, status.outcome
-    assert differences(undisturbed, local.checkpoint_directory / f"step-{step:08}") == []
+    line = open_checkpoints(local.checkpoints, runs.folder, 1, run=name)
+    line.histories.refresh()  # after a fallback it is in another history
+    assert differences(undisturbed, line.step_directory(step)) == []
     return status

@@ -1,6 +1,6 @@
 """Checkpoints that cannot be read: a start is refused, a run that has trained waits."""
 
-from itertools import pairwise
+import itertools
 
 from holdfast_daemon.core import checkpoint_reads
 from holdfast_daemon.core.restore import RestorePoint, choose
@@ -59,7 +59,7 @@ def test_a_run_that_has_trained_waits_with_growing_pauses_and_counts_no_restart(
         world.until("stopping")
         world.until("starting", turns=1000)
         began.append(world.now)
-    pauses = [round(later - earlier) for earlier, later in pairwise(began)]
+    pauses = [round(later - earlier) for earlier, later in itertools.pairwise(began)]
     assert pauses == sorted(pauses)
     assert pauses[0] >= 2
     assert pauses[-1] >= 2 ** (tries - 2)

@@ -1,0 +1,108 @@
+"""The table of exit codes is that of the code, and the last line of a run goes with its code."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_agent.shard import write_shard
+from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, LastCheckpointError
+from holdfast_cli.main import app
+from holdfast_cli.summary import closing_line, ended_badly, stopped_line
+from holdfast_proto.checkpoint.shard_index import shard_path
+from holdfast_proto.exit_codes import ExitCode
+from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, allocate
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_NOTED, RUN_PHASE_FAILED, RUN_PHASE_FINISHED
+
+TABLE = Path(__file__).parents[2] / "docs" / "exit-codes.md"
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> CheckpointDirectory:
+    """Checkpoints of steps 10 and 20 of the run "r"."""
+    directory = CheckpointDirectory(tmp_path / "checkpoints", kept=5)
+    for step in (10, 20):
+        path = tmp_path / f"{step}.slot"
+        allocate(path, 1 << 14)
+        with Slot(path) as slot:
+            slot.begin(generation=1, step=step, rank=0)
+            slot.buffer[DATA_OFFSET : DATA_OFFSET + 4] = step.to_bytes(4, "little")
+            entry = TensorEntry("w", "uint8", (4,), DATA_OFFSET, 4, (4,), (0,))
+            slot.commit(Meta({}, (entry,)), data_bytes=4, persist=True)
+        write_shard(path, directory.step_directory(step), run="r", world_size=1)
+        assert directory.commit_if_complete(step, 1, "r") is not None
+    return directory
+
+
+def test_the_table_names_every_code() -> None:
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", TABLE.read_text(), re.MULTILINE)
+    assert {(int(code), name) for code, name in rows} == {(int(code), code.name) for code in ExitCode}
+
+
+def test_a_run_whose_last_checkpoint_failed_names_the_newest_good_one(checkpoints: CheckpointDirectory) -> None:
+    status = RunStatus(run="r", phase=RUN_PHASE_FINISHED, newest_step=30)
+    assert "finished" in closing_line(status, str(checkpoints.path))
+    status.failed_checkpoint = 15
+    assert "finished" in closing_line(status, str(checkpoints.path)), "a newer one is there"
+    status.failed_checkpoint = 30
+    with pytest.raises(LastCheckpointError, match="of step 30 was not written: that of step 20 is the newest") as told:
+        closing_line(status, str(checkpoints.path))
+    assert told.value.exit_code == ExitCode.LAST_CHECKPOINT_FAILED
+    shard_path(checkpoints.step_directory(20), 0).unlink()
+    with pytest.raises(LastCheckpointError, match="that of step 10 is the newest"):
+        closing_line(status, str(checkpoints.path))
+
+
+def test_a_run_that_stopped_without_its_last_checkpoint_has_the_same_code(checkpoints: CheckpointDirectory) -> None:
+    status = RunStatus(run="r", phase=RUN_PHASE_FINISHED, newest_step=30, left_step=30)
+    with pytest.raises(LastCheckpointError, match=r"that of step 20 is the newest .* --preemption-grace-s"):
+        stopped_line(status, str(checkpoints.path))
+
+
+def test_a_refused_start_has_a_code_and_a_reason_of_its_own() -> None:
+    status = RunStatus(run="r", phase=RUN_PHASE_FAILED, outcome="the run was not started: files are missing")
+    status.newest_incident.state = INCIDENT_STATE_NOTED
+    status.newest_incident.verdict.message = "a digest differs"
+    assert type(ended_badly(status, Path("logs"))) is CommandError
+    status.refused = True
+    error = ended_badly(status, Path("logs"))
+    assert isinstance(error, CheckpointsUnavailableError)
+    assert (error.exit_code, "files are missing" in str(error)) == (ExitCode.CHECKPOINTS_UNAVAILABLE, True)
+
+
+def test_another_name_is_refused_before_anything_starts(checkpoints: CheckpointDirectory) -> None:
+    command = ["run", "--run", "other", "--checkpoints", str(checkpoints.path), "--", "true"]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == ExitCode.CONFIGURATION
+    assert "belongs to run r: use --run r to go on with it, --adopt" in refused.output
+
+
+def test_a_run_without_a_name_takes_that_of_its_checkpoints(checkpoints: CheckpointDirectory) -> None:
+    from holdfast_cli.commands.run import _name
+    from holdfast_cli.commands.training_options import TrainingOptions
+
+    assert _name(None, str(checkpoints.path), TrainingOptions()) == "r"
+    assert _name("r", str(checkpoints.path), TrainingOptions()) == "r"
+    assert _name("x", str(checkpoints.path), TrainingOptions(adopt=True)) == "x"
+    shutil.rmtree(checkpoints.path)
+    assert _name(None, str(checkpoints.path), TrainingOptions()).startswith("run-")
+
+
+def test_from_scratch_and_adopt_exclude_each_other() -> None:
+    refused = CliRunner().invoke(app, ["run", "--from-scratch", "--adopt", "--", "true"])
+    assert refused.exit_code == ExitCode.CONFIGURATION
+    assert "exclude each other" in refused.output
+
+
+def test_a_manifest_without_its_shards_is_listed_as_damaged(checkpoints: CheckpointDirectory) -> None:
+    shard = shard_path(checkpoints.step_directory(20), 0)
+    shard.unlink()
+    listed = CliRunner().invoke(app, ["checkpoint", "list", "--checkpoints", str(checkpoints.path), "--json"])
+    assert f"damaged: without {shard}" in listed.output
+    verified = CliRunner().invoke(app, ["checkpoint", "verify", "--checkpoints", str(checkpoints.path)])
+    assert verified.exit_code == ExitCode.FAILED
+    assert str(shard) in verified.output.replace("\n", "")
