@@ -7,7 +7,7 @@ store.
 
 from holdfast_agent.process_table import TICKS_PER_S
 from holdfast_agent.tcp_counters import TcpSocket
-from holdfast_agent.tree_sample import IoCounters, ProcessSample, TreeSample
+from holdfast_agent.tree_sample import ProcessSample, TreeSample
 
 CPU = "cpu"
 DISK = "disk"
@@ -24,6 +24,9 @@ LONGEST_WINDOW_S = 10.0
 _WAKE_UP_BYTES = 8
 """An eventfd or a timerfd: a read or a write of so little only wakes a thread."""
 
+_LOG_BYTES = 256
+"""A progress bar draws itself once more when nothing has moved for ten seconds. More is work."""
+
 _HANDSHAKE_BYTES = 1
 """What the kernel counts for a connection over which nothing was sent."""
 
@@ -31,13 +34,19 @@ _ROUNDING_S = 2 / TICKS_PER_S
 """The kernel rounds user and system time of a process to its tick."""
 
 
-def moved(before: TreeSample, after: TreeSample) -> str:
-    """Return what has moved between two samples: CPU, DISK, NETWORK or PROCESSES; empty: nothing."""
+def moved(before: TreeSample, after: TreeSample, *, since: TreeSample | None = None) -> str:
+    """Return what has moved between two samples: CPU, DISK, NETWORK or PROCESSES; empty: nothing.
+
+    ``since``: the sample from which on nothing has moved yet, if it is older. Few bytes count if there are more and
+    more of them.
+    """
     pairs = [(before.processes[each], after.processes[each]) for each in before.processes.keys() & after.processes]
     least_s = CPU_SHARE * min(after.at_s - before.at_s, LONGEST_WINDOW_S)
     if any(_has_computed(old, new, least_s) for old, new in pairs) or _is_elsewhere(before.call, after.call):
         return CPU
-    if any(_has_transferred(new.io.minus(old.io)) or _has_faulted(old, new) for old, new in pairs):
+    older = since.processes if since is not None else before.processes
+    longer = [(older[each], after.processes[each]) for each in older.keys() & after.processes]
+    if any(_has_transferred(old, new) or _has_faulted(old, new) for old, new in [*pairs, *longer]):
         return DISK
     if any(_has_flowed(before.sockets.get(inode), new) for inode, new in after.sockets.items()):
         return NETWORK
@@ -62,11 +71,11 @@ def _is_elsewhere(old: str, new: str) -> bool:
     return bool(old) and bool(new) and old != new
 
 
-def _has_transferred(io: IoCounters) -> bool:
-    """Whether more was read or written than wakes threads: at most eight bytes a call."""
-    return (
-        io.disk_bytes > 0 or io.read_bytes > _WAKE_UP_BYTES * io.reads or io.written_bytes > _WAKE_UP_BYTES * io.writes
-    )
+def _has_transferred(old: ProcessSample, new: ProcessSample) -> bool:
+    """Whether more was read or written than wakes threads (at most eight bytes a call) and than a line of a log."""
+    io = new.io.minus(old.io)
+    read, written = io.read_bytes - _WAKE_UP_BYTES * io.reads, io.written_bytes - _WAKE_UP_BYTES * io.writes
+    return io.disk_bytes > 0 or max(read, written) > _LOG_BYTES
 
 
 def _has_faulted(old: ProcessSample, new: ProcessSample) -> bool:

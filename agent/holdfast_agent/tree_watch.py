@@ -35,6 +35,7 @@ class Stillness:
 
     def __init__(self) -> None:
         self._before: TreeSample | None = None
+        self._since: TreeSample | None = None
         self._since_s = 0.0
         self._view = TreeView()
 
@@ -43,9 +44,9 @@ class Stillness:
 
         Nothing has moved since the end of one sample if nothing differs at the beginning of a later one.
         """
-        move = moved(self._before, sample) if self._before is not None else ""
+        move = moved(self._before, sample, since=self._since) if self._before is not None else ""
         if self._before is None or move or sample.traced:
-            self._since_s = ended_s
+            self._since, self._since_s = sample, ended_s
         self._before = sample
         self._view = TreeView(
             still_s=max(0.0, began_s - self._since_s),
@@ -57,7 +58,7 @@ class Stillness:
 
     def lose_sight(self) -> TreeView:
         """Forget how far the tree was; return what is still known: not that it is still."""
-        self._before = None
+        self._before = self._since = None
         self._view = replace(self._view, still_s=0.0)
         return self._view
 
@@ -143,15 +144,11 @@ class TreeWatch:
         if not reading.done():
             self._fail(watched, f"its processes cannot be read within {PATIENCE_S:g} s")
             await asyncio.wait([reading])
-        try:
-            sample, cost_s = reading.result()
-        except UnknownError as error:
-            self._fail(watched, str(error))
-            return
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one rank's processes, the agent must go on
-            self._fail(watched, repr(error))
-            return
+        sample, cost_s = reading.result()
         self._rests_until_s[watched.rank.pid] = began_s + cost_s / LARGEST_SHARE
+        if isinstance(sample, Exception):
+            self._fail(watched, str(sample) if isinstance(sample, UnknownError) else repr(sample))
+            return
         if sample is None or not watched.is_current or watched.rank.held_for_stacks:
             return
         watched.rank.tree = watched.stillness.observe(sample, began_s=began_s, ended_s=self._node.clock_s)
@@ -165,10 +162,18 @@ class TreeWatch:
             log.warning("rank %d: whether its processes move is not known: %s", watched.rank.rank, reason)
 
 
-async def _read(reader: TreeReader, machine: "asyncio.Future[Machine]") -> tuple[TreeSample | None, float]:
-    """Return a tree, and the CPU time that reading it took."""
-    known = machine.result()
-    return await _in_thread(lambda: (reader.read(known), time.thread_time()))  # a thread of its own: from 0
+async def _read(reader: TreeReader, machine: "asyncio.Future[Machine]") -> tuple[TreeSample | Exception | None, float]:
+    """Return a tree, or why it cannot be read, and the CPU time that it took to find out."""
+
+    def read() -> tuple[TreeSample | Exception | None, float]:
+        sample: TreeSample | Exception | None
+        try:
+            sample = reader.read(machine.result())
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one rank's processes, the agent must go on
+            sample = error
+        return sample, time.thread_time()  # of a thread of its own: from 0
+
+    return await _in_thread(read)
 
 
 async def _in_thread(call: Callable[[], Result]) -> Result:

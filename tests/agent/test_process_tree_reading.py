@@ -79,7 +79,7 @@ def test_a_line_of_stat_is_read_whatever_the_program_is_called() -> None:
 
 
 def test_the_counters_are_read() -> None:
-    assert parse_io(IO) == IoCounters(100, 20, 3, 2, 4096 + 8192)
+    assert parse_io(IO) == IoCounters(100, 20, 3, 2, 4096)
     assert parse_status("Name:\tpt_main: x\nState:\tS\nTracerPid:\t77\nSeccomp:\t0\n") == ("pt_main: x", 77)
 
 
@@ -128,7 +128,7 @@ def test_a_tree_is_read_from_files(proc: FakeProc) -> None:
         False,
         "202" if os.uname().machine == "x86_64" else "202 0x1",
     )
-    assert sample.processes[10, 7].io.disk_bytes == 12288
+    assert sample.processes[10, 7].io.disk_bytes == 4096
     assert sample.processes[10, 7].threads[10].ran_s == 0.005
 
 

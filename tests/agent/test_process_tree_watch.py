@@ -14,7 +14,11 @@ import pytest
 from holdfast_agent import tree_watch
 from holdfast_agent.process_table import parse_stat
 from holdfast_agent.rank import TreeView
+<<<<<<< HEAD
 from holdfast_agent.tree_sample import Machine, ProcessSample, TreeReader, TreeSample, UnknownError
+=======
+from holdfast_agent.tree_sample import IoCounters, Machine, ProcessSample, TreeSample, UnknownError
+>>>>>>> probe
 from holdfast_agent.tree_watch import Stillness, TreeWatch
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -29,6 +33,7 @@ pytestmark = pytest.mark.system
 SLEEPS = "import time; print('ready', flush=True); time.sleep(600)"
 COMPUTES = "print('ready', flush=True)\nwhile True: pass"
 TICK_S = 0.05
+NO_IO = IoCounters()
 
 
 @contextlib.asynccontextmanager
@@ -205,10 +210,12 @@ async def test_a_rank_that_is_stopped_is_still(folder: Path) -> None:
             assert told(node).process_state == "T"
 
 
-def sample(at_s: float, *, call: str = "202", traced: bool = False, ran_s: float = 1.0) -> TreeSample:
+def sample(
+    at_s: float, *, call: str = "202", traced: bool = False, ran_s: float = 1.0, io: IoCounters = NO_IO
+) -> TreeSample:
     stat = parse_stat(10, stat_line(10))
     assert stat is not None
-    process = ProcessSample(replace(stat, cpu_s=ran_s))
+    process = ProcessSample(replace(stat, cpu_s=ran_s), io=io)
     return TreeSample({(10, 7): process}, {}, call=call, traced=traced, workers=0, at_s=at_s)
 
 
@@ -233,3 +240,22 @@ def test_a_window_in_which_the_agent_was_suspended_forgives_no_more_computing_th
     stillness = Stillness()
     stillness.observe(sample(0.0), began_s=0.0, ended_s=0.0)
     assert stillness.observe(sample(3600.0, ran_s=2.0), began_s=1.0, ended_s=1.0).moved == "cpu"
+
+
+def test_a_line_of_a_log_and_wake_ups_are_no_movement_but_a_trickle_is() -> None:
+    stillness = Stillness()
+    wakes = [IoCounters(8 * 10 * second, 8 * 10 * second, 10 * second, 10 * second) for second in range(60)]
+    line = IoCounters(written_bytes=200, writes=1)
+    for second, io in enumerate(wakes):
+        now = io.plus(line) if second >= 10 else io
+        view = stillness.observe(sample(second, io=now), began_s=second, ended_s=second)
+    assert view == TreeView(still_s=59.0)
+    trickle = [wakes[-1].plus(IoCounters(written_bytes=200 + 60 * second, writes=1 + second)) for second in range(60)]
+    longest_s = 0.0
+    for second, io in enumerate(trickle, 60):
+        view = stillness.observe(sample(second, io=io), began_s=second, ended_s=second)
+        longest_s = max(longest_s, view.still_s if second >= 65 else 0.0)
+    assert view.moved == "disk"
+    assert longest_s < 10.0
+    from_disk = trickle[-1].plus(IoCounters(disk_bytes=1))
+    assert stillness.observe(sample(120, io=from_disk), began_s=120, ended_s=120) == TreeView(moved="disk")
