@@ -14,11 +14,7 @@ import pytest
 from holdfast_agent import tree_watch
 from holdfast_agent.process_table import parse_stat
 from holdfast_agent.rank import TreeView
-<<<<<<< HEAD
-from holdfast_agent.tree_sample import Machine, ProcessSample, TreeReader, TreeSample, UnknownError
-=======
-from holdfast_agent.tree_sample import IoCounters, Machine, ProcessSample, TreeSample, UnknownError
->>>>>>> probe
+from holdfast_agent.tree_sample import IoCounters, Machine, ProcessSample, TreeReader, TreeSample, UnknownError
 from holdfast_agent.tree_watch import Stillness, TreeWatch
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store

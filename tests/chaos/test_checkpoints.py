@@ -30,6 +30,8 @@ from tests.chaos.conftest import (
     until_step,
 )
 
+pytestmark = pytest.mark.system
+
 KILLS = 2
 
 
