@@ -165,10 +165,11 @@ SELF_METRICS = (
     histogram("coordinator_tick_duration_seconds", "", "Duration of one turn of a run's core."),
     counter("coordinator_slow_ticks_total", "", "Turns that took longer than the time between them."),
     counter(
-        "coordinator_tick_failures_total",
+        "coordinator_failed_ticks_total",
         "",
         "Turns of a run's core that failed. What they failed on was passed over; the daemon's log has the traceback.",
     ),
+    counter("run_shell_attempts_total", "", "Times that leading a run, or standing by, was begun."),
     counter("run_shell_failures_total", "", "Times that leading a run failed and was begun anew."),
     counter("run_names_refused_total", "", "Names in the list of runs that cannot be the name of a run, at each look."),
     counter(

@@ -92,6 +92,7 @@ class Runs(Mapping[str, RunShell]):
         failures = self._failures.get(run)
         if run in self._tasks or (failures is not None and loop_s < failures.not_before_s):
             return
+        self._metrics.shell_begun()
         try:
             shell = self._make_shell(run)
         except Exception as error:  # noqa: BLE001 (it is logged, and this run alone has to wait)

@@ -29,9 +29,12 @@ class TurnMetrics:
             "holdfast_coordinator_slow_ticks", "Turns that took longer than the time between them.", registry=registry
         )
         self._failed = Counter(
-            "holdfast_coordinator_tick_failures",
+            "holdfast_coordinator_failed_ticks",
             "Turns of a run's core that raised: what they raised on was passed over.",
             registry=registry,
+        )
+        self._shells_begun = Counter(
+            "holdfast_run_shell_attempts", "Times that leading a run, or standing by, was begun.", registry=registry
         )
         self._shells_failed = Counter(
             "holdfast_run_shell_failures", "Times that leading a run failed and was begun anew.", registry=registry
@@ -69,6 +72,10 @@ class TurnMetrics:
     def turn_failed(self) -> None:
         """Count a turn that raised."""
         self._failed.inc()
+
+    def shell_begun(self) -> None:
+        """Count an attempt to lead a run, or to stand by."""
+        self._shells_begun.inc()
 
     def shell_failed(self) -> None:
         """Count a run whose shell ended with an exception."""
