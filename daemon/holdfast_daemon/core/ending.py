@@ -1,5 +1,6 @@
 """The end of a run, however it came."""
 
+from holdfast_daemon.core import standstill
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -15,6 +16,7 @@ _LEAST_PATIENCE_S = 0.1
 
 def finish(turn: Turn, phase: "store.RunPhase", outcome: str) -> None:
     """End the run for good."""
+    standstill.drop(turn, f"the run has ended: {outcome}")
     turn.enter(phase, outcome=outcome)
     _send_finish(turn)
 

@@ -1,6 +1,6 @@
 """Ends a run whose training is over and whose last processes do not end."""
 
-from holdfast_daemon.core import incidents, standstill
+from holdfast_daemon.core import incidents
 from holdfast_daemon.core.detectors.late_exit import is_training_over
 from holdfast_daemon.core.ending import FINISHED, finish
 from holdfast_daemon.core.restart_patience import RestartPatience
@@ -20,6 +20,5 @@ def end(turn: Turn) -> bool:
     who = f"rank {numbers} did" if len(left) == 1 else f"ranks {numbers} did"
     what = f"{who} not exit after training: ended, as nothing had moved there for {least_s:.0f} s"
     incidents.close(turn, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=turn.now)
-    standstill.drop(turn, "the run finished")
     finish(turn, store.RUN_PHASE_FINISHED, f"{FINISHED}; {what}")
     return True

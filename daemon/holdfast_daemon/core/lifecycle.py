@@ -66,6 +66,7 @@ def _take_over(turn: Turn, running: dict[str, store.NodeState]) -> None:
 def begin_generation(turn: Turn) -> None:
     """Order every node to start its ranks from the newest state that all can have."""
     new_generation.see_history(turn)
+    standstill.drop(turn, "another generation begins")
     record = turn.record
     point = restore.choose(turn.state.members, turn.world_size, record.unreadable_checkpoints, turn.now)
     if point is None:
@@ -132,7 +133,6 @@ def running(turn: Turn) -> None:
     """Judge the ranks; see the run's end. Of several verdicts on why the run stands still the first wins."""
     if leaving.all_left(turn):
         incidents.close(turn, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=turn.now)
-        standstill.drop(turn, "the run finished")
         finish(turn, store.RUN_PHASE_FINISHED, FINISHED)
         return
     standstill.note_pauses(turn)

@@ -86,7 +86,8 @@ def report(turn: Turn, seen: Seen) -> store.Incident | None:
         if not same(current.verdict, verdict) and turn.once(f"standstill {verdict.kind} {list(verdict.culprits)}"):
             incidents.tell(turn, current, what)
         return None
-    if turn.now - since < _KNOWN_MARGIN * _known_s(turn, verdict):
+    is_known = turn.now - since < _KNOWN_MARGIN * _known_s(turn, verdict)
+    if is_known and uncertain_restarts(turn.record) < UNCERTAIN_RESTARTS:
         return None
     incident = incidents.open_standstill(turn, verdict, last_progress_unix_s=since)
     turn.record_update(standstill_incident=incident.id)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast_daemon.core.model import StopRequest
 from holdfast_daemon.core.restart_patience import UNCERTAIN_RESTARTS
 from holdfast_daemon.core.standstill import KNOWN_PAUSES, has_given_up
 from holdfast_proto.v1 import common_pb2 as common
@@ -293,3 +294,48 @@ def test_a_healthy_stay_in_a_phase_is_remembered_over_a_change_of_leader() -> No
     world.train()
     world.turn()
     assert world.state.record.longest_phase_s[common.PHASE_EVAL] == 120.0  # not longer by a tenth: not written again
+
+
+def test_a_standstill_that_is_left_as_it_is_is_reported_though_it_is_a_known_pause() -> None:
+    world = running(restart_patience=0.05)
+    record = store.CoordinatorState()
+    record.CopyFrom(world.state.record)
+    record.uncertain_restarts, record.step_at_restart = UNCERTAIN_RESTARTS, record.newest_step
+    record.known_pauses.add(kind="hung_collective in forward_backward, unspecified", longest_s=1000.0)
+    object.__setattr__(world.state, "record", record)
+    world.hang(culprit=1)
+    stand(world, 19.0)
+    assert states(world) == ["standstill"]
+    assert has_given_up(world.state.record)
+
+
+def test_a_rank_that_has_left_training_while_others_wait_for_it_is_reported_and_not_restarted() -> None:
+    world = running()
+    world.hang(culprit=1)
+    world.rank(1).left_training = True
+    world.rank(1).progress.phase = common.PHASE_IDLE
+    stand(world, 300.0)
+    (incident,) = world.incidents
+    assert incident.verdict.message.startswith("rank 1 has left training while others still wait for it")
+    assert (states(world), world.phase) == (["standstill"], "running")
+
+
+def test_a_run_that_is_ended_while_it_stands_still_leaves_no_open_incident() -> None:
+    world = running()
+    world.hang(culprit=1)
+    stand(world, 5.0)
+    world.turn(StopRequest())
+    assert (states(world), world.phase) == (["noted"], "failed")
+
+
+def test_a_generation_that_cannot_start_leaves_no_standstill_to_the_next_one() -> None:
+    world = running()
+    world.end(1, signal=9)
+    world.until("starting")
+    stand(world, 70.0)
+    assert states(world) == ["open", "standstill"]
+    node = world.node_states["node0"]
+    node.failed_generation, node.failure = world.state.record.generation, "no memory"
+    world.until("stopping")
+    world.until("starting")
+    assert states(world)[1] == "noted"

@@ -52,7 +52,7 @@ def roots(view: View) -> list[int]:
 def _roots(view: View) -> list[int]:
     finding = view.finding
     outrun = _outrun(view)
-    ends = [rank for rank in finding.roots if _has_ended(view, rank) or (rank in view.late and rank not in outrun)]
+    ends = [rank for rank in finding.roots if _has_left(view, rank) or (rank in view.late and rank not in outrun)]
     if ends:
         return ends
     if finding.roots or finding.cycle or finding.everyone_arrived:
@@ -102,8 +102,10 @@ def _has_failed(view: View) -> bool:
     return view.first_exit_unix_s > 0.0
 
 
-def _has_ended(view: View, number: int) -> bool:
-    return number in view.ranks and view.ranks[number].HasField("exit")
+def _has_left(view: View, number: int) -> bool:
+    """Whether a rank that others wait for has ended, or has closed its hooks, so that it shows no progress."""
+    rank = view.ranks.get(number)
+    return rank is not None and (rank.HasField("exit") or rank.left_training)
 
 
 def see_roots(
@@ -137,6 +139,8 @@ def root_message(view: View, root: int) -> str:
 def _how(view: View, rank: store.RankState) -> str:
     if rank.life == store.LIFE_EXITED:
         return "ended while others still wait for it"
+    if rank.left_training:
+        return "has left training while others still wait for it"
     where = f"in {phase_name(rank.progress.phase)} of step {rank.progress.step}"
     stack = view.stacks.get(rank.rank)
     frame = f", at {stack.frame}" if stack is not None and stack.frame else ""
