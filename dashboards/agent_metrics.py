@@ -92,7 +92,7 @@ AGENT_METRICS = (
     counter("reports_total", "run", "Reports received from this node's ranks."),
     counter("hook_recorder_attempts_total", "run", "Polls of collective progress in the hooks."),
     counter("hook_recorder_failures_total", "run", "Polls of collective progress that failed in the hooks."),
-    counter("process_tree_looks_total", "run", "Looks at the process trees of ranks without progress."),
+    counter("process_tree_look_attempts_total", "run", "Looks at the process trees of ranks without progress."),
     counter(
         "process_tree_look_failures_total", "run", "Looks at a rank's process tree that could not tell if it moves."
     ),

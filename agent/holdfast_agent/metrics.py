@@ -205,10 +205,10 @@ class AgentCollector(Collector):
             "holdfast_hook_recorder_failures", "Polls of collective progress that failed.", ["run"], [(run, failures)]
         )
         yield _counter(
-            "holdfast_process_tree_looks",
+            "holdfast_process_tree_look_attempts",
             "Looks at the process trees of ranks without progress.",
             ["run"],
-            [(run, self._node.tree_looks_total)],
+            [(run, self._node.tree_look_attempts_total)],
         )
         yield _counter(
             "holdfast_process_tree_look_failures",

@@ -14,7 +14,7 @@ import pytest
 from holdfast_agent import tree_watch
 from holdfast_agent.process_table import parse_stat
 from holdfast_agent.rank import TreeView
-from holdfast_agent.tree_sample import IoCounters, Machine, ProcessSample, TreeSample, UnknownError
+from holdfast_agent.tree_sample import IoCounters, Machine, ProcessSample, TreeReader, TreeSample, UnknownError
 from holdfast_agent.tree_watch import Stillness, TreeWatch
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -55,8 +55,8 @@ def told(node: RecordedNode, rank: int = 0) -> store.RankState:
     return node.state(ready=True).ranks[rank]
 
 
-async def progress(node: RecordedNode, step: int, rank: int = 0, **fields: bool) -> None:
-    report = session.Report(progress=Progress(step=step), **fields)
+async def progress(node: RecordedNode, step: int, rank: int = 0, finished: bool = False) -> None:
+    report = session.Report(progress=Progress(step=step), finished=finished)
     await node.receive(node.ranks[rank], session.RankMessage(report=report))
 
 
@@ -74,8 +74,10 @@ async def test_a_rank_that_computes_is_never_still(folder: Path) -> None:
     with running(COMPUTES) as process:
         async with watched(folder, process) as node:
             await until(lambda: told(node).moved == "cpu", "its movement is seen")
-            looks = node.tree_looks_total
-            await until(lambda: told(node).still_s > 0.0 or node.tree_looks_total >= looks + 3, "it was looked at")
+            looks = node.tree_look_attempts_total
+            await until(
+                lambda: told(node).still_s > 0.0 or node.tree_look_attempts_total >= looks + 3, "it was looked at"
+            )
             assert told(node).still_s == 0.0
 
 
@@ -99,7 +101,7 @@ async def test_a_rank_that_makes_progress_is_not_looked_at(folder: Path) -> None
                 await progress(node, step)
                 await asyncio.sleep(0.1)
             assert node.ranks[0].tree == TreeView()
-            assert node.tree_looks_total <= 1 + told(node, 1).stalled_s / tree_watch.INTERVAL_S
+            assert node.tree_look_attempts_total <= 1 + told(node, 1).stalled_s / tree_watch.INTERVAL_S
 
 
 async def test_a_rank_that_has_left_training_is_watched_though_its_stall_does_not_count(folder: Path) -> None:
@@ -140,14 +142,14 @@ def _fail_with(error: Exception) -> classmethod:  # type: ignore[type-arg]
 async def test_a_look_that_blocks_holds_up_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_watch, "PATIENCE_S", 0.2)
     reader, writer = os.pipe()
-    read = tree_watch.TreeReader.read
+    read = TreeReader.read
 
-    def block(self: tree_watch.TreeReader, machine: Machine) -> TreeSample | None:
+    def block(self: TreeReader, machine: Machine) -> TreeSample | None:
         if self._root[0] == stuck.pid:
             os.read(reader, 1)
         return read(self, machine)
 
-    monkeypatch.setattr(tree_watch.TreeReader, "read", block)
+    monkeypatch.setattr(TreeReader, "read", block)
     with running(SLEEPS) as stuck, running(SLEEPS) as other:
         async with watched(folder, stuck, other) as node:
             await until(lambda: told(node, 1).still_s >= 2.0, "the other has been still for 2 s")
@@ -167,7 +169,7 @@ async def test_a_tree_that_costs_much_to_read_is_read_less_often_even_if_its_ran
             await until(lambda: told(node).stalled_s >= 2.5, "it has stalled for 2.5 s")
             await progress(node, step=4)
             await until(lambda: told(node).stalled_s >= 1.0, "it has stalled for 1 s")
-            assert node.tree_looks_total == 1
+            assert node.tree_look_attempts_total == 1
 
 
 async def test_a_rank_that_py_spy_holds_for_us_is_not_looked_at(folder: Path) -> None:
@@ -175,7 +177,7 @@ async def test_a_rank_that_py_spy_holds_for_us_is_not_looked_at(folder: Path) ->
         async with watched(folder, process) as node:
             node.ranks[0].held_for_stacks = True
             await until(lambda: told(node).stalled_s >= 1.5, "it has stalled for 1.5 s")
-            assert node.tree_looks_total == 0
+            assert node.tree_look_attempts_total == 0
             node.ranks[0].held_for_stacks = False
             await until(lambda: told(node).still_s >= 1.0, "it has been still for 1 s")
 
