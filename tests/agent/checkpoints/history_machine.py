@@ -4,6 +4,7 @@ The machine is told what was reported as committed, and which bytes were flipped
 checkpoint of the last that were reported, or a newer one, must load, once the files that had vanished are back.
 """
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -25,7 +26,6 @@ from holdfast_agent.secondary import Secondary
 from holdfast_agent.shard import read_shard, write_shard
 from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_daemon.core import restore
-from holdfast_proto.checkpoint import durable
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_proto.checkpoint.history import folder_name
 from holdfast_proto.checkpoint.shard_index import shard_path, step_directory
@@ -163,12 +163,12 @@ class Machine:
             self._intercept(monkeypatch, name)
 
     def _intercept(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-        real = getattr(durable.os, name)
+        real = getattr(os, name)
 
         def changed(*arguments: Any, **options: Any) -> Any:
             return self.crashes.call(lambda: real(*arguments, **options), self.random)
 
-        monkeypatch.setattr(durable.os, name, changed)
+        monkeypatch.setattr(os, name, changed)
 
     # Actions
 

@@ -16,6 +16,7 @@ from holdfast_agent import checkpoint
 from holdfast_agent.checkpoint import CheckpointDirectory
 from holdfast_agent.checkpoint_differences import differences
 from holdfast_agent.shard import read_shard
+from holdfast_proto.checkpoint import durable
 from holdfast_proto.checkpoint.errors import (
     CheckpointCommitted,
     CheckpointError,
@@ -230,7 +231,7 @@ def test_manifest_and_a_shard_that_is_replaced_at_the_same_moment_see_each_other
 ) -> None:
     for rank in range(2):
         snapshots.write(checkpoints, rank, 20, world_size=2)
-    real = checkpoint.write_file
+    real = durable.write_file
 
     def late(target: Path, data: bytes) -> None:
         if target.name == MANIFEST:  # just before: the run went back, and another node saves the step again
