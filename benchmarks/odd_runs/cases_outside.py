@@ -3,7 +3,6 @@
 from .case import OddCase, Place, Twin
 from .patience import Sign
 
-
 _THEN_STOP_ONE = Twin(activity="then stop rank 1", sign=Sign.CERTAIN)
 """What happens to the control never stops training: in its twin, rank 1 is stopped for good afterwards."""
 _THEN_RESUME_ALL_BUT_ONE = Twin(activity="resume all but rank 1", sign=Sign.CERTAIN)
