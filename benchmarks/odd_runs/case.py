@@ -8,8 +8,8 @@ from .patience import FACTOR, Sign, Where, report_s, restart_s
 ODD_STEP = 20
 """The deadlines are learned by then."""
 STEPS = 40
-STEPS_OUTSIDE = 220
-"""Of a run that is paused from outside: it still trains for some seconds afterwards."""
+STEPS_OUTSIDE, STEPS_THROUGHOUT = 220, 900
+"""Of a run that is paused from outside, and of one that trains while something else is: it still trains afterwards."""
 
 
 class Place(StrEnum):
@@ -67,6 +67,8 @@ class OddCase:
     """Whether the pause is longer than the report deadline. False where report and restart coincide."""
     heavy: bool = False
     """Whether it needs the cores for itself."""
+    trains_throughout: bool = False
+    """Whether the ranks train all the time, because something else is paused."""
     twin: Twin = Twin()
 
     @property
@@ -94,7 +96,7 @@ class OddCase:
     def last_step(self) -> int:
         """Number of the last step."""
         if self.place is Place.OUTSIDE:
-            return STEPS_OUTSIDE - 1
+            return (STEPS_THROUGHOUT if self.trains_throughout else STEPS_OUTSIDE) - 1
         return max(STEPS, max(self.steps) + STEPS // 2) - 1
 
     @property

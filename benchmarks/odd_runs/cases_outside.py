@@ -3,6 +3,10 @@
 from .case import OddCase, Place, Twin
 from .patience import Sign
 
+_THEN_STOP_ONE = Twin(activity="then stop rank 1", sign=Sign.CERTAIN)
+"""What happens to the control never stops training: in its twin, rank 1 is stopped for good afterwards."""
+_THEN_RESUME_ALL_BUT_ONE = Twin(activity="resume all but rank 1", sign=Sign.CERTAIN)
+
 
 def _outside(
     name: str, activity: str, lasts_s: float, twin: Twin, *, sign: Sign = Sign.COMPUTING, **changes: object
@@ -14,13 +18,10 @@ def _outside(
         lasts_s=lasts_s,
         sign=sign,
         twin=twin,
+        trains_throughout=twin is _THEN_STOP_ONE,
         **changes,  # type: ignore[arg-type]
     )
 
-
-_THEN_STOP_ONE = Twin(activity="then stop rank 1", sign=Sign.CERTAIN)
-"""What happens to the control never stops training: in its twin, rank 1 is stopped for good afterwards."""
-_THEN_RESUME_ALL_BUT_ONE = Twin(activity="resume all but rank 1", sign=Sign.CERTAIN)
 
 OUTSIDE = (
     _outside("all ranks stopped", "stop ranks", 6.0, Twin(), notes=0),
