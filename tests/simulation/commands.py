@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.world import TICK_S
-from tests.simulation.story_world import StoryWorld
+from tests.simulation.story_world import StoryWorld, turn_s
 
 Command = Callable[[StoryWorld, Sequence[str], Mapping[str, str]], None]
 
@@ -45,8 +44,9 @@ def train(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -
 
 def wait(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
     """wait 2.5: seconds pass in which no rank moves."""
-    for _turn in range(round(float(words[0]) / TICK_S)):
-        world.turn()
+    seconds = float(words[0])
+    for _turn in range(round(seconds / turn_s(seconds))):
+        world.turn(seconds=turn_s(seconds))
 
 
 def until(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:

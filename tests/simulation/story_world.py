@@ -11,6 +11,13 @@ from tests.daemon.core.world import TICK_S, World
 from tests.simulation import story_log
 
 STEP_S = 0.3
+LONG_S, LONG_TURN_S = 60.0, 0.5
+"""Of long waits the turns are fewer: what takes minutes is not judged by tenths of a second."""
+
+
+def turn_s(seconds: float) -> float:
+    """Return how long each turn of a wait is."""
+    return TICK_S if seconds < LONG_S else LONG_TURN_S
 
 
 @dataclass
@@ -67,8 +74,8 @@ class StoryWorld(World):
         """Let all ranks do something else than training for a while: its time is part of the next step's."""
         for number in range(self.world_size):
             self.rank(number).progress.phase = phase
-        for _ in range(round(seconds / TICK_S)):
-            self.turn()
+        for _ in range(round(seconds / turn_s(seconds))):
+            self.turn(seconds=turn_s(seconds))
         self.spent_s[phase] = seconds
 
     def set_group(self, name: str, enqueued: Mapping[int, int], completed: int) -> None:
