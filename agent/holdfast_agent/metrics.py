@@ -211,7 +211,7 @@ class AgentCollector(Collector):
             "holdfast_process_tree_look_attempts",
             "Looks at the process trees of ranks without progress.",
             ["run"],
-            [(run, self._node.tree_looks_total)],
+            [(run, self._node.tree_look_attempts_total)],
         )
         yield _counter(
             "holdfast_process_tree_look_failures",

@@ -55,7 +55,7 @@ class Node:
         self.clock_s = 0.0
         """Seconds in which this agent has run: time in which it was held up does not count."""
         self.reports_total = 0
-        self.tree_looks_total = 0
+        self.tree_look_attempts_total = 0
         self.tree_look_failures_total = 0
         self.snapshots_total = 0
         self.step_durations = Histogram(STEP_BUCKETS_S)

@@ -4,7 +4,7 @@ import os
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from time import monotonic
+from time import monotonic, sleep
 
 from holdfast_agent.process_table import Process, ProcessStat, read_file, read_process, read_table, tree_of
 from holdfast_agent.tcp_counters import LISTEN, TcpSocket, read_sockets
@@ -25,7 +25,10 @@ _HELPERS = (
 _BACKGROUND = (THREAD_PREFIX, "pt_tcpstore", "pt_nccl_watchdg", "pt_nccl_heartbt")
 """Beginnings of names: the hooks' threads, torch's server of a rendezvous store, its watchdogs over NCCL."""
 
-_CONSISTENT_TRIES = 4
+_CONSISTENT_TRIES = 10
+_REST_S = 0.005
+"""Between two tries to find the threads in the background at rest."""
+
 _ANCESTORS = 32
 
 _DESCRIPTOR_CALLS: Mapping[str, frozenset[int]] = {
@@ -219,6 +222,7 @@ class TreeReader:
             before, total, after = _sum_of(background), parse_io(read_file(f"{folder}/io")), _sum_of(background)
             if before == after:
                 return total.minus(after)
+            sleep(_REST_S)
         raise UnknownError(f"the threads in the background of {folder} never rest")
 
     def _sockets(self, folder: str) -> frozenset[int]:

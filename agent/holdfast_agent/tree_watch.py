@@ -138,7 +138,7 @@ class TreeWatch:
     async def _look(self, watched: _Watched, machine: "asyncio.Future[Machine]", began_s: float) -> None:
         """Read one tree. The next look comes later if this one has cost much CPU time."""
         watched.next_s = began_s + INTERVAL_S
-        self._node.tree_looks_total += 1
+        self._node.tree_look_attempts_total += 1
         reading = asyncio.ensure_future(_read(watched.reader, machine))
         await asyncio.wait([reading], timeout=PATIENCE_S)
         if not reading.done():

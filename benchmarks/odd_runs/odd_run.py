@@ -26,8 +26,8 @@ from .servers import SlowWorld
 _ROOT = Path(__file__).resolve().parents[2]
 _MARK = "ODD_RUN_MARK"
 _POLL_S = 0.1
-_AROUND_S = 150.0
-"""Seconds that start, steps and end take at most besides the pause, on a busy machine."""
+_AROUND_S = 240.0
+"""Seconds that start, steps and end take at most besides the pause."""
 _BEFORE_OUTSIDE = 15
 """Steps before a pause from outside."""
 _RESTARTING = (store.RUN_PHASE_GATHERING, store.RUN_PHASE_STOPPING, store.RUN_PHASE_FAILED)

@@ -25,7 +25,10 @@ async def watch(folder: Path, pids: list[int]) -> None:
     node = make_node(folder)
     begin(node, 1, dict(enumerate(pids)))
     node.link = cast(Any, Printed())
-    supervisor = cast(Supervisor, SimpleNamespace(note_cgroups=lambda: None, parent=SimpleNamespace(is_ready=True)))
+    supervisor = cast(
+        Supervisor,
+        SimpleNamespace(note_cgroups=lambda: None, save_if_due=lambda: None, parent=SimpleNamespace(is_ready=True)),
+    )
     await main._tick(node, supervisor)
 
 

@@ -76,8 +76,10 @@ async def test_a_rank_that_computes_is_never_still(folder: Path) -> None:
     with running(COMPUTES) as process:
         async with watched(folder, process) as node:
             await until(lambda: told(node).moved == "cpu", "its movement is seen")
-            looks = node.tree_looks_total
-            await until(lambda: told(node).still_s > 0.0 or node.tree_looks_total >= looks + 3, "it was looked at")
+            looks = node.tree_look_attempts_total
+            await until(
+                lambda: told(node).still_s > 0.0 or node.tree_look_attempts_total >= looks + 3, "it was looked at"
+            )
             assert told(node).still_s == 0.0
 
 
@@ -101,7 +103,7 @@ async def test_a_rank_that_makes_progress_is_not_looked_at(folder: Path) -> None
                 await progress(node, step)
                 await asyncio.sleep(0.1)
             assert node.ranks[0].tree == TreeView()
-            assert node.tree_looks_total <= 1 + told(node, 1).stalled_s / tree_watch.INTERVAL_S
+            assert node.tree_look_attempts_total <= 1 + told(node, 1).stalled_s / tree_watch.INTERVAL_S
 
 
 async def test_a_rank_that_has_left_training_is_watched_though_its_stall_does_not_count(folder: Path) -> None:
@@ -169,7 +171,7 @@ async def test_a_tree_that_costs_much_to_read_is_read_less_often_even_if_its_ran
             await until(lambda: told(node).stalled_s >= 2.5, "it has stalled for 2.5 s")
             await progress(node, step=4)
             await until(lambda: told(node).stalled_s >= 1.0, "it has stalled for 1 s")
-            assert node.tree_looks_total == 1
+            assert node.tree_look_attempts_total == 1
 
 
 async def test_a_rank_that_py_spy_holds_for_us_is_not_looked_at(folder: Path) -> None:
@@ -177,7 +179,7 @@ async def test_a_rank_that_py_spy_holds_for_us_is_not_looked_at(folder: Path) ->
         async with watched(folder, process) as node:
             node.ranks[0].held_for_stacks = True
             await until(lambda: told(node).stalled_s >= 1.5, "it has stalled for 1.5 s")
-            assert node.tree_looks_total == 0
+            assert node.tree_look_attempts_total == 0
             node.ranks[0].held_for_stacks = False
             await until(lambda: told(node).still_s >= 1.0, "it has been still for 1 s")
 

@@ -19,10 +19,12 @@ else:
     from tests.agent.checkpoints.conftest import RUN
 
 
-def start(folder: Path, run: str = RUN, *, instance: str = "i", **options: bool) -> RunCheckpoints:
+def start(
+    folder: Path, run: str = RUN, *, instance: str = "i", adopt: bool = False, from_scratch: bool = False
+) -> RunCheckpoints:
     """Claim a place as the agents of a run do."""
     checkpoints = open_checkpoints(str(folder / "checkpoints"), folder / "staging", 2, run=run)
-    spec = store.RunSpec(run=run, instance=instance, command=["true"], **options)
+    spec = store.RunSpec(run=run, instance=instance, command=["true"], adopt=adopt, from_scratch=from_scratch)
     claim(checkpoints, KnownCheckpoints("place", folder / "known.json"), spec, "place")
     return checkpoints
 
