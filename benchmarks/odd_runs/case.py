@@ -8,7 +8,7 @@ from .patience import FACTOR, Sign, Where, report_s, restart_s
 ODD_STEP = 20
 """The deadlines are learned by then."""
 STEPS = 40
-STEPS_OUTSIDE, STEPS_THROUGHOUT = 220, 900
+STEPS_OUTSIDE, STEPS_THROUGHOUT = 220, 700
 """Of a run that is paused from outside, and of one that trains while something else is: it still trains afterwards."""
 
 

@@ -122,13 +122,14 @@ def _restarted_after(case: OddCase, observed: Observed) -> float | None:
     if not first:
         return None
     last = first[-1]
-    since_s = last.began_s
-    if case.twin.from_last_move and last.moved_s is not None:
-        since_s = last.moved_s
     ended_s = observed.restart_seen_s
     if case.ends_late and ended_s is None:
         ended_s = observed.culprit_gone_s
-    return None if ended_s is None else ended_s - since_s
+    if ended_s is None:
+        return None
+    # The signal that ends a rank may finish its last call, which is then logged as a move.
+    moves_s = [at_s for at_s in last.moves_s if at_s < ended_s] if case.twin.from_last_move else []
+    return ended_s - max([last.began_s, *moves_s])
 
 
 def _longest_pause(pauses: tuple[LoggedPause, ...]) -> float | None:

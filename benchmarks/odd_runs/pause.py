@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -16,8 +16,8 @@ class LoggedPause:
     began_s: float
     ended_s: float | None = None
     """None: it has not ended."""
-    moved_s: float | None = None
-    """The last move that the rank logged."""
+    moves_s: tuple[float, ...] = ()
+    """The moves that the rank logged."""
 
 
 class PauseLog:
@@ -49,9 +49,9 @@ def _pauses_of(rank: int, generation: int, lines: Sequence[str]) -> list[LoggedP
             case "begin":
                 found.append(LoggedPause(rank, generation, at_s))
             case "end":
-                found[-1] = LoggedPause(rank, generation, found[-1].began_s, at_s, found[-1].moved_s)
+                found[-1] = replace(found[-1], ended_s=at_s)
             case "move":
-                found[-1] = LoggedPause(rank, generation, found[-1].began_s, None, at_s)
+                found[-1] = replace(found[-1], moves_s=(*found[-1].moves_s, at_s))
     return found
 
 

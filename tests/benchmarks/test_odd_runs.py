@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from benchmarks.odd_runs.activities import ACTIVITIES
-from benchmarks.odd_runs.case import OddCase, Place
+from benchmarks.odd_runs.case import OddCase, Place, Twin
 from benchmarks.odd_runs.cases import ALL, CASES, QUICK
 from benchmarks.odd_runs.judge import judge
 from benchmarks.odd_runs.meetings import MEETINGS
@@ -94,6 +94,14 @@ def test_a_twin_that_hangs_after_its_last_step_is_ended_and_not_restarted() -> N
     assert problems(ended, twin=True, case=case) == ""
     assert "not reported" in problems(dataclasses.replace(ended, incidents=()), twin=True, case=case)
     assert "never restarted" in problems(dataclasses.replace(ended, culprit_gone_s=None), twin=True, case=case)
+
+
+def test_a_twin_whose_server_falls_silent_counts_from_the_last_move_before_its_restart() -> None:
+    case = dataclasses.replace(CASE, twin=Twin(sign=Sign.LIKELY, from_last_move=True))
+    moves_s = (BEGAN_S + 1.0, BEGAN_S + 15.0, BEGAN_S + 21.0)
+    stuck = dataclasses.replace(RESTARTED, pauses=(LoggedPause(0, 1, BEGAN_S, moves_s=moves_s),))
+    assert judge(case, stuck, twin=True).seconds == 4.0
+    assert problems(stuck, twin=True, case=case) == ""
 
 
 def test_every_case_can_be_carried_out_and_lies_between_its_deadlines() -> None:
