@@ -46,6 +46,8 @@ def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunS
     if is_begun:
         return
     if not histories.records:
+        if known.history and not owners and not spec.from_scratch:
+            return  # what this node has seen here is gone, as on a place that is not mounted: nothing is written there
         first = HistoryRecord(number=FIRST, run=spec.run if not owners or spec.run in owners else min(owners))
         histories.begin(first)
     is_used = bool(checkpoints.committed() or checkpoints.damaged() or histories.current != FIRST)

@@ -48,6 +48,8 @@ class Rank:
     tree: TreeView = field(default_factory=TreeView)
     moves_total: int = 0
     """Grows whenever the rank makes progress: what was seen of its processes before counts no more."""
+    log_start: int = 0
+    """Bytes that its log held before it: of an earlier start of the run, or of what an earlier agent saw."""
     store_port: int = 0
     """Port of the store at which its generation meets; 0: not known."""
     pending: list[PendingCall] = field(default_factory=list)

@@ -163,17 +163,20 @@ class Supervisor:
             "TORCHELASTIC_RUN_ID": node.spec.run,
             **context.to_environment(),
         }
-        log_path = str(self._options.rank_log(node.generation, rank))
+        log = self._options.rank_log(node.generation, rank)
+        # An earlier start of this run may have left a log of the same generation: its words are not this rank's.
+        log_start = log.stat().st_size if log.exists() else 0
         pid = await self.parent.fork(
             parent_pb.Fork(
                 generation=node.generation,
                 rank=rank,
                 command=node.spec.command,
                 environment=environment,
-                log_path=log_path,
+                log_path=str(log),
             )
         )
         started = Rank(rank, node.generation, local_rank, pid, await self.parent.identify(pid), store_port=int(port))
+        started.log_start = log_start
         self.watch(started)
 
     def watch(self, rank: Rank) -> None:
@@ -267,7 +270,7 @@ class Supervisor:
             ended.code = 0
         # It failed before the hooks could keep its last words, or in C++, where they cannot.
         if (ended.code or ended.signal == signal.SIGABRT) and not ended.last_words:
-            ended.last_words = _tail(self._options.rank_log(rank.generation, rank.rank))
+            ended.last_words = _tail(self._options.rank_log(rank.generation, rank.rank), rank.log_start)
         with self._node.errors.contained("rank_exits"):
             self._node.writer.schedule_pinned(rank.rank, self._node.start_order.world_size)
         if rank.generation == self._node.generation:
@@ -402,11 +405,11 @@ class Supervisor:
                 processes.kill_session(entry.pid, entry.start_ticks)
 
 
-def _tail(path: Path) -> str:
-    """Return the end of a log."""
+def _tail(path: Path, start: int) -> str:
+    """Return the end of a log, at most from ``start`` on."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+            file.seek(max(start, path.stat().st_size - LOG_TAIL_BYTES))
             return file.read().decode(errors="replace")
     except OSError:
         return ""

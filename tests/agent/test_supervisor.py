@@ -98,6 +98,22 @@ def helper_of(node: RecordedNode, rank: int) -> int:
     return int(wait_until(lambda: log.read_text().strip() if log.exists() else "", "the rank has started its helper"))
 
 
+async def test_what_an_earlier_start_has_left_in_a_log_is_no_word_of_the_rank(
+    folder: Path, store_with_rendezvous: StoreServer
+) -> None:
+    async with supervised(folder, store_with_rendezvous) as (supervisor, node):
+        (folder / "train.py").write_text("import sys\nprint('new words', flush=True)\nsys.exit(3)\n")
+        for rank in (2, 3):
+            log = node.options.rank_log(1, rank)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text("ValueError: old words\n")
+        await supervisor.start(1, ORDER)
+        await until(lambda: node.stopped, "both ranks have ended")
+        events = [event.rank_exited for event in node.link.emitted]
+        assert [event.exit.last_words.strip() for event in events] == ["new words", "new words"]
+        await leave(supervisor)
+
+
 async def test_ranks_start_with_torchelastics_environment_and_their_end_is_told_with_their_black_box(
     folder: Path, store_with_rendezvous: StoreServer
 ) -> None:

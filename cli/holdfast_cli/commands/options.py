@@ -95,7 +95,8 @@ SnapshotEvery = Annotated[int, typer.Option(help="Steps between snapshots in mem
 FromScratch = Annotated[
     bool,
     typer.Option(
-        "--from-scratch", help="Begin from the seed although there are checkpoints, which stay as an older history."
+        "--from-scratch",
+        help="Begin from the seed although there are checkpoints. They stay until --keep new ones are written.",
     ),
 ]
 Adopt = Annotated[bool, typer.Option("--adopt", help="Go on from checkpoints that belong to a run of another name.")]

@@ -14,7 +14,7 @@ LONGEST_PAUSE_S = 60.0
 
 _FIX = (
     "bring them back (is the file system mounted, the store reachable?) and start the run again; --from-scratch begins"
-    " from the seed and leaves the checkpoints where they are"
+    " from the seed, and the checkpoints stay until --keep new ones are written"
 )
 
 

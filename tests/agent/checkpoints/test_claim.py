@@ -116,3 +116,18 @@ def test_an_empty_mount_point_is_not_taken_for_a_run_without_checkpoints(tmp_pat
     known.note(3, [40])
     with pytest.raises(CheckpointUnavailable, match=r"history-0003\.json is not there, and was"):
         known.check_history(2)
+
+
+def test_nothing_is_written_where_checkpoints_were_and_the_place_is_not_mounted(
+    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
+) -> None:
+    snapshots.commit(checkpoints, 10)
+    start(tmp_path)
+    KnownCheckpoints("place", tmp_path / "known.json").note(1, [10])
+    mounted = checkpoints.path.rename(tmp_path / "elsewhere")
+    checkpoints.path.mkdir()
+    start(tmp_path, instance="later")
+    assert list(checkpoints.path.iterdir()) == []
+    checkpoints.path.rmdir()
+    mounted.rename(checkpoints.path)
+    assert start(tmp_path, instance="later still").committed() == [10]
