@@ -29,11 +29,11 @@ setup: .venv/.ready  ## Make .venv and install Holdfast in it with everything th
 demo: setup  ## Train with eight ranks, kill one, hang another, watch the run come back
 	@$(BIN)/holdfast demo
 
-test: setup  ## Run all fast tests and a few with real processes (5 minutes)
+test: setup  ## Run all fast tests and a few with real processes
 	$(BIN)/python -m pytest -m "not soak and (not system or slice)"
 
 # A run of eight ranks on a machine with other work may take minutes.
-test-system: setup  ## Run every test with real processes (15 minutes)
+test-system: setup  ## Run every test with real processes
 	$(BIN)/python -m pytest -m "system and not soak" --timeout 600
 
 soak: setup  ## Run the tests that are long by nature (40 minutes)
