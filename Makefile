@@ -36,7 +36,7 @@ test: setup  ## Run all fast tests and a few with real processes
 test-system: setup  ## Run every test with real processes
 	$(BIN)/python -m pytest -m "system and not soak" --timeout 600
 
-soak: setup  ## Run the tests that are long by nature (40 minutes)
+soak: setup  ## Run the tests that are long by nature
 	$(BIN)/python -m pytest -m soak
 
 bench: setup  ## Run the benchmarks beside their peers
