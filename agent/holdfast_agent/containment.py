@@ -54,7 +54,7 @@ class Errors:
             place = place.tb_next
         line = "" if place is None else f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}"
         if self._is_new(job, type(error).__name__, line):
-            log.error("unexpected error in job %s, which goes on: %r", job, error, exc_info=error)
+            log.error("unexpected error in job %s, which continues: %r", job, error, exc_info=error)
 
     def refuse(self, source: str, reason: str) -> bool:
         """Count something that made no sense; log it if it is the first with this reason. Return whether it is."""
