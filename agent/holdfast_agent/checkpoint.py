@@ -184,9 +184,7 @@ class CheckpointDirectory:
         """
         absent = [path for path in missing_files(self.path, self.load_manifest(step)) if not path.exists()]
         if absent:
-            raise CheckpointUnavailable(
-                f"{len(absent)} files of the checkpoint of step {step} are missing: {_listed(absent)}"
-            )
+            raise CheckpointUnavailable(f"the checkpoint of step {step} lacks {_listed(absent)}")
         return self.step_directory(step)
 
     def _prune(self, newest: Manifest) -> None:

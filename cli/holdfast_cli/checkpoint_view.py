@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich import box
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +15,7 @@ from holdfast_proto.checkpoint.errors import CheckpointUnavailable, CheckpointUn
 from holdfast_proto.checkpoint.manifest import Manifest
 from holdfast_proto.checkpoint.shard_index import ShardIndex
 
+_PROBLEM = "cannot be used, see below"
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -53,7 +54,10 @@ def summarize(indexes: Iterable[ShardIndex]) -> list[TensorSummary]:
 
 
 def checkpoint_table(shown: Sequence[FoundCheckpoint], found: Sequence[FoundCheckpoint]) -> RenderableType:
-    """Return one row for each of ``shown``; ``found`` are all checkpoints of the directory."""
+    """Return one row for each of ``shown``, and below them what is wrong with which.
+
+    ``found`` are all checkpoints of the directory.
+    """
     if not shown:
         return Text("no checkpoints")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -68,10 +72,16 @@ def checkpoint_table(shown: Sequence[FoundCheckpoint], found: Sequence[FoundChec
     for checkpoint in shown:
         first = [str(checkpoint.history), str(checkpoint.step)] if has_histories else [str(checkpoint.step)]
         if checkpoint.manifest is None:
-            table.add_row(*first, "", "", "", "", "", "", Text(checkpoint.problem, style="yellow"))
+            table.add_row(*first, "", "", "", "", "", "", Text(_PROBLEM, style="yellow"))
         else:
             table.add_row(*first, *_row(checkpoint, checkpoint.manifest, _builders(checkpoint, found)))
-    return table
+    # Whole paths have no room in a column.
+    problems = [
+        Text(f"step {checkpoint.step}: {checkpoint.problem}", style="yellow", overflow="fold")
+        for checkpoint in shown
+        if checkpoint.problem
+    ]
+    return Group(table, *problems)
 
 
 def checkpoint_as_json(checkpoint: FoundCheckpoint, found: Sequence[FoundCheckpoint]) -> dict[str, Any]:
@@ -132,7 +142,7 @@ def bytes_text(size: float) -> str:
 def _row(checkpoint: FoundCheckpoint, manifest: Manifest, builders: Sequence[int]) -> list[str]:
     axes = _layout(checkpoint)
     layout = " x ".join(f"{axis} {size}" for axis, size in axes.items() if size > 1)
-    state = [checkpoint.problem] if checkpoint.problem else []
+    state = [_PROBLEM] if checkpoint.problem else []
     if checkpoint.is_left:
         state.append("of a line of training that was left")
     if manifest.stale:

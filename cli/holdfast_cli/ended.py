@@ -1,6 +1,7 @@
 """What remains to be read of a run whose daemon is gone."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from google.protobuf.json_format import ParseDict, ParseError
@@ -9,6 +10,7 @@ from holdfast_cli.run_record import RunRecord
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident
 
+STORY = "incident.json"
 _STATUS = "last-status.pb"
 
 
@@ -43,3 +45,22 @@ def load_incidents(record: RunRecord) -> list[Incident]:
         if incident.detected_unix_s >= record.created_unix_s:
             found[incident.id] = incident
     return list(found.values())
+
+
+def load_earlier_incidents(run_directory: Path, run: str, present: Iterable[Incident]) -> list[Incident]:
+    """Return those that earlier starts of a run have left in their folders, oldest first.
+
+    Numbers begin anew with each start, so that the folder's name is the id of such an incident. What is damaged is left
+    out.
+    """
+    known = {incident.detected_unix_s for incident in present}
+    found = []
+    for story in (run_directory / "incidents" / run).glob(f"*/{STORY}"):
+        try:
+            incident = ParseDict(json.loads(story.read_text()), Incident(), ignore_unknown_fields=True)
+        except (OSError, ValueError, ParseError):
+            continue
+        if incident.detected_unix_s not in known:
+            incident.id = story.parent.name
+            found.append(incident)
+    return sorted(found, key=lambda incident: incident.detected_unix_s)

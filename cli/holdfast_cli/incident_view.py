@@ -49,7 +49,7 @@ def incident_story(incident: Incident, files: IncidentFiles) -> RenderableType:
     for name, value in (
         ("kind", verdict_word(incident)),
         ("ranks", _ranks(incident)),
-        ("where", f"step {verdict.step}, {enum_word(common_pb2.Phase, 'PHASE_', verdict.phase)}, {_call(incident)}"),
+        ("where", _where(incident)),
         ("confidence", f"{verdict.confidence_ratio:.0%}"),
         ("generation", str(incident.generation)),
         ("last progress", _clock(incident.last_progress_unix_s)),
@@ -101,9 +101,13 @@ def _ranks(incident: Incident) -> str:
     return ", ".join(str(rank) for rank in incident.verdict.culprits) or "-"
 
 
-def _call(incident: Incident) -> str:
+def _where(incident: Incident) -> str:
+    """What is wrong with a checkpoint has a step and no phase."""
     verdict = incident.verdict
-    return f"{verdict.op or 'call'} {verdict.seq} of {verdict.group}" if verdict.group else "in no collective"
+    if not verdict.phase:
+        return f"step {verdict.step}"
+    call = f"{verdict.op or 'call'} {verdict.seq} of {verdict.group}" if verdict.group else "in no collective"
+    return f"step {verdict.step}, {enum_word(common_pb2.Phase, 'PHASE_', verdict.phase)}, {call}"
 
 
 def _resumed(incident: Incident) -> str:

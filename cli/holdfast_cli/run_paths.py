@@ -72,7 +72,7 @@ def prepare_directory(directory: Path) -> Path:
         (absolute / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(
-            f"--directory {directory.parent}: {error.strerror}: name a folder that you can write to"
+            f"--directory {directory.parent}: {error.filename}: {error.strerror}: name a folder that you can write to"
         ) from None
     return absolute
 

@@ -45,7 +45,8 @@ class Supervisor:
         for name, component in self.components.items():
             down = "" if component.pid is not None or component.done else ", is down"
             if component.restarts or down:
-                lines.append(f"{name}: started again {component.restarts} times{down}")
+                times = "once" if component.restarts == 1 else f"{component.restarts} times"
+                lines.append(f"{name}: started again {times}{down}")
         return lines
 
     def close(self, patience_s: float) -> None:

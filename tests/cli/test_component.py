@@ -51,7 +51,7 @@ def test_a_component_that_dies_is_started_again(supervisor: Supervisor, spec: Sp
     second = wait_for(lambda: component.pid, "restart")
     assert second != first
     assert component.restarts == 1
-    assert supervisor.notes() == ["dummy: started again 1 times"]
+    assert supervisor.notes() == ["dummy: started again once"]
 
 
 def test_a_suspended_component_stays_down_until_resumed(supervisor: Supervisor, spec: Spec, wait_for: WaitFor) -> None:

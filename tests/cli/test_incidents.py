@@ -115,6 +115,29 @@ def test_the_story_as_json_names_folder_and_files(folder: Path, tmp_path: Path) 
     assert "rank-00002.black_box.json" in story["files"]
 
 
+def test_what_earlier_starts_left_is_listed_on_demand_and_shown_by_its_folders_name(
+    folder: Path, tmp_path: Path
+) -> None:
+    earlier = folder.with_name("0001-dead-rank.500")
+    story = incident()
+    story.detected_unix_s = 500.0
+    story.verdict.message = "rank 1 was killed"
+    incident_folder.write_story(earlier, story)
+    damaged = folder.with_name("0002-dead-rank.600")
+    damaged.mkdir()
+    (damaged / "incident.json").write_text("{")
+    listed = holdfast("incidents", "--directory", str(tmp_path)).stdout
+    assert "rank 1 was killed" not in listed
+    assert "earlier starts of the run left 1 more: add --all" in listed
+    everything = json.loads(holdfast("incidents", "--all", "--json", "--directory", str(tmp_path)).stdout)
+    assert [each["id"] for each in everything] == ["0001-dead-rank.500", IDENTITY]
+    assert "rank 1 was killed" in holdfast("incidents", "show", earlier.name, "--directory", str(tmp_path)).stdout
+    # A number is that of the newest start.
+    assert "rank 2 is stopped" in holdfast("incidents", "show", "0001", "--directory", str(tmp_path)).stdout
+    refused = holdfast("incidents", "show", "0003", "--directory", str(tmp_path))
+    assert refused.exit_code == 1
+
+
 def test_an_export_holds_the_whole_folder_and_is_the_same_every_time(folder: Path, tmp_path: Path) -> None:
     targets = [tmp_path / "one.tar.gz", tmp_path / "two.tar.gz"]
     for target in targets:
@@ -143,7 +166,7 @@ def test_an_export_holds_the_whole_folder_and_is_the_same_every_time(folder: Pat
 def test_an_unknown_incident_and_misplaced_options_are_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
     unknown = holdfast("incidents", "show", "0002", "--directory", str(tmp_path))
     assert unknown.exit_code == 1
-    assert unknown.stderr == "holdfast: run tiny has no incident 0002: `holdfast incidents` lists them\n"
+    assert unknown.stderr == "holdfast: run tiny has no incident 0002: `holdfast incidents --all` lists them\n"
     misplaced = holdfast("incidents", "--directory", str(tmp_path), "show", "0001")
     assert misplaced.exit_code == 1
     assert misplaced.stderr == "holdfast: put the options behind `show`\n"

@@ -134,7 +134,7 @@ def test_a_suspended_component_stays_away_until_resumed(options: Options, wait_f
     with LocalRun(options()) as run:
         run.suspend_restart("daemon")
         os.kill(run.pid_of("daemon") or 0, signal.SIGKILL)
-        wait_for(lambda: "daemon: started again 1 times, is down" in run.notes(), "the exit is noticed")
+        wait_for(lambda: "daemon: started again once, is down" in run.notes(), "the exit is noticed")
         with pytest.raises(CommandError, match="no daemon answers"):
             run.status()
         run.resume_restart("daemon")

@@ -27,11 +27,12 @@ def incidents(
     run: RunName = None,
     directory: Directory = DEFAULT_DIRECTORY,
     control: Control = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also those of earlier starts of the run.")] = False,
     json: Json = False,
 ) -> None:
     """List what went wrong, oldest first."""
     if context.invoked_subcommand is not None:
-        if (run, directory, control, json) != (None, DEFAULT_DIRECTORY, None, False):
+        if (run, directory, control, everything, json) != (None, DEFAULT_DIRECTORY, None, False, False):
             raise CommandError(f"put the options behind `{context.invoked_subcommand}`")
         return
     from rich.console import Console
@@ -40,11 +41,19 @@ def incidents(
     from holdfast_cli.output import print_json, to_json
     from holdfast_cli.target import find_target
 
-    found = _all(find_target(directory, run, control))
+    target = find_target(directory, run, control)
+    found = _all(target)
+    earlier = _earlier(target, found)
+    if everything:
+        if target.record is None:
+            raise CommandError("--all reads the folder of a run that `holdfast run` started: leave out --control")
+        found = [*earlier, *found]
     if json:
         print_json([to_json(incident) for incident in found])
-    else:
-        Console().print(incident_table(found))
+        return
+    Console().print(incident_table(found))
+    if earlier and not everything:
+        print(f"earlier starts of the run left {len(earlier)} more: add --all")
 
 
 @app.command()
@@ -99,14 +108,27 @@ def _all(target: "Target") -> "list[Incident]":
     return load_incidents(target.ended) if target.ended else target.connect().incidents()
 
 
+def _earlier(target: "Target", present: "list[Incident]") -> "list[Incident]":
+    """Return what earlier starts of the run have left; nothing where this machine has no folder of it."""
+    from holdfast_cli.ended import load_earlier_incidents
+
+    return load_earlier_incidents(Path(target.record.directory), target.run, present) if target.record else []
+
+
 def _find(identity: str, directory: Path, run: str | None, control: Path | None) -> "tuple[Incident, Path]":
     """Return an incident and its folder, which need not exist."""
     from holdfast_cli.run_paths import incident_directory
     from holdfast_cli.target import find_target
 
     target = find_target(directory, run, control)
-    found = [each for each in _all(target) if each.id == identity or each.id.startswith(f"{identity}-")]
-    if len(found) != 1:
-        raise CommandError(f"run {target.run} has no incident {identity}: `holdfast incidents` lists them")
+    present = _all(target)
+    for incidents in (present, _earlier(target, present)):
+        found = [each for each in incidents if each.id == identity or each.id.startswith(f"{identity}-")]
+        exact = [each for each in found if each.id == identity]
+        if len(exact or found) == 1:
+            break
+    else:
+        raise CommandError(f"run {target.run} has no incident {identity}: `holdfast incidents --all` lists them")
+    found = exact or found
     run_directory = Path(target.record.directory) if target.record else directory / target.run
     return found[0], incident_directory(run_directory, found[0].run or target.run, found[0].id)

@@ -4,6 +4,8 @@ So are those that are committed and then cannot be copied to the secondary store
 failure between them, to end the story.
 """
 
+from collections.abc import Iterable
+
 from holdfast_daemon.core import incidents
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
@@ -36,6 +38,30 @@ def committed(turn: Turn, step: int) -> None:
         _keep(turn, store.CheckpointOutage(incident=incident.id, committed_step=step))
     elif step != outage.committed_step:  # two nodes may find the same one complete
         _keep(turn, store.CheckpointOutage())
+
+
+def passed_over(turn: Turn, steps: Iterable[int], instead: str) -> None:
+    """Say in the incident of each damaged checkpoint what the run starts from instead of it.
+
+    A shard that cannot be read has an incident already; of a manifest only the nodes' state says so.
+    """
+    for step in sorted(steps):
+        incident = _of_step(turn, step)
+        if incident is None:
+            message = f"the checkpoint of step {step} is damaged: `holdfast checkpoint list` names the file"
+            incident = note(turn, message, step)
+        incidents.tell(turn, incident, instead)
+
+
+def _of_step(turn: Turn, step: int) -> store.Incident | None:
+    return next(
+        (
+            incident
+            for incident in turn.state.incidents.values()
+            if incident.verdict.kind == store.VERDICT_KIND_CHECKPOINT_FAILED and incident.verdict.step == step
+        ),
+        None,
+    )
 
 
 def note(turn: Turn, message: str, step: int) -> store.Incident:

@@ -13,8 +13,8 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 
 _FIX = (
-    "bring them back (is the file system mounted, the store reachable?) and start the run again; --from-scratch begins"
-    " from the seed, and the checkpoints stay until --keep new ones are written"
+    "start the run again when the files are back (is the file system mounted, the store reachable?), or with"
+    " --from-scratch to train from the seed: it keeps these checkpoints until --keep new ones are written"
 )
 
 
@@ -47,7 +47,8 @@ def refuse_damaged(turn: Turn) -> None:
     refuse(
         turn,
         f"no checkpoint can be read, all are damaged (steps {named}): `holdfast checkpoint verify --all` names the"
-        " files; restore them from a copy, or begin from the seed with --from-scratch, and leave them where they are",
+        " files; restore one of them from a copy and start the run again, or start it with --from-scratch to train from"
+        " the seed",
     )
 
 
@@ -55,7 +56,7 @@ def may_try_again(turn: Turn, reason: str) -> bool:
     """Whether the read that failed for ``reason`` is to be tried again now; refuses it if the run has never trained."""
     record = turn.record
     if not record.trained:
-        refuse(turn, f"{reason}: {_FIX}")
+        refuse(turn, f"{reason}; {_FIX}")
         return False
     if not record.read_again_unix_s:
         _begin_wait(turn, reason)
@@ -83,7 +84,7 @@ def _begin_wait(turn: Turn, reason: str) -> None:
     if not record.failed_reads:
         message = (
             f"the run waits, because its checkpoint of step {record.resumed_step} cannot be read: {reason}: bring the"
-            " files back (is the file system mounted, the store reachable?); it goes on by itself when they are there"
+            " files back (is the file system mounted, the store reachable?); it continues by itself when they are there"
         )
         incident = checkpoint_failures.note(turn, message, record.resumed_step)
         incidents.act(turn, f"waits for the files of the checkpoint of step {record.resumed_step}")

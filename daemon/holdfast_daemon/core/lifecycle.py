@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from holdfast_daemon.core import (
+    checkpoint_failures,
     checkpoint_orders,
     checkpoint_reads,
     detection,
@@ -86,7 +87,9 @@ def begin_generation(turn: Turn) -> None:
     where = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.SOURCE_CHECKPOINT: "a checkpoint"}
     after = "" if point.step < 0 else f" after step {point.step}"
     if not record.failed_reads:  # else it is one of many attempts
-        incidents.act(turn, f"generation {turn.record.generation} starts from {where[point.source]}{after}")
+        start = f"generation {turn.record.generation} starts from {where[point.source]}{after}"
+        incidents.act(turn, start)
+        checkpoint_failures.passed_over(turn, point.passed_over, f"{start} instead")
     _send_start(turn, list(turn.record.nodes))
 
 

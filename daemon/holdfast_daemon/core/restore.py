@@ -18,6 +18,8 @@ class RestorePoint:
     step: int
     history: store.History | None = None
     """The history that it begins, because it undoes newer checkpoints of the present one; None: it goes on in that."""
+    passed_over: frozenset[int] = frozenset()
+    """Steps of newer checkpoints that are damaged."""
 
 
 def choose(
@@ -41,7 +43,8 @@ def choose(
     if any(newer > step for newer in there):
         begun = store.History(number=max(history, 1) + 1, parent=max(history, 1), parent_step=step, since_unix_s=now)
     source = store.SOURCE_MEMORY if in_memory >= on_disk else store.SOURCE_CHECKPOINT
-    return RestorePoint(source, step, begun)
+    passed_over = frozenset(newer for newer in there & {*damaged, *unreadable} if newer > step)
+    return RestorePoint(source, step, begun, passed_over)
 
 
 def present_history(nodes: Mapping[str, store.NodeState]) -> int:

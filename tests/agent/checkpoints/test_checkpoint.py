@@ -172,7 +172,7 @@ def test_manifest_without_its_shards_is_not_counted_and_not_removed(
     assert checkpoints.missing(20) == [str(shard)]
     snapshots.commit(checkpoints, 30)
     assert checkpoints.committed() == [10, 20, 30], "10 and 30 are the two that are kept"
-    with pytest.raises(CheckpointUnavailable, match=rf"1 files of the checkpoint of step 20 are missing: {shard}"):
+    with pytest.raises(CheckpointUnavailable, match=rf"the checkpoint of step 20 lacks {shard}"):
         checkpoints.fetch(20)
     snapshots.commit(checkpoints, 40)
     assert checkpoints.committed() == [20, 30, 40]

@@ -7,7 +7,7 @@ from holdfast_daemon.core.restore import RestorePoint, choose
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.world import World
 
-GONE = "2 files of the checkpoint of step 39 are missing: step-00000039/rank-00000.shard"
+GONE = "the checkpoint of step 39 lacks step-00000039/rank-00000.shard"
 
 
 def start_fails(world: World, reason: str = GONE) -> None:
@@ -91,6 +91,27 @@ def test_checkpoints_that_are_all_damaged_are_never_answered_with_the_seed() -> 
     assert not world.sent("start")
 
 
+def test_the_incident_of_a_damaged_checkpoint_says_what_was_used_instead() -> None:
+    world = World(checkpoints=[19])
+    world.node_states["node0"].damaged_checkpoints.append(39)
+    world.turn()
+    assert world.sent("start")[-1].start.step == 19
+    [damaged] = world.incidents
+    assert (damaged.verdict.kind, damaged.verdict.step) == (store.VERDICT_KIND_CHECKPOINT_FAILED, 39)
+    assert damaged.verdict.message.startswith("the checkpoint of step 39 is damaged")
+    assert damaged.actions[-1].what == "generation 1 starts from a checkpoint after step 19 instead"
+
+
+def test_a_shard_that_was_told_of_has_one_incident_with_what_was_used_instead() -> None:
+    world = World(checkpoints=[19, 39])
+    told = store.CheckpointUnreadable(step=39, reason="digest differs")
+    world.events.append(store.Event(node="node0", checkpoint_unreadable=told))
+    world.until("starting")
+    [damaged] = world.incidents
+    assert damaged.verdict.message == "digest differs"
+    assert damaged.actions[-1].what == "generation 1 starts from a checkpoint after step 19 instead"
+
+
 def test_history_comes_before_step() -> None:
     old = store.NodeState(history=1, checkpoints=[10, 20, 90])
     new = store.NodeState(history=2, checkpoints=[10, 20, 30])
@@ -101,4 +122,4 @@ def test_a_fallback_begins_a_history_that_names_its_parent_and_step() -> None:
     node = store.NodeState(history=2, checkpoints=[10, 20, 30])
     point = choose({"a": node}, 1, [30], 5.0)
     begun = store.History(number=3, parent=2, parent_step=20, since_unix_s=5.0)
-    assert point == RestorePoint(store.SOURCE_CHECKPOINT, 20, begun)
+    assert point == RestorePoint(store.SOURCE_CHECKPOINT, 20, begun, frozenset({30}))
