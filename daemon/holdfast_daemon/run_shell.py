@@ -190,13 +190,19 @@ class RunShell:
             return True
         self.counters.operations += 1
         lowest = max((node.fence for node in self.state.nodes.values()), default=0) if self.state else 0
-        self.leads = False
-        if not await self._store.acquire(self._options.lease_s, lowest):
+        # A lease that is renewed is held meanwhile: who looks at ``leads`` in between must not see the run without one.
+        is_held = False
+        try:
+            is_held = await self._store.acquire(self._options.lease_s, lowest)
+        finally:
+            is_renewed = is_held and self._store.fence == self._last_fence
+            self.leads = self.leads and is_renewed
+        if not is_held:
             return False
         self._renewed_at = time.monotonic()
         if self.state is not None and self.state.record.phase in ENDED:
             await self._look_for_successor(self.state.spec)
-        self.leads = self._store.fence == self._last_fence or await self._assume()
+        self.leads = is_renewed or await self._assume()
         return self.leads
 
     async def _look_for_successor(self, ended: store.RunSpec) -> None:

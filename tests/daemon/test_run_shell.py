@@ -236,6 +236,26 @@ async def test_a_run_that_is_listed_before_its_spec_is_there_waits_for_it(
         assert it.shell.leads
 
 
+async def test_a_lease_is_held_while_it_is_renewed(
+    store_server: StoreServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_spec(store_server)
+    seen: list[tuple[int, bool]] = []
+    acquire = RunStore.acquire
+
+    async def observed(self: RunStore, lease_s: float, lowest_fence: int) -> bool:
+        is_held = await acquire(self, lease_s, lowest_fence)
+        seen.append((self.fence, it.shell.leads))
+        return is_held
+
+    monkeypatch.setattr(RunStore, "acquire", observed)
+    async with daemon(folder, store_server) as it:
+        # Two of one fence: the lease has not lapsed in between.
+        await until(lambda: it.task.done() or len(seen) > len({fence for fence, _ in seen}), "the lease is renewed")
+    assert [leads for _, leads in seen[:1]] == [False]
+    assert seen[-1][1]
+
+
 async def test_a_store_that_fails_while_a_daemon_becomes_leader_is_asked_again(
     store_server: StoreServer, folder: Path
 ) -> None:
