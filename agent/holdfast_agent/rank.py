@@ -172,6 +172,14 @@ class Rank:
         for phase, seconds in step.phase_s.items():
             self.phase_s[phase] = self.phase_s.get(phase, 0.0) + seconds
 
+    def recall(self, box: black_box.BlackBoxContents | None) -> None:
+        """Take over from the black box of an adopted rank that it has left training: it opens no session any more."""
+        if box is None or not box.finished:
+            return
+        self.finished = True
+        self.life = store.LIFE_RUNNING
+        self.progress = Progress(step=box.step, phase=box.phase)  # type: ignore[arg-type]
+
     def finish(self, ended: store.RankExit, box: black_box.BlackBoxContents | None) -> None:
         """Note its end, with what its black box still tells."""
         if box is not None:

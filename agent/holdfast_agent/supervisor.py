@@ -391,6 +391,7 @@ class Supervisor:
                 rank.exit, rank.life = entry.exit, store.LIFE_EXITED
                 node.ranks[rank.rank] = rank
             else:
+                rank.recall(self._black_box(rank))
                 self.watch(rank)
         for rank in node.ranks.values():
             with node.errors.contained("checkpoints"):

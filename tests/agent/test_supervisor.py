@@ -35,6 +35,8 @@ box = BlackBoxWriter(
     Path(context.black_box), run=context.run, generation=context.generation, rank=int(os.environ["RANK"]), world_size=4
 )
 box.moment(12, 3, 99)
+if sys.argv[1:] == ["leaves"]:
+    box.finish()
 if sys.argv[1:] == ["fails"]:
     box.last_words("ValueError: bad sample")
     print(json.dumps(dict(os.environ)))
@@ -235,6 +237,23 @@ def test_the_next_agent_adopts_the_ranks_and_learns_how_those_ended_that_it_miss
     processes.kill_session(pids[0], processes.start_ticks(pids[0]))
     wait_until(lambda: processes.process_state(pids[0]) in ("", "Z"), "one rank is gone")
     asyncio.run(second_agent())
+
+
+async def test_an_adopted_rank_that_has_left_training_is_known_to_have_left(
+    folder: Path, store_with_rendezvous: StoreServer
+) -> None:
+    async with supervised(folder, store_with_rendezvous, "leaves") as (first, node):
+        await first.start(1, ORDER)
+        for rank in (2, 3):
+            helper_of(node, rank)
+    async with supervised(folder, store_with_rendezvous) as (second, node):
+        left = node.state(ready=True).ranks
+        assert [(rank.rank, rank.left_training, rank.progress.step, rank.progress.phase) for rank in left] == [
+            (2, True, 12, 3),
+            (3, True, 12, 3),
+        ]
+        await second.stop()
+        await leave(second)
 
 
 async def test_what_an_agent_has_ordered_and_did_not_live_to_note_is_killed(
