@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -28,6 +28,7 @@ from holdfast_agent.snapshot_memory import SnapshotMemory
 from holdfast_daemon.core import restore
 from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_proto.checkpoint.history import folder_name
+from holdfast_proto.checkpoint.manifest import MANIFEST
 from holdfast_proto.checkpoint.shard_index import shard_path, step_directory
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1 import store_pb2 as store
@@ -75,34 +76,59 @@ class Saved:
     """False: its process died between the commit and the report."""
 
 
+class Storage(Protocol):
+    """The place of the checkpoints, from which files go and to which they return."""
+
+    def files(self) -> list[str]:
+        """Return the names of what can vanish: files of committed checkpoints and whole folders, in a fixed order."""
+
+    def vanish(self, name: str) -> bool:
+        """Take a file or folder away; return False if it is not there."""
+
+    def come_back(self) -> list[str]:
+        """Bring everything back and return its names; what has been put in its place since stays."""
+
+
+@contextmanager
+def whole(storage: Storage) -> Iterator[None]:
+    """While entered, nothing is away."""
+    away = storage.come_back()
+    yield
+    for name in away:
+        storage.vanish(name)
+
+
 @dataclass
 class Disk:
-    """What the machine needs of a place, for a folder."""
+    """A folder."""
 
     path: Path
-    vanished: list[tuple[Path, Path]] = field(default_factory=list)
+    vanished: list[tuple[str, Path]] = field(default_factory=list)
     _moved: int = 0
 
-    def open(self) -> Any:
-        """Return the place's arguments for open_checkpoints."""
-        return str(self.path)
+    def files(self) -> list[str]:
+        """Return the names."""
+        found = [path for path in self.path.rglob("*") if path.name.startswith("rank-") or path.name == MANIFEST]
+        folders = [path for path in self.path.rglob("step-*") if any(path.iterdir())]
+        return sorted(str(path.relative_to(self.path)) for path in (*found, *folders))
 
-    def files(self) -> list[Path]:
-        """Return the files of committed checkpoints and whole folders of them, in a fixed order."""
-        found = [path for path in self.path.rglob("*") if path.name.startswith("rank-") or path.name == "manifest.json"]
-        return sorted([*found, *(path for path in self.path.rglob("step-*") if any(path.iterdir()))])
-
-    def vanish(self, path: Path) -> None:
-        """Move a file or folder away."""
+    def vanish(self, name: str) -> bool:
+        """Move a file or folder elsewhere."""
+        path = self.path / name
+        if not path.exists():
+            return False
         self._moved += 1
         elsewhere = self.path.with_name(f"elsewhere-{self._moved}")
         shutil.move(path, elsewhere)
-        self.vanished.append((path, elsewhere))
+        self.vanished.append((name, elsewhere))
+        return True
 
-    def come_back(self) -> None:
-        """Move everything back, the last first; what has been put in its place since stays."""
+    def come_back(self) -> list[str]:
+        """Move everything back, the last first."""
+        names = [name for name, _ in self.vanished]
         while self.vanished:
-            path, elsewhere = self.vanished.pop()
+            name, elsewhere = self.vanished.pop()
+            path = self.path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.exists():
                 shutil.move(elsewhere, path)
@@ -110,16 +136,45 @@ class Disk:
                 for entry in elsewhere.iterdir():
                     if not (path / entry.name).exists():
                         shutil.move(entry, path / entry.name)
+        return names
 
-    @contextmanager
-    def whole(self) -> Iterator[None]:
-        """While entered, nothing is away."""
-        away = [path for path, _ in self.vanished]
-        self.come_back()
-        yield
-        for path in away:
-            if path.exists():
-                self.vanish(path)
+
+class Bucket:
+    """An object store."""
+
+    def __init__(self, place: "Place") -> None:
+        self._place = place
+        self._vanished: list[tuple[str, dict[str, bytes]]] = []
+        """What was named, and the objects that went."""
+
+    def files(self) -> list[str]:
+        """Return the names."""
+        names = [name for name in self._place.names() if "step-" in name]
+        return sorted({*names, *(name.rpartition("/")[0] for name in names)})
+
+    def vanish(self, name: str) -> bool:
+        """Remove an object, or all below a prefix, past the client that the run uses."""
+        gone = {one: self._file(one) for one in self._place.names() if one == name or one.startswith(f"{name}/")}
+        objects = {one: self._place.files.inner.cat_file(path) for one, path in gone.items()}
+        for path in gone.values():
+            self._place.files.inner.rm_file(path)
+        if objects:
+            self._vanished.append((name, objects))
+        return bool(objects)
+
+    def come_back(self) -> list[str]:
+        """Put everything back, the last first."""
+        names = [name for name, _ in self._vanished]
+        while self._vanished:
+            _, objects = self._vanished.pop()
+            there = self._place.names()
+            for name, data in objects.items():
+                if name not in there:
+                    self._place.files.inner.pipe_file(self._file(name), data)
+        return names
+
+    def _file(self, name: str) -> str:
+        return f"{self._place.url.removeprefix('memory:/')}/{name}"
 
 
 class Machine:
@@ -133,7 +188,7 @@ class Machine:
         open_run: Callable[[str], RunCheckpoints],
         *,
         monkeypatch: pytest.MonkeyPatch,
-        disk: Disk | None,
+        storage: Storage,
     ) -> None:
         self.random = random.Random(seed)
         self.crashes = Crashes()
@@ -141,7 +196,7 @@ class Machine:
         self.flipped: set[tuple[int, int]] = set()
         """History and step."""
         self.log: list[str] = []
-        self.disk = disk
+        self.storage = storage
         self.second: Place | None = None
         """The secondary place, if there is one."""
         self._copied: Saved | None = None
@@ -175,8 +230,7 @@ class Machine:
     def act(self) -> None:
         """Do something at random, and see that nothing is lost."""
         actions: list[tuple[int, Callable[[], None]]] = [(3, self.start), (8, self.save), (2, self.die), (1, self.keep)]
-        if self.disk is not None:
-            actions += [(2, self.copy), (3, self.vanish), (3, self.come_back), (2, self.flip)]
+        actions += [(2, self.copy), (3, self.vanish), (3, self.come_back), (2, self.flip)]
         actions += [(1, self.start_from_scratch), (1, self.start_as_another)]
         weights, choices = zip(*actions, strict=True)
         action = self.random.choices(choices, weights)[0]
@@ -280,25 +334,23 @@ class Machine:
 
     def vanish(self) -> None:
         """Move some files away."""
-        assert self.disk is not None
-        for path in self.random.sample(files := self.disk.files(), min(len(files), self.random.randrange(1, 4))):
-            if path.exists():
-                self.log.append(f"  {path.relative_to(self.disk.path)} vanishes")
-                self.disk.vanish(path)
+        for name in self.random.sample(files := self.storage.files(), min(len(files), self.random.randrange(1, 4))):
+            if self.storage.vanish(name):
+                self.log.append(f"  {name} vanishes")
 
     def come_back(self) -> None:
         """Move all files back."""
-        assert self.disk is not None
-        self.disk.come_back()
+        self.storage.come_back()
 
     def flip(self) -> None:
-        """Damage one of the checkpoints that were reported."""
-        assert self.disk is not None
+        """Damage one of the checkpoints that were reported, in a folder."""
+        if not isinstance(self.storage, Disk):
+            return
         good = [saved for saved in self.reported[-KEPT:] if self._is_good(saved)]
         if len(good) < KEPT:
             return
         saved = self.random.choice(good)
-        directory = step_directory(self.disk.path / folder_name(saved.history), saved.step)
+        directory = step_directory(self.storage.path / folder_name(saved.history), saved.step)
         path = shard_path(directory, self.random.randrange(RANKS))
         if not path.exists():
             return
@@ -427,10 +479,7 @@ class Machine:
         expected = self._expected()
         if expected is None:
             return
-        if self.disk is None:
-            self._check_loads(expected)
-            return
-        with self.disk.whole():
+        with whole(self.storage):
             self._check_loads(expected)
 
     def _check_loads(self, expected: Saved) -> None:

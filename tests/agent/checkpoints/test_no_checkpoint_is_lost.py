@@ -19,7 +19,7 @@ from holdfast_proto.checkpoint.errors import CheckpointUnavailable, CheckpointUn
 from holdfast_proto.checkpoint.history import folder_name
 from holdfast_proto.checkpoint.manifest import MANIFEST
 from holdfast_proto.v1 import store_pb2 as store
-from tests.agent.checkpoints.history_machine import KEPT, Disk, Machine
+from tests.agent.checkpoints.history_machine import KEPT, Bucket, Disk, Machine
 from tests.agent.checkpoints.object_places import Place
 
 if TYPE_CHECKING:
@@ -47,8 +47,32 @@ def machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPa
         def open_run(run: str) -> RunCheckpoints:
             return open_checkpoints(str(disk.path), folder / "staging", KEPT, run=run)
 
-        machine = Machine(seed, folder, snapshots, open_run, monkeypatch=monkeypatch, disk=disk)
+        machine = Machine(seed, folder, snapshots, open_run, monkeypatch=monkeypatch, storage=disk)
         machine.second = Place("--checkpoints-secondary")
+        return machine
+
+    return make
+
+
+@pytest.fixture
+def stored_machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Machine]:
+    """Makes a machine whose checkpoints are in an object store."""
+
+    def make(seed: int) -> Machine:
+        folder, place = tmp_path / f"stored-{seed}", Place()
+        for name in ("shm", "slots"):
+            (folder / name).mkdir(parents=True)
+
+        def open_run(run: str) -> RunCheckpoints:
+            remote = place.open()
+
+            def open_part(number: int) -> HistoryCheckpoints:
+                return StagedCheckpoints(remote.of_history(number), folder / "staging" / folder_name(number), KEPT)
+
+            return RunCheckpoints(Histories(StorePlace(remote.store), open_part), run, folder / "staging", KEPT)
+
+        machine = Machine(seed, folder, snapshots, open_run, monkeypatch=monkeypatch, storage=Bucket(place))
+        place.files.changes = lambda change: machine.crashes.call(change, machine.random)
         return machine
 
     return make
@@ -77,23 +101,9 @@ def test_the_newest_reported_checkpoint_in_a_folder_loads_at_every_moment(
     "seed", [*STORE_SEEDS, *(pytest.param(seed, marks=pytest.mark.soak) for seed in MORE_STORE_SEEDS)]
 )
 def test_the_newest_reported_checkpoint_in_a_store_loads_at_every_moment(
-    seed: int, tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch
+    stored_machine: Callable[[int], Machine], seed: int
 ) -> None:
-    place = Place()
-    for name in ("shm", "slots"):
-        (tmp_path / name).mkdir()
-
-    def open_run(run: str) -> RunCheckpoints:
-        remote = place.open()
-
-        def open_part(number: int) -> HistoryCheckpoints:
-            return StagedCheckpoints(remote.of_history(number), tmp_path / "staging" / folder_name(number), KEPT)
-
-        return RunCheckpoints(Histories(StorePlace(remote.store), open_part), run, tmp_path / "staging", KEPT)
-
-    driven = Machine(seed, tmp_path, snapshots, open_run, monkeypatch=monkeypatch, disk=None)
-    place.files.changes = lambda change: driven.crashes.call(change, driven.random)
-    drive(driven)
+    drive(stored_machine(seed))
 
 
 def unreadable_if_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,13 +138,24 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KnownCheckpoints, "check_history", lambda *_arguments: None)
 
 
-@pytest.mark.parametrize("mutation", [unreadable_if_missing, one_place, forget])
+@pytest.mark.parametrize(
+    ("mutation", "kind"),
+    [
+        (unreadable_if_missing, "machine"),
+        (one_place, "machine"),
+        (forget, "machine"),
+        (unreadable_if_missing, "stored_machine"),
+        (forget, "stored_machine"),
+    ],
+)
 def test_a_machine_without_one_of_the_rules_loses_a_checkpoint(
     mutation: Callable[[pytest.MonkeyPatch], None],
-    machine: Callable[[int], Machine],
+    kind: str,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    make = request.getfixturevalue(kind)
     mutation(monkeypatch)
     with pytest.raises(AssertionError, match=r"is lost|is not chosen|from the seed"):
         for seed in range(150):
-            drive(machine(seed))
+            drive(make(seed))
