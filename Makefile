@@ -5,6 +5,9 @@ TORCH := torch==2.13.0
 
 BIN := .venv/bin
 SOURCES := proto trainer_hooks agent daemon trainer cli
+# Tests of one part at a time run two by two. Tests of whole runs start up to eight ranks, one run at a time.
+IN_PARALLEL := --numprocesses 2 --dist worksteal
+WHOLE_RUNS := tests/chaos tests/multinode tests/trainer
 STUBS := proto/holdfast_proto/v1
 
 .PHONY: help setup demo test test-system lint bench soak proto check-proto clean
@@ -30,11 +33,13 @@ demo: setup  ## Train with eight ranks, kill one, hang another, watch the run co
 	@$(BIN)/holdfast demo
 
 test: setup  ## Run all fast tests and a few with real processes
-	$(BIN)/python -m pytest -m "not soak and (not system or slice)"
+	$(BIN)/python -m pytest -m "not soak and not system" $(IN_PARALLEL)
+	$(BIN)/python -m pytest -m "slice and not soak"
 
 # A run of eight ranks on a machine with other work may take minutes.
 test-system: setup  ## Run every test with real processes
-	$(BIN)/python -m pytest -m "system and not soak" --timeout 600
+	$(BIN)/python -m pytest -m "system and not soak" --timeout 600 $(IN_PARALLEL) $(WHOLE_RUNS:%=--ignore %)
+	$(BIN)/python -m pytest -m "system and not soak" --timeout 600 $(WHOLE_RUNS)
 
 soak: setup  ## Run the tests that are long by nature
 	$(BIN)/python -m pytest -m soak

@@ -99,7 +99,7 @@ def kill_daemon(local: LocalRun) -> None:
     until(local, lambda status: status.leader and local.pid_of("daemon") != pid and status.newest_step > reached)
 
 
-@pytest.mark.parametrize("outage", OUTAGES)
+@pytest.mark.parametrize("outage", [pytest.param("full", marks=pytest.mark.soak), "read-only"])
 def test_an_outage_during_which_daemons_are_killed_is_told_once_until_two_checkpoints_are_committed(
     runs: Runs, disk: Disk, outage: str
 ) -> None:

@@ -26,14 +26,8 @@ def assert_left_alone(result: dict[str, Any]) -> None:
     assert result["controls_as_wanted"] == result["controls"]
 
 
-SLICE = (
-    "evaluation unmarked, rank 0",
-    "pickle with the interpreter lock",
-    "sleep in a callback",
-    "one of two ranks stopped for a moment",
-    "all ranks stopped",
-)
-"""One for each sign that does not need minutes. The others of --quick are in soak, with all the rest."""
+SLICE = ("evaluation unmarked, rank 0", "one of two ranks stopped for a moment")
+"""One that computes and one with a certain sign. The others of --quick are in soak, with all the rest."""
 
 
 @pytest.mark.timeout(900)

@@ -82,6 +82,7 @@ def run(runs: Runs) -> Iterator[WatchedRun]:
         yield WatchedRun(local)
 
 
+@pytest.mark.soak
 def test_agents_that_are_killed_while_they_wait_for_their_warm_parent_are_missed_by_nobody(run: WatchedRun) -> None:
     local = run.local
     parent = run.new_parent(set())
