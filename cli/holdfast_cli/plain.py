@@ -13,7 +13,7 @@ from holdfast_cli.words import (
     refusal_line,
 )
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import Incident, RunPhase
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED, Incident, RunPhase
 
 HEARTBEAT_S = 10.0
 _ODD = (Condition.DEAD, Condition.STOPPED, Condition.STALLED)
@@ -39,6 +39,8 @@ def changes(previous: RunStatus | None, current: RunStatus, total_steps: int | N
 
 
 def _odd_ranks(before: RunStatus, current: RunStatus) -> Iterator[str]:
+    if current.phase == RUN_PHASE_FAILED:
+        return  # Holdfast has killed those that were left: their ends are no causes
     known = {rank.rank: condition(rank, before.deadline_s) for rank in before.ranks}
     for rank in current.ranks:
         judged = condition(rank, current.deadline_s)

@@ -106,9 +106,11 @@ def test_lines_tell_only_what_is_new() -> None:
         "incident i-1: rank 2 is stopped in step 42 [recovered]",
         "incident i-1: training again 3.5 s after detection, 1 steps lost",
     ]
-    failed = healthy()
+    failed = killed(3)  # by Holdfast, with the run
     failed.phase, failed.outcome = RUN_PHASE_FAILED, "too many restarts"
-    assert next(changes(healthy(), failed, None)) == "llama failed, generation 2: too many restarts"
+    lines = list(changes(healthy(), failed, None))
+    assert lines[0] == "llama failed, generation 2: too many restarts"
+    assert not any("SIGKILL" in line for line in lines)
 
 
 def test_a_fault_injected_on_purpose_is_a_line_and_told_once() -> None:
