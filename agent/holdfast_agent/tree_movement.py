@@ -18,6 +18,11 @@ CPU_SHARE = 0.015
 """A thread that computes more than this share of the time moves. gloo's thread that polls a hundred times a second
 needs 0.0036, the hooks' reporter 0.0044."""
 
+_TRAINING_SHARE, _TRAINING_WAKE_S = 1e-4, 2e-4
+"""The training thread of a rank that hangs is in one system call and computes nothing. It moves if it computes more
+than this share of the time, over 0.2 ms for what interrupts it. One that tries to reach a server and sleeps for half a
+second, again and again, needs 5e-4. torch's data loader, which looks after its workers every 5 s, needs 2e-5."""
+
 LONGEST_WINDOW_S = 10.0
 """What was computed in a longer one counts as if this agent had not been held up: it may have been suspended."""
 
@@ -44,6 +49,8 @@ def moved(before: TreeSample, after: TreeSample, *, since: TreeSample | None = N
     least_s = CPU_SHARE * min(after.at_s - before.at_s, LONGEST_WINDOW_S)
     if any(_has_computed(old, new, least_s) for old, new in pairs) or _is_elsewhere(before.call, after.call):
         return CPU
+    if _trains(since if since is not None else before, after):
+        return CPU
     older = since.processes if since is not None else before.processes
     longer = [(older[each], after.processes[each]) for each in older.keys() & after.processes]
     if any(_has_transferred(old, new) or _has_faulted(old, new) for old, new in [*pairs, *longer]):
@@ -53,6 +60,11 @@ def moved(before: TreeSample, after: TreeSample, *, since: TreeSample | None = N
     if before.processes.keys() != after.processes.keys() or any(_has_changed(old, new) for old, new in pairs):
         return PROCESSES
     return ""
+
+
+def _trains(old: TreeSample, new: TreeSample) -> bool:
+    """Whether the training thread has computed more than one that hangs."""
+    return new.training_s - old.training_s > _TRAINING_WAKE_S + _TRAINING_SHARE * (new.at_s - old.at_s)
 
 
 def _has_computed(old: ProcessSample, new: ProcessSample, least_s: float) -> bool:

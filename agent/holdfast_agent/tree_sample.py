@@ -120,6 +120,8 @@ class TreeSample:
     workers: int
     at_s: float
     """Monotonic."""
+    training_s: float = 0.0
+    """CPU time of the training thread so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,7 @@ class TreeReader:
         if root is None:
             return None
         self._newest_call = self._call(root) or self._newest_call
+        training = root.threads.get(root.stat.pid)
         return TreeSample(
             processes=processes,
             sockets=self._tcp(machine.sockets, processes.values()),
@@ -182,6 +185,7 @@ class TreeReader:
             traced=any(self._is_traced(process) for process in processes.values()),
             workers=self._workers(processes),
             at_s=at_s,
+            training_s=training.ran_s if training is not None else 0.0,
         )
 
     def _process(self, stat: ProcessStat, before: ProcessSample | None) -> ProcessSample | None:

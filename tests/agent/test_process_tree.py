@@ -89,6 +89,29 @@ threading.Event().wait()
         Tree(process.pid).wait_for_stillness()
 
 
+def test_a_training_thread_that_tries_again_between_sleeps_moves_and_one_that_polls_a_lock_is_still() -> None:
+    retries = """
+import socket, time
+print('ready', flush=True)
+while True:
+    for _ in range(5):  # as a client does that resolves, connects, fails and logs
+        try: socket.create_connection(("127.0.0.1", 1))
+        except OSError as error: str(error)
+    time.sleep(0.5)
+"""
+    with running(retries) as process:
+        Tree(process.pid).wait_for_moves(CPU, looks=5)
+    polls = """
+import threading
+print('ready', flush=True)
+lock = threading.Lock()
+lock.acquire()
+while not lock.acquire(timeout=1.0): pass
+"""
+    with running(polls) as process:
+        Tree(process.pid).wait_for_stillness(still_s=3.0)
+
+
 HOOKS_THREAD = """
 import threading
 from pathlib import Path
@@ -126,12 +149,15 @@ while True:
 
 
 TRICKLES = """
-import socket, sys, time
+import socket, sys, threading, time
 peer = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+def send():
+    while True:
+        peer.sendall(bytes(75))
+        time.sleep(0.25)
+threading.Thread(target=send).start()
 print('ready', flush=True)
-while True:
-    peer.sendall(bytes(75))
-    time.sleep(0.25)
+threading.Event().wait()
 """
 
 
@@ -182,10 +208,13 @@ def test_torchs_own_server_of_the_store_is_no_work_of_the_rank() -> None:
 import threading, time
 from torch.distributed import TCPStore
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def poll():
+    while True:
+        store.check(["no such key"])
+        time.sleep(0.1)
+threading.Thread(target=poll).start()
 print(store.port, flush=True)
-while True:
-    store.check(["no such key"])
-    time.sleep(0.1)
+threading.Event().wait()
 """
     with running(code) as process:
         Tree(process.pid, store_port=int(process.said)).wait_for_stillness()

@@ -79,11 +79,11 @@ class Tree:
             time.sleep(0.02)
         return sample
 
-    def wait_for_moves(self, kind: str, in_a_row: int = 3) -> None:
-        """Return once that many looks in a row have each seen this move."""
+    def wait_for_moves(self, kind: str, in_a_row: int = 3, *, looks: int = 1) -> None:
+        """Return once so many spells in a row, each of that many looks, have seen this move."""
         seen: list[str] = []
         deadline_s = time.monotonic() + PATIENCE_S
-        while seen[-in_a_row:] != [kind] * in_a_row:
+        while not _has_spells(seen, kind, in_a_row, looks):
             assert time.monotonic() < deadline_s, seen
             seen.append(self.move())
 
@@ -100,3 +100,8 @@ class Tree:
             seen.append(view.moved)
             assert began_s < deadline_s, seen
             time.sleep(LOOK_S)
+
+
+def _has_spells(seen: list[str], kind: str, in_a_row: int, looks: int) -> bool:
+    spells = [seen[-looks * (each + 1) : len(seen) - looks * each] for each in range(in_a_row)]
+    return len(seen) >= looks * in_a_row and all(kind in spell for spell in spells)
