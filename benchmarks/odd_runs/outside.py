@@ -164,11 +164,12 @@ def _trace_ranks(target: Target) -> None:
 
 
 def _dump_stacks(target: Target) -> None:
+    py_spy = Path(sys.executable).with_name("py-spy")  # of this environment, wherever PATH leads
     with target.pause():
         until_s = time.monotonic() + target.lasts_s
         while time.monotonic() < until_s:
             for pid in target.ranks.values():
-                subprocess.run(["py-spy", "dump", "--pid", str(pid)], check=True, stdout=subprocess.DEVNULL)
+                subprocess.run([py_spy, "dump", "--pid", str(pid)], check=True, stdout=subprocess.DEVNULL)
 
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:

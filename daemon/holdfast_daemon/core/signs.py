@@ -98,10 +98,34 @@ def _culprit(view: View, number: int, patience: RestartPatience) -> Judgement:
         is_waited_for = any(call.rank == number for call in view.finding.missed)
     if phase == common.PHASE_DATA and _waits_for_data_with_all(view):
         return _WAIT
-    may_be_likely = is_waited_for and not rank.traced and phase not in PAUSES
+    hidden = _may_wait_for(view, rank, patience)
+    may_be_likely = is_waited_for and not rank.traced and phase not in PAUSES and not hidden
     if may_be_likely and _still_for(rank, patience.likely_s(phase)):
         return Judgement(True, Sign.LIKELY, _nothing_moves([rank]))
-    return _by_time(rank, patience)
+    return _slowest(view, [rank, *hidden], patience)
+
+
+def _may_wait_for(view: View, root: store.RankState, patience: RestartPatience) -> list[store.RankState]:
+    """Return the ranks that also stand still on their own and are not known to hang.
+
+    The root may wait for one of them where no call shows it: in ``new_group``, for a key of the store, for a file.
+    """
+    least_s = patience.likely_s(root.progress.phase) / 2
+    return [
+        rank
+        for number, rank in view.known_ranks.items()
+        if number != root.rank
+        and rank.stalled_s >= least_s
+        and not (rank.HasField("exit") or rank.left_training or _is_in_a_call(view, rank))
+        and (rank.traced or rank.progress.phase in PAUSES or not _is_still(rank))
+    ]
+
+
+def _is_in_a_call(view: View, rank: store.RankState) -> bool:
+    """Whether a collective or a message holds the rank, as far as can be seen."""
+    pending = [group.enqueued > group.completed for group in rank.progress.groups]
+    pending += [channel.enqueued > channel.completed for channel in rank.progress.channels]
+    return any(pending) and rank.rank not in view.outside_of_calls
 
 
 def _waits_for_data_with_all(view: View) -> bool:

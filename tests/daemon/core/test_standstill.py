@@ -56,6 +56,27 @@ def test_a_rank_that_moves_is_traced_or_was_not_looked_at_has_the_time_of_a_step
     assert restarted_after_s(world) == pytest.approx(60.0, abs=0.5)
 
 
+@pytest.mark.parametrize("how", ["moves", "traced", "evaluates"])
+def test_a_still_rank_that_may_wait_for_one_that_is_busy_has_the_time_of_that_one(how: str) -> None:
+    world = running()
+    world.hang(culprit=1)
+    group = world.rank(3).progress.groups[0]  # it is in no call: rank 1 may wait for it in new_group()
+    group.enqueued = group.completed
+    world.moving = {3} if how == "moves" else set()
+    world.rank(3).traced = how == "traced"
+    if how == "evaluates":
+        world.rank(3).progress.phase = common.PHASE_EVAL
+    assert restarted_after_s(world) == pytest.approx(180.0 if how == "evaluates" else 60.0, abs=0.5)
+
+
+def test_a_still_rank_is_restarted_in_time_if_all_others_wait_or_are_still() -> None:
+    world = running()
+    world.hang(culprit=1)
+    group = world.rank(3).progress.groups[0]
+    group.enqueued = group.completed
+    assert restarted_after_s(world) == pytest.approx(10.0, abs=0.5)
+
+
 @pytest.mark.parametrize(
     "phase", [common.PHASE_EVAL, common.PHASE_CHECKPOINT, common.PHASE_IDLE, common.PHASE_INIT, common.PHASE_DATA]
 )
