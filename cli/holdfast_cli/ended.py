@@ -58,7 +58,7 @@ def load_earlier_incidents(run_directory: Path, run: str, present: Iterable[Inci
     for story in (run_directory / "incidents" / run).glob(f"*/{STORY}"):
         try:
             incident = ParseDict(json.loads(story.read_text()), Incident(), ignore_unknown_fields=True)
-        except (OSError, ValueError, ParseError):
+        except (OSError, ValueError, TypeError, AttributeError, ParseError):
             continue
         if incident.detected_unix_s not in known:
             incident.id = story.parent.name

@@ -126,6 +126,9 @@ def test_what_earlier_starts_left_is_listed_on_demand_and_shown_by_its_folders_n
     damaged = folder.with_name("0002-dead-rank.600")
     damaged.mkdir()
     (damaged / "incident.json").write_text("{")
+    of_another_shape = folder.with_name("0003-dead-rank.700")
+    of_another_shape.mkdir()
+    (of_another_shape / "incident.json").write_text("[1]")
     listed = holdfast("incidents", "--directory", str(tmp_path)).stdout
     assert "rank 1 was killed" not in listed
     assert "earlier starts of the run left 1 more: add --all" in listed
@@ -134,7 +137,7 @@ def test_what_earlier_starts_left_is_listed_on_demand_and_shown_by_its_folders_n
     assert "rank 1 was killed" in holdfast("incidents", "show", earlier.name, "--directory", str(tmp_path)).stdout
     # A number is that of the newest start.
     assert "rank 2 is stopped" in holdfast("incidents", "show", "0001", "--directory", str(tmp_path)).stdout
-    refused = holdfast("incidents", "show", "0003", "--directory", str(tmp_path))
+    refused = holdfast("incidents", "show", "0009", "--directory", str(tmp_path))
     assert refused.exit_code == 1
 
 

@@ -50,7 +50,7 @@ def passed_over(turn: Turn, steps: Iterable[int], instead: str) -> None:
         if incident is None:
             message = f"the checkpoint of step {step} is damaged: `holdfast checkpoint list` names the file"
             incident = note(turn, message, step)
-        incidents.tell(turn, incident, instead)
+        _tell(turn, incident, instead)
 
 
 def _of_step(turn: Turn, step: int) -> store.Incident | None:
