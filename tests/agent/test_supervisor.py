@@ -252,7 +252,6 @@ async def test_an_adopted_rank_that_has_left_training_is_known_to_have_left(
             (2, True, 12, 3),
             (3, True, 12, 3),
         ]
-        await second.stop()
         await leave(second)
 
 

@@ -80,7 +80,7 @@ class Tree:
         return sample
 
     def wait_for_moves(self, kind: str, in_a_row: int = 3, *, looks: int = 1) -> None:
-        """Return once so many spells in a row, each of that many looks, have seen this move."""
+        """Return once ``in_a_row`` spells of ``looks`` looks each have seen this move."""
         seen: list[str] = []
         deadline_s = time.monotonic() + PATIENCE_S
         while not _has_spells(seen, kind, in_a_row, looks):

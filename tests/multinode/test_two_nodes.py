@@ -87,7 +87,7 @@ def test_a_cut_data_link_is_no_ranks_fault_and_names_the_nodes(tmp_path: Path) -
         run.until_step(12)
         run.net.cut(2, Link.DATA)
         verdict = run.incident().verdict
-        # Were the link mended before the restart, the run would continue without one.
+        # If the link were repaired before the restart, the run would continue without one.
         run.until(lambda status: status.phase != RUN_PHASE_RUNNING, "the restart")
         run.net.mend(2, Link.DATA)
         incident = run.until_recovered()

@@ -91,7 +91,7 @@ class Storage(Protocol):
 
 @contextmanager
 def whole(storage: Storage) -> Iterator[None]:
-    """While entered, nothing is away."""
+    """Bring everything back while entered; then take it away again."""
     away = storage.come_back()
     yield
     for name in away:
