@@ -1,0 +1,1 @@
+"""Turns snapshots into checkpoints and checkpoints into snapshots, in worker processes."""

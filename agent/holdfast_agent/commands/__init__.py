@@ -1,0 +1,1 @@
+"""Carries out the leader's commands."""

@@ -1,0 +1,1 @@
+"""Gathers the evidence of an incident before the ranks are gone."""

@@ -1,0 +1,1 @@
+"""Whether anything in the process tree of a silent rank still moves."""

@@ -1,0 +1,1 @@
+"""What ranks report, checked and folded, and the link that publishes it."""

@@ -1,0 +1,1 @@
+"""The slots that hold the snapshots of the node's ranks."""

@@ -1,0 +1,1 @@
+"""How tensors are stored: byte planes, differences to an earlier state, entropy coding."""

@@ -1,0 +1,1 @@
+"""Where checkpoints are kept: folders and object stores, uploads, second copies, retention."""

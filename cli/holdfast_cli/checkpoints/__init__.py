@@ -1,0 +1,1 @@
+"""Looks at, verifies, exports and imports checkpoints."""

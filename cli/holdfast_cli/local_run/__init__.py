@@ -1,0 +1,1 @@
+"""Runs everything on this machine."""

@@ -1,0 +1,1 @@
+"""The folder of a run, and what other commands find in it."""

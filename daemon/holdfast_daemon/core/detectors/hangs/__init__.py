@@ -1,0 +1,1 @@
+"""Detectors of runs that stand still."""

@@ -1,0 +1,1 @@
+"""Detectors of losses, gradients and samples that go wrong."""

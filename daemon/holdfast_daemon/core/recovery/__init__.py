@@ -1,0 +1,1 @@
+"""Brings a run from a verdict back to training."""

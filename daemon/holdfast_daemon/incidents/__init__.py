@@ -1,0 +1,1 @@
+"""Incidents on the daemon's disk."""

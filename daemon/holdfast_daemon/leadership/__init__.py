@@ -1,0 +1,1 @@
+"""One leader per run: its lease, its loop, its store."""

@@ -1,0 +1,1 @@
+"""Records the input of the core, so that a verdict can be reached again."""

@@ -1,0 +1,1 @@
+"""Spreads the model over ranks: tensor, context, expert and data parallelism, ZeRO."""

@@ -1,0 +1,1 @@
+"""Pipeline schedules and what flows through them."""

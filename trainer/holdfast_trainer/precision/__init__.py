@@ -1,0 +1,1 @@
+"""Number formats, fp8 and loss scaling."""

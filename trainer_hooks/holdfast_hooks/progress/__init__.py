@@ -1,0 +1,1 @@
+"""How far the rank is in every process group."""

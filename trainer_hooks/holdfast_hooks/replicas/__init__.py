@@ -1,0 +1,1 @@
+"""Compares what several ranks must hold alike."""

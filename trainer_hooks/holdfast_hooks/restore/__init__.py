@@ -1,0 +1,1 @@
+"""Puts a snapshot or a checkpoint back into the training objects."""

@@ -1,0 +1,1 @@
+"""The rank's conversation with its agent."""

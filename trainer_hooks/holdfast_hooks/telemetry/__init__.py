@@ -1,0 +1,1 @@
+"""What a rank reports about its steps: times, numbers, devices, gradients."""
