@@ -4,7 +4,7 @@ PYTHON ?= python3
 TORCH := torch==2.13.0
 
 BIN := .venv/bin
-SOURCES := proto trainer_hooks agent daemon trainer cli
+SOURCES := proto checkpoint trainer_hooks agent daemon trainer cli
 # Tests of one part at a time run two by two. Tests of whole runs start up to eight ranks, one run at a time.
 IN_PARALLEL := --numprocesses 2 --dist worksteal
 WHOLE_RUNS := tests/chaos tests/multinode tests/trainer

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.checkpoint_writer import CheckpointWriter
-from holdfast_agent.snapshot_memory import SnapshotMemory
-from holdfast_proto.checkpoint.shard_index import step_directory
+from holdfast_agent.checkpoints.writer import CheckpointWriter
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_checkpoint.format.shard_index import step_directory
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.v1 import store_pb2 as store
 
 RUN = "benchmark"

@@ -15,7 +15,7 @@ from typing import Any
 import zstandard
 from torch import Tensor, uint8
 
-from holdfast_proto.checkpoint import codec
+from holdfast_checkpoint.codec import byte_planes
 
 MISSING = "missing"
 
@@ -70,13 +70,15 @@ def raw_bytes(tensor: Tensor) -> memoryview:
 def holdfast() -> Contender:
     def encode(blob: Blob) -> tuple[bytes, dict[str, Any]]:
         pieces: list[bytes | memoryview] = []
-        descriptor = codec.encode(blob.raw, blob.dtype, pieces.append, previous=blob.previous)
+        descriptor = byte_planes.encode(blob.raw, blob.dtype, pieces.append, previous=blob.previous)
         return b"".join(pieces), descriptor
 
     def decode(blob: Blob, encoded: tuple[bytes, dict[str, Any]]) -> memoryview:
         payload, descriptor = encoded
         into = memoryview(bytearray(len(blob.raw)))
-        for _ in codec.decode(io.BytesIO(payload), blob.dtype, descriptor, len(blob.raw), into, previous=blob.previous):
+        for _ in byte_planes.decode(
+            io.BytesIO(payload), blob.dtype, descriptor, len(blob.raw), into, previous=blob.previous
+        ):
             pass
         return into
 

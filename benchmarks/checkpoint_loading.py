@@ -20,10 +20,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from holdfast_agent.checkpoint_workers import CheckpointWorkers
+from holdfast_agent.checkpoints.workers import CheckpointWorkers
+from holdfast_checkpoint.format.shard_index import load_index, shard_path, slot_bytes_needed
 from holdfast_hooks import Stateful
-from holdfast_hooks.restore import restore
-from holdfast_proto.checkpoint.shard_index import load_index, shard_path, slot_bytes_needed
+from holdfast_hooks.restore.restore import restore
 from holdfast_proto.snapshot import DATA_OFFSET, allocate
 
 

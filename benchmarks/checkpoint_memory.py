@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.checkpoint_workers import CheckpointWorkers
-from holdfast_proto.checkpoint.shard_index import load_index, slot_bytes_needed
+from holdfast_agent.checkpoints.workers import CheckpointWorkers
+from holdfast_checkpoint.format.shard_index import load_index, slot_bytes_needed
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, allocate
 
 LIMIT_MIB = 100

@@ -11,7 +11,7 @@ from torch.nn import functional
 from holdfast_hooks import Stateful
 from holdfast_trainer.config import ModelConfig
 from holdfast_trainer.data.corpus import Corpus
-from holdfast_trainer.model import Transformer
+from holdfast_trainer.model.transformer import Transformer
 
 _SEQUENCE = 128
 _PEAK_RATE = 1e-3

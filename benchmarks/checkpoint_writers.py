@@ -13,12 +13,12 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from benchmarks.checkpoint_agent import RUN, AgentProcess
+from holdfast_checkpoint.format.manifest import load_manifest
 from holdfast_hooks import Stateful
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.slot_desk import SlotDesk
-from holdfast_hooks.snapshots import Snapshots
-from holdfast_hooks.timeline import Timeline
-from holdfast_proto.checkpoint.manifest import load_manifest
+from holdfast_hooks.snapshots.slot_desk import SlotDesk
+from holdfast_hooks.snapshots.snapshots import Snapshots
+from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1.session_pb2 import SlotGrant, SnapshotTaken
 

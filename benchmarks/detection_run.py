@@ -14,8 +14,8 @@ from benchmarks.detection_ranks.call_log import LoggedRank, log_path, read_log
 from benchmarks.detection_ranks.orders import FIRST_STEP_VARIABLE, FOLDER_VARIABLE, Order, give
 from benchmarks.detection_truth import SYMPTOMS, Judgement, judge
 from holdfast_cli.control import ControlClient, ControlError
-from holdfast_cli.local_run import LocalRun
-from holdfast_cli.local_run_options import LocalRunOptions
+from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_hooks.faults import Fault
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.control_pb2 import RunStatus

@@ -24,13 +24,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.restore import slot_for
-from holdfast_agent.shard import read_shard
-from holdfast_agent.snapshot_memory import SnapshotMemory
+from holdfast_agent.checkpoints.loader import slot_for
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_checkpoint.format.slot_shard import read_shard
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_cli.control import ControlError
-from holdfast_cli.local_run import LocalRun
-from holdfast_cli.local_run_options import LocalRunOptions
+from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_proto import black_box
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1.control_pb2 import RunStatus

@@ -32,8 +32,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 
 import holdfast_hooks
-from holdfast_cli.local_run import LocalRun
-from holdfast_cli.local_run_options import LocalRunOptions
+from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_hooks import Phase
 from holdfast_proto.v1.store_pb2 import MODE_OBSERVE
 from holdfast_trainer.config import (
@@ -47,7 +47,7 @@ from holdfast_trainer.config import (
 )
 from holdfast_trainer.data import corpus
 from holdfast_trainer.device import open_device
-from holdfast_trainer.model import Transformer
+from holdfast_trainer.model.transformer import Transformer
 from holdfast_trainer.train import train
 
 WARMUP_STEPS = 20

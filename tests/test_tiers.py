@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.tiers import expect_system_marker
+from tests.support.tiers import expect_system_marker
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "testing.md"

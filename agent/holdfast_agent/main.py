@@ -18,29 +18,31 @@ from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
 
-from holdfast_agent import processes, record, session
-from holdfast_agent.bandwidth import Bandwidth
-from holdfast_agent.checkpoint_writer import CheckpointWriter
-from holdfast_agent.claim import claim
-from holdfast_agent.containment import keep_going
+from holdfast_agent import session
+from holdfast_agent.checkpoints.claim import claim
+from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
+from holdfast_agent.checkpoints.writer import CheckpointWriter
+from holdfast_agent.commands.commands import Orders
 from holdfast_agent.departure import Departure
-from holdfast_agent.known_checkpoints import KnownCheckpoints
-from holdfast_agent.locations import SECONDARY, is_url, open_objects
-from holdfast_agent.metrics import AgentCollector
+from holdfast_agent.metrics.collector import AgentCollector
+from holdfast_agent.movement.tree_watch import TreeWatch
 from holdfast_agent.node import Node
 from holdfast_agent.observer import Observer
 from holdfast_agent.options import AgentOptions
-from holdfast_agent.orders import Orders
-from holdfast_agent.parent_client import WarmParentClient
-from holdfast_agent.processes import AgentError
-from holdfast_agent.run_checkpoints import RunCheckpoints, open_checkpoints
-from holdfast_agent.secondary import Secondary
-from holdfast_agent.snapshot_memory import SnapshotMemory
-from holdfast_agent.store_link import StoreLink
+from holdfast_agent.processes import record
+from holdfast_agent.processes.containment import keep_going
+from holdfast_agent.processes.parent_client import WarmParentClient
+from holdfast_agent.reports.store_link import StoreLink
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_agent.supervisor import Supervisor
-from holdfast_agent.tree_watch import TreeWatch
+from holdfast_checkpoint import processes
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable
+from holdfast_checkpoint.processes import AgentError
+from holdfast_checkpoint.store.bandwidth import Bandwidth
+from holdfast_checkpoint.store.locations import SECONDARY, is_url, open_objects
+from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
+from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_proto import metrics_server, redis_client
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.private_files import make_private_directory, write_private
 from holdfast_proto.v1 import store_pb2 as store

@@ -5,16 +5,17 @@ import contextlib
 import os
 import time
 
-from holdfast_agent import processes, training_thread
-from holdfast_agent.checkpoint_writer import CheckpointWriter
-from holdfast_agent.containment import Errors
-from holdfast_agent.histogram import STEP_BUCKETS_S, Histogram
-from holdfast_agent.message_checks import clean_hello, clean_report, flaw_of_slots
+from holdfast_agent.checkpoints.writer import CheckpointWriter
 from holdfast_agent.options import AgentOptions
-from holdfast_agent.rank import Rank
-from holdfast_agent.snapshot_memory import SnapshotMemory
-from holdfast_agent.store_link import StoreLink
-from holdfast_agent.summaries import StepSummaries
+from holdfast_agent.processes import training_thread
+from holdfast_agent.processes.containment import Errors
+from holdfast_agent.processes.rank import Rank
+from holdfast_agent.reports.histogram import STEP_BUCKETS_S, Histogram
+from holdfast_agent.reports.message_checks import clean_hello, clean_report, flaw_of_slots
+from holdfast_agent.reports.store_link import StoreLink
+from holdfast_agent.reports.summaries import StepSummaries
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_checkpoint import processes
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 

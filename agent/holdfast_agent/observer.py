@@ -3,11 +3,11 @@
 import logging
 import shutil
 
-from holdfast_agent import processes
-from holdfast_agent.message_checks import clean_hello, flaw_of_hello
 from holdfast_agent.node import Node
-from holdfast_agent.rank import Rank
+from holdfast_agent.processes.rank import Rank
+from holdfast_agent.reports.message_checks import clean_hello, flaw_of_hello
 from holdfast_agent.supervisor import GENERATIONS_KEPT, Supervisor
+from holdfast_checkpoint import processes
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from holdfast_agent.rank import Rank
+from holdfast_agent.processes.rank import Rank
 from holdfast_proto.sockets import claimed
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import session_pb2_grpc

@@ -10,16 +10,17 @@ import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
-from holdfast_agent import processes, record
-from holdfast_agent.memory_kills import MemoryKills
-from holdfast_agent.message_checks import LARGEST, PHASES
+from holdfast_agent.checkpoints.loader import StartingPoint
 from holdfast_agent.node import Node
-from holdfast_agent.parent_client import WarmParentClient
-from holdfast_agent.processes import AgentError
-from holdfast_agent.rank import Rank
-from holdfast_agent.restore import StartingPoint
+from holdfast_agent.processes import record
+from holdfast_agent.processes.memory_kills import MemoryKills
+from holdfast_agent.processes.parent_client import WarmParentClient
+from holdfast_agent.processes.rank import Rank
+from holdfast_agent.reports.message_checks import LARGEST, PHASES
+from holdfast_checkpoint import processes
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_checkpoint.processes import AgentError
 from holdfast_proto import black_box
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import SnapshotError
 from holdfast_proto.v1 import store_pb2 as store

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_cli.control import ControlClient, ControlError
-from holdfast_cli.ended import load_incidents, load_last_status
-from holdfast_cli.run_record import RunRecord, load_record
+from holdfast_cli.run_folder.ended import load_incidents, load_last_status
+from holdfast_cli.run_folder.record import RunRecord, load_record
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.control_pb2 import RunStatus
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.output import print_json
+from holdfast_cli.views.output import print_json
 
 if TYPE_CHECKING:
     from holdfast_trainer.config import TrainerConfig

@@ -12,13 +12,13 @@ from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
 
-from holdfast_daemon import control
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.metrics import DaemonCollector
+from holdfast_daemon.control import server as control
+from holdfast_daemon.leadership.run_shell import RunShell
+from holdfast_daemon.leadership.runs import Runs
+from holdfast_daemon.leadership.turn_metrics import TurnMetrics
+from holdfast_daemon.metrics.collector import DaemonCollector
 from holdfast_daemon.options import DaemonOptions
-from holdfast_daemon.run_shell import RunShell
-from holdfast_daemon.runs import Runs
-from holdfast_daemon.turn_metrics import TurnMetrics
 from holdfast_proto import metrics_server, redis_client
 from holdfast_proto.exit_codes import ExitCode
 

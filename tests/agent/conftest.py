@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import processes
-from tests.agent.warm_parents import warm_parents_and_their_ranks, writers_in
-from tests.proto.coroutines import pytest_pyfunc_call
-from tests.proto.store_server import store_process, store_server
+from holdfast_checkpoint import processes
+from tests.support.coroutines import pytest_pyfunc_call
+from tests.support.store_server import store_process, store_server
+from tests.support.warm_parents import warm_parents_and_their_ranks, writers_in
 
 __all__ = ["pytest_pyfunc_call", "store_process", "store_server"]
 

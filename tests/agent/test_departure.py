@@ -7,8 +7,8 @@ import pytest
 
 from holdfast_agent.departure import Departure
 from holdfast_agent.node import Node
-from tests.agent.nodes import begin, make_node
-from tests.proto.coroutines import until
+from tests.support.coroutines import until
+from tests.support.nodes import begin, make_node
 
 GRACE_S = 30.0
 

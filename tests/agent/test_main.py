@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import processes, record
 from holdfast_agent.main import Startup
-from holdfast_agent.processes import AgentError
+from holdfast_agent.processes import record
+from holdfast_checkpoint import processes
+from holdfast_checkpoint.processes import AgentError
 from holdfast_proto import keys
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
-from tests.agent.nodes import NODE, RUN
-from tests.proto.coroutines import PATIENCE_S
-from tests.proto.store_server import StoreServer
+from tests.support.coroutines import PATIENCE_S
+from tests.support.nodes import NODE, RUN
+from tests.support.store_server import StoreServer
 
 
 def agent(folder: Path, server: StoreServer, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import record
+from holdfast_agent.commands.commands import Orders
 from holdfast_agent.observer import Observer
-from holdfast_agent.orders import Orders
+from holdfast_agent.processes import record
 from holdfast_agent.supervisor import Supervisor
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
-from tests.agent.nodes import RUN, RecordedNode, make_node
-from tests.proto.coroutines import until
+from tests.support.coroutines import until
+from tests.support.nodes import RUN, RecordedNode, make_node
 
 
 class Processes:

@@ -13,8 +13,8 @@ from holdfast_proto.v1 import session_pb2 as pb
 from holdfast_proto.v1 import session_pb2_grpc
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_FORWARD_BACKWARD, GroupProgress, Progress
-from tests.agent.nodes import RUN, RecordedNode, begin, make_node
-from tests.proto.coroutines import until
+from tests.support.coroutines import until
+from tests.support.nodes import RUN, RecordedNode, begin, make_node
 
 GENERATION = 3
 

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import parent_client, processes, record
 from holdfast_agent import supervisor as supervisor_module
+from holdfast_agent.processes import parent_client, record
 from holdfast_agent.supervisor import Supervisor
+from holdfast_checkpoint import processes
 from holdfast_proto import black_box, keys
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1 import warm_parent_pb2 as parent_pb
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
-from tests.agent.nodes import RecordedNode, make_node
-from tests.proto.coroutines import end, until, wait_until
-from tests.proto.store_server import StoreServer
+from tests.support.coroutines import end, until, wait_until
+from tests.support.nodes import RecordedNode, make_node
+from tests.support.store_server import StoreServer
 
 pytestmark = pytest.mark.system
 

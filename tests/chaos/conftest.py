@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent.checkpoint_differences import differences
-from holdfast_agent.run_checkpoints import open_checkpoints
+from holdfast_checkpoint.store.comparison import differences
+from holdfast_checkpoint.store.run_checkpoints import open_checkpoints
 from holdfast_cli.control import ControlClient, ControlError
-from holdfast_cli.local_run import LocalRun
-from holdfast_cli.local_run_options import LocalRunOptions
+from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RESOLVED,
@@ -23,7 +23,7 @@ from holdfast_proto.v1.store_pb2 import (
     RUN_PHASE_FINISHED,
     Incident,
 )
-from tests.tiers import expect_system_marker
+from tests.support.tiers import expect_system_marker
 
 STEPS = 40
 RANKS = 4

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_cli.local_run import LocalRun
+from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, VERDICT_KIND_CHECKPOINT_FAILED
 from tests.chaos.conftest import PATIENCE_S, Runs, until, until_step
-from tests.proto.coroutines import wait_until
+from tests.support.coroutines import wait_until
 
 pytestmark = pytest.mark.system
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_cli.local_run import LocalRun
+from holdfast_cli.local_run.local_run import LocalRun
 from tests.chaos.conftest import PATIENCE_S, Runs
 
 pytestmark = pytest.mark.system

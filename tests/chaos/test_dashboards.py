@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dashboards.catalogue import differences
 from dashboards.queries import panel_queries
-from holdfast_cli.local_run import LocalRun
+from holdfast_cli.local_run.local_run import LocalRun
 from tests.chaos.conftest import PATIENCE_S, Runs, until, until_step
-from tests.dashboards.prometheus_server import Target, needs_prometheus, prometheus_server
+from tests.support.prometheus_server import Target, needs_prometheus, prometheus_server
 
 pytestmark = pytest.mark.system
 

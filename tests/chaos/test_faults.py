@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent.checkpoint_differences import differences
+from holdfast_checkpoint.store.comparison import differences
 from holdfast_cli.control import ControlClient
-from holdfast_cli.incident_files import file_names
-from holdfast_cli.local_run import LocalRun
-from holdfast_cli.run_paths import incident_directory
-from holdfast_daemon.incident_folder import read_recording
-from holdfast_daemon.replay import replay
+from holdfast_cli.incidents.files import file_names
+from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.run_folder.paths import incident_directory
+from holdfast_daemon.incidents.folder import read_recording
+from holdfast_daemon.incidents.replay import replay
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RECOVERED,

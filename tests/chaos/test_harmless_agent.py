@@ -11,12 +11,12 @@ import pytest
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast_cli.component import Component
-from holdfast_cli.local_run import NODE, LocalRun
+from holdfast_cli.local_run.component import Component
+from holdfast_cli.local_run.local_run import NODE, LocalRun
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from tests.chaos.conftest import Runs, faults, until, until_step
-from tests.proto.coroutines import wait_until
+from tests.support.coroutines import wait_until
 
 pytestmark = pytest.mark.system
 

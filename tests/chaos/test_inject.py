@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from holdfast_cli.run_record import find_record
+from holdfast_cli.run_folder.record import find_record
 from holdfast_proto.v1.store_pb2 import VERDICT_KIND_DEAD_RANK
 from tests.chaos.conftest import Runs, finish, until, until_step
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_cli.local_run import LocalRun
+from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, RUN_PHASE_RUNNING
 from tests.chaos.conftest import RANKS, Runs, faults, until, until_step
-from tests.proto.coroutines import wait_until
+from tests.support.coroutines import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -27,7 +27,7 @@ class WatchedRun:
 
     def __init__(self, local: LocalRun) -> None:
         self.local = local
-        self._socket = f"holdfast_agent.warm_parent\0{local.paths.runtime}"
+        self._socket = f"holdfast_agent.processes.warm_parent\0{local.paths.runtime}"
 
     def forked(self, name: str = "") -> set[int]:
         """The pids of warm parents, stores and ranks whose name begins so."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast_agent.checkpoint_differences import differences
-from holdfast_cli.local_run import LocalRun
+from holdfast_checkpoint.store.comparison import differences
+from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 from tests.chaos.conftest import PATIENCE_S, Runs, faults
 

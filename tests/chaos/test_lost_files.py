@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.checkpoint_differences import differences
+from holdfast_checkpoint.store.comparison import differences
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_cli.errors import ConfigurationError
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED, RUN_PHASE_FINISHED, Incident

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent.cgroup import memory_events
-from holdfast_agent.kernel_log import KernelLog
-from holdfast_agent.memory_kills import MemoryKills
-from holdfast_cli.local_run import LocalRun
+from holdfast_agent.processes.cgroup import memory_events
+from holdfast_agent.processes.kernel_log import KernelLog
+from holdfast_agent.processes.memory_kills import MemoryKills
+from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import VERDICT_KIND_DEAD_RANK, RankExit
 from tests.chaos.conftest import Runs, until
 from tests.chaos.memory_cgroup import memory_cgroup

@@ -16,8 +16,8 @@ from typing import TypeVar
 import pytest
 
 from holdfast_cli.control import ControlClient, ControlError
-from holdfast_cli.ended import load_incidents
-from holdfast_cli.run_record import load_record
+from holdfast_cli.run_folder.ended import load_incidents
+from holdfast_cli.run_folder.record import load_record
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import VERDICT_KIND_HUNG_COLLECTIVE, Incident
 from tests.chaos.conftest import PATIENCE_S, Runs

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_cli.local_run import LocalRun
+from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING
 from tests.chaos.conftest import RANKS, Runs, finish, until, until_step
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from holdfast_checkpoint.codec.compression import Compression
+from holdfast_checkpoint.format.keeping import kept_reason
 from holdfast_cli.control import ControlClient
-from holdfast_cli.local_run import LocalRun
-from holdfast_cli.run_record import find_record
-from holdfast_proto.checkpoint.compression import Compression
-from holdfast_proto.checkpoint.keeping import kept_reason
+from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.run_folder.record import find_record
 from holdfast_proto.v1.store_pb2 import MODE_OBSERVE, RUN_PHASE_FINISHED
 from tests.chaos.conftest import PATIENCE_S, Runs, faults, finish, until, until_step
 

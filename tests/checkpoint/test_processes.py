@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast_agent import processes
-from tests.proto.coroutines import wait_until
+from holdfast_checkpoint import processes
+from tests.support.coroutines import wait_until
 
 LEADER = """
 import subprocess, sys, time
@@ -98,7 +98,8 @@ def test_only_children_of_the_parent_that_is_named_are_identified() -> None:
 
 WITHOUT_DESCRIPTORS = """
 import os, resource, sys
-from holdfast_agent import processes, training_thread
+from holdfast_agent.processes import training_thread
+from holdfast_checkpoint import processes
 own, ticks = os.getpid(), processes.start_ticks(os.getpid())
 parent, parent_ticks = os.getppid(), processes.start_ticks(os.getppid())
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))

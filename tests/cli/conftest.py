@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast_cli import local_commands
-from holdfast_cli.local_run_options import LocalRunOptions
-from tests.proto.coroutines import PATIENCE_S
+from holdfast_cli.local_run import command_lines
+from holdfast_cli.local_run.options import LocalRunOptions
+from tests.support.coroutines import PATIENCE_S
 
-FAKES = (sys.executable, str(Path(__file__).with_name("fakes.py")))
+FAKES = (sys.executable, str(Path(__file__).parents[1] / "support" / "fakes.py"))
 
 WaitFor = Callable[[Callable[[], Any], str], Any]
 
@@ -39,7 +39,7 @@ def short_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def fake_components(monkeypatch: pytest.MonkeyPatch, short_directory: Path) -> Iterator[None]:
-    monkeypatch.setattr(local_commands, "HOLDFAST", FAKES)
+    monkeypatch.setattr(command_lines, "HOLDFAST", FAKES)
     yield
     assert list(short_directory.iterdir()) == [], "sockets were left behind"
     short_directory.rmdir()

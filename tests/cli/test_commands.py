@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from holdfast_cli.local_run import LocalRun
-from holdfast_cli.local_run_options import LocalRunOptions
+from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.main import app
-
-sys.path.insert(0, str(Path(__file__).parent))
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RECOVERED,
@@ -22,8 +20,8 @@ from holdfast_proto.v1.store_pb2 import (
     Incident,
     Verdict,
 )
-from tests.cli.fakes import write_status
-from tests.proto.coroutines import PATIENCE_S
+from tests.support.coroutines import PATIENCE_S
+from tests.support.fakes import write_status
 
 Options = Callable[..., LocalRunOptions]
 
@@ -185,10 +183,10 @@ def test_run_without_a_command_says_what_is_missing() -> None:
 def test_stop_ends_a_run_that_another_process_supervises(options: Options) -> None:
     settings = options()
     code = (
-        "import sys; from holdfast_cli import local_commands; from holdfast_cli.main import app; "
-        "local_commands.HOLDFAST = (sys.executable, sys.argv.pop(1)); app()"
+        "import sys; from holdfast_cli.local_run import command_lines; from holdfast_cli.main import app; "
+        "command_lines.HOLDFAST = (sys.executable, sys.argv.pop(1)); app()"
     )
-    fakes = str(Path(__file__).with_name("fakes.py"))
+    fakes = str(Path(__file__).parents[1] / "support" / "fakes.py")
     arguments = [sys.executable, "-c", code, fakes, *run_arguments(settings), "--", "true"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as supervisor:
         assert supervisor.stdout is not None

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.shard import write_shard
+from holdfast_checkpoint.format.shard_index import shard_path
+from holdfast_checkpoint.format.slot_shard import write_shard
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, LastCheckpointError
 from holdfast_cli.main import app
-from holdfast_cli.summary import closing_line, ended_badly, stopped_line
-from holdfast_proto.checkpoint.shard_index import shard_path
+from holdfast_cli.views.summary import closing_line, ended_badly, stopped_line
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, allocate
 from holdfast_proto.v1.control_pb2 import RunStatus

@@ -5,11 +5,11 @@ import os
 import socket
 from pathlib import Path
 
-from tests.daemon.daemons import DaemonProcess, daemon_process
-from tests.daemon.fake_agent import FakeAgent
-from tests.daemon.shells import publish_spec, stored_incidents
-from tests.proto.coroutines import until
-from tests.proto.store_server import StoreServer
+from tests.support.coroutines import until
+from tests.support.daemons import DaemonProcess, daemon_process
+from tests.support.fake_agent import FakeAgent
+from tests.support.shells import publish_spec, stored_incidents
+from tests.support.store_server import StoreServer
 
 LIMIT = 96
 

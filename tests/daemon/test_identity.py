@@ -7,11 +7,11 @@ import grpc
 
 from holdfast_daemon.options import DaemonOptions
 from holdfast_proto.v1 import control_pb2 as control
-from tests.daemon.daemons import daemon_process
-from tests.daemon.fake_agent import FakeAgent
-from tests.daemon.shells import publish_spec, stored_record
-from tests.proto.coroutines import until
-from tests.proto.store_server import StoreServer
+from tests.support.coroutines import until
+from tests.support.daemons import daemon_process
+from tests.support.fake_agent import FakeAgent
+from tests.support.shells import publish_spec, stored_record
+from tests.support.store_server import StoreServer
 
 
 def test_two_processes_of_one_name_have_two_identities(folder: Path) -> None:

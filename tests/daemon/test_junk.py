@@ -12,11 +12,11 @@ import redis
 from holdfast_proto import keys
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.daemons import DaemonProcess, daemon_process
-from tests.daemon.fake_agent import NODE, RUN, SPEC, FakeAgent
-from tests.daemon.shells import daemon, publish_spec, stored_record, train
-from tests.proto.coroutines import PATIENCE_S, until
-from tests.proto.store_server import StoreServer
+from tests.support.coroutines import PATIENCE_S, until
+from tests.support.daemons import DaemonProcess, daemon_process
+from tests.support.fake_agent import NODE, RUN, SPEC, FakeAgent
+from tests.support.shells import daemon, publish_spec, stored_record, train
+from tests.support.store_server import StoreServer
 
 pytestmark = pytest.mark.system
 

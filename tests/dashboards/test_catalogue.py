@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from dashboards.catalogue import CATALOGUE, differences
 from dashboards.metric import Component
-from tests.dashboards.catalogue_exporter import CatalogueCollector
+from tests.support.catalogue_exporter import CatalogueCollector
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMPONENTS: tuple[Component, ...] = ("agent", "daemon")

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from dashboards.queries import annotation_queries, panel_queries, rule_queries
-from tests.dashboards.catalogue_exporter import RUN, catalogue_exporter
-from tests.dashboards.prometheus_server import Prometheus, Target, needs_prometheus, prometheus_server
+from tests.support.catalogue_exporter import RUN, catalogue_exporter
+from tests.support.prometheus_server import Prometheus, Target, needs_prometheus, prometheus_server
 
 pytestmark = needs_prometheus
 

@@ -8,7 +8,7 @@ import pytest
 from dashboards.catalogue import fixed_values, series_names
 from dashboards.links import RUNBOOK_URL
 from dashboards.queries import matched_values, metric_names, rule_queries
-from tests.dashboards.prometheus_server import needs_prometheus
+from tests.support.prometheus_server import needs_prometheus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ALERTS = {

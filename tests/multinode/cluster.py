@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast_cli.control import ControlClient, ControlError
-from holdfast_cli.redis_server import answers, find_server
+from holdfast_cli.local_run.redis_server import answers, find_server
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident
 from tests.multinode.network import Link, Network, network

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent.checkpoint import CheckpointDirectory
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, SOURCE_CHECKPOINT, VERDICT_KIND_LOST_NODE
 from tests.multinode.cluster import CHECKPOINT_EVERY, PATIENCE_S, cluster
 from tests.multinode.network import Link

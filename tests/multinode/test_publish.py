@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from holdfast_cli.local_run.store import publish_run
 from holdfast_cli.main import app
-from holdfast_cli.store import publish_run
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.fake_agent import NODE, RUN, FakeAgent
-from tests.daemon.shells import daemon, publish_spec, train
-from tests.proto.coroutines import until
-from tests.proto.store_server import StoreServer
+from tests.support.coroutines import until
+from tests.support.fake_agent import NODE, RUN, FakeAgent
+from tests.support.shells import daemon, publish_spec, train
+from tests.support.store_server import StoreServer
 
 
 async def test_a_run_published_under_the_name_of_an_ended_one_begins_anew(

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_proto.redis_client import StoreError, check_url, connect
-from tests.proto.store_server import StoreServer
+from tests.support.store_server import StoreServer
 
 
 @pytest.mark.parametrize("url", ["redis://host:6379/0", "rediss://me@host", "unix:///run/store.sock"])

@@ -22,7 +22,7 @@ from holdfast_proto.snapshot import (
     align,
     allocate,
 )
-from tests.proto.coroutines import wait_until
+from tests.support.coroutines import wait_until
 
 NBYTES = 1 << 16
 WEIGHT = TensorEntry("model.weight", "float32", (2, 4), DATA_OFFSET, 32, (4, 4), (2, 0))

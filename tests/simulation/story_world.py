@@ -7,8 +7,8 @@ from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import Action, Request
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.world import TICK_S, World
 from tests.simulation import story_log
+from tests.support.core_world import TICK_S, World
 
 STEP_S = 0.3
 LONG_S, LONG_TURN_S = 60.0, 0.5

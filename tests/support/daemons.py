@@ -14,8 +14,8 @@ import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast_proto.v1 import control_pb2_grpc
-from tests.proto.coroutines import wait_until
-from tests.proto.store_server import StoreServer
+from tests.support.coroutines import wait_until
+from tests.support.store_server import StoreServer
 
 
 @dataclass(frozen=True)

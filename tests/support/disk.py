@@ -1,6 +1,6 @@
 """A disk that forgets what was not flushed: a record of all that was done to it, and what each power cut leaves.
 
-The record is of system calls, taken where ``holdfast_proto.checkpoint.durable`` makes them. The model is a hard one:
+The record is of system calls, taken where ``holdfast_checkpoint.format.durable`` makes them. The model is a hard one:
 what is written counts once the file is flushed, names and removals once their directory is.
 """
 

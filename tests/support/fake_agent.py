@@ -3,11 +3,11 @@
 import asyncio
 import time
 
-from holdfast_agent.store_link import StoreLink
+from holdfast_agent.reports.store_link import StoreLink
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD, PHASE_INIT, Progress
-from tests.proto.coroutines import end
+from tests.support.coroutines import end
 
 RUN, NODE = "run", "node0"
 SPEC = store.RunSpec(

@@ -15,27 +15,27 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from holdfast_agent.checkpoint_download import CheckpointDownload
-from holdfast_agent.checkpoint_writer import CheckpointWriter
-from holdfast_agent.claim import OtherRunError, claim, owners_of
-from holdfast_agent.histories import Histories, StorePlace
-from holdfast_agent.known_checkpoints import KnownCheckpoints
-from holdfast_agent.locations import HistoryCheckpoints
-from holdfast_agent.run_checkpoints import RunCheckpoints
-from holdfast_agent.secondary import Secondary
-from holdfast_agent.shard import read_shard, write_shard
-from holdfast_agent.snapshot_memory import SnapshotMemory
-from holdfast_daemon.core import restore
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
-from holdfast_proto.checkpoint.history import folder_name
-from holdfast_proto.checkpoint.manifest import MANIFEST
-from holdfast_proto.checkpoint.shard_index import shard_path, step_directory
+from holdfast_agent.checkpoints.claim import OtherRunError, claim, owners_of
+from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
+from holdfast_agent.checkpoints.writer import CheckpointWriter
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.format.history import folder_name
+from holdfast_checkpoint.format.manifest import MANIFEST
+from holdfast_checkpoint.format.shard_index import shard_path, step_directory
+from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
+from holdfast_checkpoint.store.download import CheckpointDownload
+from holdfast_checkpoint.store.histories import Histories, StorePlace
+from holdfast_checkpoint.store.locations import HistoryCheckpoints
+from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
+from holdfast_checkpoint.store.secondary import Secondary
+from holdfast_daemon.core.recovery import restore
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1 import store_pb2 as store
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
-    from tests.agent.checkpoints.object_places import Place
+    from tests.support.object_places import Place
+    from tests.support.snapshots import Snapshots
 
 RANKS = 2
 KEPT = 2

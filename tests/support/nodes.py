@@ -4,14 +4,14 @@ from pathlib import Path
 
 import redis.asyncio
 
-from holdfast_agent import processes
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.checkpoint_writer import CheckpointWriter
+from holdfast_agent.checkpoints.writer import CheckpointWriter
 from holdfast_agent.node import Node
 from holdfast_agent.options import AgentOptions
-from holdfast_agent.rank import Rank
-from holdfast_agent.snapshot_memory import SnapshotMemory
-from holdfast_agent.store_link import StoreLink
+from holdfast_agent.processes.rank import Rank
+from holdfast_agent.reports.store_link import StoreLink
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_checkpoint import processes
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
 

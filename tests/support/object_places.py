@@ -7,9 +7,9 @@ from typing import Any
 
 from fsspec.implementations.memory import MemoryFileSystem
 
-from holdfast_agent.object_checkpoints import ObjectCheckpoints
-from holdfast_agent.object_store import ObjectStore
-from holdfast_agent.retries import Backoff, Retries
+from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints
+from holdfast_checkpoint.store.object_store import ObjectStore
+from holdfast_checkpoint.store.retries import Backoff, Retries
 
 QUICK = Backoff(first_s=0.001, longest_s=0.002, draw=random.Random(0).random)
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from holdfast_agent import main
 from holdfast_agent.supervisor import Supervisor
 from holdfast_proto.v1 import store_pb2 as store
-from tests.agent.nodes import begin, make_node
+from tests.support.nodes import begin, make_node
 
 
 class Printed:

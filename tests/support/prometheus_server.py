@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.dashboards.server_process import listening_server
+from tests.support.server_process import listening_server
 
 _CONFIG_FOLDER = Path(__file__).resolve().parents[2] / "dashboards" / "prometheus"
 _REQUEST_DEADLINE_S = 10.0

@@ -25,14 +25,14 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 import holdfast_hooks
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.shard import read_shard, write_shard
-from holdfast_hooks.dcp import CheckpointReader, CheckpointWriter
+from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.slot_desk import SlotDesk
-from holdfast_hooks.snapshots import Snapshots
-from holdfast_hooks.starting_point import start_from
-from holdfast_hooks.timeline import Timeline
+from holdfast_hooks.restore.dcp import CheckpointReader, CheckpointWriter
+from holdfast_hooks.restore.starting_point import start_from
+from holdfast_hooks.snapshots.slot_desk import SlotDesk
+from holdfast_hooks.snapshots.snapshots import Snapshots
+from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot, allocate
 from holdfast_proto.v1.session_pb2 import SlotGrant

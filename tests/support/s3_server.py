@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_agent import multipart, object_store
+from holdfast_checkpoint.store import multipart, object_store
 
 
 @pytest.fixture(scope="session")

@@ -8,15 +8,15 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from holdfast_daemon.clock import Clock
+from holdfast_daemon.leadership.run_shell import RunShell
+from holdfast_daemon.leadership.turn_metrics import TurnMetrics
 from holdfast_daemon.options import DaemonOptions
-from holdfast_daemon.run_shell import RunShell
-from holdfast_daemon.turn_metrics import TurnMetrics
 from holdfast_proto import keys
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.fake_agent import RUN, SPEC, FakeAgent
-from tests.proto.coroutines import end, until
-from tests.proto.store_server import StoreServer
+from tests.support.coroutines import end, until
+from tests.support.fake_agent import RUN, SPEC, FakeAgent
+from tests.support.store_server import StoreServer
 
 LEASE_S = 3.0
 """Long enough that a leader on a busy machine keeps its lease, short enough to wait until it lapses."""

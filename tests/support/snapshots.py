@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.shard import write_shard
-from holdfast_proto.checkpoint.manifest import Manifest
+from holdfast_checkpoint.format.manifest import Manifest
+from holdfast_checkpoint.format.slot_shard import write_shard
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, align, allocate
-from tests.agent.checkpoints.s3_server import client, s3_endpoint, server, small_parts, strict_server, url
-
-__all__ = ["client", "s3_endpoint", "server", "small_parts", "strict_server", "url"]
 
 RUN = "run"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from holdfast_cli.redis_server import answers, find_server
-from tests.proto.coroutines import wait_until
+from holdfast_cli.local_run.redis_server import answers, find_server
+from tests.support.coroutines import wait_until
 
 
 class StoreServer:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from holdfast_agent import processes
-from holdfast_agent.tree_movement import moved
-from holdfast_agent.tree_sample import Machine, TreeReader, TreeSample
-from holdfast_agent.tree_watch import Stillness
+from holdfast_agent.movement.tree_movement import moved
+from holdfast_agent.movement.tree_sample import Machine, TreeReader, TreeSample
+from holdfast_agent.movement.tree_watch import Stillness
+from holdfast_checkpoint import processes
 
 PATIENCE_S = 60.0
 LOOK_S = 0.3

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast_agent.warm_parent import MESSAGE_BYTES
+from holdfast_agent.processes.warm_parent import MESSAGE_BYTES
 from holdfast_proto.v1 import warm_parent_pb2 as pb
-from tests.proto.coroutines import PATIENCE_S, wait_until
+from tests.support.coroutines import PATIENCE_S, wait_until
 
 
 class Agent:
@@ -84,7 +84,7 @@ class WarmParent:
 @contextlib.contextmanager
 def warm_parent(folder: Path, *modules: str) -> Iterator[WarmParent]:
     """Start a warm parent that imports ``modules``; its working directory is ``folder``."""
-    command = [sys.executable, "-m", "holdfast_agent.warm_parent", str(folder / "parent.sock"), *modules]
+    command = [sys.executable, "-m", "holdfast_agent.processes.warm_parent", str(folder / "parent.sock"), *modules]
     with (folder / "parent.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
     try:
@@ -96,10 +96,11 @@ def warm_parent(folder: Path, *modules: str) -> Iterator[WarmParent]:
 
 def warm_parents_and_their_ranks(folder: str) -> list[int]:
     """The pids of all that live whose socket is in ``folder``; what has become another program is not among them."""
+    command = f"holdfast_agent.processes.warm_parent\0{folder}"
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and f"holdfast_agent.warm_parent\0{folder}" in (entry / "cmdline").read_text():
+            if entry.name.isdigit() and command in (entry / "cmdline").read_text():
                 found.append(int(entry.name))
     return found
 

@@ -7,9 +7,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast_trainer.config import TrainerConfig
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.parallelize import parallelize
-from holdfast_trainer.pipeline import Runner
+from holdfast_trainer.parallel.mesh import Mesh
+from holdfast_trainer.parallel.parallelize import parallelize
+from holdfast_trainer.pipeline.pipeline import Runner
 from tests.trainer.parity import CPU, share
 
 KINDS = {

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.tiers import expect_system_marker
+from tests.support.tiers import expect_system_marker
 from tests.trainer.layouts import Layout
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it does so again and again. "

@@ -11,14 +11,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from holdfast_trainer import parallelize
 from holdfast_trainer.config import MemoryConfig, TrainerConfig
-from holdfast_trainer.fp8 import convert_to_fp8
-from holdfast_trainer.loss_scaling import make_loss_scaler
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.offload import offload_optimizer
 from holdfast_trainer.optimizer import make_optimizer, make_scheduler
-from holdfast_trainer.pipeline import Runner
+from holdfast_trainer.parallel import parallelize
+from holdfast_trainer.parallel.mesh import Mesh
+from holdfast_trainer.parallel.offload import offload_optimizer
+from holdfast_trainer.pipeline.pipeline import Runner
+from holdfast_trainer.precision.fp8 import convert_to_fp8
+from holdfast_trainer.precision.loss_scaling import make_loss_scaler
 from holdfast_trainer.update import Update, update_parameters
 from tests.trainer.parity import CPU, share
 

@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 
 import holdfast_hooks
-from holdfast_hooks.gradient_origin import GradientWatch
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.replica_sets import replica_sets
-from holdfast_hooks.replicas import Replicas
+from holdfast_hooks.replicas.replicas import Replicas
+from holdfast_hooks.replicas.sets import replica_sets
+from holdfast_hooks.telemetry.gradient_origin import GradientWatch
 from holdfast_proto.v1.session_pb2 import StepRecord
 from holdfast_trainer.config import TrainerConfig
 from tests.trainer.number_cases import Rank

@@ -12,11 +12,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.optim import AdamW, Optimizer
 
-from holdfast_trainer.activation_checkpointing import apply_to_blocks
 from holdfast_trainer.config import TrainerConfig
-from holdfast_trainer.model import Transformer
-from holdfast_trainer.offload import offload_policy
-from holdfast_trainer.precision import mixed_precision_policy
+from holdfast_trainer.model.transformer import Transformer
+from holdfast_trainer.parallel.activation_checkpointing import apply_to_blocks
+from holdfast_trainer.parallel.offload import offload_policy
+from holdfast_trainer.precision.compute_dtype import mixed_precision_policy
 
 CPU = torch.device("cpu")
 MODEL: dict[str, Any] = {"dim": 32, "layers": 2, "heads": 2, "kv_heads": 1, "hidden": 48}

@@ -13,9 +13,9 @@ import pytest
 
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
-from holdfast_hooks.slot_desk import SlotDesk
-from holdfast_hooks.snapshots import Snapshots
-from holdfast_hooks.timeline import Timeline
+from holdfast_hooks.snapshots.slot_desk import SlotDesk
+from holdfast_hooks.snapshots.snapshots import Snapshots
+from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import allocate
 from holdfast_proto.v1 import session_pb2, session_pb2_grpc

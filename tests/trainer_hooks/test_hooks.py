@@ -12,9 +12,9 @@ import torch
 
 import holdfast_hooks
 from holdfast_hooks import ConfigurationError, Phase
-from holdfast_hooks.backlog import Backlog
-from holdfast_hooks.orders import StepOrders
-from holdfast_hooks.timeline import Timeline
+from holdfast_hooks.step_commands import StepOrders
+from holdfast_hooks.telemetry.backlog import Backlog
+from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto import black_box
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.rank_context import VARIABLE, RankContext
@@ -165,7 +165,7 @@ def test_hooks_import_neither_torch_nor_the_parts_that_other_components_need(fol
         for name in ("torch", "numpy", "redis", "prometheus_client", "xxhash", "zstandard", "psutil"):
             sys.modules[name] = None  # importing it raises
         import holdfast_hooks
-        from holdfast_hooks.slot_desk import Grant
+        from holdfast_hooks.snapshots.slot_desk import Grant
         from holdfast_proto.v1.session_pb2 import SlotGrant
 
         class Loader:

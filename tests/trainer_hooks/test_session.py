@@ -7,7 +7,7 @@ import torch
 
 import holdfast_hooks
 from holdfast_hooks import Phase, sidecar
-from holdfast_hooks.scalars import DeferredScalar
+from holdfast_hooks.telemetry.scalars import DeferredScalar
 from holdfast_proto import black_box
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot

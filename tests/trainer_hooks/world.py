@@ -14,10 +14,10 @@ from torch.distributed.fsdp import fully_shard
 
 import holdfast_hooks
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.restore import restore
-from holdfast_hooks.slot_desk import SlotDesk
-from holdfast_hooks.snapshots import Snapshots
-from holdfast_hooks.timeline import Timeline
+from holdfast_hooks.restore.restore import restore
+from holdfast_hooks.snapshots.slot_desk import SlotDesk
+from holdfast_hooks.snapshots.snapshots import Snapshots
+from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot, allocate
 from holdfast_proto.v1.session_pb2 import SlotGrant

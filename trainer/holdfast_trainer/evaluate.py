@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from holdfast_trainer.data.batches import Batches
-from holdfast_trainer.pipeline import Runner
+from holdfast_trainer.pipeline.pipeline import Runner
 
 
 def validation_loss(runner: Runner, batches: Batches, *, count: int) -> Tensor | None:

@@ -6,10 +6,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from holdfast_trainer.balance import collect_expert_statistics
 from holdfast_trainer.config import TrainerConfig
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.model_parts import ModelParts
+from holdfast_trainer.model.parts import ModelParts
+from holdfast_trainer.moe.balance import collect_expert_statistics
+from holdfast_trainer.parallel.mesh import Mesh
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from holdfast_trainer.config import OptimizerConfig
-from holdfast_trainer.skipped_step import SkippingSGD
+from holdfast_trainer.precision.skipped_step import SkippingSGD
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> Optimizer:

@@ -14,13 +14,13 @@ from holdfast_trainer.data.corpus import Corpus
 from holdfast_trainer.device import Device, process_group
 from holdfast_trainer.evaluate import validation_loss
 from holdfast_trainer.expert_statistics import expert_statistics
-from holdfast_trainer.loss_scaling import make_loss_scaler
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.model_parts import ModelParts
-from holdfast_trainer.offload import offload_optimizer, state_device
+from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.optimizer import make_optimizer, make_scheduler
-from holdfast_trainer.parallelize import parallelize
-from holdfast_trainer.pipeline import Runner
+from holdfast_trainer.parallel.mesh import Mesh
+from holdfast_trainer.parallel.offload import offload_optimizer, state_device
+from holdfast_trainer.parallel.parallelize import parallelize
+from holdfast_trainer.pipeline.pipeline import Runner
+from holdfast_trainer.precision.loss_scaling import make_loss_scaler
 from holdfast_trainer.progress import Progress
 from holdfast_trainer.update import update_parameters
 

@@ -6,10 +6,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from holdfast_trainer.loss_scaling import LossScaler
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.model_parts import ModelParts
-from holdfast_trainer.norms import clip_gradient, step_and_measure
+from holdfast_trainer.model.parts import ModelParts
+from holdfast_trainer.parallel.mesh import Mesh
+from holdfast_trainer.parallel.norms import clip_gradient, step_and_measure
+from holdfast_trainer.precision.loss_scaling import LossScaler
 
 
 @dataclass(frozen=True)

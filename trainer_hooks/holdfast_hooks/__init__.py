@@ -12,9 +12,9 @@
 
 from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.hooks import Hooks, attach
-from holdfast_hooks.merged_modules import merged
-from holdfast_hooks.named_optimizer import by_name
 from holdfast_hooks.phases import Phase
-from holdfast_hooks.state import Stateful
+from holdfast_hooks.state.encoding import Stateful
+from holdfast_hooks.state.merged_modules import merged
+from holdfast_hooks.state.named_optimizer import by_name
 
 __all__ = ["ConfigurationError", "Hooks", "Phase", "Stateful", "attach", "by_name", "merged"]

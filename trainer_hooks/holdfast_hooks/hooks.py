@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.identity import Identity
-from holdfast_hooks.last_words import LastWords
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
-from holdfast_hooks.scalars import to_scalar
+from holdfast_hooks.restore.starting_point import start_from
 from holdfast_hooks.sidecar import Sidecar
-from holdfast_hooks.snapshots import reject_unsuitable
-from holdfast_hooks.starting_point import start_from
-from holdfast_hooks.state import Stateful
-from holdfast_hooks.timeline import Timeline
+from holdfast_hooks.snapshots.snapshots import reject_unsuitable
+from holdfast_hooks.state.encoding import Stateful
+from holdfast_hooks.telemetry.last_words import LastWords
+from holdfast_hooks.telemetry.scalars import to_scalar
+from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.rank_context import RankContext
 

@@ -4,26 +4,26 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from holdfast_hooks.backlog import Backlog
-from holdfast_hooks.collector import Sources
-from holdfast_hooks.commands import Commands
-from holdfast_hooks.device import device_named
 from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.faults.effect import Site
 from holdfast_hooks.faults.injector import Injector
-from holdfast_hooks.gradient_origin import GradientWatch
 from holdfast_hooks.identity import Identity
-from holdfast_hooks.modules import NewModules
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.orders import StepOrders
-from holdfast_hooks.point_to_point import PointToPointRecord
-from holdfast_hooks.progress import ProgressPoll
-from holdfast_hooks.replicas import Replicas
-from holdfast_hooks.reporter import Reporter
-from holdfast_hooks.slot_desk import SlotDesk
-from holdfast_hooks.snapshots import Snapshots
-from holdfast_hooks.state import Stateful
-from holdfast_hooks.timeline import StepSample, Timeline
+from holdfast_hooks.progress.point_to_point import PointToPointRecord
+from holdfast_hooks.progress.progress_poll import ProgressPoll
+from holdfast_hooks.replicas.replicas import Replicas
+from holdfast_hooks.session.commands import Commands
+from holdfast_hooks.session.reporter import Reporter
+from holdfast_hooks.snapshots.slot_desk import SlotDesk
+from holdfast_hooks.snapshots.snapshots import Snapshots
+from holdfast_hooks.state.encoding import Stateful
+from holdfast_hooks.step_commands import StepOrders
+from holdfast_hooks.telemetry.backlog import Backlog
+from holdfast_hooks.telemetry.collector import Sources
+from holdfast_hooks.telemetry.device import device_named
+from holdfast_hooks.telemetry.gradient_origin import GradientWatch
+from holdfast_hooks.telemetry.modules import NewModules
+from holdfast_hooks.telemetry.timeline import StepSample, Timeline
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1.session_pb2 import Hello, SnapshotTaken

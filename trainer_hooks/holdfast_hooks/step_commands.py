@@ -1,6 +1,6 @@
 """Commands that are due at the end of a certain step."""
 
-from holdfast_hooks.timeline import Timeline
+from holdfast_hooks.telemetry.timeline import Timeline
 
 
 class StepOrders:

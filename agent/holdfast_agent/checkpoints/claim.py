@@ -1,8 +1,8 @@
 """Makes a place of checkpoints a run's own when its agents start, and begins a new history where one is asked for."""
 
-from holdfast_agent.known_checkpoints import KnownCheckpoints
-from holdfast_agent.run_checkpoints import RunCheckpoints
-from holdfast_proto.checkpoint.history import FIRST, HistoryRecord
+from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
+from holdfast_checkpoint.format.history import FIRST, HistoryRecord
+from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
 from holdfast_proto.v1 import store_pb2 as store
 
 

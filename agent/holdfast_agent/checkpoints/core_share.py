@@ -3,7 +3,7 @@
 import os
 from time import monotonic
 
-from holdfast_agent.priority import cpu_times_s
+from holdfast_checkpoint.priority import cpu_times_s
 
 _WINDOW_S = 0.02
 """Of running and waiting for a core together: long enough to judge by, and a few tensors."""

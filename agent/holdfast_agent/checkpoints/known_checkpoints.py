@@ -5,9 +5,9 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from holdfast_proto.checkpoint.durable import make_directory, write_file
-from holdfast_proto.checkpoint.errors import CheckpointUnavailable, write_errors
-from holdfast_proto.checkpoint.history import record_name
+from holdfast_checkpoint.errors import CheckpointUnavailable, write_errors
+from holdfast_checkpoint.format.durable import make_directory, write_file
+from holdfast_checkpoint.format.history import record_name
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast_agent.snapshot_memory import SnapshotMemory
-from holdfast_proto.checkpoint.manifest import Manifest, load_committed_index, load_manifest
-from holdfast_proto.checkpoint.shard_index import shard_path, slot_bytes_needed
-from holdfast_proto.checkpoint.shard_reader import verify_shard
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_checkpoint.format.manifest import Manifest, load_committed_index, load_manifest
+from holdfast_checkpoint.format.shard_index import shard_path, slot_bytes_needed
+from holdfast_checkpoint.format.shard_reader import verify_shard
 from holdfast_proto.snapshot import SnapshotError
 
 

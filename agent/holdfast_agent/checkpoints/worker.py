@@ -1,4 +1,4 @@
-"""A process that does the heavy part of checkpoints: ``python -m holdfast_agent.checkpoint_worker [PRIORITY]``.
+"""A process that does the heavy part of checkpoints: ``python -m holdfast_agent.checkpoints.worker [PRIORITY]``.
 
 Takes a job per line on stdin and answers each with a line on stdout, JSON both::
 
@@ -18,15 +18,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast_agent.allocator import keep_freed_memory
-from holdfast_agent.core_share import CoreShare
-from holdfast_agent.priority import lower_priority, use_idle_time
-from holdfast_agent.restore import verify_share
-from holdfast_agent.shard import read_shard, write_shard
-from holdfast_proto.checkpoint.codec_registry import BYTE_PLANES, codec_named
-from holdfast_proto.checkpoint.compression import Compression
-from holdfast_proto.checkpoint.errors import CheckpointError
-from holdfast_proto.checkpoint.manifest import load_manifest
+from holdfast_agent.checkpoints.allocator import keep_freed_memory
+from holdfast_agent.checkpoints.core_share import CoreShare
+from holdfast_agent.checkpoints.loader import verify_share
+from holdfast_checkpoint.codec.compression import Compression
+from holdfast_checkpoint.codec.registry import BYTE_PLANES, codec_named
+from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.format.manifest import load_manifest
+from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
+from holdfast_checkpoint.priority import lower_priority, use_idle_time
 from holdfast_proto.snapshot import SnapshotError
 
 _PR_SET_PDEATHSIG = 1

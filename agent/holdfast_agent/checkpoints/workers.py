@@ -13,15 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Literal, cast
 
-from holdfast_agent.leftovers import remove_leftovers
-from holdfast_agent.priority import cpu_times_s, raise_priority
-from holdfast_proto.checkpoint.errors import (
+from holdfast_checkpoint.errors import (
     CheckpointCommitted,
     CheckpointError,
     CheckpointUnavailable,
     CheckpointUnreadable,
     write_errors,
 )
+from holdfast_checkpoint.priority import cpu_times_s, raise_priority
+from holdfast_checkpoint.store.leftovers import remove_leftovers
 from holdfast_proto.snapshot import SnapshotError
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class _WorkerDied(Exception):  # noqa: N818 - an event
 class _Worker:
     def __init__(self, priority: _Priority) -> None:
         self._priority = priority
-        command = [sys.executable, "-m", "holdfast_agent.checkpoint_worker", priority]
+        command = [sys.executable, "-m", "holdfast_agent.checkpoints.worker", priority]
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | _ONE_THREAD

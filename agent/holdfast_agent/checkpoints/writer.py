@@ -11,26 +11,26 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast_agent.checkpoint_workers import CheckpointWorkers
-from holdfast_agent.held_slots import HeldSlots
-from holdfast_agent.histogram import STALL_BUCKETS_S, STEP_BUCKETS_S, Histogram
-from holdfast_agent.known_checkpoints import KnownCheckpoints
-from holdfast_agent.locations import Checkpoints
-from holdfast_agent.priority import lower_priority
-from holdfast_agent.remote_histories import RemoteHistories
-from holdfast_agent.restore import StartingPoint, slot_for
-from holdfast_agent.retries import Retries
-from holdfast_agent.secondary import Secondary
-from holdfast_agent.snapshot_memory import SnapshotMemory
-from holdfast_proto.checkpoint.compression import Compression
-from holdfast_proto.checkpoint.errors import (
+from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
+from holdfast_agent.checkpoints.loader import StartingPoint, slot_for
+from holdfast_agent.checkpoints.workers import CheckpointWorkers
+from holdfast_agent.reports.histogram import STALL_BUCKETS_S, STEP_BUCKETS_S, Histogram
+from holdfast_agent.snapshots.held_slots import HeldSlots
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_checkpoint.codec.compression import Compression
+from holdfast_checkpoint.errors import (
     CheckpointCommitted,
     CheckpointError,
     CheckpointUnavailable,
     CheckpointUnreadable,
 )
-from holdfast_proto.checkpoint.history import HistoryRecord
-from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, load_manifest
+from holdfast_checkpoint.format.history import HistoryRecord
+from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, load_manifest
+from holdfast_checkpoint.priority import lower_priority
+from holdfast_checkpoint.store.locations import Checkpoints
+from holdfast_checkpoint.store.remote_histories import RemoteHistories
+from holdfast_checkpoint.store.retries import Retries
+from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_proto.snapshot import Header, SlotState
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -4,9 +4,9 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterator
 
-from holdfast_agent import evidence
-from holdfast_agent.command_checks import LARGEST, flaw
-from holdfast_agent.injection import inject, refuse
+from holdfast_agent.commands.checks import LARGEST, flaw
+from holdfast_agent.commands.injection import inject, refuse
+from holdfast_agent.evidence import gathering
 from holdfast_agent.node import Node
 from holdfast_agent.supervisor import Supervisor
 from holdfast_proto.v1 import session_pb2 as session
@@ -117,7 +117,7 @@ class Orders:
 
     async def _gather(self, order: store.GatherEvidence) -> store.EvidenceCaptured:
         try:
-            return await evidence.gather(self._node, order)
+            return await gathering.gather(self._node, order)
         except OSError as error:
             log.error("evidence of %s cannot be kept: %s", order.incident or order.suspicion, error)
         except Exception as error:  # noqa: BLE001  the daemon waits for the answer

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from holdfast_agent.evidence_folder import EvidenceFolder
+from holdfast_agent.evidence.folder import EvidenceFolder
+from holdfast_agent.evidence.stacks import STOPPED
 from holdfast_agent.node import Node
-from holdfast_agent.rank import Rank
-from holdfast_agent.stacks import STOPPED
+from holdfast_agent.processes.rank import Rank
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1.common_pb2 import PendingCall
 

@@ -10,12 +10,12 @@ from typing import TypeVar
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from holdfast_agent import flight_dumps, stacks, suspicions
-from holdfast_agent.evidence_folder import EvidenceFolder
+from holdfast_agent.evidence import flight_dumps, stacks, suspicions
+from holdfast_agent.evidence.folder import EvidenceFolder
+from holdfast_agent.evidence.node_state import write_device_state, write_node_state
+from holdfast_agent.evidence.process_state import write_process_state
 from holdfast_agent.node import Node
-from holdfast_agent.node_evidence import write_device_state, write_node_state
-from holdfast_agent.process_evidence import write_process_state
-from holdfast_agent.rank import Rank
+from holdfast_agent.processes.rank import Rank
 from holdfast_proto import black_box
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PendingCall

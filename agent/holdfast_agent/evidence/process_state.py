@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from holdfast_agent.evidence_folder import EvidenceFolder
-from holdfast_agent.rank import Rank
+from holdfast_agent.evidence.folder import EvidenceFolder
+from holdfast_agent.processes.rank import Rank
 
 _OF_PROCESS = ("status", "stat", "wchan", "syscall", "stack", "limits")
 _OF_THREAD = ("comm", "stat", "wchan", "syscall", "stack")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from holdfast_agent.stack_dump import Frame, Thread
+from holdfast_agent.evidence.stack_dump import Frame, Thread
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1.store_pb2 import StackSummary
 

@@ -7,9 +7,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from holdfast_agent.node import Node
-from holdfast_agent.rank import Rank
-from holdfast_agent.secondary import Lag
+from holdfast_agent.processes.rank import Rank
 from holdfast_agent.supervisor import Supervisor
+from holdfast_checkpoint.store.secondary import Lag
 from holdfast_proto.metrics_server import MetricsServer
 from holdfast_proto.v1.common_pb2 import Phase
 
@@ -238,7 +238,7 @@ class AgentCollector(Collector):
         yield _counter("holdfast_store_operations", "Redis operations tried.", ["run"], [(run, link.operations_total)])
         yield _counter("holdfast_store_failures", "Redis operations failed.", ["run"], [(run, link.failures_total)])
         yield _gauge(
-            "holdfast_build_info", "Version.", ["version", "component"], [([version("holdfast"), "agent"], 1.0)]
+            "holdfast_build_info", "Version.", ["version", "component"], [([version("holdfast-torch"), "agent"], 1.0)]
         )
         yield _gauge(
             "holdfast_node_info", "Node of this agent.", ["run", "node"], [([*run, self._node.options.node], 1.0)]

@@ -5,9 +5,9 @@ computes for more than 4.5 ms a second, none reads or writes a byte, and no sock
 store.
 """
 
-from holdfast_agent.process_table import TICKS_PER_S
-from holdfast_agent.tcp_counters import TcpSocket
-from holdfast_agent.tree_sample import ProcessSample, TreeSample
+from holdfast_agent.movement.process_table import TICKS_PER_S
+from holdfast_agent.movement.tcp_counters import TcpSocket
+from holdfast_agent.movement.tree_sample import ProcessSample, TreeSample
 
 CPU = "cpu"
 DISK = "disk"

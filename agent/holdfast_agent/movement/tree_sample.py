@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 
-from holdfast_agent.process_table import Process, ProcessStat, read_file, read_process, read_table, tree_of
-from holdfast_agent.tcp_counters import LISTEN, TcpSocket, read_sockets
+from holdfast_agent.movement.process_table import Process, ProcessStat, read_file, read_process, read_table, tree_of
+from holdfast_agent.movement.tcp_counters import LISTEN, TcpSocket, read_sockets
 from holdfast_proto.rank_context import THREAD_PREFIX
 
 LONGEST_S = 4.0

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from holdfast_agent.movement.tree_movement import moved
+from holdfast_agent.movement.tree_sample import Machine, TreeReader, TreeSample, UnknownError
 from holdfast_agent.node import Node
-from holdfast_agent.rank import Rank, TreeView
-from holdfast_agent.tree_movement import moved
-from holdfast_agent.tree_sample import Machine, TreeReader, TreeSample, UnknownError
+from holdfast_agent.processes.rank import Rank, TreeView
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,10 @@ import logging
 import signal
 from pathlib import Path
 
-from holdfast_agent import cgroup, processes
-from holdfast_agent.cgroup import KillCount
-from holdfast_agent.kernel_log import KernelLog, victim_of
+from holdfast_agent.processes import cgroup
+from holdfast_agent.processes.cgroup import KillCount
+from holdfast_agent.processes.kernel_log import KernelLog, victim_of
+from holdfast_checkpoint import processes
 from holdfast_proto.v1.store_pb2 import RankExit
 
 log = logging.getLogger(__name__)

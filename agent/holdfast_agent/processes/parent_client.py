@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from holdfast_agent.containment import Errors
-from holdfast_agent.processes import AgentError, kill_session, reap, start_ticks, start_ticks_of_child
-from holdfast_agent.warm_parent import MESSAGE_BYTES, modules_to_preload
+from holdfast_agent.processes.containment import Errors
+from holdfast_agent.processes.warm_parent import MESSAGE_BYTES, modules_to_preload
+from holdfast_checkpoint.processes import AgentError, kill_session, reap, start_ticks, start_ticks_of_child
 from holdfast_proto.sockets import peer
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
@@ -180,7 +180,7 @@ class WarmParentClient:
 
     def _spawn(self, command: list[str]) -> int:
         """Return the pid of a new warm parent. It is not waited for as a child: it may outlive us, or we it."""
-        arguments = [sys.executable, "-m", "holdfast_agent.warm_parent", str(self._socket_path)]
+        arguments = [sys.executable, "-m", "holdfast_agent.processes.warm_parent", str(self._socket_path)]
         log = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             child = os.posix_spawn(

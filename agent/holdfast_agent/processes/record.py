@@ -7,7 +7,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from holdfast_agent.processes import AgentError
+from holdfast_checkpoint.processes import AgentError
 from holdfast_proto.private_files import distrust, write_private
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 

@@ -5,7 +5,7 @@ touches no device, because a process with threads, channels or a CUDA context ca
 safely. It outlives its agent; the next one connects to the same socket. There is one for a socket: where an agent
 died before its warm parent listened, the next agent has started another, and the later of the two ends.
 
-    python -m holdfast_agent.warm_parent SOCKET MODULE...
+    python -m holdfast_agent.processes.warm_parent SOCKET MODULE...
 """
 
 import contextlib

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast_agent.snapshot_memory import SnapshotMemory
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 
 RELEASE_PATIENCE_S = 10.0
 """How long the daemon may take, after the last shard of this node, to order a release."""

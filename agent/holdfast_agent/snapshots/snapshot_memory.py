@@ -8,8 +8,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_agent.memory_room import memory_room
-from holdfast_agent.slot_files import SlotFile, create_slots, find_slots, is_private, make_private, read_header
+from holdfast_agent.snapshots.memory_room import memory_room
+from holdfast_agent.snapshots.slot_files import (
+    SlotFile,
+    create_slots,
+    find_slots,
+    is_private,
+    make_private,
+    read_header,
+)
 from holdfast_proto.snapshot import DATA_OFFSET, Header, Slot, SlotState
 
 log = logging.getLogger(__name__)

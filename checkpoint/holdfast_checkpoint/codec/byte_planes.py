@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from holdfast_proto.checkpoint.chunk import decode_chunk, encode_chunk, is_difference
-from holdfast_proto.checkpoint.codec_registry import Payload, PayloadError, Previous, Source
-from holdfast_proto.checkpoint.plane_coder import PlaneEncoder
-from holdfast_proto.checkpoint.planes import Layout, layout_of
+from holdfast_checkpoint.codec.chunk import decode_chunk, encode_chunk, is_difference
+from holdfast_checkpoint.codec.plane_coder import PlaneEncoder
+from holdfast_checkpoint.codec.planes import Layout, layout_of
+from holdfast_checkpoint.codec.registry import Payload, PayloadError, Previous, Source
 
 CHUNK_BYTES = 2 << 20
 """A multiple of every width; small enough for a chunk and its planes to stay in a core's caches."""

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast_proto.checkpoint.codec_registry import PayloadError
-from holdfast_proto.checkpoint.decay import decayed
-from holdfast_proto.checkpoint.differences import add, best_loss, subtract
-from holdfast_proto.checkpoint.plane_coder import PlaneEncoder, Stored, are_noise, decode_plane
-from holdfast_proto.checkpoint.planes import FLOAT32, Elements, Layout, Plane, Words, join, lowest_words, split
+from holdfast_checkpoint.codec.decay import decayed
+from holdfast_checkpoint.codec.differences import add, best_loss, subtract
+from holdfast_checkpoint.codec.plane_coder import PlaneEncoder, Stored, are_noise, decode_plane
+from holdfast_checkpoint.codec.planes import FLOAT32, Elements, Layout, Plane, Words, join, lowest_words, split
+from holdfast_checkpoint.codec.registry import PayloadError
 
 _PLAIN, _DIFFERENCE = 0, 1
 

@@ -6,7 +6,7 @@ less of it elsewhere. So they differ less from the earlier state made smaller by
 
 import numpy as np
 
-from holdfast_proto.checkpoint.planes import Elements
+from holdfast_checkpoint.codec.planes import Elements
 
 _FRACTION, _LEADING_ONE = 0x7FFFFF, 0x800000
 _MOST_LOST = 254

@@ -7,9 +7,9 @@ zero. An exclusive-or would turn each carry into a run of ones and compresses a 
 
 import numpy as np
 
-from holdfast_proto.checkpoint.decay import decayed, typical_loss
-from holdfast_proto.checkpoint.planes import FLOAT32, Elements, Layout, Plane, split
-from holdfast_proto.checkpoint.sampling import count, entropy_bits, sample
+from holdfast_checkpoint.codec.decay import decayed, typical_loss
+from holdfast_checkpoint.codec.planes import FLOAT32, Elements, Layout, Plane, split
+from holdfast_checkpoint.codec.sampling import count, entropy_bits, sample
 
 _WORTHWHILE = 0.97
 """A difference is worth it if it needs at most this fraction of the bits; for less gain a chunk is not tied to an

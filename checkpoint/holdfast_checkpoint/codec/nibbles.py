@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast_proto.checkpoint.planes import Plane
-from holdfast_proto.checkpoint.sampling import Counts
+from holdfast_checkpoint.codec.planes import Plane
+from holdfast_checkpoint.codec.sampling import Counts
 
 _ESCAPE = 15
 _ESCAPED_AT_MOST = 1 / 8

@@ -16,10 +16,10 @@ import struct
 import numpy as np
 import zstandard
 
-from holdfast_proto.checkpoint.codec_registry import PayloadError
-from holdfast_proto.checkpoint.nibbles import Packed, pack, unpack, window
-from holdfast_proto.checkpoint.planes import Plane, Words, split
-from holdfast_proto.checkpoint.sampling import Counts, count, entropy_bits, sample
+from holdfast_checkpoint.codec.nibbles import Packed, pack, unpack, window
+from holdfast_checkpoint.codec.planes import Plane, Words, split
+from holdfast_checkpoint.codec.registry import PayloadError
+from holdfast_checkpoint.codec.sampling import Counts, count, entropy_bits, sample
 
 _RAW, _ENTROPY, _NIBBLES = 0, 1, 2
 _NIBBLES_HEADER = struct.Struct("<BBI")

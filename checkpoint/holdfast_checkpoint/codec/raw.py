@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast_proto.checkpoint.codec_registry import Payload, PayloadError, Previous, Source
+from holdfast_checkpoint.codec.registry import Payload, PayloadError, Previous, Source
 
 _PIECE_BYTES = 256 << 10
 """Stays in a core's own cache while it is copied and digested."""

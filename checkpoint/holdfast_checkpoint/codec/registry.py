@@ -9,7 +9,7 @@ BYTE_PLANES = "byte-planes"
 RAW = "raw"
 """What they use if compressing would take cores from training."""
 
-_MODULES = {BYTE_PLANES: "holdfast_proto.checkpoint.codec", RAW: "holdfast_proto.checkpoint.raw_codec"}
+_MODULES = {BYTE_PLANES: "holdfast_checkpoint.codec.byte_planes", RAW: "holdfast_checkpoint.codec.raw"}
 """Imported on first use: a process that reads no checkpoint needs none of the packages they stand on."""
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable
-from holdfast_proto.checkpoint.shard_file import ShardFile
-from holdfast_proto.checkpoint.shard_index import (
+from holdfast_checkpoint.errors import CheckpointUnreadable
+from holdfast_checkpoint.format.shard_file import ShardFile
+from holdfast_checkpoint.format.shard_index import (
     Base,
     StoredTensor,
     index_path,

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from holdfast_proto.checkpoint.sealed_json import seal, unseal_format
+from holdfast_checkpoint.format.sealed_json import seal, unseal_format
 
 FIRST = 1
 """Number of the history that needs no folder of its own."""

@@ -3,10 +3,10 @@
 import time
 from pathlib import Path
 
-from holdfast_proto.checkpoint.durable import flush_directory, remove_file, write_file
-from holdfast_proto.checkpoint.errors import read_errors, write_errors
-from holdfast_proto.checkpoint.manifest import load_manifest
-from holdfast_proto.checkpoint.sealed_json import SealError, seal, unseal
+from holdfast_checkpoint.errors import read_errors, write_errors
+from holdfast_checkpoint.format.durable import flush_directory, remove_file, write_file
+from holdfast_checkpoint.format.manifest import load_manifest
+from holdfast_checkpoint.format.sealed_json import SealError, seal, unseal
 
 KEPT = "kept.json"
 

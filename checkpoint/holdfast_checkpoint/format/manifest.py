@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors
-from holdfast_proto.checkpoint.sealed_json import SealError, new_digest, seal, unseal_format
-from holdfast_proto.checkpoint.shard_index import FORMAT, ShardIndex, load_index
+from holdfast_checkpoint.errors import CheckpointUnreadable, read_errors
+from holdfast_checkpoint.format.sealed_json import SealError, new_digest, seal, unseal_format
+from holdfast_checkpoint.format.shard_index import FORMAT, ShardIndex, load_index
 
 MANIFEST = "manifest.json"
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol, Self
 
-from holdfast_proto.checkpoint.forked_jobs import ForkedJobs
-from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor
+from holdfast_checkpoint.format.forked_jobs import ForkedJobs
+from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor
 from holdfast_proto.snapshot import TensorEntry
 
 _PROCESSES = 4

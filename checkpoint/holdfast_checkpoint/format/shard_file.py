@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from holdfast_proto.checkpoint.codec_registry import RAW, PayloadError, Previous, codec_named
-from holdfast_proto.checkpoint.direct_read import DirectFile
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors
-from holdfast_proto.checkpoint.sealed_json import new_digest
-from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor
+from holdfast_checkpoint.codec.registry import RAW, PayloadError, Previous, codec_named
+from holdfast_checkpoint.errors import CheckpointUnreadable, read_errors
+from holdfast_checkpoint.format.direct_read import DirectFile
+from holdfast_checkpoint.format.sealed_json import new_digest
+from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor
 
 if TYPE_CHECKING:
     import xxhash

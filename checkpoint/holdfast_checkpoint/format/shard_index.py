@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable, read_errors
-from holdfast_proto.checkpoint.sealed_json import SealError, digest_of, seal, unseal_format
+from holdfast_checkpoint.errors import CheckpointUnreadable, read_errors
+from holdfast_checkpoint.format.sealed_json import SealError, digest_of, seal, unseal_format
 from holdfast_proto.snapshot import TensorEntry
 
 FORMAT = 5

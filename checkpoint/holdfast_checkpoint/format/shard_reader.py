@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from holdfast_proto.checkpoint.base_shard import BaseShard
-from holdfast_proto.checkpoint.codec_registry import PayloadError, codec_named
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable
-from holdfast_proto.checkpoint.parallel_read import Place, read_tensors
-from holdfast_proto.checkpoint.shard_file import ShardFile
-from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor, load_index_file
+from holdfast_checkpoint.codec.registry import PayloadError, codec_named
+from holdfast_checkpoint.errors import CheckpointUnreadable
+from holdfast_checkpoint.format.base_shard import BaseShard
+from holdfast_checkpoint.format.parallel_read import Place, read_tensors
+from holdfast_checkpoint.format.shard_file import ShardFile
+from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor, load_index_file
 
 __all__ = ["Place", "ShardReader", "verify_shard"]
 

@@ -3,13 +3,13 @@
 import contextlib
 from collections.abc import Callable
 
-from holdfast_proto.checkpoint.base_shard import BaseShard
-from holdfast_proto.checkpoint.codec_registry import BYTE_PLANES, RAW, PayloadError, Source, codec_named
-from holdfast_proto.checkpoint.durable import NewFile
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
-from holdfast_proto.checkpoint.sealed_json import new_digest
-from holdfast_proto.checkpoint.shard_file import ShardFile
-from holdfast_proto.checkpoint.shard_index import Base, ShardIndex, StoredTensor
+from holdfast_checkpoint.codec.registry import BYTE_PLANES, RAW, PayloadError, Source, codec_named
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.format.base_shard import BaseShard
+from holdfast_checkpoint.format.durable import NewFile
+from holdfast_checkpoint.format.sealed_json import new_digest
+from holdfast_checkpoint.format.shard_file import ShardFile
+from holdfast_checkpoint.format.shard_index import Base, ShardIndex, StoredTensor
 from holdfast_proto.snapshot import TensorEntry
 
 

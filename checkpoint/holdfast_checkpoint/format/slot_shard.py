@@ -6,18 +6,17 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast_agent.slot_file import SlotFile, TensorBytes
-from holdfast_proto.checkpoint.base_shard import BaseShard
-from holdfast_proto.checkpoint.durable import NewFile, flush_directory, make_directory, remove_file, write_file
-from holdfast_proto.checkpoint.errors import (
+from holdfast_checkpoint.errors import (
     CheckpointCommitted,
     CheckpointError,
     CheckpointUnavailable,
     CheckpointUnreadable,
     write_errors,
 )
-from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
-from holdfast_proto.checkpoint.shard_index import (
+from holdfast_checkpoint.format.base_shard import BaseShard
+from holdfast_checkpoint.format.durable import NewFile, flush_directory, make_directory, remove_file, write_file
+from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
+from holdfast_checkpoint.format.shard_index import (
     Base,
     ShardIndex,
     StoredTensor,
@@ -26,8 +25,9 @@ from holdfast_proto.checkpoint.shard_index import (
     shard_path,
     step_directory,
 )
-from holdfast_proto.checkpoint.shard_reader import Place, ShardReader
-from holdfast_proto.checkpoint.shard_writer import ShardWriter, read_back
+from holdfast_checkpoint.format.shard_reader import Place, ShardReader
+from holdfast_checkpoint.format.shard_writer import ShardWriter, read_back
+from holdfast_checkpoint.format.slot_tensors import SlotFile, TensorBytes
 from holdfast_proto.snapshot import Header, Meta, Slot, SlotState, SnapshotError, TensorEntry
 
 _logger = logging.getLogger(__name__)

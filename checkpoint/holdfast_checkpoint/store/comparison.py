@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from holdfast_proto.checkpoint.manifest import load_committed_indexes
-from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor, shard_path
-from holdfast_proto.checkpoint.shard_reader import verify_shard
+from holdfast_checkpoint.format.manifest import load_committed_indexes
+from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor, shard_path
+from holdfast_checkpoint.format.shard_reader import verify_shard
 
 
 def differences(a: Path, b: Path) -> list[str]:

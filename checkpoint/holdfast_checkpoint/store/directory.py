@@ -14,19 +14,17 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from holdfast_agent.leftovers import remove_leftovers
-from holdfast_agent.retention import base_step, outlived, previous_to, superfluous
-from holdfast_proto.checkpoint.durable import NewFile, flush_directory, make_directory, remove_file, write_file
-from holdfast_proto.checkpoint.errors import (
+from holdfast_checkpoint.errors import (
     CheckpointError,
     CheckpointUnavailable,
     CheckpointUnreadable,
     read_errors,
     write_errors,
 )
-from holdfast_proto.checkpoint.history import FIRST, HistoryRecord
-from holdfast_proto.checkpoint.keeping import KEPT, keep
-from holdfast_proto.checkpoint.manifest import (
+from holdfast_checkpoint.format.durable import NewFile, flush_directory, make_directory, remove_file, write_file
+from holdfast_checkpoint.format.history import FIRST, HistoryRecord
+from holdfast_checkpoint.format.keeping import KEPT, keep
+from holdfast_checkpoint.format.manifest import (
     MANIFEST,
     Manifest,
     describe,
@@ -34,8 +32,10 @@ from holdfast_proto.checkpoint.manifest import (
     load_manifest,
     manifest_shards,
 )
-from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, load_index, shard_path, step_directory
-from holdfast_proto.checkpoint.shard_reader import verify_shard
+from holdfast_checkpoint.format.shard_index import ShardIndex, index_path, load_index, shard_path, step_directory
+from holdfast_checkpoint.format.shard_reader import verify_shard
+from holdfast_checkpoint.store.leftovers import remove_leftovers
+from holdfast_checkpoint.store.retention import base_step, outlived, previous_to, superfluous
 
 _STEP = re.compile(r"step-(\d{8,})")
 _NAMED = 4
@@ -46,7 +46,7 @@ _logger = logging.getLogger(__name__)
 class CheckpointDirectory:
     """The checkpoints of one history below ``path``, of which the newest ``kept`` are kept (at least one).
 
-    Beyond that stay those that are marked (``holdfast_proto.checkpoint.keeping``), what others build on, and those
+    Beyond that stay those that are marked (``holdfast_checkpoint.format.keeping``), what others build on, and those
     whose files are not all there.
     """
 

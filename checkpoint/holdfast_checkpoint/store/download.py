@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from holdfast_agent.object_checkpoints import ObjectCheckpoints, shard_name
-from holdfast_proto.checkpoint.durable import flush_directory, make_directory, remove_file, write_file
-from holdfast_proto.checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable, write_errors
-from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
-from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, shard_path, step_directory
+from holdfast_checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable, write_errors
+from holdfast_checkpoint.format.durable import flush_directory, make_directory, remove_file, write_file
+from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
+from holdfast_checkpoint.format.shard_index import ShardIndex, index_path, shard_path, step_directory
+from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, shard_name
 
 _DOWNLOADS = 4
 

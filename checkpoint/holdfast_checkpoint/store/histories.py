@@ -1,16 +1,15 @@
 """The histories of a place of checkpoints: which there are, which is the present one, and where its steps are.
 
-See ``holdfast_proto.checkpoint.history`` for what a history is and how a place is laid out.
+See ``holdfast_checkpoint.format.history`` for what a history is and how a place is laid out.
 """
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from holdfast_agent.object_store import ObjectStore
-from holdfast_proto.checkpoint.durable import make_directory, write_file
-from holdfast_proto.checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable, read_errors, write_errors
-from holdfast_proto.checkpoint.history import (
+from holdfast_checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable, read_errors, write_errors
+from holdfast_checkpoint.format.durable import make_directory, write_file
+from holdfast_checkpoint.format.history import (
     FIRST,
     MARKER,
     HistoryRecord,
@@ -21,6 +20,7 @@ from holdfast_proto.checkpoint.history import (
     record_name,
     recorded,
 )
+from holdfast_checkpoint.store.object_store import ObjectStore
 
 Part = TypeVar("Part")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from holdfast_agent.processes import process_state
-from holdfast_proto.checkpoint.durable import remove_file
+from holdfast_checkpoint.format.durable import remove_file
+from holdfast_checkpoint.processes import process_state
 
 
 def remove_leftovers(directory: Path) -> int:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from holdfast_agent.bandwidth import Bandwidth
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.object_checkpoints import ObjectCheckpoints
-from holdfast_agent.object_store import open_store
-from holdfast_agent.retries import Retries
-from holdfast_agent.staged_checkpoints import StagedCheckpoints
-from holdfast_proto.checkpoint.history import HistoryRecord, folder_name
-from holdfast_proto.checkpoint.manifest import Manifest
+from holdfast_checkpoint.format.history import HistoryRecord, folder_name
+from holdfast_checkpoint.format.manifest import Manifest
+from holdfast_checkpoint.store.bandwidth import Bandwidth
+from holdfast_checkpoint.store.directory import CheckpointDirectory
+from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints
+from holdfast_checkpoint.store.object_store import open_store
+from holdfast_checkpoint.store.retries import Retries
+from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 PRIMARY = "--checkpoints"

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from holdfast_agent.priority import lower_priority
+from holdfast_checkpoint.priority import lower_priority
 
 PART_BYTES = 16 << 20
 """What is no larger is put in one piece."""

@@ -14,14 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast_agent.object_store import ObjectStore, StoredObject
-from holdfast_agent.retention import outlived, superfluous
-from holdfast_agent.shard import check_committed, check_generation
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
-from holdfast_proto.checkpoint.history import FIRST, folder_name
-from holdfast_proto.checkpoint.keeping import KEPT
-from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, manifest_shards
-from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, load_index, shard_path, step_directory
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.format.history import FIRST, folder_name
+from holdfast_checkpoint.format.keeping import KEPT
+from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, manifest_shards
+from holdfast_checkpoint.format.shard_index import ShardIndex, index_path, load_index, shard_path, step_directory
+from holdfast_checkpoint.format.slot_shard import check_committed, check_generation
+from holdfast_checkpoint.store.object_store import ObjectStore, StoredObject
+from holdfast_checkpoint.store.retention import outlived, superfluous
 
 Document = TypeVar("Document")
 _STEP = re.compile(r"step-(\d{8,})")

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast_agent.bandwidth import Bandwidth
-from holdfast_agent.multipart import PART_BYTES, MultipartUploads, etag_of, ranges
-from holdfast_agent.priority import lower_priority
-from holdfast_agent.retries import Retries
-from holdfast_agent.store_errors import describe, is_final, missing_package
-from holdfast_proto.checkpoint.durable import NewFile, make_directory
-from holdfast_proto.checkpoint.errors import (
+from holdfast_checkpoint.errors import (
     CheckpointError,
     CheckpointUnavailable,
     CheckpointUnreadable,
     write_errors,
 )
+from holdfast_checkpoint.format.durable import NewFile, make_directory
+from holdfast_checkpoint.priority import lower_priority
+from holdfast_checkpoint.store.bandwidth import Bandwidth
+from holdfast_checkpoint.store.multipart import PART_BYTES, MultipartUploads, etag_of, ranges
+from holdfast_checkpoint.store.retries import Retries
+from holdfast_checkpoint.store.store_errors import describe, is_final, missing_package
 
 RANGE_BYTES = 16 << 20
 """Read at once. What has arrived of a download before an error is not fetched again."""

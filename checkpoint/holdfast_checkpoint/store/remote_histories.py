@@ -2,12 +2,12 @@
 
 from collections.abc import Collection
 
-from holdfast_agent.histories import Histories, StorePlace
-from holdfast_agent.locations import Checkpoints
-from holdfast_agent.object_checkpoints import ObjectCheckpoints
-from holdfast_agent.object_store import ObjectStore
-from holdfast_agent.run_checkpoints import RunCheckpoints
-from holdfast_proto.checkpoint.manifest import Manifest
+from holdfast_checkpoint.format.manifest import Manifest
+from holdfast_checkpoint.store.histories import Histories, StorePlace
+from holdfast_checkpoint.store.locations import Checkpoints
+from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints
+from holdfast_checkpoint.store.object_store import ObjectStore
+from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
 
 
 class RemoteHistories:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Set
 
-from holdfast_proto.checkpoint.manifest import Manifest
+from holdfast_checkpoint.format.manifest import Manifest
 
 
 def superfluous(

@@ -4,13 +4,13 @@ import logging
 from collections.abc import Collection
 from pathlib import Path
 
-from holdfast_agent.bandwidth import Bandwidth
-from holdfast_agent.histories import FolderPlace, Histories, StorePlace
-from holdfast_agent.locations import PRIMARY, HistoryCheckpoints, is_url, open_history, open_objects
-from holdfast_agent.retries import Retries
-from holdfast_proto.checkpoint.errors import CheckpointError
-from holdfast_proto.checkpoint.history import HistoryRecord
-from holdfast_proto.checkpoint.manifest import Manifest
+from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.format.history import HistoryRecord
+from holdfast_checkpoint.format.manifest import Manifest
+from holdfast_checkpoint.store.bandwidth import Bandwidth
+from holdfast_checkpoint.store.histories import FolderPlace, Histories, StorePlace
+from holdfast_checkpoint.store.locations import PRIMARY, HistoryCheckpoints, is_url, open_history, open_objects
+from holdfast_checkpoint.store.retries import Retries
 
 _logger = logging.getLogger(__name__)
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_agent.checkpoint_download import CheckpointDownload
-from holdfast_agent.histories import Histories
-from holdfast_agent.locations import Checkpoints, HistoryCheckpoints
-from holdfast_agent.object_checkpoints import ObjectCheckpoints, kept_name, steps_of
-from holdfast_agent.priority import lower_priority
-from holdfast_agent.remote_histories import RemoteHistories
-from holdfast_agent.retries import Backoff
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
-from holdfast_proto.checkpoint.manifest import Manifest
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.format.manifest import Manifest
+from holdfast_checkpoint.priority import lower_priority
+from holdfast_checkpoint.store.download import CheckpointDownload
+from holdfast_checkpoint.store.histories import Histories
+from holdfast_checkpoint.store.locations import Checkpoints, HistoryCheckpoints
+from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, kept_name, steps_of
+from holdfast_checkpoint.store.remote_histories import RemoteHistories
+from holdfast_checkpoint.store.retries import Backoff
 
 LOOK_S = 10.0
 

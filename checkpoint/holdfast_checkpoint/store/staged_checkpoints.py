@@ -8,17 +8,17 @@ from collections import deque
 from collections.abc import Collection
 from pathlib import Path
 
-from holdfast_agent.checkpoint import CheckpointDirectory, remove_checkpoint
-from holdfast_agent.checkpoint_download import CheckpointDownload
-from holdfast_agent.object_checkpoints import ObjectCheckpoints, kept_name
-from holdfast_agent.retention import base_step, previous_to
-from holdfast_agent.retries import Retries
-from holdfast_proto.checkpoint.durable import make_directory, remove_file, write_file
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, read_errors, write_errors
-from holdfast_proto.checkpoint.history import FIRST, HistoryRecord
-from holdfast_proto.checkpoint.keeping import KEPT, keep
-from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, describe, manifest_shards
-from holdfast_proto.checkpoint.shard_index import step_directory
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, read_errors, write_errors
+from holdfast_checkpoint.format.durable import make_directory, remove_file, write_file
+from holdfast_checkpoint.format.history import FIRST, HistoryRecord
+from holdfast_checkpoint.format.keeping import KEPT, keep
+from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, describe, manifest_shards
+from holdfast_checkpoint.format.shard_index import step_directory
+from holdfast_checkpoint.store.directory import CheckpointDirectory, remove_checkpoint
+from holdfast_checkpoint.store.download import CheckpointDownload
+from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, kept_name
+from holdfast_checkpoint.store.retention import base_step, previous_to
+from holdfast_checkpoint.store.retries import Retries
 
 _STEP = re.compile(r"step-(\d{8,})")
 _UNDER_WAY = 3

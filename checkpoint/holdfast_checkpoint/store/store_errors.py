@@ -2,7 +2,7 @@
 
 import errno
 
-from holdfast_proto.checkpoint.errors import CheckpointError
+from holdfast_checkpoint.errors import CheckpointError
 
 _CREDENTIALS = {
     "s3": "check the credentials in AWS_ACCESS_KEY_ID or ~/.aws and their rights on the bucket",
@@ -37,9 +37,9 @@ def missing_package(setting: str, url: str) -> str:
     """Return the line for a store whose package is not installed."""
     protocol = url.partition("://")[0]
     if protocol in _OURS:
-        fix = "pip install 'holdfast[s3]'"
+        fix = "install the extra s3 of holdfast-torch"
     elif protocol in _PACKAGES:
-        fix = f"pip install 'holdfast[s3]' {_PACKAGES[protocol]}"
+        fix = f"install the extra s3 of holdfast-torch, and {_PACKAGES[protocol]}"
     else:
         fix = "install the fsspec implementation of it or use another URL"
     return f"{setting} {url}: a package for {protocol}:// is not installed: {fix}"

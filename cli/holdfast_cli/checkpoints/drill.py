@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast_checkpoint.errors import CheckpointUnreadable
+from holdfast_checkpoint.format.manifest import load_committed_indexes
+from holdfast_checkpoint.format.sealed_json import digest_of
+from holdfast_checkpoint.format.shard_index import ShardIndex
 from holdfast_cli.errors import CommandError
-from holdfast_hooks.saved_state import Chunk, SavedState, SavedTensor
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable
-from holdfast_proto.checkpoint.manifest import load_committed_indexes
-from holdfast_proto.checkpoint.sealed_json import digest_of
-from holdfast_proto.checkpoint.shard_index import ShardIndex
+from holdfast_hooks.restore.saved_state import Chunk, SavedState, SavedTensor
 
 if TYPE_CHECKING:
     import torch
@@ -122,7 +122,7 @@ def _load_and_digest(directory: Path, rank: int, ranks: int) -> dict[str, Any]:
     from torch.distributed.checkpoint.state_dict_loader import load
     from torch.distributed.device_mesh import init_device_mesh
 
-    from holdfast_hooks.dcp.reader import SavedStateReader
+    from holdfast_hooks.restore.dcp.reader import SavedStateReader
 
     saved = whole_tensors(directory)
     mesh = init_device_mesh("cpu", (ranks,))

@@ -12,12 +12,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 
+from holdfast_cli.checkpoints.tensor_file import TensorFile, TensorFileError, TensorForm, create
 from holdfast_cli.errors import CommandError, ConfigurationError
-from holdfast_cli.tensor_file import TensorFile, TensorFileError, TensorForm, create
-from holdfast_hooks.dcp.reader import SavedStateReader
-from holdfast_hooks.saved_state import SavedState, SavedTensor
-from holdfast_hooks.state import decode_state
-from holdfast_hooks.tree import is_mapping, items_of, key_text, kind_of, tensors_of
+from holdfast_hooks.restore.dcp.reader import SavedStateReader
+from holdfast_hooks.restore.saved_state import SavedState, SavedTensor
+from holdfast_hooks.state.encoding import decode_state
+from holdfast_hooks.state.tree import is_mapping, items_of, key_text, kind_of, tensors_of
 
 TREE = "holdfast_tree"
 """Under which a safetensors file of a whole state carries what is no tensor: the tree, as JSON."""

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_agent.checkpoint import missing_files
-from holdfast_agent.histories import FolderPlace, Histories
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_checkpoint.format.history import FIRST, folder_name
+from holdfast_checkpoint.format.keeping import kept_reason
+from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
+from holdfast_checkpoint.store.directory import missing_files
+from holdfast_checkpoint.store.histories import FolderPlace, Histories
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
-from holdfast_proto.checkpoint.history import FIRST, folder_name
-from holdfast_proto.checkpoint.keeping import kept_reason
-from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
 
 _STEP = re.compile(r"step-(\d{8,})")
 _NAMED = 3

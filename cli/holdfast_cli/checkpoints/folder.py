@@ -6,17 +6,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from holdfast_agent.checkpoint_download import CheckpointDownload
-from holdfast_agent.locations import PRIMARY, is_url
-from holdfast_agent.object_checkpoints import ObjectCheckpoints, kept_name, manifest_name, step_name, steps_of
-from holdfast_cli.checkpoint_find import FoundCheckpoint, choose, find_checkpoints
-from holdfast_cli.checkpoint_location import open_remote
+from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.format import keeping
+from holdfast_checkpoint.format.history import FIRST, MARKER, folder_name, record_name, recorded
+from holdfast_checkpoint.format.manifest import Manifest
+from holdfast_checkpoint.format.shard_index import step_directory
+from holdfast_checkpoint.store.download import CheckpointDownload
+from holdfast_checkpoint.store.locations import PRIMARY, is_url
+from holdfast_checkpoint.store.object_checkpoints import (
+    ObjectCheckpoints,
+    kept_name,
+    manifest_name,
+    step_name,
+    steps_of,
+)
+from holdfast_cli.checkpoints.find import FoundCheckpoint, choose, find_checkpoints
+from holdfast_cli.checkpoints.location import open_remote
 from holdfast_cli.errors import CommandError
-from holdfast_proto.checkpoint import keeping
-from holdfast_proto.checkpoint.errors import CheckpointError
-from holdfast_proto.checkpoint.history import FIRST, MARKER, folder_name, record_name, recorded
-from holdfast_proto.checkpoint.manifest import Manifest
-from holdfast_proto.checkpoint.shard_index import step_directory
 
 
 class CheckpointFolder(Protocol):

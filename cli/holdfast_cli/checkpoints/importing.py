@@ -11,20 +11,20 @@ from typing import Any
 
 import torch
 
-from holdfast_agent.histories import FolderPlace, Histories, StorePlace
-from holdfast_agent.object_checkpoints import ObjectCheckpoints, manifest_name
-from holdfast_cli.checkpoint_export import MODEL, TREE
+from holdfast_checkpoint.errors import write_errors
+from holdfast_checkpoint.format.durable import NewFile, make_directory, write_file
+from holdfast_checkpoint.format.history import folder_name
+from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, describe
+from holdfast_checkpoint.format.shard_index import ShardIndex, index_path, load_index, shard_path, step_directory
+from holdfast_checkpoint.format.shard_writer import ShardWriter, read_back
+from holdfast_checkpoint.store.histories import FolderPlace, Histories, StorePlace
+from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, manifest_name
+from holdfast_cli.checkpoints.exporting import MODEL, TREE
+from holdfast_cli.checkpoints.tensor_file import TensorFileError, open_file
 from holdfast_cli.errors import CommandError, ConfigurationError
-from holdfast_cli.tensor_file import TensorFileError, open_file
-from holdfast_hooks import random_states
-from holdfast_hooks.layout import lay_out
-from holdfast_hooks.state import Image, decode_state, encode_state
-from holdfast_proto.checkpoint.durable import NewFile, make_directory, write_file
-from holdfast_proto.checkpoint.errors import write_errors
-from holdfast_proto.checkpoint.history import folder_name
-from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest, describe
-from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, load_index, shard_path, step_directory
-from holdfast_proto.checkpoint.shard_writer import ShardWriter, read_back
+from holdfast_hooks.snapshots.layout import lay_out
+from holdfast_hooks.state import random_states
+from holdfast_hooks.state.encoding import Image, decode_state, encode_state
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, align
 
 

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 from holdfast_cli.errors import CommandError, ConfigurationError
 
 if TYPE_CHECKING:
-    from holdfast_agent.object_checkpoints import ObjectCheckpoints
-    from holdfast_agent.run_checkpoints import RunCheckpoints
+    from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints
+    from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
 
 
 def primary_location(location: str) -> str:
     """Return ``--checkpoints`` as it is passed on: absolute path or URL. Raises ConfigurationError."""
-    from holdfast_agent.locations import PRIMARY
+    from holdfast_checkpoint.store.locations import PRIMARY
 
     return _checked(PRIMARY, location)
 
 
 def secondary_location(location: str | None) -> str | None:
     """Return ``--checkpoints-secondary`` likewise."""
-    from holdfast_agent.locations import SECONDARY
+    from holdfast_checkpoint.store.locations import SECONDARY
 
     return None if location is None else _checked(SECONDARY, location)
 
@@ -29,7 +29,7 @@ def usable_steps(location: str, run: str) -> list[int]:
 
     Raises CommandError.
     """
-    from holdfast_proto.checkpoint.errors import CheckpointError
+    from holdfast_checkpoint.errors import CheckpointError
 
     try:
         checkpoints = _opened(location, run)
@@ -43,8 +43,8 @@ def owner_of(location: str) -> str | None:
 
     Raises CommandError, ConfigurationError if they belong to several.
     """
-    from holdfast_agent.claim import owners_of
-    from holdfast_proto.checkpoint.errors import CheckpointError
+    from holdfast_agent.checkpoints.claim import owners_of
+    from holdfast_checkpoint.errors import CheckpointError
 
     try:
         owners = sorted(owners_of(_opened(location, "")))
@@ -59,8 +59,8 @@ def owner_of(location: str) -> str | None:
 
 def check_owner(location: str, run: str) -> None:
     """Raise ConfigurationError if the checkpoints at a location belong to runs of other names. Raises CommandError."""
-    from holdfast_agent.claim import other_run, owners_of
-    from holdfast_proto.checkpoint.errors import CheckpointError
+    from holdfast_agent.checkpoints.claim import other_run, owners_of
+    from holdfast_checkpoint.errors import CheckpointError
 
     try:
         owners = owners_of(_opened(location, run))
@@ -71,7 +71,7 @@ def check_owner(location: str, run: str) -> None:
 
 
 def _opened(location: str, run: str) -> "RunCheckpoints":
-    from holdfast_agent.run_checkpoints import open_checkpoints
+    from holdfast_checkpoint.store.run_checkpoints import open_checkpoints
 
     try:
         return open_checkpoints(primary_location(location), Path(), kept=1, run=run)
@@ -81,8 +81,8 @@ def _opened(location: str, run: str) -> "RunCheckpoints":
 
 def open_remote(setting: str, url: str) -> "ObjectCheckpoints":
     """Return the checkpoints at a URL that ``setting`` names. Raises CommandError."""
-    from holdfast_agent.locations import open_objects
-    from holdfast_proto.checkpoint.errors import CheckpointError
+    from holdfast_checkpoint.errors import CheckpointError
+    from holdfast_checkpoint.store.locations import open_objects
 
     try:
         return open_objects(setting, url)
@@ -93,9 +93,9 @@ def open_remote(setting: str, url: str) -> "ObjectCheckpoints":
 
 
 def _checked(setting: str, location: str) -> str:
-    from holdfast_agent.locations import check_location, is_url
-    from holdfast_agent.object_store import open_store
-    from holdfast_proto.checkpoint.errors import CheckpointError
+    from holdfast_checkpoint.errors import CheckpointError
+    from holdfast_checkpoint.store.locations import check_location, is_url
+    from holdfast_checkpoint.store.object_store import open_store
 
     try:
         checked = check_location(setting, location)

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from holdfast_cli.checkpoint_find import FoundCheckpoint
-from holdfast_cli.checkpoint_folder import CheckpointFolder
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.format.manifest import content_digest, load_committed_index
+from holdfast_checkpoint.format.shard_index import shard_path
+from holdfast_checkpoint.format.shard_reader import verify_shard
+from holdfast_cli.checkpoints.find import FoundCheckpoint
+from holdfast_cli.checkpoints.folder import CheckpointFolder
 from holdfast_cli.errors import CommandError
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
-from holdfast_proto.checkpoint.manifest import content_digest, load_committed_index
-from holdfast_proto.checkpoint.shard_index import shard_path
-from holdfast_proto.checkpoint.shard_reader import verify_shard
 
 
 def damages(checkpoint: FoundCheckpoint, folder: CheckpointFolder) -> list[str]:

@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast_cli.checkpoint_find import FoundCheckpoint, layout_of
-from holdfast_proto.checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable
-from holdfast_proto.checkpoint.manifest import Manifest
-from holdfast_proto.checkpoint.shard_index import ShardIndex
+from holdfast_checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.format.manifest import Manifest
+from holdfast_checkpoint.format.shard_index import ShardIndex
+from holdfast_cli.checkpoints.find import FoundCheckpoint, layout_of
 
 _PROBLEM = "cannot be used, see below"
 _UNITS = ("B", "kB", "MB", "GB", "TB")

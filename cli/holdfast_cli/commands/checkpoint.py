@@ -14,7 +14,7 @@ from holdfast_cli.errors import CheckpointsUnavailableError, CommandError
 from holdfast_proto.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from holdfast_cli.checkpoint_folder import CheckpointFolder
+    from holdfast_cli.checkpoints.folder import CheckpointFolder
     from holdfast_cli.control import ControlClient
 
 _LOOK_S = 0.2
@@ -41,8 +41,8 @@ def now(
     json: Json = False,
 ) -> None:
     """Take a checkpoint now, and return once it is committed."""
-    from holdfast_cli.output import print_json
-    from holdfast_cli.target import find_target
+    from holdfast_cli.run_folder.target import find_target
+    from holdfast_cli.views.output import print_json
 
     client = find_target(directory, run, control).connect()
     step = client.take_checkpoint()
@@ -64,8 +64,8 @@ def list_checkpoints(
     """List checkpoints: size, compression, layout, and what depends on what."""
     from rich.console import Console
 
-    from holdfast_cli.checkpoint_view import checkpoint_as_json, checkpoint_table
-    from holdfast_cli.output import print_json
+    from holdfast_cli.checkpoints.view import checkpoint_as_json, checkpoint_table
+    from holdfast_cli.views.output import print_json
 
     with _folder(directory, run, checkpoints) as folder:
         found = folder.find()
@@ -87,15 +87,15 @@ def show(
     """Show one checkpoint's tensors: type, whole shape, shards, codec and stored size."""
     from rich.console import Console
 
-    from holdfast_cli.checkpoint_view import (
+    from holdfast_checkpoint.format.manifest import load_committed_indexes
+    from holdfast_cli.checkpoints.view import (
         checkpoint_as_json,
         checkpoint_table,
         summarize,
         tensor_as_json,
         tensor_table,
     )
-    from holdfast_cli.output import print_json
-    from holdfast_proto.checkpoint.manifest import load_committed_indexes
+    from holdfast_cli.views.output import print_json
 
     with _folder(directory, run, checkpoints) as folder:
         chosen = folder.choose(step)
@@ -118,7 +118,7 @@ def release(
     checkpoints: Checkpoints = None,
 ) -> None:
     """Let a checkpoint go that is kept, for example since a loss spike; the next ones make it go when it is old."""
-    from holdfast_proto.checkpoint.errors import CheckpointError
+    from holdfast_checkpoint.errors import CheckpointError
 
     with _folder(directory, run, checkpoints) as folder:
         chosen = folder.choose(step)
@@ -144,8 +144,8 @@ def verify(
     json: Json = False,
 ) -> None:
     """Read every byte of a checkpoint and compare all digests; exit code 1 if one is wrong."""
-    from holdfast_cli.checkpoint_verify import damages
-    from holdfast_cli.output import print_json
+    from holdfast_cli.checkpoints.verify import damages
+    from holdfast_cli.views.output import print_json
 
     if everything and step is not None:
         raise CommandError(f"--all and step {step} exclude each other: leave one out")
@@ -179,8 +179,8 @@ def drill(
 
     Exit code 1 if anything differs. The processes take as much memory as the checkpoint has raw bytes.
     """
-    from holdfast_cli.checkpoint_drill import drill as run_drill
-    from holdfast_cli.output import print_json
+    from holdfast_cli.checkpoints.drill import drill as run_drill
+    from holdfast_cli.views.output import print_json
 
     with _folder(directory, run, checkpoints) as folder, _torch(), _unreadable():
         chosen = folder.choose(step)
@@ -212,11 +212,11 @@ def export_step(
     json: Json = False,
 ) -> None:
     """Write the model's weights, whole and not in shards, to one file for other programs."""
-    from holdfast_cli.checkpoint_view import bytes_text
-    from holdfast_cli.output import print_json
+    from holdfast_cli.checkpoints.view import bytes_text
+    from holdfast_cli.views.output import print_json
 
     with _torch():
-        from holdfast_cli.checkpoint_export import export_checkpoint
+        from holdfast_cli.checkpoints.exporting import export_checkpoint
     with _folder(directory, run, checkpoints) as folder, _unreadable():
         chosen = folder.choose(step)
         folder.fetch(chosen)
@@ -237,14 +237,14 @@ def import_file(
     json: Json = False,
 ) -> None:
     """Make a checkpoint, from which a run of any layout can start, out of an exported file."""
-    from holdfast_agent.locations import is_url
-    from holdfast_cli.checkpoint_location import open_remote
-    from holdfast_cli.checkpoint_view import bytes_text
-    from holdfast_cli.output import print_json
-    from holdfast_proto.checkpoint.errors import CheckpointError
+    from holdfast_checkpoint.errors import CheckpointError
+    from holdfast_checkpoint.store.locations import is_url
+    from holdfast_cli.checkpoints.location import open_remote
+    from holdfast_cli.checkpoints.view import bytes_text
+    from holdfast_cli.views.output import print_json
 
     with _torch():
-        from holdfast_cli.checkpoint_import import import_checkpoint, import_into_store
+        from holdfast_cli.checkpoints.importing import import_checkpoint, import_into_store
     try:
         if is_url(into):
             manifest = import_into_store(source, open_remote("--into", into), step=step, run=run)
@@ -260,8 +260,8 @@ def import_file(
 
 @contextmanager
 def _folder(directory: Path, run: str | None, checkpoints: str | None) -> "Iterator[CheckpointFolder]":
-    from holdfast_cli.checkpoint_folder import open_folder
-    from holdfast_cli.run_record import find_record
+    from holdfast_cli.checkpoints.folder import open_folder
+    from holdfast_cli.run_folder.record import find_record
 
     with open_folder(checkpoints or find_record(directory, run).checkpoint_directory) as folder:
         yield folder
@@ -269,8 +269,8 @@ def _folder(directory: Path, run: str | None, checkpoints: str | None) -> "Itera
 
 @contextmanager
 def _unreadable() -> Iterator[None]:
+    from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
     from holdfast_hooks import ConfigurationError
-    from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 
     try:
         yield
@@ -289,12 +289,12 @@ def _torch() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise CommandError(f"this needs {error.name}: pip install 'holdfast[trainer]'") from None
+        raise CommandError(f"this needs {error.name}: install the extra trainer of holdfast-torch") from None
 
 
 def _wait_committed(client: "ControlClient", step: int, timeout_s: float) -> None:
     from holdfast_cli.control import ControlError
-    from holdfast_cli.local_run import has_ended
+    from holdfast_cli.local_run.local_run import has_ended
 
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

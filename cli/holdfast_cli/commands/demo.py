@@ -23,9 +23,9 @@ def demo(
     """
     from rich.console import Console
 
-    from holdfast_cli.demo import Demo, DemoOptions
+    from holdfast_cli.demo.demo import Demo, DemoOptions
     from holdfast_cli.interruption import Interruption
-    from holdfast_cli.output import print_json
+    from holdfast_cli.views.output import print_json
 
     console = Console(stderr=json)
     options = DemoOptions(steps=steps, seed=seed, keep=keep)

@@ -9,7 +9,7 @@ from holdfast_cli.commands.options import DEFAULT_DIRECTORY, Control, Directory,
 from holdfast_cli.errors import CommandError
 
 if TYPE_CHECKING:
-    from holdfast_cli.target import Target
+    from holdfast_cli.run_folder.target import Target
     from holdfast_proto.v1.store_pb2 import Incident
 
 app = typer.Typer(
@@ -37,9 +37,9 @@ def incidents(
         return
     from rich.console import Console
 
-    from holdfast_cli.incident_view import incident_table
-    from holdfast_cli.output import print_json, to_json
-    from holdfast_cli.target import find_target
+    from holdfast_cli.incidents.view import incident_table
+    from holdfast_cli.run_folder.target import find_target
+    from holdfast_cli.views.output import print_json, to_json
 
     target = find_target(directory, run, control)
     found = _all(target)
@@ -68,9 +68,9 @@ def show(
     """Tell one incident's whole story: verdict, who waits for whom, stacks, black boxes, what was done."""
     from rich.console import Console
 
-    from holdfast_cli.incident_files import read_files
-    from holdfast_cli.incident_view import incident_story
-    from holdfast_cli.output import print_json, to_json
+    from holdfast_cli.incidents.files import read_files
+    from holdfast_cli.incidents.view import incident_story
+    from holdfast_cli.views.output import print_json, to_json
 
     incident, folder = _find(identity, directory, run, control)
     files = read_files(folder)
@@ -91,7 +91,7 @@ def export(
     control: Control = None,
 ) -> None:
     """Pack one incident's story and all its evidence that is on this machine, for others to read or to replay."""
-    from holdfast_cli.incident_export import export_incident
+    from holdfast_cli.incidents.exporting import export_incident
 
     incident, folder = _find(identity, directory, run, control)
     target = to or Path(f"{incident.run}-{incident.id}.tar.gz")
@@ -103,22 +103,22 @@ def export(
 
 
 def _all(target: "Target") -> "list[Incident]":
-    from holdfast_cli.ended import load_incidents
+    from holdfast_cli.run_folder.ended import load_incidents
 
     return load_incidents(target.ended) if target.ended else target.connect().incidents()
 
 
 def _earlier(target: "Target", present: "list[Incident]") -> "list[Incident]":
     """Return what earlier starts of the run have left; nothing where this machine has no folder of it."""
-    from holdfast_cli.ended import load_earlier_incidents
+    from holdfast_cli.run_folder.ended import load_earlier_incidents
 
     return load_earlier_incidents(Path(target.record.directory), target.run, present) if target.record else []
 
 
 def _find(identity: str, directory: Path, run: str | None, control: Path | None) -> "tuple[Incident, Path]":
     """Return an incident and its folder, which need not exist."""
-    from holdfast_cli.run_paths import incident_directory
-    from holdfast_cli.target import find_target
+    from holdfast_cli.run_folder.paths import incident_directory
+    from holdfast_cli.run_folder.target import find_target
 
     target = find_target(directory, run, control)
     present = _all(target)

@@ -45,7 +45,7 @@ def inject(
 
     from holdfast_cli.errors import ConfigurationError
     from holdfast_cli.injection import RandomInjection, fault_table, order
-    from holdfast_cli.target import find_target
+    from holdfast_cli.run_folder.target import find_target
     from holdfast_hooks.faults import Fault
     from holdfast_hooks.phases import Phase
 

@@ -17,7 +17,7 @@ from holdfast_cli.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from holdfast_cli.local_run_options import LocalRunOptions
+    from holdfast_cli.local_run.options import LocalRunOptions
 
 NO_RANK = "no rank has said hello: does the training script call holdfast_hooks.attach()?"
 
@@ -40,7 +40,7 @@ def observe(
 
     holdfast observe -- torchrun --nproc-per-node 4 train.py
     """
-    from holdfast_cli.local_run_options import LocalRunOptions
+    from holdfast_cli.local_run.options import LocalRunOptions
     from holdfast_proto.v1.store_pb2 import MODE_OBSERVE
 
     options = LocalRunOptions(
@@ -62,12 +62,12 @@ def observe(
 def _observe(options: "LocalRunOptions", command: list[str]) -> int:
     from rich.console import Console
 
-    from holdfast_cli.display import LineDisplay
     from holdfast_cli.interruption import Interruption
-    from holdfast_cli.launcher import Launcher
-    from holdfast_cli.local_run import LocalRun
-    from holdfast_cli.observation import Observation, observed_node
-    from holdfast_cli.view import Surroundings
+    from holdfast_cli.local_run.launcher import Launcher
+    from holdfast_cli.local_run.local_run import LocalRun
+    from holdfast_cli.local_run.observation import Observation, observed_node
+    from holdfast_cli.views.display import LineDisplay
+    from holdfast_cli.views.run_view import Surroundings
 
     # On stderr, and never drawn in place: the launcher's own output goes to the same terminal.
     display = LineDisplay(Console(stderr=True))

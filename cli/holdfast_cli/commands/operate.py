@@ -22,12 +22,12 @@ def status(
     """Show how a run is: state, step, loss, every rank, the newest incident."""
     from rich.console import Console
 
-    from holdfast_cli.display import display_for
-    from holdfast_cli.ended import load_last_status
-    from holdfast_cli.local_run import has_ended
-    from holdfast_cli.output import print_json, to_json
-    from holdfast_cli.target import find_target
-    from holdfast_cli.view import Surroundings, render
+    from holdfast_cli.local_run.local_run import has_ended
+    from holdfast_cli.run_folder.ended import load_last_status
+    from holdfast_cli.run_folder.target import find_target
+    from holdfast_cli.views.display import display_for
+    from holdfast_cli.views.output import print_json, to_json
+    from holdfast_cli.views.run_view import Surroundings, render
 
     target = find_target(directory, run, control)
     last = load_last_status(Path(target.ended.directory)) if target.ended else None
@@ -56,8 +56,8 @@ def stop(
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for its end.")] = 60.0,
 ) -> None:
     """End a run after a last checkpoint: its ranks, agents and whatever `holdfast run` has started for it."""
-    from holdfast_cli.ending import end_run
-    from holdfast_cli.target import find_target
+    from holdfast_cli.run_folder.ending import end_run
+    from holdfast_cli.run_folder.target import find_target
 
     target = find_target(directory, run, control)
     if target.record is not None:

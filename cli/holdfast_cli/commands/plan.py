@@ -82,8 +82,8 @@ def _try_layout(config: Path | None, model: str | None, flags: list[str], *, jso
 def _plan_layout(config: Path | None, model: str | None, flags: list[str], cluster: "Cluster", *, json: bool) -> None:
     from rich.console import Console
 
-    from holdfast_cli.output import print_json
-    from holdfast_cli.plan_view import plan_as_json, render_plan
+    from holdfast_cli.views.output import print_json
+    from holdfast_cli.views.plan_view import plan_as_json, render_plan
     from holdfast_trainer.planning.plan import make_plan, pipeline_places
     from holdfast_trainer.planning.settings import load_layout
 
@@ -100,8 +100,8 @@ def _search_layouts(
 ) -> None:
     from rich.console import Console
 
-    from holdfast_cli.output import print_json
-    from holdfast_cli.plan_view import left_out, render_search, search_as_json
+    from holdfast_cli.views.output import print_json
+    from holdfast_cli.views.plan_view import left_out, render_search, search_as_json
     from holdfast_trainer.planning.search import search
     from holdfast_trainer.planning.settings import load_search
 

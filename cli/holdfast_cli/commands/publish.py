@@ -34,8 +34,8 @@ def publish(
     holdfast publish --run big --nodes 4 --ranks-per-node 8 --redis redis://head:6379 --checkpoints /shared/big
     -- python train.py
     """
-    from holdfast_cli.checkpoint_location import primary_location
-    from holdfast_cli.run_spec import run_spec
+    from holdfast_cli.checkpoints.location import primary_location
+    from holdfast_cli.local_run.run_spec import run_spec
     from holdfast_cli.trainer_command import checked_configuration
 
     options = training.with_others(run=run, command=tuple(command), ranks=ranks_per_node, redis_url=redis)
@@ -55,7 +55,7 @@ def _publish(spec: "RunSpec", url: str, password_file: Path | None) -> None:
     import redis
 
     from holdfast_cli.errors import CommandError
-    from holdfast_cli.store import connect, publish_run
+    from holdfast_cli.local_run.store import connect, publish_run
 
     client = connect(url, password_file)
     try:

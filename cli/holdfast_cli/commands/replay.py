@@ -16,11 +16,11 @@ def replay(
     json: Json = False,
 ) -> None:
     """Show the core again what it saw before an incident. Exits 0 if it comes to the same verdict, else 1."""
-    from holdfast_cli.output import print_json, to_json
-    from holdfast_cli.replay_view import replay_lines
-    from holdfast_daemon import replay as core_replay
-    from holdfast_daemon.incident_folder import RecordingError, read_recording
-    from holdfast_daemon.state_codec import CodecError
+    from holdfast_cli.incidents.replay_view import replay_lines
+    from holdfast_cli.views.output import print_json, to_json
+    from holdfast_daemon.incidents import replay as core_replay
+    from holdfast_daemon.incidents.folder import RecordingError, read_recording
+    from holdfast_daemon.replay.state_codec import CodecError
 
     try:
         result = core_replay.replay(read_recording(path))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast_checkpoint.codec.compression import Compression
 from holdfast_cli.commands.options import (
     DEFAULT_DIRECTORY,
     DEFAULT_PREEMPTION_GRACE_S,
@@ -21,10 +22,9 @@ from holdfast_cli.commands.options import (
     ShmDirectory,
 )
 from holdfast_cli.commands.training_options import TrainingOptions, takes_training_options
-from holdfast_proto.checkpoint.compression import Compression
 
 if TYPE_CHECKING:
-    from holdfast_cli.local_run_options import LocalRunOptions
+    from holdfast_cli.local_run.options import LocalRunOptions
 
 
 @takes_training_options
@@ -89,7 +89,7 @@ def run(
 
 def _name(given: str | None, checkpoints: str | None, training: TrainingOptions) -> str:
     """Return the run's name: as given, as that of its checkpoints, or a new one. Raises CommandError."""
-    from holdfast_cli.checkpoint_location import check_owner, owner_of
+    from holdfast_cli.checkpoints.location import check_owner, owner_of
 
     if checkpoints is not None and given is None:
         given = owner_of(checkpoints)
@@ -101,12 +101,12 @@ def _name(given: str | None, checkpoints: str | None, training: TrainingOptions)
 def _watch(options: "LocalRunOptions", *, json: bool) -> None:
     from rich.console import Console
 
-    from holdfast_cli.display import LineDisplay, display_for
     from holdfast_cli.interruption import Interruption
-    from holdfast_cli.local_run import LocalRun
-    from holdfast_cli.output import print_json, to_json
-    from holdfast_cli.summary import closing_line, ended_badly, stopped_line
-    from holdfast_cli.view import Surroundings
+    from holdfast_cli.local_run.local_run import LocalRun
+    from holdfast_cli.views.display import LineDisplay, display_for
+    from holdfast_cli.views.output import print_json, to_json
+    from holdfast_cli.views.run_view import Surroundings
+    from holdfast_cli.views.summary import closing_line, ended_badly, stopped_line
     from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 
     with Interruption() as interruption, LocalRun(options, interruption) as local:

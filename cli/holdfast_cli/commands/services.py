@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast_checkpoint.codec.compression import Compression
 from holdfast_cli.commands.options import (
     DEFAULT_PREEMPTION_GRACE_S,
     DEFAULT_SHM_DIRECTORY,
@@ -20,7 +21,6 @@ from holdfast_cli.commands.options import (
     ShmDirectory,
 )
 from holdfast_cli.errors import ConfigurationError
-from holdfast_proto.checkpoint.compression import Compression
 
 
 def agent(
@@ -98,7 +98,7 @@ def daemon(
 
 
 def _check(redis: str, run: str | None) -> None:
-    from holdfast_cli.store import check_url
+    from holdfast_cli.local_run.store import check_url
     from holdfast_proto.keys import check_run_name
 
     check_url(redis)

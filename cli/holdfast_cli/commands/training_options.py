@@ -29,7 +29,7 @@ from holdfast_cli.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from holdfast_cli.local_run_options import LocalRunOptions
+    from holdfast_cli.local_run.options import LocalRunOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class TrainingOptions:
 
     def with_others(self, **others: Any) -> "LocalRunOptions":
         """Return all options of a run. ``others``: those that only one of the commands takes."""
-        from holdfast_cli.local_run_options import LocalRunOptions
+        from holdfast_cli.local_run.options import LocalRunOptions
 
         return LocalRunOptions(
             checkpoint_every=self.checkpoint_every,

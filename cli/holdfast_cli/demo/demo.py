@@ -9,15 +9,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from holdfast_cli.demo_report import DemoReport, judge
-from holdfast_cli.display import display_for
+from holdfast_cli.demo.faults import FaultInjector, Hang, Kill
+from holdfast_cli.demo.report import DemoReport, judge
 from holdfast_cli.errors import CommandError, ConfigurationError
-from holdfast_cli.faults import FaultInjector, Hang, Kill
 from holdfast_cli.interruption import Interruption
-from holdfast_cli.local_run import LocalRun
-from holdfast_cli.local_run_options import LocalRunOptions
-from holdfast_cli.summary import ended_badly
-from holdfast_cli.view import Surroundings
+from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.views.display import display_for
+from holdfast_cli.views.run_view import Surroundings
+from holdfast_cli.views.summary import ended_badly
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import PRESET_FAST, RUN_PHASE_FINISHED, Incident
 
@@ -64,7 +64,7 @@ class Demo:
         """Run both and compare. Raises CommandError if one of them does not finish."""
         for module in ("torch", "holdfast_trainer"):
             if find_spec(module) is None:
-                raise ConfigurationError(f"the demo needs {module}: pip install 'holdfast[trainer]'")
+                raise ConfigurationError(f"the demo needs {module}: install the extra trainer of holdfast-torch")
         if self._options.keep is not None:
             return self._in_directory(self._options.keep)
         directory = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
@@ -89,7 +89,7 @@ class Demo:
         )
 
     def _run(self, directory: Path, name: str, injector: FaultInjector) -> _Ended:
-        from holdfast_agent.checkpoint import CheckpointDirectory
+        from holdfast_checkpoint.store.directory import CheckpointDirectory
 
         with (
             LocalRun(self._local_options(directory, name), self._interruption) as local,
@@ -127,8 +127,8 @@ class Demo:
 
 
 def _compare(a: Path, b: Path) -> list[str]:
-    from holdfast_agent.checkpoint_differences import differences
-    from holdfast_proto.checkpoint.errors import CheckpointError
+    from holdfast_checkpoint.errors import CheckpointError
+    from holdfast_checkpoint.store.comparison import differences
 
     try:
         return list(differences(a, b))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from holdfast_agent.processes import process_state
-from holdfast_cli.processes import identify
+from holdfast_checkpoint.processes import process_state
+from holdfast_cli.run_folder.processes import identify
 from holdfast_proto import black_box
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus

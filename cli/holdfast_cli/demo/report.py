@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast_cli.faults import Injected
+from holdfast_cli.demo.faults import Injected
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, Incident
 
 _DIFFERENCES_SHOWN = 10

@@ -5,8 +5,8 @@ import io
 import tarfile
 from pathlib import Path
 
-from holdfast_cli.incident_files import file_names
-from holdfast_daemon import incident_folder
+from holdfast_cli.incidents.files import file_names
+from holdfast_daemon.incidents import folder as incident_folder
 from holdfast_proto.v1.store_pb2 import Incident
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from holdfast_cli.wait_tree import ranks_text
-from holdfast_cli.words import enum_word
-from holdfast_daemon.replay import Replay
+from holdfast_cli.incidents.wait_tree import ranks_text
+from holdfast_cli.views.words import enum_word
+from holdfast_daemon.incidents.replay import Replay
 from holdfast_proto.v1.store_pb2 import Verdict, VerdictKind
 
 

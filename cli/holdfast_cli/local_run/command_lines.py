@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from holdfast_cli.local_run_options import LocalRunOptions
-from holdfast_cli.run_paths import RunPaths
+from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.run_folder.paths import RunPaths
 
 HOLDFAST = (sys.executable, "-P", "-m", "holdfast_cli")
 """Without the working directory on the module path: a user's own ``redis.py`` there must not be imported."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_cli import die_with_parent
-from holdfast_cli.processes import end_process
+from holdfast_cli.local_run import die_with_parent
+from holdfast_cli.run_folder.processes import end_process
 from holdfast_proto.exit_codes import ExitCode
 
 FIRST_BACKOFF_S = 0.2

@@ -9,21 +9,21 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from holdfast_cli.checkpoint_location import primary_location
+from holdfast_cli.checkpoints.location import primary_location
 from holdfast_cli.control import ControlClient, ControlError
-from holdfast_cli.ended import save_last_status
-from holdfast_cli.endpoints import Endpoint, write_targets
 from holdfast_cli.errors import CommandError
 from holdfast_cli.interruption import Interruption
-from holdfast_cli.local_run_options import LocalRunOptions
-from holdfast_cli.local_stack import LocalStack
-from holdfast_cli.preemption import Preemption
-from holdfast_cli.processes import identify
-from holdfast_cli.run_lock import RunLock
-from holdfast_cli.run_paths import RunPaths, make_memory_directory, make_runtime_directory, prepare_directory
-from holdfast_cli.run_record import RunRecord, load_record
-from holdfast_cli.run_spec import run_spec
-from holdfast_cli.sweep import agent_records, forget_ranks, sweep
+from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.preemption import Preemption
+from holdfast_cli.local_run.run_spec import run_spec
+from holdfast_cli.local_run.stack import LocalStack
+from holdfast_cli.run_folder.ended import save_last_status
+from holdfast_cli.run_folder.endpoints import Endpoint, write_targets
+from holdfast_cli.run_folder.lock import RunLock
+from holdfast_cli.run_folder.paths import RunPaths, make_memory_directory, make_runtime_directory, prepare_directory
+from holdfast_cli.run_folder.processes import identify
+from holdfast_cli.run_folder.record import RunRecord, load_record
+from holdfast_cli.run_folder.sweep import agent_records, forget_ranks, sweep
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     LIFE_EXITED,

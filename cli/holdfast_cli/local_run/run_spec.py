@@ -1,7 +1,7 @@
 """What agents and the daemon are told of a run."""
 
-from holdfast_cli.checkpoint_location import secondary_location
-from holdfast_cli.local_run_options import LocalRunOptions
+from holdfast_cli.checkpoints.location import secondary_location
+from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_proto.v1.store_pb2 import RunSpec
 
 

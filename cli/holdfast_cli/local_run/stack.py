@@ -9,16 +9,16 @@ from pathlib import Path
 
 import redis
 
-from holdfast_cli import local_commands
-from holdfast_cli.component import Component, ComponentSpec
-from holdfast_cli.endpoints import Endpoint, read_endpoint
 from holdfast_cli.errors import CommandError
-from holdfast_cli.local_run_options import LocalRunOptions
-from holdfast_cli.redis_server import answers, find_server, server_command
-from holdfast_cli.run_paths import RunPaths, empty_redis_data
-from holdfast_cli.store import connect, publish_run
-from holdfast_cli.supervisor import Supervisor
-from holdfast_cli.sweep import MARKER
+from holdfast_cli.local_run import command_lines
+from holdfast_cli.local_run.component import Component, ComponentSpec
+from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.redis_server import answers, find_server, server_command
+from holdfast_cli.local_run.store import connect, publish_run
+from holdfast_cli.local_run.supervisor import Supervisor
+from holdfast_cli.run_folder.endpoints import Endpoint, read_endpoint
+from holdfast_cli.run_folder.paths import RunPaths, empty_redis_data
+from holdfast_cli.run_folder.sweep import MARKER
 from holdfast_proto.v1.store_pb2 import RunSpec
 
 START_PATIENCE_S = 60.0
@@ -57,9 +57,9 @@ class LocalStack:
             self._add("redis", server_command(find_server(), paths.redis_data, paths.redis_socket))
         self._wait_for_redis()
         self._publish(spec)
-        store = local_commands.store_arguments(self.store_url, options.redis_password_file)
-        self._add("daemon", local_commands.daemon_command(paths, store))
-        agent = local_commands.agent_command(paths, options, store)
+        store = command_lines.store_arguments(self.store_url, options.redis_password_file)
+        self._add("daemon", command_lines.daemon_command(paths, store))
+        agent = command_lines.agent_command(paths, options, store)
         self._add("agent", agent, is_agent_done, signal.SIGINT)  # SIGTERM would have it wait for a last checkpoint
         for name in ("daemon", "agent"):
             self._wait_until(partial(self._has_served, name), f"the {name} does not come up", name)

@@ -4,8 +4,8 @@ import re
 import threading
 import time
 
-from holdfast_cli.component import Component, ComponentSpec
 from holdfast_cli.errors import CheckpointsUnavailableError, ConfigurationError
+from holdfast_cli.local_run.component import Component, ComponentSpec
 from holdfast_proto.exit_codes import ExitCode
 
 _OWN_NAME = re.compile(r"^holdfast( \w+)?: ")

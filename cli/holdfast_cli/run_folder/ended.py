@@ -6,7 +6,7 @@ from pathlib import Path
 
 from google.protobuf.json_format import ParseDict, ParseError
 
-from holdfast_cli.run_record import RunRecord
+from holdfast_cli.run_folder.record import RunRecord
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident
 

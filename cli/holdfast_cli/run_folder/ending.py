@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast_cli.errors import CommandError
-from holdfast_cli.run_lock import RunLock
-from holdfast_cli.run_record import RunRecord
-from holdfast_cli.sweep import sweep
+from holdfast_cli.run_folder.lock import RunLock
+from holdfast_cli.run_folder.record import RunRecord
+from holdfast_cli.run_folder.sweep import sweep
 
 _LOOK_S = 0.1
 

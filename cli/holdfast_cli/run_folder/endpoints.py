@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast_cli.run_record import write_json
+from holdfast_cli.run_folder.record import write_json
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.sweep import RUNTIME_PREFIX
+from holdfast_cli.run_folder.sweep import RUNTIME_PREFIX
 
 _LONGEST_SOCKET_NAME = 40
 _LONGEST_SOCKET_PATH = 107

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_cli.errors import CommandError
-from holdfast_cli.processes import ProcessIdentity
+from holdfast_cli.run_folder.processes import ProcessIdentity
 from holdfast_proto.private_files import distrust, write_private
 
 _FILE = "run.json"

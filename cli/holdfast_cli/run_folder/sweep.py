@@ -7,8 +7,8 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from holdfast_cli.processes import ProcessIdentity, kill_all, marked_processes
-from holdfast_cli.run_record import RunRecord
+from holdfast_cli.run_folder.processes import ProcessIdentity, kill_all, marked_processes
+from holdfast_cli.run_folder.record import RunRecord
 from holdfast_proto.private_files import distrust
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 

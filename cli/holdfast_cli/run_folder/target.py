@@ -5,7 +5,7 @@ from pathlib import Path
 
 from holdfast_cli.control import ControlClient
 from holdfast_cli.errors import CommandError
-from holdfast_cli.run_record import RunRecord, find_record
+from holdfast_cli.run_folder.record import RunRecord, find_record
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from holdfast_cli.conditions import Condition, condition, describe
-from holdfast_cli.words import (
+from holdfast_cli.views.conditions import Condition, condition, describe
+from holdfast_cli.views.words import (
     enum_word,
     fault_line,
     incident_line,

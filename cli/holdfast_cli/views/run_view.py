@@ -9,8 +9,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from holdfast_cli.conditions import Condition, condition, describe
-from holdfast_cli.words import enum_word, incident_line, kept_line, outcome_line, progress_line
+from holdfast_cli.views.conditions import Condition, condition, describe
+from holdfast_cli.views.words import enum_word, incident_line, kept_line, outcome_line, progress_line
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import grpc
 
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.run_shell import RunShell
-from holdfast_daemon.status import status_of
+from holdfast_daemon.control.status import status_of
+from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.validation.rules import RefusedError, check_fault, check_seconds
 from holdfast_proto.sockets import claimed
 from holdfast_proto.v1 import control_pb2 as control

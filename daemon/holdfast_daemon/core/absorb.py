@@ -2,17 +2,11 @@
 
 import dataclasses
 
-from holdfast_daemon.core import (
-    checkpoint_failures,
-    checkpoint_orders,
-    checkpoint_reads,
-    incidents,
-    injection,
-    observed,
-)
+from holdfast_daemon.core import incidents, injection
 from holdfast_daemon.core.death import is_clean
 from holdfast_daemon.core.kinds import HANGS
 from holdfast_daemon.core.model import Observation
+from holdfast_daemon.core.recovery import checkpoint_commands, checkpoint_failures, checkpoint_reads, observed
 from holdfast_daemon.core.step_numbers import count_step
 from holdfast_daemon.core.step_summary import merge
 from holdfast_daemon.core.turn import Turn
@@ -53,11 +47,11 @@ def _event(turn: Turn, event: store.Event) -> None:
             )
             turn.update(totals=changed)
             checkpoint_failures.committed(turn, event.checkpoint_committed.step)
-            checkpoint_orders.restart_timer(turn)
-            checkpoint_orders.release(turn, event.checkpoint_committed.step)
+            checkpoint_commands.restart_timer(turn)
+            checkpoint_commands.release(turn, event.checkpoint_committed.step)
         case "checkpoint_failed":
             checkpoint_failures.failed(turn, event)
-            checkpoint_orders.release(turn, event.checkpoint_failed.step)
+            checkpoint_commands.release(turn, event.checkpoint_failed.step)
         case "checkpoint_unreadable":
             _unreadable(turn, event.checkpoint_unreadable)
         case "snapshot_memory_refused":

@@ -2,9 +2,8 @@
 
 from contextlib import nullcontext
 
-from holdfast_daemon.core import absorb, checkpoint_orders, injection, leaving, lifecycle
+from holdfast_daemon.core import absorb, injection
 from holdfast_daemon.core.deadlines import Deadlines
-from holdfast_daemon.core.ending import ENDED, finish
 from holdfast_daemon.core.model import (
     Action,
     CheckpointRequest,
@@ -14,6 +13,8 @@ from holdfast_daemon.core.model import (
     Request,
     StopRequest,
 )
+from holdfast_daemon.core.recovery import checkpoint_commands, leaving, lifecycle
+from holdfast_daemon.core.recovery.ending import ENDED, finish
 from holdfast_daemon.core.turn import Timed, Turn
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -57,6 +58,6 @@ def _serve(turn: Turn, request: Request) -> None:
             if turn.record.phase not in ENDED:
                 finish(turn, store.RUN_PHASE_FAILED, "stopped by an operator")
         case CheckpointRequest():
-            checkpoint_orders.serve(turn)
+            checkpoint_commands.serve(turn)
         case FaultRequest(fault=fault):
             injection.serve(turn, fault)

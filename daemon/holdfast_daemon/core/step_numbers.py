@@ -2,10 +2,11 @@
 
 import dataclasses
 
-from holdfast_daemon.core import detection, response, standstill
-from holdfast_daemon.core.detectors.loss_spike import LossSpike
-from holdfast_daemon.core.detectors.non_finite import unexpected
+from holdfast_daemon.core import detection, standstill
+from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
+from holdfast_daemon.core.detectors.numbers.non_finite import unexpected
 from holdfast_daemon.core.model import Telemetry, Totals
+from holdfast_daemon.core.recovery import response
 from holdfast_daemon.core.step_summary import MEANS
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store

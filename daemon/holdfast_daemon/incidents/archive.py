@@ -6,10 +6,10 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast_daemon import incident_folder
 from holdfast_daemon.core.model import CoreState, Observation
-from holdfast_daemon.recorded_turn import difference, framed
-from holdfast_daemon.recording import Excerpt, Recording
+from holdfast_daemon.incidents import folder as incident_folder
+from holdfast_daemon.replay.recorded_turn import difference, framed
+from holdfast_daemon.replay.recording import Excerpt, Recording
 from holdfast_proto.v1.store_pb2 import Incident, Verdict
 
 log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import DecodeError
 
 from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.core_codec import decode_state, encode_state
-from holdfast_daemon.recorded_turn import unframed
-from holdfast_daemon.recording import Excerpt
-from holdfast_daemon.state_codec import CodecError
+from holdfast_daemon.replay.core_codec import decode_state, encode_state
+from holdfast_daemon.replay.recorded_turn import unframed
+from holdfast_daemon.replay.recording import Excerpt
+from holdfast_daemon.replay.state_codec import CodecError
 from holdfast_proto.v1.recording_pb2 import RecordedTurn
 from holdfast_proto.v1.store_pb2 import Incident
 

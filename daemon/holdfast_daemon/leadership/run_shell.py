@@ -13,7 +13,6 @@ import redis.asyncio
 
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.ending import ENDED
 from holdfast_daemon.core.model import (
     Action,
     CheckpointOrdered,
@@ -28,12 +27,13 @@ from holdfast_daemon.core.model import (
     Send,
     StopRequest,
 )
-from holdfast_daemon.guarded_core import GuardedCore
-from holdfast_daemon.incident_archive import IncidentArchive
-from holdfast_daemon.incident_log import IncidentLog
+from holdfast_daemon.core.recovery.ending import ENDED
+from holdfast_daemon.incidents.archive import IncidentArchive
+from holdfast_daemon.incidents.log import IncidentLog
+from holdfast_daemon.leadership.guarded_core import GuardedCore
+from holdfast_daemon.leadership.run_store import LeadershipLostError, RunStore, holds_another_type
+from holdfast_daemon.leadership.turn_metrics import TURN_MS, TurnMetrics
 from holdfast_daemon.options import DaemonOptions
-from holdfast_daemon.run_store import LeadershipLostError, RunStore, holds_another_type
-from holdfast_daemon.turn_metrics import TURN_MS, TurnMetrics
 from holdfast_proto.redis_client import StoreError
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault

@@ -8,8 +8,8 @@ from typing import Any
 
 import redis.asyncio
 
-from holdfast_daemon.run_shell import RunShell
-from holdfast_daemon.turn_metrics import TurnMetrics
+from holdfast_daemon.leadership.run_shell import RunShell
+from holdfast_daemon.leadership.turn_metrics import TurnMetrics
 from holdfast_proto import keys
 from holdfast_proto.redis_client import StoreError, end
 

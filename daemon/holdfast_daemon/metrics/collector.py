@@ -11,7 +11,7 @@ from holdfast_daemon.core.model import CoreState, ranks_of
 from holdfast_daemon.core.standstill import has_given_up
 from holdfast_daemon.core.step_summary import QUANTITIES
 from holdfast_daemon.core.words import kind_name
-from holdfast_daemon.run_shell import RunShell
+from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_proto.v1 import store_pb2 as store
 
 LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -330,7 +330,7 @@ def _self_families(shells: Mapping[str, RunShell]) -> Iterator[Metric]:
             for source, count in shell.refusals.counts.items()
         ),
     )
-    yield _gauge("build_info", "Version.", ["version", "component"], [((version("holdfast"), "daemon"), 1.0)])
+    yield _gauge("build_info", "Version.", ["version", "component"], [((version("holdfast-torch"), "daemon"), 1.0)])
 
 
 def _enum(kind: "type[store.Mode] | type[store.Preset] | type[store.RunPhase]", number: int) -> str:

@@ -1,6 +1,6 @@
 """Checks what the store keeps of a run itself: its spec, its leader's record and its incidents."""
 
-from holdfast_daemon.core.ending import ENDED
+from holdfast_daemon.core.recovery.ending import ENDED
 from holdfast_daemon.validation.rules import (
     ACTIVITIES,
     INCIDENT_STATES,

@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.claim import OtherRunError, claim, owners_of
-from holdfast_agent.known_checkpoints import KnownCheckpoints
-from holdfast_agent.run_checkpoints import RunCheckpoints, open_checkpoints
-from holdfast_proto.checkpoint.errors import CheckpointUnavailable
-from holdfast_proto.checkpoint.history import HistoryRecord
+from holdfast_agent.checkpoints.claim import OtherRunError, claim, owners_of
+from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
+from holdfast_checkpoint.errors import CheckpointUnavailable
+from holdfast_checkpoint.format.history import HistoryRecord
+from holdfast_checkpoint.store.directory import CheckpointDirectory
+from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
 from holdfast_proto.v1 import store_pb2 as store
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import RUN, Snapshots
+    from tests.support.snapshots import RUN, Snapshots
 else:
-    from tests.agent.checkpoints.conftest import RUN
+    from tests.support.snapshots import RUN
 
 
 def start(

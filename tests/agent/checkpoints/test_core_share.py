@@ -1,7 +1,7 @@
 import pytest
 
-from holdfast_agent import core_share
-from holdfast_agent.core_share import CoreShare
+from holdfast_agent.checkpoints import core_share
+from holdfast_agent.checkpoints.core_share import CoreShare
 
 
 class Clock:

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.checkpoint_workers import CheckpointWorkers
-from holdfast_agent.processes import process_state
-from holdfast_agent.shard import read_shard, write_shard
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
-from holdfast_proto.checkpoint.manifest import MANIFEST
-from holdfast_proto.checkpoint.shard_index import index_path, load_index, shard_path
+from holdfast_agent.checkpoints.workers import CheckpointWorkers
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_checkpoint.format.manifest import MANIFEST
+from holdfast_checkpoint.format.shard_index import index_path, load_index, shard_path
+from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
+from holdfast_checkpoint.processes import process_state
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot
-from tests.agent.nodes import RUN, RecordedNode, make_node
+from tests.support.nodes import RUN, RecordedNode, make_node
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 pytestmark = pytest.mark.system
 

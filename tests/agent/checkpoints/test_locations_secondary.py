@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.checkpoint_writer import CheckpointWriter
-from holdfast_agent.secondary import Secondary
-from holdfast_agent.shard import write_shard
-from holdfast_agent.snapshot_memory import SnapshotMemory
-from holdfast_agent.staged_checkpoints import StagedCheckpoints
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
-from holdfast_proto.checkpoint.shard_index import index_path, shard_path
+from holdfast_agent.checkpoints.writer import CheckpointWriter
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.format.shard_index import index_path, shard_path
+from holdfast_checkpoint.format.slot_shard import write_shard
+from holdfast_checkpoint.store.directory import CheckpointDirectory
+from holdfast_checkpoint.store.secondary import Secondary
+from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
 from holdfast_proto.snapshot import Slot
-from tests.agent.checkpoints.object_places import QUICK, Place
+from tests.support.object_places import QUICK, Place
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 RUN = "run"
 Open = Callable[..., Secondary]

@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast_agent import shard
-from holdfast_agent.checkpoint_writer import CheckpointWriter
-from holdfast_agent.histories import Histories, StorePlace
-from holdfast_agent.known_checkpoints import KnownCheckpoints
-from holdfast_agent.locations import HistoryCheckpoints
-from holdfast_agent.run_checkpoints import RunCheckpoints, open_checkpoints
-from holdfast_agent.staged_checkpoints import StagedCheckpoints
-from holdfast_daemon.core import restore
-from holdfast_proto.checkpoint.durable import remove_file
-from holdfast_proto.checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable
-from holdfast_proto.checkpoint.history import folder_name
-from holdfast_proto.checkpoint.manifest import MANIFEST
+from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
+from holdfast_agent.checkpoints.writer import CheckpointWriter
+from holdfast_checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.format import slot_shard as shard
+from holdfast_checkpoint.format.durable import remove_file
+from holdfast_checkpoint.format.history import folder_name
+from holdfast_checkpoint.format.manifest import MANIFEST
+from holdfast_checkpoint.store.histories import Histories, StorePlace
+from holdfast_checkpoint.store.locations import HistoryCheckpoints
+from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
+from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
+from holdfast_daemon.core.recovery import restore
 from holdfast_proto.v1 import store_pb2 as store
-from tests.agent.checkpoints.history_machine import KEPT, Bucket, Disk, Machine
-from tests.agent.checkpoints.object_places import Place
+from tests.support.history_machine import KEPT, Bucket, Disk, Machine
+from tests.support.object_places import Place
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 pytestmark = pytest.mark.system
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.restore import verify_share
-from holdfast_agent.shard import read_shard, write_shard
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable
-from holdfast_proto.checkpoint.manifest import load_manifest
-from holdfast_proto.checkpoint.shard_index import load_index, shard_path
+from holdfast_agent.checkpoints.loader import verify_share
+from holdfast_checkpoint.errors import CheckpointUnreadable
+from holdfast_checkpoint.format.manifest import load_manifest
+from holdfast_checkpoint.format.shard_index import load_index, shard_path
+from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Meta, Slot
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 RUN = "run"
 SHARED = {"norm": b"the same on both", "head": b"on both as well", "own": b""}

@@ -3,16 +3,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.checkpoint_writer import CheckpointWriter
-from holdfast_agent.snapshot_memory import SnapshotMemory
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
-from holdfast_proto.checkpoint.shard_index import shard_path
+from holdfast_agent.checkpoints.writer import CheckpointWriter
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_checkpoint.format.shard_index import shard_path
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot
-from tests.agent.nodes import RUN, make_node
+from tests.support.nodes import RUN, make_node
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 
 @pytest.fixture

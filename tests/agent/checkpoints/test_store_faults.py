@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent.checkpoint_writer import CheckpointWriter
-from holdfast_agent.snapshot_memory import SnapshotMemory
-from holdfast_agent.staged_checkpoints import StagedCheckpoints
+from holdfast_agent.checkpoints.writer import CheckpointWriter
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
 from holdfast_proto.v1 import store_pb2 as store
-from tests.agent.checkpoints.object_places import Place
+from tests.support.object_places import Place
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 RUN = "run"
 RANKS = 2

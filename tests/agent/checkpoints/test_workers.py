@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from holdfast_agent import checkpoint_workers
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.checkpoint_workers import CheckpointWorkers
-from holdfast_agent.priority import cpu_times_s, lower_priority, raise_priority
-from holdfast_agent.processes import process_state
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
-from holdfast_proto.checkpoint.shard_index import load_index
+from holdfast_agent.checkpoints import workers as checkpoint_workers
+from holdfast_agent.checkpoints.workers import CheckpointWorkers
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_checkpoint.format.shard_index import load_index
+from holdfast_checkpoint.priority import cpu_times_s, lower_priority, raise_priority
+from holdfast_checkpoint.processes import process_state
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import DATA_OFFSET, MAGIC, Meta, Slot, SnapshotError, TensorEntry
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 pytestmark = pytest.mark.system
 
@@ -40,7 +40,7 @@ AGENT = """
 import asyncio, sys, time
 from pathlib import Path
 from holdfast_agent import main
-from holdfast_agent.checkpoint_workers import CheckpointWorkers
+from holdfast_agent.checkpoints.workers import CheckpointWorkers
 
 async def work():
     workers = CheckpointWorkers(1, idle=True)

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_agent.command_checks import flaw
+from holdfast_agent.commands.checks import flaw
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
 

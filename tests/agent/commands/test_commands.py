@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from holdfast_agent import held_slots, record
-from holdfast_agent.orders import Orders
+from holdfast_agent.commands.commands import Orders
+from holdfast_agent.processes import record
+from holdfast_agent.snapshots import held_slots
 from holdfast_agent.supervisor import Supervisor
 from holdfast_proto.snapshot import Meta, Slot
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
-from tests.agent.nodes import RecordedNode, begin, make_node
-from tests.proto.coroutines import end, until
+from tests.support.coroutines import end, until
+from tests.support.nodes import RecordedNode, begin, make_node
 
 FENCE = 1000
 GENERATION = 3

@@ -1,11 +1,11 @@
 import asyncio
 from pathlib import Path
 
-from holdfast_agent.injection import inject
+from holdfast_agent.commands.injection import inject
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1.fault_pb2 import Fault
-from tests.agent.nodes import RecordedNode, begin, make_node
-from tests.proto.coroutines import end
+from tests.support.coroutines import end
+from tests.support.nodes import RecordedNode, begin, make_node
 
 FAULT = Fault(kind="kill", rank=1, step=-1)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_agent.flight_dumps import pending_calls
+from holdfast_agent.evidence.flight_dumps import pending_calls
 from holdfast_proto.v1.common_pb2 import PendingCall
 
 

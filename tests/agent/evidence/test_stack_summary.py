@@ -1,7 +1,7 @@
 import pytest
 
-from holdfast_agent.stack_dump import Frame, Thread
-from holdfast_agent.stack_summary import summarize
+from holdfast_agent.evidence.stack_dump import Frame, Thread
+from holdfast_agent.evidence.stack_summary import summarize
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1.store_pb2 import StackSummary
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import processes, stacks
-from holdfast_agent.evidence_folder import EvidenceFolder
-from holdfast_agent.rank import Rank
+from holdfast_agent.evidence import stacks
+from holdfast_agent.evidence.folder import EvidenceFolder
+from holdfast_agent.processes.rank import Rank
+from holdfast_checkpoint import processes
 from holdfast_proto.v1 import common_pb2 as common
-from tests.agent.nodes import make_node
-from tests.agent.test_evidence import may_look_into_processes
-from tests.proto.coroutines import end, wait_until
+from tests.agent.evidence.test_gathering import may_look_into_processes
+from tests.support.coroutines import end, wait_until
+from tests.support.nodes import make_node
 
 pytestmark = [
     pytest.mark.system,

@@ -5,12 +5,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from dashboards.catalogue import CATALOGUE, differences
-from holdfast_agent.metrics import AgentCollector
+from holdfast_agent.metrics.collector import AgentCollector
 from holdfast_agent.supervisor import Supervisor
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, GroupProgress, Progress
-from tests.agent.nodes import RecordedNode, begin, make_node
+from tests.support.nodes import RecordedNode, begin, make_node
 
 
 def scrape(node: RecordedNode) -> str:

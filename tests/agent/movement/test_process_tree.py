@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import processes
-from holdfast_agent.tree_movement import CPU, DISK, NETWORK, PROCESSES
-from holdfast_agent.tree_sample import Machine, TreeReader
-from tests.agent.trees import Tree, running
+from holdfast_agent.movement.tree_movement import CPU, DISK, NETWORK, PROCESSES
+from holdfast_agent.movement.tree_sample import Machine, TreeReader
+from holdfast_checkpoint import processes
+from tests.support.trees import Tree, running
 
 pytestmark = pytest.mark.system
 
@@ -115,7 +115,7 @@ while not lock.acquire(timeout=1.0): pass
 HOOKS_THREAD = """
 import threading
 from pathlib import Path
-from holdfast_hooks.native_name import show_name
+from holdfast_hooks.session.native_name import show_name
 def report():
     {show}
     while True:

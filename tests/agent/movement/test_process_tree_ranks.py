@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import main, processes
+from holdfast_agent import main
 from holdfast_agent import session as sessions
-from holdfast_agent.tree_watch import TreeWatch
+from holdfast_agent.movement.tree_watch import TreeWatch
+from holdfast_checkpoint import processes
 from holdfast_proto.rank_context import RankContext
-from tests.agent.nodes import RUN, RecordedNode, begin, make_node
-from tests.proto.coroutines import end, until
+from tests.support.coroutines import end, until
+from tests.support.nodes import RUN, RecordedNode, begin, make_node
 
 pytestmark = pytest.mark.system
 
@@ -51,7 +52,7 @@ def _two_ranks(node: RecordedNode) -> Iterator[list[int]]:
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
             }
-            script = Path(__file__).with_name("hung_rank.py")
+            script = Path(__file__).parents[2] / "support" / "hung_rank.py"
             ranks.append(
                 subprocess.Popen([sys.executable, script, str(HANGS_AT)], env=environment, start_new_session=True)
             )

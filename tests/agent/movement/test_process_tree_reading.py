@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent.process_table import parse_stat, read_table, tree_of
-from holdfast_agent.tcp_counters import parse_socket, read_sockets
-from holdfast_agent.tree_sample import (
+from holdfast_agent.movement.process_table import parse_stat, read_table, tree_of
+from holdfast_agent.movement.tcp_counters import parse_socket, read_sockets
+from holdfast_agent.movement.tree_sample import (
     IoCounters,
     Machine,
     TreeReader,

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import tree_watch
-from holdfast_agent.process_table import parse_stat
-from holdfast_agent.rank import TreeView
-from holdfast_agent.tree_sample import IoCounters, Machine, ProcessSample, TreeReader, TreeSample, UnknownError
-from holdfast_agent.tree_watch import Stillness, TreeWatch
+from holdfast_agent.movement import tree_watch
+from holdfast_agent.movement.process_table import parse_stat
+from holdfast_agent.movement.tree_sample import IoCounters, Machine, ProcessSample, TreeReader, TreeSample, UnknownError
+from holdfast_agent.movement.tree_watch import Stillness, TreeWatch
+from holdfast_agent.processes.rank import TreeView
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import Progress
-from tests.agent.nodes import RecordedNode, begin, make_node
-from tests.agent.test_process_tree_reading import stat_line
-from tests.agent.trees import Running, running
-from tests.proto.coroutines import end, until
+from tests.agent.movement.test_process_tree_reading import stat_line
+from tests.support.coroutines import end, until
+from tests.support.nodes import RecordedNode, begin, make_node
+from tests.support.trees import Running, running
 
 pytestmark = pytest.mark.system
 

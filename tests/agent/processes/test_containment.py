@@ -3,9 +3,9 @@ import logging
 
 import pytest
 
-from holdfast_agent import containment
-from holdfast_agent.containment import Errors, keep_going
-from tests.proto.coroutines import end, until
+from holdfast_agent.processes import containment
+from holdfast_agent.processes.containment import Errors, keep_going
+from tests.support.coroutines import end, until
 
 
 async def test_job_that_fails_goes_on_and_is_logged_once(

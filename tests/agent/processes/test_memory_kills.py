@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import cgroup
-from holdfast_agent.kernel_log import KernelLog, message_of, victim_of
-from holdfast_agent.memory_kills import MemoryKills
+from holdfast_agent.processes import cgroup
+from holdfast_agent.processes.kernel_log import KernelLog, message_of, victim_of
+from holdfast_agent.processes.memory_kills import MemoryKills
 from holdfast_proto.v1.store_pb2 import RankExit
 
 GLOBAL = (

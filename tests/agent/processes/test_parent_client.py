@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import parent_client, processes
-from holdfast_agent.parent_client import WarmParentClient
-from holdfast_agent.processes import AgentError
+from holdfast_agent.processes import parent_client
+from holdfast_agent.processes.parent_client import WarmParentClient
+from holdfast_checkpoint import processes
+from holdfast_checkpoint.processes import AgentError
 from holdfast_proto.v1 import warm_parent_pb2 as pb
-from tests.agent.warm_parents import warm_parents_and_their_ranks
-from tests.proto.coroutines import end, until
+from tests.support.coroutines import end, until
+from tests.support.warm_parents import warm_parents_and_their_ranks
 
 pytestmark = pytest.mark.system
 
@@ -182,7 +183,7 @@ async def test_a_warm_parent_that_one_agent_after_the_other_has_waited_for_in_va
 
 LATE = """
 import os, sys, time
-while "holdfast_agent.warm_parent" in sys.orig_argv and not os.path.exists(os.environ["GATE"]):
+while "holdfast_agent.processes.warm_parent" in sys.orig_argv and not os.path.exists(os.environ["GATE"]):
     time.sleep(0.01)
 """
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import processes
-from tests.agent.trees import running
-from tests.proto.coroutines import wait_until
+from holdfast_checkpoint import processes
+from tests.support.coroutines import wait_until
+from tests.support.trees import running
 
 pytestmark = pytest.mark.system
 
@@ -36,7 +36,7 @@ class Agent:
     """A process that runs an agent's clock."""
 
     def __init__(self, folder: Path, pids: list[int]) -> None:
-        script = Path(__file__).with_name("paused_agent.py")
+        script = Path(__file__).parents[2] / "support" / "paused_agent.py"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parents[2]), *sys.path])}
         self._process = subprocess.Popen(
             [sys.executable, str(script), str(folder), *map(str, pids)],

@@ -3,13 +3,13 @@
 import os
 from pathlib import Path
 
-from holdfast_agent.rank import DYING_PATIENCE_S, Rank
+from holdfast_agent.processes.rank import DYING_PATIENCE_S, Rank
 from holdfast_proto import black_box
 from holdfast_proto.black_box import BlackBoxWriter, NamedCall
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, PendingCall
-from tests.agent.nodes import begin, make_node
+from tests.support.nodes import begin, make_node
 
 
 def make_rank() -> Rank:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import record
-from holdfast_agent.processes import AgentError
+from holdfast_agent.processes import record
+from holdfast_checkpoint.processes import AgentError
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
-from tests.proto.coroutines import wait_until
+from tests.support.coroutines import wait_until
 
 RECORD = AgentRecord(
     run="run", node="node0", generation=3, fence=17, ranks=[RankRecord(rank=1, pid=42, start_ticks=99)]
@@ -17,7 +17,7 @@ RECORD = AgentRecord(
 HOLDER = """
 import sys, time
 from pathlib import Path
-from holdfast_agent import record
+from holdfast_agent.processes import record
 
 lock = record.lock(Path(sys.argv[1]))
 print("held", flush=True)

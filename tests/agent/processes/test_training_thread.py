@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import processes
-from holdfast_agent.training_thread import ThreadStatus, look_at
+from holdfast_agent.processes.training_thread import ThreadStatus, look_at
+from holdfast_checkpoint import processes
 
 WAITS_S = 20.0
 READ = {"x86_64": 0, "aarch64": 63}[platform.machine()]

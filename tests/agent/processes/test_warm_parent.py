@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import processes
+from holdfast_checkpoint import processes
 from holdfast_proto.v1 import warm_parent_pb2 as pb
-from tests.agent.warm_parents import Agent, WarmParent, warm_parent, writers_in
-from tests.proto.coroutines import PATIENCE_S, wait_until
+from tests.support.coroutines import PATIENCE_S, wait_until
+from tests.support.warm_parents import Agent, WarmParent, warm_parent, writers_in
 
 pytestmark = pytest.mark.system
 
@@ -173,7 +173,7 @@ def test_of_two_agents_the_newer_one_is_served(parent: WarmParent, log: Path) ->
 
 
 def test_a_second_one_for_the_same_socket_ends_at_once(parent: WarmParent, log: Path) -> None:
-    command = [sys.executable, "-m", "holdfast_agent.warm_parent", str(parent.socket), "no_such_module"]
+    command = [sys.executable, "-m", "holdfast_agent.processes.warm_parent", str(parent.socket), "no_such_module"]
     second = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert second.returncode == 1
     assert second.stderr == f"warm parent: another one serves {parent.socket}\n"

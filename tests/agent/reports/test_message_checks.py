@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from holdfast_agent import message_checks
-from holdfast_agent.message_checks import clean_hello, clean_report, flaw_of_hello, flaw_of_slots
+from holdfast_agent.reports import message_checks
+from holdfast_agent.reports.message_checks import clean_hello, clean_report, flaw_of_hello, flaw_of_slots
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1.common_pb2 import (
     DIRECTION_SEND,

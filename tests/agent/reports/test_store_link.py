@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast_agent import store_link
-from holdfast_agent.store_link import StoreLink
+from holdfast_agent.reports import store_link
+from holdfast_agent.reports.store_link import StoreLink
 from holdfast_proto import keys, redis_client
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
-from tests.proto.coroutines import end, until
-from tests.proto.store_server import StoreServer
+from tests.support.coroutines import end, until
+from tests.support.store_server import StoreServer
 
 RUN, NODE = "run", "node0"
 SPEC = store.RunSpec(run=RUN, nodes=1, ranks_per_node=2, instance="i")

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from holdfast_agent.summaries import StepSummaries
+from holdfast_agent.reports.summaries import StepSummaries
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER
 from holdfast_proto.v1.session_pb2 import NonFiniteOrigin, ReplicaHash, StepRecord

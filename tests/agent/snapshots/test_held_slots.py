@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent import held_slots
+from holdfast_agent.snapshots import held_slots
 from holdfast_proto.snapshot import Slot
-from tests.agent.nodes import RecordedNode, make_node
-from tests.proto.coroutines import until
+from tests.support.coroutines import until
+from tests.support.nodes import RecordedNode, make_node
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 PATIENCE_S = 60.0
 

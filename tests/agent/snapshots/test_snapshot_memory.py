@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent import snapshot_memory
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.memory_room import Room, cgroup_free_bytes, memory_room
-from holdfast_agent.restore import slot_for
-from holdfast_agent.shard import read_shard
-from holdfast_agent.snapshot_memory import SnapshotMemory
+from holdfast_agent.checkpoints.loader import slot_for
+from holdfast_agent.snapshots import snapshot_memory
+from holdfast_agent.snapshots.memory_room import Room, cgroup_free_bytes, memory_room
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_checkpoint.format.slot_shard import read_shard
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot, SlotState, SnapshotError
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 KIB = 1 << 10
 PETABYTE = 1 << 50

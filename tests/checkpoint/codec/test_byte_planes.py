@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from holdfast_proto.checkpoint import codec
-from holdfast_proto.checkpoint.codec import CHUNK_BYTES, ChunkTable
-from holdfast_proto.checkpoint.codec_registry import PayloadError
+from holdfast_checkpoint.codec import byte_planes
+from holdfast_checkpoint.codec.byte_planes import CHUNK_BYTES, ChunkTable
+from holdfast_checkpoint.codec.registry import PayloadError
 
 RANDOM = np.random.default_rng(7)
 FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex128", "complex64"]
@@ -27,7 +27,7 @@ def weights(count: int, seed: int = 0) -> NDArray[np.float32]:
 
 def encoded(raw: memoryview, dtype: str, previous: memoryview | None = None) -> tuple[bytes, ChunkTable]:
     pieces: list[bytes | memoryview] = []
-    descriptor = codec.encode(raw, dtype, pieces.append, previous=previous)
+    descriptor = byte_planes.encode(raw, dtype, pieces.append, previous=previous)
     return b"".join(pieces), ChunkTable.from_json(json.loads(json.dumps(descriptor)))
 
 
@@ -35,7 +35,7 @@ def decoded(
     payload: bytes, dtype: str, table: ChunkTable, nbytes: int, previous: memoryview | None = None
 ) -> memoryview:
     into = memoryview(bytearray(nbytes))
-    parts = codec.decode(io.BytesIO(payload), dtype, table.to_json(), nbytes, into, previous=previous)
+    parts = byte_planes.decode(io.BytesIO(payload), dtype, table.to_json(), nbytes, into, previous=previous)
     assert sum(map(len, parts)) == nbytes
     return into
 
@@ -128,7 +128,7 @@ def test_some_chunks_of_a_difference_need_only_that_part_of_the_earlier_state(lo
 
 def test_without_a_target_the_chunks_come_one_after_the_other(long_tensor: memoryview) -> None:
     payload, table = encoded(long_tensor, "float32")
-    parts = codec.decode(io.BytesIO(payload), "float32", table.to_json(), len(long_tensor), None)
+    parts = byte_planes.decode(io.BytesIO(payload), "float32", table.to_json(), len(long_tensor), None)
     assert b"".join(bytes(part) for part in parts) == long_tensor
 
 
@@ -138,8 +138,8 @@ def test_encoding_and_decoding_hold_a_few_chunks_only() -> None:
     stored = io.BytesIO(payload)
     tracemalloc.start()
     try:
-        codec.encode(raw, "float32", lambda piece: None, previous=raw)
-        for _ in codec.decode(stored, "float32", table.to_json(), len(raw), None, previous=raw):
+        byte_planes.encode(raw, "float32", lambda piece: None, previous=raw)
+        for _ in byte_planes.decode(stored, "float32", table.to_json(), len(raw), None, previous=raw):
             pass
         _, peak = tracemalloc.get_traced_memory()
     finally:

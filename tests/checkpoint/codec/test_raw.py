@@ -3,8 +3,8 @@ import random
 
 import pytest
 
-from holdfast_proto.checkpoint import raw_codec
-from holdfast_proto.checkpoint.codec_registry import PayloadError
+from holdfast_checkpoint.codec import raw as raw_codec
+from holdfast_checkpoint.codec.registry import PayloadError
 
 PIECE = raw_codec._PIECE_BYTES
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.shard import read_shard, write_shard
-from holdfast_proto.checkpoint.base_shard import Earlier
-from holdfast_proto.checkpoint.errors import CheckpointCommitted, CheckpointUnavailable, CheckpointUnreadable
-from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest
-from holdfast_proto.checkpoint.shard_index import index_path, load_index, shard_path
-from holdfast_proto.checkpoint.shard_reader import ShardReader
+from holdfast_checkpoint.errors import CheckpointCommitted, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.format.base_shard import Earlier
+from holdfast_checkpoint.format.manifest import MANIFEST, Manifest
+from holdfast_checkpoint.format.shard_index import index_path, load_index, shard_path
+from holdfast_checkpoint.format.shard_reader import ShardReader
+from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 RUN = "run"
 VALUES = 700_000  # of two chunks, the second not full

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnreadable
-from holdfast_proto.checkpoint.forked_jobs import ForkedJobs
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_checkpoint.format.forked_jobs import ForkedJobs
 
 JOBS = 40
 

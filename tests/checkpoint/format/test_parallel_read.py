@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.shard import read_shard
-from holdfast_proto.checkpoint.errors import CheckpointUnreadable
-from holdfast_proto.checkpoint.shard_index import load_index, shard_path
+from holdfast_checkpoint.errors import CheckpointUnreadable
+from holdfast_checkpoint.format.shard_index import load_index, shard_path
+from holdfast_checkpoint.format.slot_shard import read_shard
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot, SlotState
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 SIZES = {"a": 5 << 20, "nothing": 0, "b": 3, "c": (6 << 20) + 1, "d": 4 << 20, "e": 9 << 20, "f": 17}
 STATE = {name: random.Random(size).randbytes(size) for name, size in SIZES.items()}

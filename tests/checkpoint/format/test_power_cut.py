@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.shard import read_shard, write_shard
-from holdfast_proto.checkpoint import durable
+from holdfast_checkpoint.format import durable
+from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot
-from tests.agent.checkpoints.disk import RecordingOs, ends
+from tests.support.disk import RecordingOs, ends
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 RUN = "run"
 RANKS = 2

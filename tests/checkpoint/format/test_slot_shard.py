@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast_agent import shard
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.shard import read_shard, write_shard
-from holdfast_proto.checkpoint import codec, direct_read, durable
-from holdfast_proto.checkpoint.chunk import encode_chunk
-from holdfast_proto.checkpoint.direct_read import DirectFile
-from holdfast_proto.checkpoint.durable import NewFile, write_file
-from holdfast_proto.checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
-from holdfast_proto.checkpoint.manifest import MANIFEST
-from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, load_index, shard_path, slot_bytes_needed
-from holdfast_proto.checkpoint.shard_writer import read_back
+from holdfast_checkpoint.codec import byte_planes
+from holdfast_checkpoint.codec.chunk import encode_chunk
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_checkpoint.format import direct_read, durable, slot_shard
+from holdfast_checkpoint.format.direct_read import DirectFile
+from holdfast_checkpoint.format.durable import NewFile, write_file
+from holdfast_checkpoint.format.manifest import MANIFEST
+from holdfast_checkpoint.format.shard_index import ShardIndex, index_path, load_index, shard_path, slot_bytes_needed
+from holdfast_checkpoint.format.shard_writer import read_back
+from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot, SlotState, SnapshotError
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 MIB = 1 << 20
 
@@ -204,7 +204,7 @@ def test_slot_that_changes_meanwhile_is_not_written(
             slot.begin(generation=1, step=6, rank=0)
         read_back(file, index)
 
-    monkeypatch.setattr(shard, "read_back", begin_again)
+    monkeypatch.setattr(slot_shard, "read_back", begin_again)
     with pytest.raises(CheckpointError, match="changed while its checkpoint was written"):
         write_shard(path, tmp_path / "step", run="run", world_size=1)
     assert list((tmp_path / "step").iterdir()) == []
@@ -283,7 +283,7 @@ def test_tensor_that_does_not_decode_again_is_not_written(
         stored[-1] ^= 1
         return bytes(stored)
 
-    monkeypatch.setattr(codec, "encode_chunk", encode_badly)
+    monkeypatch.setattr(byte_planes, "encode_chunk", encode_badly)
     with pytest.raises(CheckpointError, match=r"tensor model\.weight does not decode to what was encoded"):
         write_shard(snapshots.slot(0, 5), tmp_path / "step", run="run", world_size=1)
     assert list((tmp_path / "step").iterdir()) == []

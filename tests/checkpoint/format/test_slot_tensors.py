@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent.slot_file import SlotFile, TensorBytes
-from holdfast_proto.checkpoint.errors import CheckpointError
+from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.format.slot_tensors import SlotFile, TensorBytes
 from holdfast_proto.snapshot import TensorEntry
 
 BYTES = bytes(range(200)) * 20_000

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent.bandwidth import Bandwidth
-from holdfast_agent.locations import PRIMARY, SECONDARY, open_objects
-from holdfast_agent.object_store import ObjectStore
-from holdfast_agent.retries import Retries
-from holdfast_proto.checkpoint.errors import CheckpointError
-from tests.agent.checkpoints.object_places import Place
+from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.store.bandwidth import Bandwidth
+from holdfast_checkpoint.store.locations import PRIMARY, SECONDARY, open_objects
+from holdfast_checkpoint.store.object_store import ObjectStore
+from holdfast_checkpoint.store.retries import Retries
+from tests.support.object_places import Place
 
 
 class Clock:

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent import checkpoint
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.checkpoint_differences import differences
-from holdfast_agent.shard import read_shard
-from holdfast_proto.checkpoint import durable
-from holdfast_proto.checkpoint.errors import (
+from holdfast_checkpoint.errors import (
     CheckpointCommitted,
     CheckpointError,
     CheckpointUnavailable,
     CheckpointUnreadable,
 )
-from holdfast_proto.checkpoint.keeping import KEPT, keep, kept_reason, release
-from holdfast_proto.checkpoint.manifest import MANIFEST, Manifest
-from holdfast_proto.checkpoint.shard_index import index_path, shard_path
+from holdfast_checkpoint.format import durable
+from holdfast_checkpoint.format.keeping import KEPT, keep, kept_reason, release
+from holdfast_checkpoint.format.manifest import MANIFEST, Manifest
+from holdfast_checkpoint.format.shard_index import index_path, shard_path
+from holdfast_checkpoint.format.slot_shard import read_shard
+from holdfast_checkpoint.store import directory as checkpoint
+from holdfast_checkpoint.store.comparison import differences
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import Slot
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 RUN = "run"
 

@@ -8,25 +8,25 @@ import pytest
 from fsspec.registry import _registry
 from typer.testing import CliRunner
 
-from holdfast_agent.checkpoint_download import CheckpointDownload
-from holdfast_agent.locations import check_location, open_objects
-from holdfast_agent.run_checkpoints import open_checkpoints
-from holdfast_agent.shard import read_shard, write_shard
-from holdfast_agent.staged_checkpoints import StagedCheckpoints
-from holdfast_cli.main import app
-from holdfast_proto.checkpoint.errors import (
+from holdfast_checkpoint.errors import (
     CheckpointCommitted,
     CheckpointError,
     CheckpointUnavailable,
     CheckpointUnreadable,
 )
-from holdfast_proto.checkpoint.manifest import Manifest
+from holdfast_checkpoint.format.manifest import Manifest
+from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
+from holdfast_checkpoint.store.download import CheckpointDownload
+from holdfast_checkpoint.store.locations import check_location, open_objects
+from holdfast_checkpoint.store.run_checkpoints import open_checkpoints
+from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
+from holdfast_cli.main import app
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.snapshot import Slot
-from tests.agent.checkpoints.object_places import Place
+from tests.support.object_places import Place
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 RUN = "run"
 
@@ -262,7 +262,7 @@ def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
 def test_missing_package_is_told_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(_registry, "s3", raising=False)  # another test may have needed it
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    with pytest.raises(CheckpointError, match=r"--checkpoints s3://b/p: .*: pip install 'holdfast\[s3\]'"):
+    with pytest.raises(CheckpointError, match=r"--checkpoints s3://b/p: .*: install the extra s3 of holdfast-torch"):
         open_objects("--checkpoints", "s3://b/p")
 
 

@@ -8,19 +8,19 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from holdfast_agent.locations import PRIMARY, open_objects
-from holdfast_agent.object_store import ObjectStore
-from holdfast_agent.retries import Retries
-from holdfast_agent.shard import write_shard
-from holdfast_agent.staged_checkpoints import StagedCheckpoints
+from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.format.slot_shard import write_shard
+from holdfast_checkpoint.store.locations import PRIMARY, open_objects
+from holdfast_checkpoint.store.object_store import ObjectStore
+from holdfast_checkpoint.store.retries import Retries
+from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
 from holdfast_cli.main import app
-from holdfast_proto.checkpoint.errors import CheckpointError
 from holdfast_proto.exit_codes import ExitCode
-from tests.agent.checkpoints.object_places import QUICK
-from tests.agent.checkpoints.test_locations import RUN, assert_restores
+from tests.checkpoint.store.test_locations import RUN, assert_restores
+from tests.support.object_places import QUICK
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 
 @pytest.fixture

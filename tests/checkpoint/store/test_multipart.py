@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast_agent.locations import PRIMARY, open_objects
-from holdfast_agent.multipart import PART_BYTES, etag_of, part_bytes
-from holdfast_agent.object_store import ObjectStore
-from holdfast_agent.retries import Retries
-from holdfast_agent.shard import write_shard
-from holdfast_agent.staged_checkpoints import StagedCheckpoints
-from holdfast_proto.checkpoint.errors import CheckpointError
-from tests.agent.checkpoints.object_places import QUICK
-from tests.agent.checkpoints.test_locations import RUN
+from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.format.slot_shard import write_shard
+from holdfast_checkpoint.store.locations import PRIMARY, open_objects
+from holdfast_checkpoint.store.multipart import PART_BYTES, etag_of, part_bytes
+from holdfast_checkpoint.store.object_store import ObjectStore
+from holdfast_checkpoint.store.retries import Retries
+from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
+from tests.checkpoint.store.test_locations import RUN
+from tests.support.object_places import QUICK
 
 if TYPE_CHECKING:
-    from tests.agent.checkpoints.conftest import Snapshots
+    from tests.support.snapshots import Snapshots
 
 NAME = "step-00000010/rank-00000.shard"
 Fails = Callable[[str, int], Exception | None]

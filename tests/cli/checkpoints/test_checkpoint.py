@@ -10,19 +10,19 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from holdfast_cli.checkpoint_drill import differences
-from holdfast_cli.checkpoint_find import FoundCheckpoint, find_checkpoints
-from holdfast_cli.checkpoint_view import checkpoint_as_json
+from holdfast_checkpoint.format.durable import write_file
+from holdfast_checkpoint.format.keeping import keep
+from holdfast_checkpoint.format.manifest import MANIFEST, load_manifest
+from holdfast_checkpoint.format.shard_index import index_path, load_index, shard_path
+from holdfast_cli.checkpoints.drill import differences
+from holdfast_cli.checkpoints.find import FoundCheckpoint, find_checkpoints
+from holdfast_cli.checkpoints.tensor_file import open_file
+from holdfast_cli.checkpoints.view import checkpoint_as_json
 from holdfast_cli.main import app
-from holdfast_cli.tensor_file import open_file
-from holdfast_proto.checkpoint.durable import write_file
-from holdfast_proto.checkpoint.keeping import keep
-from holdfast_proto.checkpoint.manifest import MANIFEST, load_manifest
-from holdfast_proto.checkpoint.shard_index import index_path, load_index, shard_path
 
 pytestmark = pytest.mark.system
 
-LAYOUTS = "tests/trainer_hooks/layouts.py"
+LAYOUTS = "tests/support/restored_layouts.py"
 STEP = 2
 PIPELINE, SHARDED = "pp2-dp2", "tp2-dp2"
 
@@ -187,7 +187,7 @@ def test_exported_weights_are_those_of_the_whole_model(
     digests: dict[str, str] = {}
     for rank in range(4):
         digests |= json.loads((worlds / f"{layout}.0.{rank}.json").read_text())["tensors"]
-    from tests.trainer_hooks.layouts import digest
+    from tests.support.restored_layouts import digest
 
     expected = {name.removeprefix("model/"): value for name, value in digests.items() if name.startswith("model/")}
     assert {name: digest(tensor) for name, tensor in tensors.items()} == expected
@@ -211,7 +211,7 @@ def test_a_run_of_another_layout_starts_from_what_was_exported_and_imported(
     for place in places:
         export_and_import(saved(PIPELINE), place)
         (place / "dcp").symlink_to(worlds / f"folder of {PIPELINE}" / "dcp")
-    start = "import sys; from pathlib import Path; from tests.trainer_hooks.layouts import load, run_world;"
+    start = "import sys; from pathlib import Path; from tests.support.restored_layouts import load, run_world;"
     start += "[run_world(Path(place), 'imported', 1, 'dp2', load) for place in sys.argv[1:]]"
     done = run_python("-c", start, *map(str, places))
     assert done.returncode == 0, done.stderr

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent.processes import process_state
-from holdfast_cli.faults import FaultInjector, Hang, Kill
+from holdfast_checkpoint.processes import process_state
+from holdfast_cli.demo.faults import FaultInjector, Hang, Kill
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_FORWARD_BACKWARD
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
@@ -19,9 +19,7 @@ from holdfast_proto.v1.store_pb2 import (
     RUN_PHASE_STARTING,
 )
 from tests.cli.conftest import WaitFor
-
-sys.path.insert(0, str(Path(__file__).parent))
-from tests.cli.statuses import healthy
+from tests.support.statuses import healthy
 
 RANK = """
 import sys, time

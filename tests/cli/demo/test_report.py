@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from holdfast_cli.demo import DemoOptions
-from holdfast_cli.demo_report import DemoReport, FaultReport, judge
+from holdfast_cli.demo.demo import DemoOptions
+from holdfast_cli.demo.faults import Injected
+from holdfast_cli.demo.report import DemoReport, FaultReport, judge
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.faults import Injected
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_FAILED, INCIDENT_STATE_RECOVERED, Incident, Verdict
 
 KILL = Injected("kill", 5, 40, 100.0)

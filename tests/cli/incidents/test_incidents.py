@@ -9,11 +9,11 @@ from google.protobuf.json_format import MessageToDict
 from typer.testing import CliRunner, Result
 
 from holdfast_cli.main import app
-from holdfast_cli.run_record import RunRecord
-from holdfast_daemon import incident_folder
+from holdfast_cli.run_folder.record import RunRecord
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import Observation
-from holdfast_daemon.recording import Recording
+from holdfast_daemon.incidents import folder as incident_folder
+from holdfast_daemon.replay.recording import Recording
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

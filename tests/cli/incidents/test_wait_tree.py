@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from holdfast_cli.wait_tree import ranks_text, wait_trees
+from holdfast_cli.incidents.wait_tree import ranks_text, wait_trees
 from holdfast_proto.v1.store_pb2 import WaitEdge
 
 

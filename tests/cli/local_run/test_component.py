@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_cli.component import LONGEST_BACKOFF_S, ComponentSpec, describe_exit, next_backoff_s
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.processes import identify
-from holdfast_cli.supervisor import Supervisor
+from holdfast_cli.local_run.component import LONGEST_BACKOFF_S, ComponentSpec, describe_exit, next_backoff_s
+from holdfast_cli.local_run.supervisor import Supervisor
+from holdfast_cli.run_folder.processes import identify
 from tests.cli.conftest import WaitFor
 
 

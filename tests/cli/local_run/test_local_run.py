@@ -11,23 +11,23 @@ from typing import Any
 
 import pytest
 
-from holdfast_cli.ending import end_run
+from holdfast_checkpoint.codec.compression import Compression
 from holdfast_cli.errors import CommandError, ConfigurationError, InterruptionError
 from holdfast_cli.interruption import Interruption
-from holdfast_cli.local_commands import agent_command
-from holdfast_cli.local_run import LocalRun
-from holdfast_cli.local_run_options import LocalRunOptions
-from holdfast_cli.processes import identify
-from holdfast_cli.redis_server import answers
-from holdfast_cli.run_paths import RunPaths
-from holdfast_cli.run_record import find_record, load_record
-from holdfast_cli.store import connect
+from holdfast_cli.local_run.command_lines import agent_command
+from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.local_run.redis_server import answers
+from holdfast_cli.local_run.store import connect
+from holdfast_cli.run_folder.ending import end_run
+from holdfast_cli.run_folder.paths import RunPaths
+from holdfast_cli.run_folder.processes import identify
+from holdfast_cli.run_folder.record import find_record, load_record
 from holdfast_proto import keys
-from holdfast_proto.checkpoint.compression import Compression
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_LEAVING, RUN_PHASE_RUNNING, RunSpec
 from tests.cli.conftest import WaitFor
-from tests.proto.coroutines import PATIENCE_S
+from tests.support.coroutines import PATIENCE_S
 
 Options = Callable[..., LocalRunOptions]
 
@@ -229,12 +229,12 @@ def test_a_run_that_does_not_stop_as_planned_is_ended(options: Options, grace_s:
 SUPERVISE = """
 import sys
 from pathlib import Path
-from holdfast_cli import local_commands
-from holdfast_cli.local_commands import agent_command
-from holdfast_cli.local_run import LocalRun
-from holdfast_cli.local_run_options import LocalRunOptions
+from holdfast_cli.local_run import command_lines
+from holdfast_cli.local_run.command_lines import agent_command
+from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.local_run.options import LocalRunOptions
 fakes, directory, memory = sys.argv[1:]
-local_commands.HOLDFAST = (sys.executable, fakes)
+command_lines.HOLDFAST = (sys.executable, fakes)
 options = LocalRunOptions(run="testing", command=("x",), directory=Path(directory), shm_directory=Path(memory))
 with LocalRun(options) as run:
     pids = [run.pid_of(name) for name in ("redis", "daemon", "agent")]
@@ -247,7 +247,7 @@ def test_a_killed_supervisor_takes_its_components_along_and_the_rest_can_be_clea
     options: Options, tmp_path: Path, wait_for: WaitFor
 ) -> None:
     settings = options()
-    fakes = str(Path(__file__).with_name("fakes.py"))
+    fakes = str(Path(__file__).parents[2] / "support" / "fakes.py")
     arguments = [sys.executable, "-c", SUPERVISE, fakes, str(settings.directory), str(settings.shm_directory)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as supervisor:
         assert supervisor.stdout is not None

@@ -11,27 +11,27 @@ import pytest
 
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.interruption import Interruption
-from holdfast_cli.launcher import Launcher
-from holdfast_cli.local_run import LocalRun
-from holdfast_cli.local_run_options import LocalRunOptions
-from holdfast_cli.observation import Observation
-from holdfast_cli.processes import identify
-from holdfast_cli.run_record import RunRecord
-from holdfast_cli.sweep import sweep
+from holdfast_cli.local_run.launcher import Launcher
+from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.local_run.observation import Observation
+from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.run_folder.processes import identify
+from holdfast_cli.run_folder.record import RunRecord
+from holdfast_cli.run_folder.sweep import sweep
 from holdfast_proto.rank_context import VARIABLE
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_RUNNING, RunPhase, RunSpec
-from tests.cli.fakes import write_status
-from tests.proto.coroutines import PATIENCE_S
+from tests.support.coroutines import PATIENCE_S
+from tests.support.fakes import write_status
 
 Options = Callable[..., LocalRunOptions]
 
 COMMAND = (
-    "import sys; from holdfast_cli import local_commands; from holdfast_cli.main import app; "
-    "local_commands.HOLDFAST = (sys.executable, sys.argv.pop(1)); app()"
+    "import sys; from holdfast_cli.local_run import command_lines; from holdfast_cli.main import app; "
+    "command_lines.HOLDFAST = (sys.executable, sys.argv.pop(1)); app()"
 )
-FAKES = str(Path(__file__).with_name("fakes.py"))
+FAKES = str(Path(__file__).parents[2] / "support" / "fakes.py")
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.redis_server import answers, find_server, server_command
-from holdfast_cli.store import check_url, connect
+from holdfast_cli.local_run.redis_server import answers, find_server, server_command
+from holdfast_cli.local_run.store import check_url, connect
 from tests.cli.conftest import WaitFor
 
 
@@ -43,7 +43,7 @@ def test_without_any_server_the_error_names_the_three_ways(tmp_path: Path, monke
     message = str(caught.value)
     assert "--redis" in message
     assert "redis-server or valkey-server" in message
-    assert "holdfast[embedded]" in message
+    assert "extra embedded of holdfast-torch" in message
     assert "\n" not in message
 
 

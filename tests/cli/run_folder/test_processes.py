@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_cli.ending import end_run
 from holdfast_cli.errors import CommandError
-from holdfast_cli.processes import ProcessIdentity, identify, kill_all, marked_processes
-from holdfast_cli.run_record import RunRecord, load_record
+from holdfast_cli.run_folder.ending import end_run
+from holdfast_cli.run_folder.processes import ProcessIdentity, identify, kill_all, marked_processes
+from holdfast_cli.run_folder.record import RunRecord, load_record
 from holdfast_proto import private_files
 
 

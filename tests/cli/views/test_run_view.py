@@ -1,20 +1,16 @@
 import io
-import sys
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from holdfast_cli.conditions import Condition, condition
-from holdfast_cli.display import LineDisplay, LiveDisplay, display_for
-from holdfast_cli.plain import HEARTBEAT_S, changes
-from holdfast_cli.view import Surroundings, render
+from holdfast_cli.views.conditions import Condition, condition
+from holdfast_cli.views.display import LineDisplay, LiveDisplay, display_for
+from holdfast_cli.views.plain import HEARTBEAT_S, changes
+from holdfast_cli.views.run_view import Surroundings, render
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RUN_PHASE_FAILED, RUN_PHASE_STARTING, RankExit
-
-sys.path.insert(0, str(Path(__file__).parent))
-from tests.cli.statuses import healthy, killed, stopped, with_incident
+from tests.support.statuses import healthy, killed, stopped, with_incident
 
 
 def draw(status: RunStatus, **surroundings: Any) -> str:

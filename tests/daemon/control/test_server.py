@@ -8,22 +8,22 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from holdfast_daemon import control
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.control import ControlService
+from holdfast_daemon.control import server as control
+from holdfast_daemon.control.server import ControlService
 from holdfast_daemon.core import coordinator
-from holdfast_daemon.run_shell import RunShell
-from holdfast_daemon.turn_metrics import TurnMetrics
+from holdfast_daemon.leadership.run_shell import RunShell
+from holdfast_daemon.leadership.turn_metrics import TurnMetrics
 from holdfast_proto import keys
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import control_pb2 as pb
 from holdfast_proto.v1 import control_pb2_grpc
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
-from tests.daemon.fake_agent import NODE, RUN, SPEC, FakeAgent
-from tests.daemon.shells import daemon, options, publish_spec, train
-from tests.proto.coroutines import PATIENCE_S, until
-from tests.proto.store_server import StoreServer
+from tests.support.coroutines import PATIENCE_S, until
+from tests.support.fake_agent import NODE, RUN, SPEC, FakeAgent
+from tests.support.shells import daemon, options, publish_spec, train
+from tests.support.store_server import StoreServer
 
 
 def idle_shell(folder: Path, run: str = RUN) -> RunShell:

@@ -3,7 +3,7 @@
 from holdfast_daemon.core.absorb import PENDING_STEPS
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.world import World
+from tests.support.core_world import World
 
 
 def running(nodes: int = 1) -> World:

@@ -5,7 +5,7 @@ import math
 from holdfast_daemon.core.model import CheckpointRequest, StopRequest
 from holdfast_daemon.core.words import kind_name
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.world import World
+from tests.support.core_world import World
 
 
 def running(**options: object) -> World:

@@ -1,11 +1,11 @@
 import pytest
 
+from holdfast_daemon.control.status import status_of
 from holdfast_daemon.core import injection
 from holdfast_daemon.core.model import Action, FaultAnswered, FaultRequest
-from holdfast_daemon.status import status_of
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
-from tests.daemon.core.world import World
+from tests.support.core_world import World
 
 FAULT = Fault(kind="kill", rank=3, step=-1)
 

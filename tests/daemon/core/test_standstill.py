@@ -8,7 +8,7 @@ from holdfast_daemon.core.standstill import KNOWN_PAUSES, has_given_up
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.test_coordinator import running
-from tests.daemon.core.world import World
+from tests.support.core_world import World
 
 
 def stand(world: World, seconds: float) -> None:

@@ -3,10 +3,10 @@
 import math
 from typing import Any
 
-from holdfast_daemon.core.detectors.overflow_loop import LIMIT_STEPS
+from holdfast_daemon.core.detectors.numbers.overflow_loop import LIMIT_STEPS
 from holdfast_daemon.core.words import kind_name
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.world import World
+from tests.support.core_world import World
 
 
 def running(**options: Any) -> World:

@@ -15,7 +15,7 @@ from holdfast_daemon.core.model import (
     Observation,
     StopRequest,
 )
-from holdfast_daemon.guarded_core import DISTRUST_S, MOST_TRIES, GuardedCore
+from holdfast_daemon.leadership.guarded_core import DISTRUST_S, MOST_TRIES, GuardedCore
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
 

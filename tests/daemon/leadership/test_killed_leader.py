@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.fake_agent import FakeAgent
-from tests.daemon.shells import publish_spec, stored_incidents
-from tests.proto.coroutines import until
-from tests.proto.store_server import StoreServer
+from tests.support.coroutines import until
+from tests.support.fake_agent import FakeAgent
+from tests.support.shells import publish_spec, stored_incidents
+from tests.support.store_server import StoreServer
 
 pytestmark = pytest.mark.system
 

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon import run_shell
 from holdfast_daemon.core.model import CheckpointOrdered
-from holdfast_daemon.incident_folder import read_recording
-from holdfast_daemon.replay import replay
-from holdfast_daemon.run_store import RunStore
+from holdfast_daemon.incidents.folder import read_recording
+from holdfast_daemon.incidents.replay import replay
+from holdfast_daemon.leadership import run_shell
+from holdfast_daemon.leadership.run_store import RunStore
 from holdfast_proto import keys, redis_client
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.fake_agent import NODE, RUN, SPEC, FakeAgent
-from tests.daemon.shells import daemon, publish_spec, stored_incidents, stored_record, train
-from tests.proto.coroutines import until
-from tests.proto.store_server import StoreServer
+from tests.support.coroutines import until
+from tests.support.fake_agent import NODE, RUN, SPEC, FakeAgent
+from tests.support.shells import daemon, publish_spec, stored_incidents, stored_record, train
+from tests.support.store_server import StoreServer
 
 
 async def test_a_run_is_started_trains_and_ends(

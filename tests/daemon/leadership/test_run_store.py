@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from holdfast_daemon.run_store import ENDED_RUN_TTL_S, LeadershipLostError, RunStore
+from holdfast_daemon.leadership.run_store import ENDED_RUN_TTL_S, LeadershipLostError, RunStore
 from holdfast_proto import keys
 from holdfast_proto.redis_client import StoreError, connect
 from holdfast_proto.v1 import store_pb2 as store
-from tests.proto.coroutines import until
-from tests.proto.store_server import StoreServer
+from tests.support.coroutines import until
+from tests.support.store_server import StoreServer
 
 RUN = "run"
 LONG_S = 600.0

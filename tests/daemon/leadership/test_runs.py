@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from holdfast_daemon import runs as runs_module
-from holdfast_daemon.runs import Runs
-from holdfast_daemon.turn_metrics import TurnMetrics
+from holdfast_daemon.leadership import runs as runs_module
+from holdfast_daemon.leadership.runs import Runs
+from holdfast_daemon.leadership.turn_metrics import TurnMetrics
 from holdfast_proto import keys
 from holdfast_proto.redis_client import connect
-from tests.proto.coroutines import end, until
-from tests.proto.store_server import StoreServer
+from tests.support.coroutines import end, until
+from tests.support.store_server import StoreServer
 
 
 class FakeShell:

@@ -9,13 +9,13 @@ from prometheus_client.registry import CollectorRegistry
 from dashboards.catalogue import CATALOGUE, differences
 from dashboards.daemon_metrics import RUN_METRICS, SELF_METRICS
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.metrics import DaemonCollector
-from holdfast_daemon.run_shell import RunShell
-from holdfast_daemon.turn_metrics import TurnMetrics
+from holdfast_daemon.leadership.run_shell import RunShell
+from holdfast_daemon.leadership.turn_metrics import TurnMetrics
+from holdfast_daemon.metrics.collector import DaemonCollector
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.world import World
-from tests.daemon.shells import options
+from tests.support.core_world import World
+from tests.support.shells import options
 
 
 def shell_of(folder: Path, world: World, *, leads: bool) -> RunShell:

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from holdfast_daemon import incident_folder
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import CoreState, Observation
-from holdfast_daemon.incident_archive import IncidentArchive
-from holdfast_daemon.incident_folder import RecordingError, read_recording
-from holdfast_daemon.recorded_turn import unframed
-from holdfast_daemon.recording import STRETCH_S, Excerpt, Recording
-from holdfast_daemon.replay import replay
+from holdfast_daemon.incidents import folder as incident_folder
+from holdfast_daemon.incidents.archive import IncidentArchive
+from holdfast_daemon.incidents.folder import RecordingError, read_recording
+from holdfast_daemon.incidents.replay import replay
+from holdfast_daemon.replay.recorded_turn import unframed
+from holdfast_daemon.replay.recording import STRETCH_S, Excerpt, Recording
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.world import World
-from tests.proto.coroutines import until
+from tests.support.core_world import World
+from tests.support.coroutines import until
 
 Watch = Callable[[Recording], None]
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from holdfast_daemon.core.model import CheckpointRequest, StopRequest
-from holdfast_daemon.core_codec import decode_request, decode_state, encode_request, encode_state
-from holdfast_daemon.state_codec import Codec, CodecError
+from holdfast_daemon.replay.core_codec import decode_request, decode_state, encode_request, encode_state
+from holdfast_daemon.replay.state_codec import Codec, CodecError
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.world import World
+from tests.support.core_world import World
 
 
 class Shape:

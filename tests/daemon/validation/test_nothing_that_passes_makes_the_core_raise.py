@@ -12,8 +12,8 @@ from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import DetectorFailed, Observation
 from holdfast_daemon.validation.intake import Intake
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.world import World
 from tests.daemon.validation.test_rules import GOOD_EVENTS, good_event
+from tests.support.core_world import World
 
 INTEGERS = {
     FieldDescriptor.CPPTYPE_INT32: (-1, 0, 1, 44, 2**31 - 1),

@@ -13,13 +13,13 @@ from holdfast_trainer.__main__ import main
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.dry_run.layout import dry_run, tried_ranks
 from holdfast_trainer.dry_run.own_process import ProcessDiedError, run_each
-from holdfast_trainer.loss import MeanLoss
+from holdfast_trainer.pipeline.loss import MeanLoss
 from holdfast_trainer.planning.parameters import parameter_count
 from holdfast_trainer.planning.presets import PRESETS
 
 pytestmark = pytest.mark.system
 
-DEMO = Path(__file__).parents[2] / "trainer" / "holdfast_trainer" / "configs" / "demo.toml"
+DEMO = Path(__file__).parents[3] / "trainer" / "holdfast_trainer" / "configs" / "demo.toml"
 MODEL: dict[str, Any] = {"dim": 32, "layers": 4, "heads": 4, "kv_heads": 2, "hidden": 64}
 EXPERTS = {**MODEL, "experts": 4, "capacity_factor": 1.0}
 

@@ -1,7 +1,7 @@
 import pytest
 
 from holdfast_trainer.config import ModelConfig, ParallelConfig, TrainerConfig
-from holdfast_trainer.stages import balanced_cut, block_cost, head_cost, held_stages, stage_layers, stage_ranks
+from holdfast_trainer.model.stages import balanced_cut, block_cost, head_cost, held_stages, stage_layers, stage_ranks
 
 
 @pytest.mark.parametrize(

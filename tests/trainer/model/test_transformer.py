@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from holdfast_trainer.config import ModelConfig
-from holdfast_trainer.model import Transformer, rotary_table, rotate
+from holdfast_trainer.model.transformer import Transformer, rotary_table, rotate
 
 CPU = torch.device("cpu")
 CONFIG = ModelConfig(dim=32, layers=3, heads=4, kv_heads=2, hidden=48)

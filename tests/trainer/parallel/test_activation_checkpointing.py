@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from holdfast_trainer.model import Transformer
+from holdfast_trainer.model.transformer import Transformer
 from tests.trainer.world_of_one import MODEL, adamw, loss_of, losses, small_config, small_model, world_of_one
 
 

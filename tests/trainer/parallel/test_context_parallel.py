@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from holdfast_trainer.context_parallel import in_order
 from holdfast_trainer.data.zigzag import zigzag_positions
+from holdfast_trainer.parallel.context_parallel import in_order
 from tests.trainer.conftest import CheckLayouts
 from tests.trainer.layouts import ONE_RANK
 

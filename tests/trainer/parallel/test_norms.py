@@ -3,10 +3,10 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from holdfast_trainer.config import TrainerConfig
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.norms import step_and_measure
 from holdfast_trainer.optimizer import make_optimizer
-from holdfast_trainer.parallelize import parallelize
+from holdfast_trainer.parallel.mesh import Mesh
+from holdfast_trainer.parallel.norms import step_and_measure
+from holdfast_trainer.parallel.parallelize import parallelize
 from tests.trainer.world_of_one import CPU, small_config, world_of_one
 
 

@@ -6,9 +6,9 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from holdfast_trainer.config import MemoryConfig, PrecisionConfig
-from holdfast_trainer.loss_scaling import LossScaler
-from holdfast_trainer.model import Transformer
-from holdfast_trainer.offload import move_buffers, offload_optimizer, state_device
+from holdfast_trainer.model.transformer import Transformer
+from holdfast_trainer.parallel.offload import move_buffers, offload_optimizer, state_device
+from holdfast_trainer.precision.loss_scaling import LossScaler
 from tests.trainer.world_of_one import adamw, loss_of, losses, small_config, small_model, world_of_one
 
 OPTIMIZER = MemoryConfig(offload="optimizer")

@@ -3,7 +3,7 @@ from typing import cast
 import pytest
 from torch.distributed.pipelining import PipelineStage
 
-from holdfast_trainer.bubble import BubbleMeter, HostClock
+from holdfast_trainer.pipeline.bubble import BubbleMeter, HostClock
 
 
 class FakeDevice:

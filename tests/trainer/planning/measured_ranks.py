@@ -22,11 +22,11 @@ from torch.optim import Optimizer
 import holdfast_trainer.preload  # noqa: F401
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.data.batches import Batch
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.model_parts import ModelParts
+from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.optimizer import make_optimizer
-from holdfast_trainer.parallelize import parallelize
-from holdfast_trainer.pipeline import Runner
+from holdfast_trainer.parallel.mesh import Mesh
+from holdfast_trainer.parallel.parallelize import parallelize
+from holdfast_trainer.pipeline.pipeline import Runner
 
 RANKS = 4
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from holdfast_trainer.precision import compute_dtype
+from holdfast_trainer.precision.compute_dtype import compute_dtype
 from tests.trainer.world_of_one import adamw, loss_of, losses, small_config, small_model, world_of_one
 
 

@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from holdfast_hooks import ConfigurationError
-from holdfast_trainer.fp8 import convert_to_fp8, require_fp8
+from holdfast_trainer.precision.fp8 import convert_to_fp8, require_fp8
 from tests.trainer.world_of_one import adamw, losses, meta_model, sharded, small_config, world_of_one
 
 CUDA = torch.device("cuda", 0)
@@ -56,7 +56,7 @@ def test_emulated_fp8_composes_with_tensor_parallelism_and_sharding_and_learns()
 def test_missing_package_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchao.float8", None)
     with pytest.raises(
-        ConfigurationError, match=r'^precision\.fp8 needs the package torchao: install "holdfast\[fp8\]"'
+        ConfigurationError, match=r'^precision\.fp8 needs the package torchao: install the extra fp8 of holdfast-torch'
     ):
         convert_to_fp8(nn.Sequential(nn.Linear(16, 16)))
 

@@ -4,8 +4,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from holdfast_trainer.config import PrecisionConfig
-from holdfast_trainer.loss_scaling import LossScaler, make_loss_scaler
-from holdfast_trainer.skipped_step import SkippingSGD
+from holdfast_trainer.precision.loss_scaling import LossScaler, make_loss_scaler
+from holdfast_trainer.precision.skipped_step import SkippingSGD
 
 CPU = torch.device("cpu")
 FP16 = PrecisionConfig(compute="fp16", loss_scale=1024.0, loss_scale_interval=3)

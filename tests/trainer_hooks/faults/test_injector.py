@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from holdfast_hooks import Phase
-from holdfast_hooks import timeline as timeline_module
 from holdfast_hooks.faults import CATALOGUE, Fault, Injector, check, random_faults
 from holdfast_hooks.faults.corruption import flip_bit
 from holdfast_hooks.faults.effect import Site
-from holdfast_hooks.timeline import Timeline
+from holdfast_hooks.telemetry import timeline as timeline_module
+from holdfast_hooks.telemetry.timeline import Timeline
 
 Moment = tuple[int, int]
 

@@ -1,7 +1,7 @@
 from pathlib import Path
 from typing import Any
 
-from holdfast_hooks.pending_calls import LONG_S, PendingCalls
+from holdfast_hooks.progress.pending_calls import LONG_S, PendingCalls
 from holdfast_proto import black_box
 from holdfast_proto.black_box import BlackBoxWriter, NamedCall
 

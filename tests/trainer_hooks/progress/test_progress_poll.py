@@ -3,13 +3,13 @@ from typing import Any
 
 import pytest
 
-from holdfast_hooks import progress
-from holdfast_hooks.flight_recorder import RecorderUnavailableError
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.point_to_point import PointToPointRecord
-from holdfast_hooks.progress import Group, ProgressPoll
-from holdfast_hooks.seq_shift import SeqShift
-from holdfast_hooks.settling import Settling
+from holdfast_hooks.progress import progress_poll as progress
+from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError
+from holdfast_hooks.progress.point_to_point import PointToPointRecord
+from holdfast_hooks.progress.progress_poll import Group, ProgressPoll
+from holdfast_hooks.progress.seq_shift import SeqShift
+from holdfast_hooks.progress.settling import Settling
 
 
 class Recorder:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from holdfast_hooks.pace import Pace
-from holdfast_hooks.replica_pieces import PIECE_BYTES, Piece, Rotation, as_words, cut
+from holdfast_hooks.replicas.pace import Pace
+from holdfast_hooks.replicas.pieces import PIECE_BYTES, Piece, Rotation, as_words, cut
 
 WORDS_PER_PIECE = PIECE_BYTES // 4
 

@@ -9,13 +9,13 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from holdfast_agent.checkpoint import CheckpointDirectory
-from holdfast_agent.shard import write_shard
+from holdfast_checkpoint.format.manifest import MANIFEST, load_manifest
+from holdfast_checkpoint.format.shard_index import load_index, shard_path
+from holdfast_checkpoint.format.shard_reader import verify_shard
+from holdfast_checkpoint.format.slot_shard import write_shard
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_hooks import by_name
-from holdfast_hooks.dcp import CheckpointReader, CheckpointWriter
-from holdfast_proto.checkpoint.manifest import MANIFEST, load_manifest
-from holdfast_proto.checkpoint.shard_index import load_index, shard_path
-from holdfast_proto.checkpoint.shard_reader import verify_shard
+from holdfast_hooks.restore.dcp import CheckpointReader, CheckpointWriter
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
 MakeSlots = Callable[..., list[Path]]

@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.system
 
-LAYOUTS = Path(__file__).with_name("layouts.py")
+LAYOUTS = Path(__file__).parents[2] / "support" / "restored_layouts.py"
 CASES = {
     "sharded": "dp4>dp2>other",
     "tensor-parallel": "tp2-dp2>dp4",

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from holdfast_checkpoint.format.durable import NewFile, write_file
+from holdfast_checkpoint.format.manifest import MANIFEST, describe
+from holdfast_checkpoint.format.shard_index import ShardIndex, index_path, shard_path
+from holdfast_checkpoint.format.shard_writer import ShardWriter
 from holdfast_hooks import ConfigurationError
-from holdfast_hooks.merge import merge
-from holdfast_hooks.saved_state import SavedState
-from holdfast_proto.checkpoint.durable import NewFile, write_file
-from holdfast_proto.checkpoint.manifest import MANIFEST, describe
-from holdfast_proto.checkpoint.shard_index import ShardIndex, index_path, shard_path
-from holdfast_proto.checkpoint.shard_writer import ShardWriter
+from holdfast_hooks.restore.merge import merge
+from holdfast_hooks.restore.saved_state import SavedState
 from holdfast_proto.snapshot import TensorEntry
 
 Part = tuple[str, int, bytes, int | None]

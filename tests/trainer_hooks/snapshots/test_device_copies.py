@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.optim import optimizer as torch_optimizer
 
-from holdfast_hooks import snapshots
-from holdfast_hooks.device_copies import CopyEvent, DeviceCopy
-from holdfast_hooks.layout import SlotTensors
-from holdfast_hooks.state import Image, Part
+from holdfast_hooks.snapshots import snapshots
+from holdfast_hooks.snapshots.device_copies import CopyEvent, DeviceCopy
+from holdfast_hooks.snapshots.layout import SlotTensors
+from holdfast_hooks.state.encoding import Image, Part
 from holdfast_proto.snapshot import Slot, SlotState
 from holdfast_proto.v1.session_pb2 import SnapshotTaken
 

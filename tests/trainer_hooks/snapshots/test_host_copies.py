@@ -3,8 +3,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from holdfast_hooks import host_copies
-from holdfast_hooks.host_copies import HostCopies
+from holdfast_hooks.snapshots import host_copies
+from holdfast_hooks.snapshots.host_copies import HostCopies
 
 ELEMENTS = 50_001
 

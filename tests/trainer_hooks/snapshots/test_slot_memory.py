@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.slot_memory import make_ready
+from holdfast_hooks.snapshots.slot_memory import make_ready
 from holdfast_proto.snapshot import Slot
 
 MakeSlots = Callable[..., list[Path]]

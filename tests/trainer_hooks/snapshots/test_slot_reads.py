@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast_hooks import slot_reads
-from holdfast_hooks.slot_reads import fill
+from holdfast_hooks.snapshots import slot_reads
+from holdfast_hooks.snapshots.slot_reads import fill
 from holdfast_proto.snapshot import SnapshotError, TensorEntry
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast_hooks import snapshots
 from holdfast_hooks.phases import Phase
-from holdfast_hooks.snapshots import choose_slot
+from holdfast_hooks.snapshots import snapshots
+from holdfast_hooks.snapshots.snapshots import choose_slot
 from holdfast_proto.snapshot import Header, Slot, SlotState
 
 MakeSlots = Callable[..., list[Path]]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast_hooks.device_copies import DeviceCopy
-from holdfast_hooks.layout import SlotTensors
+from holdfast_hooks.snapshots.device_copies import DeviceCopy
+from holdfast_hooks.snapshots.layout import SlotTensors
 from holdfast_proto.snapshot import Slot, SlotState
 
 RANKS = 3

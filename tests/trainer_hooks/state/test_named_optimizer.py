@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from holdfast_hooks import by_name, merged
-from holdfast_hooks.state import Stateful, encode_state
+from holdfast_hooks.state.encoding import Stateful, encode_state
 
 
 class Stage(torch.nn.Module):

@@ -86,7 +86,7 @@ def _load(path: Path) -> "tokenizers.Tokenizer":
         from tokenizers import Tokenizer as Library
     except ImportError:
         raise ConfigurationError(
-            f"data.tokenizer {path}: the package that reads it is missing: pip install 'holdfast[tokenizers]'"
+            f"data.tokenizer {path}: its reader is missing: install the extra tokenizers of holdfast-torch"
         ) from None
     try:
         tokenizer = Library.from_file(str(path))

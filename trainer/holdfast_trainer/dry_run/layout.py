@@ -12,7 +12,7 @@ from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.dry_run.own_process import ProcessDiedError, run_each
 from holdfast_trainer.dry_run.rank import RankReport, try_step
 from holdfast_trainer.dry_run.reduced import not_covered
-from holdfast_trainer.stages import stage_ranks
+from holdfast_trainer.model.stages import stage_ranks
 
 _ALL_UP_TO = 16
 """Layouts of so many ranks are tried rank by rank."""

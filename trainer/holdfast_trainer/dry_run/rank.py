@@ -18,15 +18,15 @@ from holdfast_trainer.data.batches import Batch
 from holdfast_trainer.dry_run.reduced import reduced, reduced_stages
 from holdfast_trainer.dry_run.stand_ins import agree_on_static_shapes, spread_tokens_evenly
 from holdfast_trainer.expert_statistics import expert_statistics
-from holdfast_trainer.loss_scaling import make_loss_scaler
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.model_parts import ModelParts
-from holdfast_trainer.offload import offload_optimizer, state_device
+from holdfast_trainer.model.parts import ModelParts
+from holdfast_trainer.model.stages import held_stages
 from holdfast_trainer.optimizer import make_optimizer, make_scheduler
-from holdfast_trainer.parallelize import initialise, make_part
-from holdfast_trainer.pipeline import Runner
-from holdfast_trainer.skipped_step import SkipsOnHost
-from holdfast_trainer.stages import held_stages
+from holdfast_trainer.parallel.mesh import Mesh
+from holdfast_trainer.parallel.offload import offload_optimizer, state_device
+from holdfast_trainer.parallel.parallelize import initialise, make_part
+from holdfast_trainer.pipeline.pipeline import Runner
+from holdfast_trainer.precision.loss_scaling import make_loss_scaler
+from holdfast_trainer.precision.skipped_step import SkipsOnHost
 from holdfast_trainer.update import update_parameters
 
 _CPU = torch.device("cpu")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from holdfast_trainer.config import TrainerConfig
-from holdfast_trainer.stages import Stage, held_stages
+from holdfast_trainer.model.stages import Stage, held_stages
 
 _BLOCKS = 2
 """Of a rank. All blocks have the same shapes; two, because what comes between blocks matters as well."""

@@ -6,10 +6,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.pipelining import PipelineStage
 
-from holdfast_trainer.autograd_collectives import exchange_rows
-from holdfast_trainer.experts import Experts, MixtureOfExperts
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.model import Transformer
+from holdfast_trainer.model.transformer import Transformer
+from holdfast_trainer.moe.experts import Experts, MixtureOfExperts
+from holdfast_trainer.parallel.autograd_collectives import exchange_rows
+from holdfast_trainer.parallel.mesh import Mesh
 
 
 def agree_on_static_shapes() -> None:

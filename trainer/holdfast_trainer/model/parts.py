@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from holdfast_trainer.model import Transformer
-from holdfast_trainer.stages import Stage
+from holdfast_trainer.model.stages import Stage
+from holdfast_trainer.model.transformer import Transformer
 
 
 @dataclass(frozen=True)

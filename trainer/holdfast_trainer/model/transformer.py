@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional
 
-from holdfast_trainer.balance import BalanceLoss
 from holdfast_trainer.config import ModelConfig
-from holdfast_trainer.experts import MixtureOfExperts
+from holdfast_trainer.moe.balance import BalanceLoss
+from holdfast_trainer.moe.experts import MixtureOfExperts
 
 _INITIAL_STD = 0.02
 

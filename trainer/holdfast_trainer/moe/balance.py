@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast_trainer.config import ModelConfig
-from holdfast_trainer.routing import Routing
+from holdfast_trainer.moe.routing import Routing
 
 
 class BalanceLoss(nn.Module):

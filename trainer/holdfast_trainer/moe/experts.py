@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast_trainer.balance import BalanceLoss
 from holdfast_trainer.config import ModelConfig
-from holdfast_trainer.grouped_product import can_group, grouped_swiglu
-from holdfast_trainer.routing import (
+from holdfast_trainer.moe.balance import BalanceLoss
+from holdfast_trainer.moe.grouped_product import can_group, grouped_swiglu
+from holdfast_trainer.moe.routing import (
     Router,
     Routing,
     Tally,

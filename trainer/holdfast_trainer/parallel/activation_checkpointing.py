@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from holdfast_trainer.config import MemoryConfig
-from holdfast_trainer.experts import Experts
+from holdfast_trainer.moe.experts import Experts
 
 _aten, _collectives = torch.ops.aten, torch.ops._c10d_functional
 _SAVED_OPERATIONS = frozenset(

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from holdfast_trainer.autograd_collectives import gather_parts
-from holdfast_trainer.experts import MixtureOfExperts
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.model import Attention, Transformer
-from holdfast_trainer.routing import earlier_picks
+from holdfast_trainer.model.transformer import Attention, Transformer
+from holdfast_trainer.moe.experts import MixtureOfExperts
+from holdfast_trainer.moe.routing import earlier_picks
+from holdfast_trainer.parallel.autograd_collectives import gather_parts
+from holdfast_trainer.parallel.mesh import Mesh
 
 
 def apply_context_parallel(model: Transformer, mesh: Mesh) -> None:
@@ -54,7 +54,7 @@ class GatheredAttention:
 
 
 class ZigzagTally:
-    """See :class:`holdfast_trainer.routing.Tally`."""
+    """See :class:`holdfast_trainer.moe.routing.Tally`."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group

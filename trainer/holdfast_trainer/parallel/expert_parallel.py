@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
-from holdfast_trainer.autograd_collectives import exchange_rows
-from holdfast_trainer.experts import Experts, MixtureOfExperts
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.model import Transformer
+from holdfast_trainer.model.transformer import Transformer
+from holdfast_trainer.moe.experts import Experts, MixtureOfExperts
+from holdfast_trainer.parallel.autograd_collectives import exchange_rows
+from holdfast_trainer.parallel.mesh import Mesh
 
 _HIDDEN_DIM = {"gate": 1, "up": 1, "output": 2}
 """The dimension of each stacked weight that is as wide as an expert's hidden part."""

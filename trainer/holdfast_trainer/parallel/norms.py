@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
-from holdfast_trainer.mesh import Mesh
+from holdfast_trainer.parallel.mesh import Mesh
 
 _CLIP_EPSILON = 1e-6
 """As in torch.nn.utils.clip_grad_norm_: a gradient of zeros is not divided by zero."""

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 from torch.optim import Optimizer
 
 from holdfast_trainer.config import MemoryConfig
-from holdfast_trainer.skipped_step import SkipsOnHost
+from holdfast_trainer.precision.skipped_step import SkipsOnHost
 
 _HOST = torch.device("cpu")
 

@@ -11,18 +11,18 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from holdfast_trainer.activation_checkpointing import apply_to_blocks
 from holdfast_trainer.config import ParallelConfig, TrainerConfig
-from holdfast_trainer.context_parallel import apply_context_parallel
 from holdfast_trainer.data.zigzag import zigzag_positions
-from holdfast_trainer.expert_parallel import apply_expert_parallel
-from holdfast_trainer.fp8 import convert_to_fp8, require_fp8
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.model import Transformer
-from holdfast_trainer.model_parts import ModelParts
-from holdfast_trainer.offload import move_buffers, state_device
-from holdfast_trainer.stages import Stage, held_stages
-from holdfast_trainer.zero import apply_fully_sharded
+from holdfast_trainer.model.parts import ModelParts
+from holdfast_trainer.model.stages import Stage, held_stages
+from holdfast_trainer.model.transformer import Transformer
+from holdfast_trainer.parallel.activation_checkpointing import apply_to_blocks
+from holdfast_trainer.parallel.context_parallel import apply_context_parallel
+from holdfast_trainer.parallel.expert_parallel import apply_expert_parallel
+from holdfast_trainer.parallel.mesh import Mesh
+from holdfast_trainer.parallel.offload import move_buffers, state_device
+from holdfast_trainer.parallel.zero import apply_fully_sharded
+from holdfast_trainer.precision.fp8 import convert_to_fp8, require_fp8
 
 
 def parallelize(config: TrainerConfig, mesh: Mesh, device: torch.device) -> ModelParts:

@@ -20,10 +20,10 @@ from functools import partial
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from holdfast_trainer.config import ParallelConfig, TrainerConfig
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.model import Transformer
-from holdfast_trainer.offload import offload_policy
-from holdfast_trainer.precision import mixed_precision_policy
+from holdfast_trainer.model.transformer import Transformer
+from holdfast_trainer.parallel.mesh import Mesh
+from holdfast_trainer.parallel.offload import offload_policy
+from holdfast_trainer.precision.compute_dtype import mixed_precision_policy
 
 
 def apply_fully_sharded(model: Transformer, config: TrainerConfig, mesh: Mesh) -> None:

@@ -5,9 +5,9 @@ from torch.distributed.fsdp import FSDPModule
 
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.data.batches import Batch
-from holdfast_trainer.loss import MeanLoss
-from holdfast_trainer.model_parts import ModelParts
-from holdfast_trainer.zero import prepare_backward
+from holdfast_trainer.model.parts import ModelParts
+from holdfast_trainer.parallel.zero import prepare_backward
+from holdfast_trainer.pipeline.loss import MeanLoss
 
 
 class Accumulation:

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from holdfast_trainer.config import TrainerConfig
-from holdfast_trainer.loss import logits_are_cut
-from holdfast_trainer.precision import compute_dtype
+from holdfast_trainer.pipeline.loss import logits_are_cut
+from holdfast_trainer.precision.compute_dtype import compute_dtype
 
 
 def like_tokens(config: TrainerConfig) -> Tensor:

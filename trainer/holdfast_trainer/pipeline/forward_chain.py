@@ -8,13 +8,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from holdfast_trainer.activations import like_stream
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.data.batches import Batch
-from holdfast_trainer.loss import MeanLoss
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.model_parts import ModelParts
-from holdfast_trainer.stages import Stage, stage_ranks
+from holdfast_trainer.model.parts import ModelParts
+from holdfast_trainer.model.stages import Stage, stage_ranks
+from holdfast_trainer.parallel.mesh import Mesh
+from holdfast_trainer.pipeline.activations import like_stream
+from holdfast_trainer.pipeline.loss import MeanLoss
 
 
 class ForwardChain:

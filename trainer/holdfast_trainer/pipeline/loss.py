@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast_trainer.config import TrainerConfig
-from holdfast_trainer.loss_scaling import LossScaler
-from holdfast_trainer.mesh import Mesh
+from holdfast_trainer.parallel.mesh import Mesh
+from holdfast_trainer.precision.loss_scaling import LossScaler
 
 
 class MeanLoss:

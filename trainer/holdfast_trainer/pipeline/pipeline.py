@@ -6,17 +6,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from holdfast_trainer.accumulation import Accumulation
-from holdfast_trainer.balance import weigh_balance_loss
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.data.batches import Batch
-from holdfast_trainer.forward_chain import ForwardChain
-from holdfast_trainer.loss import MeanLoss
-from holdfast_trainer.loss_scaling import LossScaler
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.model_parts import ModelParts
-from holdfast_trainer.schedules import PipelineSchedule
-from holdfast_trainer.zero import free_gathered_parameters
+from holdfast_trainer.model.parts import ModelParts
+from holdfast_trainer.moe.balance import weigh_balance_loss
+from holdfast_trainer.parallel.mesh import Mesh
+from holdfast_trainer.parallel.zero import free_gathered_parameters
+from holdfast_trainer.pipeline.accumulation import Accumulation
+from holdfast_trainer.pipeline.forward_chain import ForwardChain
+from holdfast_trainer.pipeline.loss import MeanLoss
+from holdfast_trainer.pipeline.schedules import PipelineSchedule
+from holdfast_trainer.precision.loss_scaling import LossScaler
 
 
 class ForwardBackward(Protocol):

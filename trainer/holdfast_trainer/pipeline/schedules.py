@@ -10,15 +10,15 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
-from holdfast_trainer.activations import like_logits, like_stream, like_tokens
-from holdfast_trainer.bubble import BubbleMeter, make_clock
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.data.batches import Batch
-from holdfast_trainer.loss import MeanLoss
-from holdfast_trainer.mesh import Mesh
-from holdfast_trainer.model import Transformer
-from holdfast_trainer.model_parts import ModelParts
-from holdfast_trainer.stages import Stage
+from holdfast_trainer.model.parts import ModelParts
+from holdfast_trainer.model.stages import Stage
+from holdfast_trainer.model.transformer import Transformer
+from holdfast_trainer.parallel.mesh import Mesh
+from holdfast_trainer.pipeline.activations import like_logits, like_stream, like_tokens
+from holdfast_trainer.pipeline.bubble import BubbleMeter, make_clock
+from holdfast_trainer.pipeline.loss import MeanLoss
 
 _OF_ONE_STAGE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 _OF_TWO_STAGES = {"interleaved-1f1b": ScheduleInterleaved1F1B, "zero-bubble": ScheduleZBVZeroBubble}

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.model.stages import Stage
 from holdfast_trainer.planning.pipeline_schedule import microbatches_in_flight
 from holdfast_trainer.planning.state_memory import compute_bytes
-from holdfast_trainer.stages import Stage
 
 _FP32_BYTES = 4
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.model.stages import Stage
 from holdfast_trainer.planning.activations import microbatch_tokens
 from holdfast_trainer.planning.hardware import Cluster
 from holdfast_trainer.planning.parameters import ParameterGroup, RankParameters
 from holdfast_trainer.planning.pipeline_schedule import microbatches_in_flight
 from holdfast_trainer.planning.state_memory import MASTER_BYTES, adds_up_whole_gradients, compute_bytes
-from holdfast_trainer.stages import Stage
 
 LINK_EFFICIENCY = 0.8
 """Share of a link's rate that large collectives reach."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast_trainer.config import ModelConfig, TrainerConfig
-from holdfast_trainer.stages import Stage
+from holdfast_trainer.model.stages import Stage
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from holdfast_trainer import flops
 from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.model.stages import Stage, stage_layers, stage_ranks
 from holdfast_trainer.planning.activations import rank_activations
 from holdfast_trainer.planning.communication import Traffic, step_traffic
 from holdfast_trainer.planning.hardware import Cluster
@@ -12,7 +13,6 @@ from holdfast_trainer.planning.parameters import rank_parameters
 from holdfast_trainer.planning.pipeline_schedule import bubble_share
 from holdfast_trainer.planning.state_memory import StateMemory, state_memory
 from holdfast_trainer.planning.step_time import StepTime, step_time
-from holdfast_trainer.stages import Stage, stage_layers, stage_ranks
 
 USABLE_MEMORY = 0.9
 """Share of a GPU's memory for what is counted here: CUDA, NCCL and fragmentation have the rest."""

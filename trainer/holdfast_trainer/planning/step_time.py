@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast_trainer.config import TrainerConfig
+from holdfast_trainer.model.stages import Stage, block_cost, head_cost
 from holdfast_trainer.planning.activations import microbatch_tokens
 from holdfast_trainer.planning.communication import Traffic
 from holdfast_trainer.planning.hardware import Cluster
 from holdfast_trainer.planning.parameters import RankParameters
 from holdfast_trainer.planning.pipeline_schedule import bubble_share
-from holdfast_trainer.stages import Stage, block_cost, head_cost
 
 COMPUTE_EFFICIENCY = 0.6
 """Share of the peak that a block reaches while it computes, norms and the like included."""

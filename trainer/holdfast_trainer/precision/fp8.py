@@ -40,7 +40,7 @@ def convert_to_fp8(blocks: nn.Module, *, tp: int = 1, emulate: bool = False) -> 
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
     except ImportError:
         raise ConfigurationError(
-            'precision.fp8 needs the package torchao: install "holdfast[fp8]" or unset precision.fp8'
+            "precision.fp8 needs the package torchao: install the extra fp8 of holdfast-torch or unset precision.fp8"
         ) from None
     config = Float8LinearConfig(emulate=emulate)
     convert_to_float8_training(blocks, module_filter_fn=partial(_fits, alignment=_ALIGNMENT * tp), config=config)

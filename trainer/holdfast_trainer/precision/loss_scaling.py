@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from holdfast_trainer.config import PrecisionConfig
-from holdfast_trainer.skipped_step import skip_step_if
+from holdfast_trainer.precision.skipped_step import skip_step_if
 
 _GROWTH = 2.0
 _BACKOFF = 0.5

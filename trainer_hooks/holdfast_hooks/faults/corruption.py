@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast_hooks.faults.effect import Site
 from holdfast_hooks.faults.fault import Fault
-from holdfast_hooks.sharding import is_dtensor
+from holdfast_hooks.state.sharding import is_dtensor
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from holdfast_hooks.faults.fault import Fault
-from holdfast_hooks.timeline import Timeline
+from holdfast_hooks.telemetry.timeline import Timeline
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,7 @@ from time import monotonic
 from holdfast_hooks.faults.effect import Site
 from holdfast_hooks.faults.fault import Fault
 from holdfast_hooks.phases import Phase
-from holdfast_hooks.timeline import Timeline
+from holdfast_hooks.telemetry.timeline import Timeline
 
 _SHORTEST_S = 1e-4
 """The moment between the beginning of a step and its first phase is no forward and backward pass."""

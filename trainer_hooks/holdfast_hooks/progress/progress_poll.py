@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from holdfast_hooks.flight_recorder import Dump, RecorderUnavailableError, find_dump
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.pending_calls import PendingCalls
-from holdfast_hooks.point_to_point import PointToPointRecord
-from holdfast_hooks.settling import Settling
+from holdfast_hooks.progress.flight_recorder import Dump, RecorderUnavailableError, find_dump
+from holdfast_hooks.progress.pending_calls import PendingCalls
+from holdfast_hooks.progress.point_to_point import PointToPointRecord
+from holdfast_hooks.progress.settling import Settling
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.v1.common_pb2 import GroupProgress
 

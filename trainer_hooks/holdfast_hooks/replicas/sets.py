@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast_hooks.counterparts import parameters_of
-from holdfast_hooks.sharding import is_dtensor, local_part, ranks_alike
+from holdfast_hooks.state.counterparts import parameters_of
+from holdfast_hooks.state.sharding import is_dtensor, local_part, ranks_alike
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast_hooks.identity import Identity
-from holdfast_hooks.state import Image
+from holdfast_hooks.state.encoding import Image
 
 if TYPE_CHECKING:
     import torch

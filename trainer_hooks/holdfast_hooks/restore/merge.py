@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast_hooks.tree import has_tensors, is_mapping, items_of, key_text, kind_of
+from holdfast_hooks.state.tree import has_tensors, is_mapping, items_of, key_text, kind_of
 
 Wants = Callable[[str, str], bool]
 """(name of an empty container, key): whether what was saved under the key belongs to this rank."""

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast_hooks import random_states
-from holdfast_hooks.consensus import anywhere
-from holdfast_hooks.counterparts import Counterparts
-from holdfast_hooks.fit import check_names, difference, refusal
-from holdfast_hooks.layout import dtype_name
-from holdfast_hooks.merge import merge
-from holdfast_hooks.restore import load
-from holdfast_hooks.saved_state import SavedState, SavedTensor
-from holdfast_hooks.sharding import distribute_like, is_dtensor
-from holdfast_hooks.state import Image, Part, Stateful, decode_state, encode_state
-from holdfast_hooks.tree import items_of, key_text, tensors_of, with_names
+from holdfast_hooks.restore.consensus import anywhere
+from holdfast_hooks.restore.fit import check_names, difference, refusal
+from holdfast_hooks.restore.merge import merge
+from holdfast_hooks.restore.restore import load
+from holdfast_hooks.restore.saved_state import SavedState, SavedTensor
+from holdfast_hooks.snapshots.layout import dtype_name
+from holdfast_hooks.state import random_states
+from holdfast_hooks.state.counterparts import Counterparts
+from holdfast_hooks.state.encoding import Image, Part, Stateful, decode_state, encode_state
+from holdfast_hooks.state.sharding import distribute_like, is_dtensor
+from holdfast_hooks.state.tree import items_of, key_text, tensors_of, with_names
 
 if TYPE_CHECKING:
     import torch
@@ -105,7 +105,7 @@ def _fill(saved: SavedState, targets: "Mapping[str, torch.Tensor]") -> None:
         return
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
-    from holdfast_hooks.dcp.reader import SavedStateReader
+    from holdfast_hooks.restore.dcp.reader import SavedStateReader
 
     reader = SavedStateReader(saved.directory, saved.tensors)
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast_hooks import random_states
-from holdfast_hooks.counterparts import Counterparts
-from holdfast_hooks.fit import check_names, difference, differences, refusal
-from holdfast_hooks.layout import as_tensor
-from holdfast_hooks.sharding import distribute_like, is_dtensor
-from holdfast_hooks.slot_reads import fill
-from holdfast_hooks.state import Image, Part, Stateful, decode_state, encode_state
+from holdfast_hooks.restore.fit import check_names, difference, differences, refusal
+from holdfast_hooks.snapshots.layout import as_tensor
+from holdfast_hooks.snapshots.slot_reads import fill
+from holdfast_hooks.state import random_states
+from holdfast_hooks.state.counterparts import Counterparts
+from holdfast_hooks.state.encoding import Image, Part, Stateful, decode_state, encode_state
+from holdfast_hooks.state.sharding import distribute_like, is_dtensor
 from holdfast_proto.snapshot import Slot, SnapshotError, TensorEntry
 
 if TYPE_CHECKING:

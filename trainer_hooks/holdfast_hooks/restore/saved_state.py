@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast_checkpoint.format.manifest import load_committed_indexes
+from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor
 from holdfast_hooks.errors import ConfigurationError
-from holdfast_hooks.tree import with_names
-from holdfast_proto.checkpoint.manifest import load_committed_indexes
-from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor
+from holdfast_hooks.state.tree import with_names
 
 _FIX = (
     "give what differs between ranks a name of its own: an optimizer's state with holdfast_hooks.by_name(), pipeline"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from holdfast_hooks.faults.fault import Fault
 from holdfast_hooks.faults.injector import Injector
-from holdfast_hooks.flight_recorder import RecorderUnavailableError, find_dump
-from holdfast_hooks.orders import ReleaseOrders, StepOrders
+from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError, find_dump
+from holdfast_hooks.step_commands import ReleaseOrders, StepOrders
 from holdfast_proto.v1 import fault_pb2
 from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
 

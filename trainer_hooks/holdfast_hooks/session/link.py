@@ -7,8 +7,8 @@ from time import monotonic
 
 import grpc
 
-from holdfast_hooks.native_name import show_name
 from holdfast_hooks.once import OnceLog
+from holdfast_hooks.session.native_name import show_name
 from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
 from holdfast_proto.v1.session_pb2_grpc import RankAgentStub

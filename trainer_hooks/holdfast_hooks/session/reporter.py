@@ -6,12 +6,12 @@ from collections.abc import Callable
 from queue import Empty
 from time import monotonic
 
-from holdfast_hooks.collector import Collector, Sources
-from holdfast_hooks.commands import Commands
-from holdfast_hooks.link import Link
-from holdfast_hooks.native_name import show_name
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.slot_desk import SlotDesk
+from holdfast_hooks.session.commands import Commands
+from holdfast_hooks.session.link import Link
+from holdfast_hooks.session.native_name import show_name
+from holdfast_hooks.snapshots.slot_desk import SlotDesk
+from holdfast_hooks.telemetry.collector import Collector, Sources
 from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
 

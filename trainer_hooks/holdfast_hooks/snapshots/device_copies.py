@@ -4,10 +4,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from holdfast_hooks.counterparts import parameters_of
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.sharding import is_dtensor, local_part
-from holdfast_hooks.state import Part, Stateful
+from holdfast_hooks.state.counterparts import parameters_of
+from holdfast_hooks.state.encoding import Part, Stateful
+from holdfast_hooks.state.sharding import is_dtensor, local_part
 from holdfast_proto.snapshot import SnapshotError
 
 if TYPE_CHECKING:

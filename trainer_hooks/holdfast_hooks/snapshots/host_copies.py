@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from holdfast_hooks.copy_threads import copy_threads, number_of_threads
+from holdfast_hooks.snapshots.copy_threads import copy_threads, number_of_threads
 
 _BATCH_BYTES = 4 << 20
 """Copied by a thread at a time."""

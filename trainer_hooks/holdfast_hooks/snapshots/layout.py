@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast_hooks.device_copies import DeviceCopy
-from holdfast_hooks.host_copies import HostCopies
-from holdfast_hooks.sharding import is_dtensor, writer_of
-from holdfast_hooks.state import Image, Part
+from holdfast_hooks.snapshots.device_copies import DeviceCopy
+from holdfast_hooks.snapshots.host_copies import HostCopies
+from holdfast_hooks.state.encoding import Image, Part
+from holdfast_hooks.state.sharding import is_dtensor, writer_of
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, align
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.orders import ReleaseOrders
-from holdfast_hooks.slot_memory import make_ready
+from holdfast_hooks.snapshots.slot_memory import make_ready
+from holdfast_hooks.step_commands import ReleaseOrders
 from holdfast_proto.snapshot import Slot, SnapshotError
 from holdfast_proto.v1.session_pb2 import SlotGrant, SlotRequest
 

@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast_hooks import random_states
-from holdfast_hooks.device_copies import CudaCopyStream, DeviceCopies, DeviceCopy, Landing
-from holdfast_hooks.layout import LaidOutMeta, Layout, SlotTensors, lay_out
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
-from holdfast_hooks.slot_desk import LEAST_SLOTS, Grant, SlotDesk
-from holdfast_hooks.state import Image, Stateful, encode_state
-from holdfast_hooks.timeline import Timeline
+from holdfast_hooks.snapshots.device_copies import CudaCopyStream, DeviceCopies, DeviceCopy, Landing
+from holdfast_hooks.snapshots.layout import LaidOutMeta, Layout, SlotTensors, lay_out
+from holdfast_hooks.snapshots.slot_desk import LEAST_SLOTS, Grant, SlotDesk
+from holdfast_hooks.state import random_states
+from holdfast_hooks.state.encoding import Image, Stateful, encode_state
+from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import DATA_OFFSET, Header, Slot, SlotState, align
 from holdfast_proto.v1.session_pb2 import SnapshotTaken

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from holdfast_hooks.named_optimizer import ByName
-from holdfast_hooks.state import Image, Part, Stateful
+from holdfast_hooks.state.encoding import Image, Part, Stateful
+from holdfast_hooks.state.named_optimizer import ByName
 
 if TYPE_CHECKING:
     import torch

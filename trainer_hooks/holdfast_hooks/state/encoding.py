@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from holdfast_hooks.sharding import is_dtensor, local_part
+from holdfast_hooks.state.sharding import is_dtensor, local_part
 
 if TYPE_CHECKING:
     import torch

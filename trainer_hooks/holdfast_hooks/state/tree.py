@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast_hooks.state import MAPPING_KINDS, TENSOR_KINDS, decode_state
+from holdfast_hooks.state.encoding import MAPPING_KINDS, TENSOR_KINDS, decode_state
 
 Key = str | int
 """Of a mapping as torch.distributed.checkpoint has it, text; of a list, the position."""

@@ -5,16 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast_hooks.backlog import Backlog
-from holdfast_hooks.device import Device
-from holdfast_hooks.gradient_origin import GradientSums
-from holdfast_hooks.modules import NewModules
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.point_to_point import PointToPointRecord
-from holdfast_hooks.progress import ProgressPoll
-from holdfast_hooks.replicas import ReplicaSums
-from holdfast_hooks.scalars import DeferredScalar
-from holdfast_hooks.timeline import StepSample, Timeline
+from holdfast_hooks.progress.point_to_point import PointToPointRecord
+from holdfast_hooks.progress.progress_poll import ProgressPoll
+from holdfast_hooks.replicas.replicas import ReplicaSums
+from holdfast_hooks.telemetry.backlog import Backlog
+from holdfast_hooks.telemetry.device import Device
+from holdfast_hooks.telemetry.gradient_origin import GradientSums
+from holdfast_hooks.telemetry.modules import NewModules
+from holdfast_hooks.telemetry.scalars import DeferredScalar
+from holdfast_hooks.telemetry.timeline import StepSample, Timeline
 from holdfast_proto.v1.common_pb2 import ChannelProgress, GroupProgress, Progress
 from holdfast_proto.v1.session_pb2 import MemoryStatus, Report, SnapshotTaken, StepRecord
 

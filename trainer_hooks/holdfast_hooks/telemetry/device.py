@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from holdfast_hooks.memory_limit import memory_limit_bytes
+from holdfast_hooks.telemetry.memory_limit import memory_limit_bytes
 from holdfast_proto.v1.session_pb2 import MemoryStatus
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from time import monotonic_ns, time_ns
 
-from holdfast_hooks.gradient_origin import GradientSums
 from holdfast_hooks.phases import Phase
-from holdfast_hooks.replicas import ReplicaSums
-from holdfast_hooks.scalars import DeferredScalar
+from holdfast_hooks.replicas.replicas import ReplicaSums
+from holdfast_hooks.telemetry.gradient_origin import GradientSums
+from holdfast_hooks.telemetry.scalars import DeferredScalar
 
 Values = dict[str, float | bytes | DeferredScalar | ReplicaSums | GradientSums]
 """What was reported for one step, and what the hooks themselves found out, by the field names of StepRecord."""

@@ -2,28 +2,28 @@
 
 from collections.abc import Mapping
 
-from holdfast_daemon.core.detectors.allocator_retries import AllocatorRetries
-from holdfast_daemon.core.detectors.data_share import DataShare
-from holdfast_daemon.core.detectors.data_stall import DataStall
-from holdfast_daemon.core.detectors.dead_rank import DeadRank
-from holdfast_daemon.core.detectors.duplicate_samples import DuplicateSamples
+from holdfast_daemon.core.detectors.deaths.dead_rank import DeadRank
+from holdfast_daemon.core.detectors.deaths.late_exit import LateExit
 from holdfast_daemon.core.detectors.framework import Detector
-from holdfast_daemon.core.detectors.gradient_explosion import GradientExplosion
-from holdfast_daemon.core.detectors.hung_collective import HungCollective
-from holdfast_daemon.core.detectors.late_exit import LateExit
-from holdfast_daemon.core.detectors.loss_spike import LossSpike
-from holdfast_daemon.core.detectors.lost_node import LostNode
-from holdfast_daemon.core.detectors.memory_creep import MemoryCreep
-from holdfast_daemon.core.detectors.mismatched_order import MismatchedOrder
-from holdfast_daemon.core.detectors.missing_loss import MissingLoss
-from holdfast_daemon.core.detectors.non_finite import NonFinite
-from holdfast_daemon.core.detectors.overflow_loop import OverflowLoop
-from holdfast_daemon.core.detectors.silent_corruption import SilentCorruption
-from holdfast_daemon.core.detectors.standstill import Standstill
-from holdfast_daemon.core.detectors.straggler import Straggler
-from holdfast_daemon.core.detectors.throughput_drop import ThroughputDrop
-from holdfast_daemon.core.detectors.transport import Transport
-from holdfast_daemon.core.detectors.unreachable import Unreachable
+from holdfast_daemon.core.detectors.hangs.data_stall import DataStall
+from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.hangs.lost_node import LostNode
+from holdfast_daemon.core.detectors.hangs.mismatched_order import MismatchedOrder
+from holdfast_daemon.core.detectors.hangs.standstill import Standstill
+from holdfast_daemon.core.detectors.hangs.transport import Transport
+from holdfast_daemon.core.detectors.hangs.unreachable import Unreachable
+from holdfast_daemon.core.detectors.numbers.duplicate_samples import DuplicateSamples
+from holdfast_daemon.core.detectors.numbers.gradient_explosion import GradientExplosion
+from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
+from holdfast_daemon.core.detectors.numbers.missing_loss import MissingLoss
+from holdfast_daemon.core.detectors.numbers.non_finite import NonFinite
+from holdfast_daemon.core.detectors.numbers.overflow_loop import OverflowLoop
+from holdfast_daemon.core.detectors.numbers.silent_corruption import SilentCorruption
+from holdfast_daemon.core.detectors.speed.allocator_retries import AllocatorRetries
+from holdfast_daemon.core.detectors.speed.data_share import DataShare
+from holdfast_daemon.core.detectors.speed.memory_creep import MemoryCreep
+from holdfast_daemon.core.detectors.speed.straggler import Straggler
+from holdfast_daemon.core.detectors.speed.throughput_drop import ThroughputDrop
 
 HANGS: tuple[type[Detector], ...] = (MismatchedOrder, HungCollective, DataStall, Transport, Standstill)
 """What can be suspected before a deadline has passed."""

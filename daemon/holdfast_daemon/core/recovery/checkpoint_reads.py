@@ -4,8 +4,9 @@ A missing or unreadable file says nothing about its contents, and may come back:
 can be reached again. So no older checkpoint is used instead, and never the seed.
 """
 
-from holdfast_daemon.core import checkpoint_failures, incidents
-from holdfast_daemon.core.ending import finish
+from holdfast_daemon.core import incidents
+from holdfast_daemon.core.recovery import checkpoint_failures
+from holdfast_daemon.core.recovery.ending import finish
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -1,8 +1,8 @@
 """Ends a run whose training is over and whose last processes do not end."""
 
 from holdfast_daemon.core import incidents
-from holdfast_daemon.core.detectors.late_exit import is_training_over
-from holdfast_daemon.core.ending import FINISHED, finish
+from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
+from holdfast_daemon.core.recovery.ending import FINISHED, finish
 from holdfast_daemon.core.restart_patience import RestartPatience
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store

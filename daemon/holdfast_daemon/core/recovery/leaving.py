@@ -5,12 +5,13 @@ then is cut short. Of ranks that somebody else has launched it only says that th
 no incident.
 """
 
-from holdfast_daemon.core import detection, incidents, observed, suspicion
+from holdfast_daemon.core import detection, incidents
 from holdfast_daemon.core.ahead import step_ahead
 from holdfast_daemon.core.death import is_clean
-from holdfast_daemon.core.detectors.dead_rank import DeadRank
-from holdfast_daemon.core.detectors.late_exit import is_training_over
-from holdfast_daemon.core.ending import ENDED, RESEND_S, finish
+from holdfast_daemon.core.detectors.deaths.dead_rank import DeadRank
+from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
+from holdfast_daemon.core.recovery import observed, suspicion
+from holdfast_daemon.core.recovery.ending import ENDED, RESEND_S, finish
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from holdfast_daemon.core import (
+from holdfast_daemon.core import detection, incidents, standstill
+from holdfast_daemon.core.kinds import RECOVERABLE
+from holdfast_daemon.core.recovery import (
+    checkpoint_commands,
     checkpoint_failures,
-    checkpoint_orders,
     checkpoint_reads,
-    detection,
-    incidents,
     late_exit,
     leaving,
     membership,
@@ -15,11 +15,9 @@ from holdfast_daemon.core import (
     response,
     restarts,
     restore,
-    standstill,
     suspicion,
 )
-from holdfast_daemon.core.ending import FINISHED, RESEND_S, ended, finish
-from holdfast_daemon.core.kinds import RECOVERABLE
+from holdfast_daemon.core.recovery.ending import FINISHED, RESEND_S, ended, finish
 from holdfast_daemon.core.turn import Turn
 from holdfast_daemon.core.words import kind_name
 from holdfast_proto.v1 import store_pb2 as store
@@ -158,7 +156,7 @@ def running(turn: Turn) -> None:
     if judged_in == store.RUN_PHASE_RUNNING and turn.record.leave_by_unix_s:
         leaving.begin(turn)
     elif judged_in == store.RUN_PHASE_RUNNING:
-        checkpoint_orders.order_by_time(turn)
+        checkpoint_commands.order_by_time(turn)
 
 
 def gathering(turn: Turn) -> None:

@@ -1,7 +1,7 @@
 """Which nodes the run is on: a spare takes the place of a lost one, and a node that was replaced lets its ranks go."""
 
 from holdfast_daemon.core import incidents
-from holdfast_daemon.core.ending import RESEND_S
+from holdfast_daemon.core.recovery.ending import RESEND_S
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -1,7 +1,7 @@
 """What is known of the ranks counts no longer once others take their places."""
 
 from holdfast_daemon.core import detection
-from holdfast_daemon.core.restore import present_history
+from holdfast_daemon.core.recovery.restore import present_history
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
 

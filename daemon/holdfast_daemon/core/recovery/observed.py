@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from holdfast_daemon.core import new_generation
-from holdfast_daemon.core.ending import ENDED, finish
 from holdfast_daemon.core.model import ranks_of
+from holdfast_daemon.core.recovery import new_generation
+from holdfast_daemon.core.recovery.ending import ENDED, finish
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -1,9 +1,10 @@
 """Answers a verdict: with an incident, evidence, and, if the run stands still for long enough and we may, a restart."""
 
-from holdfast_daemon.core import checkpoint_orders, incidents, standstill, suspicion
+from holdfast_daemon.core import incidents, standstill
 from holdfast_daemon.core.detectors.framework import Seen
-from holdfast_daemon.core.ending import finish
 from holdfast_daemon.core.kinds import RECOVERABLE
+from holdfast_daemon.core.recovery import checkpoint_commands, suspicion
+from holdfast_daemon.core.recovery.ending import finish
 from holdfast_daemon.core.restart_patience import Sign, uncertain_restarts
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
@@ -32,7 +33,7 @@ def note(turn: Turn, seen: Seen) -> None:
     incident = incidents.note_incident(turn, seen.verdict, last_progress_unix_s=seen.last_progress_unix_s)
     _gather(turn, incident, seen)
     if seen.proven_step is not None:
-        checkpoint_orders.keep_newest_before(turn, seen.proven_step, incident)
+        checkpoint_commands.keep_newest_before(turn, seen.proven_step, incident)
 
 
 def _stand_still(turn: Turn, seen: Seen) -> None:

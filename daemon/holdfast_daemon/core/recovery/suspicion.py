@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from holdfast_daemon.core.detection import ask, view_of
 from holdfast_daemon.core.detectors import registry
 from holdfast_daemon.core.model import Suspicion
-from holdfast_daemon.core.restore import newest_common_snapshot
+from holdfast_daemon.core.recovery.restore import newest_common_snapshot
 from holdfast_daemon.core.turn import Turn
 from holdfast_proto.v1 import store_pb2 as store
 

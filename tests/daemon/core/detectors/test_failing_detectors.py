@@ -7,10 +7,10 @@ import pytest
 
 from holdfast_daemon.core.detectors import registry
 from holdfast_daemon.core.detectors.framework import Detector, Sight
-from holdfast_daemon.core.detectors.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.model import Action, DetectorFailed
-from tests.daemon.core.world import World
+from tests.support.core_world import World
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pytest
 from holdfast_daemon.core.loss import MIN_HISTORY
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.test_coordinator import running
-from tests.daemon.core.world import World
+from tests.support.core_world import World
 
 EVERY_S = 600.0
 

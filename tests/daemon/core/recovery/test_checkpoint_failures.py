@@ -2,7 +2,7 @@
 
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.test_coordinator import running
-from tests.daemon.core.world import World
+from tests.support.core_world import World
 
 
 def fail(world: World, step: int, node: str = "node0") -> None:

@@ -2,10 +2,10 @@
 
 import itertools
 
-from holdfast_daemon.core import checkpoint_reads
-from holdfast_daemon.core.restore import RestorePoint, choose
+from holdfast_daemon.core.recovery import checkpoint_reads
+from holdfast_daemon.core.recovery.restore import RestorePoint, choose
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.world import World
+from tests.support.core_world import World
 
 GONE = "the checkpoint of step 39 lacks step-00000039/rank-00000.shard"
 

@@ -1,11 +1,11 @@
 """After the last step: what hangs or fails there undoes nothing."""
 
-from holdfast_daemon.core.detectors.late_exit import REPORT_S
+from holdfast_daemon.core.detectors.deaths.late_exit import REPORT_S
 from holdfast_daemon.core.model import StopRequest
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.test_coordinator import running
-from tests.daemon.core.world import World
+from tests.support.core_world import World
 
 
 def leave(world: World, *numbers: int) -> None:

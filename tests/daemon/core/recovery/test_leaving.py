@@ -6,7 +6,7 @@ from holdfast_daemon.core.ahead import LEAD_S
 from holdfast_daemon.core.model import StopRequest
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.test_coordinator import running
-from tests.daemon.core.world import World
+from tests.support.core_world import World
 
 GRACE_S = 30.0
 

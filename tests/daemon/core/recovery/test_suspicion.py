@@ -1,10 +1,10 @@
 """What is made durable when a run seems to stand still."""
 
 from holdfast_daemon.core.model import StopRequest
-from holdfast_daemon.core.suspicion import PERSIST_EVERY_S
+from holdfast_daemon.core.recovery.suspicion import PERSIST_EVERY_S
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.test_coordinator import running
-from tests.daemon.core.world import World
+from tests.support.core_world import World
 
 
 def stand_still(world: World, seconds: float) -> None:

@@ -3,7 +3,7 @@
 ::
 
     import torch.distributed.checkpoint as dcp
-    from holdfast_hooks.dcp import CheckpointReader
+    from holdfast_hooks.restore.dcp import CheckpointReader
 
     state = {"model": model.state_dict()}
     dcp.load(state, storage_reader=CheckpointReader("checkpoints/step-00000040"))
@@ -12,7 +12,7 @@
 Works on one process without a process group too. Imports torch and, when used, xxhash and zstandard.
 """
 
-from holdfast_hooks.dcp.reader import CheckpointReader
-from holdfast_hooks.dcp.writer import CheckpointWriter
+from holdfast_hooks.restore.dcp.reader import CheckpointReader
+from holdfast_hooks.restore.dcp.writer import CheckpointWriter
 
 __all__ = ["CheckpointReader", "CheckpointWriter"]

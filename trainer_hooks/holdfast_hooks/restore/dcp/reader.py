@@ -21,12 +21,12 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from holdfast_hooks.layout import as_tensor
-from holdfast_hooks.saved_state import Chunk, SavedState, SavedTensor, by_rank
-from holdfast_hooks.state import TENSOR_KINDS, decode_state
-from holdfast_hooks.tree import kind_of, leaves, tensors_of
-from holdfast_proto.checkpoint.shard_index import shard_path
-from holdfast_proto.checkpoint.shard_reader import ShardReader
+from holdfast_checkpoint.format.shard_index import shard_path
+from holdfast_checkpoint.format.shard_reader import ShardReader
+from holdfast_hooks.restore.saved_state import Chunk, SavedState, SavedTensor, by_rank
+from holdfast_hooks.snapshots.layout import as_tensor
+from holdfast_hooks.state.encoding import TENSOR_KINDS, decode_state
+from holdfast_hooks.state.tree import kind_of, leaves, tensors_of
 
 
 class SavedStateReader(StorageReader):

@@ -12,13 +12,13 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from holdfast_hooks.layout import Layout, lay_out
-from holdfast_hooks.state import encode_state
-from holdfast_proto.checkpoint.durable import NewFile, flush_directory, make_directory, write_file
-from holdfast_proto.checkpoint.errors import CheckpointError, write_errors
-from holdfast_proto.checkpoint.manifest import MANIFEST, describe
-from holdfast_proto.checkpoint.shard_index import ShardIndex, StoredTensor, index_path, load_index, shard_path
-from holdfast_proto.checkpoint.shard_writer import ShardWriter, read_back
+from holdfast_checkpoint.errors import CheckpointError, write_errors
+from holdfast_checkpoint.format.durable import NewFile, flush_directory, make_directory, write_file
+from holdfast_checkpoint.format.manifest import MANIFEST, describe
+from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor, index_path, load_index, shard_path
+from holdfast_checkpoint.format.shard_writer import ShardWriter, read_back
+from holdfast_hooks.snapshots.layout import Layout, lay_out
+from holdfast_hooks.state.encoding import encode_state
 from holdfast_proto.snapshot import TensorEntry
 
 RUN = "dcp"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from holdfast_daemon.core import death
-from holdfast_daemon.core.detectors import hang
 from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
+from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store

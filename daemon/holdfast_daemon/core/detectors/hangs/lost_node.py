@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from holdfast_daemon.core import death
-from holdfast_daemon.core.detectors import hang
 from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
+from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
 from holdfast_proto.v1 import store_pb2 as store
 

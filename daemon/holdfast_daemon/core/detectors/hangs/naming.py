@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from holdfast_daemon.core.detectors import hang
+from holdfast_daemon.core.detectors.hangs import hang
 
 _GIB = 2.0**30
 

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast_daemon.core.detectors import hang
 from holdfast_daemon.core.detectors.framework import Detector, Sight
+from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.words import phase_name
 from holdfast_proto.v1 import store_pb2 as store

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast_daemon.core.detectors import hang
 from holdfast_daemon.core.detectors.framework import Detector, Sight
+from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.waits.meeting import RECV
 from holdfast_daemon.core.waits.wait_graph import ArrivedCall

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from holdfast_daemon.core import death
-from holdfast_daemon.core.detectors import hang
 from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
+from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
 from holdfast_daemon.core.peer_loss import exception_line
 from holdfast_proto.v1 import common_pb2 as common

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
-from holdfast_daemon.core.detectors.robust import spread
+from holdfast_daemon.core.detectors.numbers.robust import spread
 from holdfast_daemon.core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
-from holdfast_daemon.core.detectors.naming import ranks_named
+from holdfast_daemon.core.detectors.hangs.naming import ranks_named
 from holdfast_daemon.core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
-from holdfast_daemon.core.detectors.naming import ranks_named
+from holdfast_daemon.core.detectors.hangs.naming import ranks_named
 from holdfast_daemon.core.detectors.view import View
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median, median_low
 
-from holdfast_daemon.core.detectors.own_time import OwnTime
-from holdfast_daemon.core.detectors.robust import spread
+from holdfast_daemon.core.detectors.numbers.robust import spread
+from holdfast_daemon.core.detectors.speed.own_time import OwnTime
 from holdfast_proto.v1 import common_pb2 as common
 
 _RATIO_LIMIT = 1.3

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
-from holdfast_daemon.core.detectors.naming import ranks_named
-from holdfast_daemon.core.detectors.own_time import OwnTime, is_measured, own_times
-from holdfast_daemon.core.detectors.slow_ranks import Slow, slow_ranks
+from holdfast_daemon.core.detectors.hangs.naming import ranks_named
+from holdfast_daemon.core.detectors.speed.own_time import OwnTime, is_measured, own_times
+from holdfast_daemon.core.detectors.speed.slow_ranks import Slow, slow_ranks
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.words import phase_name
 from holdfast_proto.v1 import common_pb2 as common

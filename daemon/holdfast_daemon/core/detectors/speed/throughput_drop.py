@@ -25,8 +25,8 @@ from statistics import median
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
-from holdfast_daemon.core.detectors.own_time import is_measured
-from holdfast_daemon.core.detectors.pace import Pace, pace_of, usual_pace
+from holdfast_daemon.core.detectors.speed.own_time import is_measured
+from holdfast_daemon.core.detectors.speed.pace import Pace, pace_of, usual_pace
 from holdfast_daemon.core.detectors.view import StepView, View
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store

@@ -2,11 +2,11 @@
 
 import pytest
 
-from holdfast_daemon.core.detectors.dead_rank import LOST_PEER_PATIENCE_S, SETTLE_S, DeadRank
-from holdfast_daemon.core.detectors.early_leave import WAITED_S
+from holdfast_daemon.core.detectors.deaths.dead_rank import LOST_PEER_PATIENCE_S, SETTLE_S, DeadRank
+from holdfast_daemon.core.detectors.deaths.early_leave import WAITED_S
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.views import NOW, Ranks
+from tests.support.views import NOW, Ranks
 
 LOST_PEER = "Traceback\nRuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:8070"
 RAISED = "Traceback\nRuntimeError: something of torch's"

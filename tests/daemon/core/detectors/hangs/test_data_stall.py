@@ -1,10 +1,10 @@
 """A rank whose data does not come."""
 
-from holdfast_daemon.core.detectors.data_stall import DataStall
-from holdfast_daemon.core.detectors.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.hangs.data_stall import DataStall
+from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.views import Ranks, hung_in_one_group
+from tests.support.views import Ranks, hung_in_one_group
 
 
 def test_a_root_that_waits_for_data_is_a_data_stall_and_no_hang() -> None:

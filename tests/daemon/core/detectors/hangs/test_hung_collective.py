@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast_daemon.core.detectors.data_stall import DataStall
-from holdfast_daemon.core.detectors.hung_collective import HungCollective
-from holdfast_daemon.core.detectors.mismatched_order import MismatchedOrder
-from holdfast_daemon.core.detectors.transport import Transport
+from holdfast_daemon.core.detectors.hangs.data_stall import DataStall
+from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.hangs.mismatched_order import MismatchedOrder
+from holdfast_daemon.core.detectors.hangs.transport import Transport
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.views import NOW, Ranks, hung_in_one_group
+from tests.support.views import NOW, Ranks, hung_in_one_group
 
 
 def culprits(ranks: Ranks) -> list[int]:

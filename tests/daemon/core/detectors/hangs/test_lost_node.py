@@ -1,9 +1,9 @@
 """A node that is gone, and an agent that is gone alone."""
 
-from holdfast_daemon.core.detectors.hung_collective import HungCollective
-from holdfast_daemon.core.detectors.lost_node import LostNode
+from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.hangs.lost_node import LostNode
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.views import NOW, Ranks
+from tests.support.views import NOW, Ranks
 
 LOST_PEER = "Traceback\nRuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:8070"
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from holdfast_daemon.core.detectors.aborted_call import NAMES_PATIENCE_S
-from holdfast_daemon.core.detectors.dead_rank import DeadRank
-from holdfast_daemon.core.detectors.hung_collective import HungCollective
-from holdfast_daemon.core.detectors.mismatched_order import MismatchedOrder
-from holdfast_daemon.core.detectors.transport import Transport
+from holdfast_daemon.core.detectors.deaths.dead_rank import DeadRank
+from holdfast_daemon.core.detectors.hangs.aborted_call import NAMES_PATIENCE_S
+from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.hangs.mismatched_order import MismatchedOrder
+from holdfast_daemon.core.detectors.hangs.transport import Transport
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.views import NOW, Ranks
+from tests.support.views import NOW, Ranks
 
 EVERYBODY = range(4)
 

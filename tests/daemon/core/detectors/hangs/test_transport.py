@@ -1,10 +1,10 @@
 """Calls that everybody has entered and nobody leaves."""
 
-from holdfast_daemon.core.detectors.hung_collective import HungCollective
-from holdfast_daemon.core.detectors.transport import Transport
+from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.hangs.transport import Transport
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.views import Ranks
+from tests.support.views import Ranks
 
 
 def verdict(ranks: Ranks) -> store.Verdict | None:

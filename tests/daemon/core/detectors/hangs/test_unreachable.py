@@ -1,9 +1,9 @@
 """Nodes that do not reach each other, before there is a call to judge by."""
 
-from holdfast_daemon.core.detectors.unreachable import Unreachable
+from holdfast_daemon.core.detectors.hangs.unreachable import Unreachable
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.views import Ranks
+from tests.support.views import Ranks
 
 NOT_CONNECTED = (
     "Traceback\n  File x\ntorch.distributed.DistNetworkError: The client socket has timed out after 4000ms"

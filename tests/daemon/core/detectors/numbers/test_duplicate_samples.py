@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from holdfast_daemon.core.detectors.duplicate_samples import WINDOW_STEPS, DuplicateSamples
 from holdfast_daemon.core.detectors.framework import Detector
+from holdfast_daemon.core.detectors.numbers.duplicate_samples import WINDOW_STEPS, DuplicateSamples
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.steps import show, view
+from tests.support.steps import show, view
 
 
 def use(dp: int, samples: str, rank: int | None = None) -> store.SamplesUsed:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon.core.detectors.gradient_explosion import WINDOW_STEPS, GradientExplosion
+from holdfast_daemon.core.detectors.numbers.gradient_explosion import WINDOW_STEPS, GradientExplosion
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.steps import show, steps_of
+from tests.support.steps import show, steps_of
 
-CURVES = Path(__file__).parents[4].parent / "shared" / "data" / "loss_curves"
+CURVES = Path(__file__).parents[5].parent / "shared" / "data" / "loss_curves"
 NOISE = random.Random(0)
 STEADY = [0.25 * NOISE.lognormvariate(0.0, 0.1) for _ in range(200)]
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from holdfast_daemon.core.detectors.framework import Detector
-from holdfast_daemon.core.detectors.missing_loss import LIMIT_STEPS, MissingLoss
+from holdfast_daemon.core.detectors.numbers.missing_loss import LIMIT_STEPS, MissingLoss
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.steps import show, steps_of
+from tests.support.steps import show, steps_of
 
 EVERY_TENTH = [step % 10 == 0 for step in range(100)]
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from holdfast_daemon.core.detectors.non_finite import NonFinite
+from holdfast_daemon.core.detectors.numbers.non_finite import NonFinite
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.steps import show
+from tests.support.steps import show
 
 
 def verdicts(*bad: store.NonFinite, **numbers: Any) -> list[store.Verdict]:

@@ -1,8 +1,8 @@
 """Overflow loops."""
 
-from holdfast_daemon.core.detectors.overflow_loop import LIMIT_STEPS, OverflowLoop
+from holdfast_daemon.core.detectors.numbers.overflow_loop import LIMIT_STEPS, OverflowLoop
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.steps import show, steps_of
+from tests.support.steps import show, steps_of
 
 
 def loops_at(overflows: list[bool]) -> list[int]:

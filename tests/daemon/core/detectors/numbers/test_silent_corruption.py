@@ -1,8 +1,8 @@
 """Replicas that differ."""
 
-from holdfast_daemon.core.detectors.silent_corruption import UNDECIDED_STEPS, SilentCorruption
+from holdfast_daemon.core.detectors.numbers.silent_corruption import UNDECIDED_STEPS, SilentCorruption
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.steps import show, view
+from tests.support.steps import show, view
 
 NORM, UP = "model.norm.weight[0:4096]", "model.up.weight[0:4096]"
 

@@ -3,10 +3,10 @@
 import random
 from collections.abc import Callable
 
-from holdfast_daemon.core.detectors.allocator_retries import OF_SAMPLES, AllocatorRetries
+from holdfast_daemon.core.detectors.speed.allocator_retries import OF_SAMPLES, AllocatorRetries
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.session_pb2 import MemoryStatus
-from tests.daemon.core.detectors.turns import turns, watch
+from tests.support.ticks import turns, watch
 
 Count = Callable[[int, int], int]
 """(rank, minute) -> so many so far."""

@@ -3,12 +3,12 @@
 import random
 from collections.abc import Callable
 
-from holdfast_daemon.core.detectors.data_share import PERSISTENT_S, WARM_UP_STEPS, WINDOW_STEPS, DataShare
 from holdfast_daemon.core.detectors.framework import Detector
+from holdfast_daemon.core.detectors.speed.data_share import PERSISTENT_S, WARM_UP_STEPS, WINDOW_STEPS, DataShare
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.steps import view
-from tests.daemon.core.detectors.turns import START_UNIX_S, turn
+from tests.support.steps import view
+from tests.support.ticks import START_UNIX_S, turn
 
 RANKS = 4
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast_daemon.core.detectors.memory_creep import SAMPLE_EVERY_S, MemoryCreep
+from holdfast_daemon.core.detectors.speed.memory_creep import SAMPLE_EVERY_S, MemoryCreep
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.session_pb2 import MemoryStatus
-from tests.daemon.core.detectors.turns import turns, watch
+from tests.support.ticks import turns, watch
 
 GIB = 2**30
 LIMIT = 80 * GIB

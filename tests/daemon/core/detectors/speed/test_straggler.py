@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast_daemon.core.detectors.straggler import OF_WINDOWS, WARM_UP_STEPS, WINDOW_STEPS, Straggler
+from holdfast_daemon.core.detectors.speed.straggler import OF_WINDOWS, WARM_UP_STEPS, WINDOW_STEPS, Straggler
 from holdfast_daemon.core.detectors.view import View
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.turns import START_UNIX_S, turn, watch
+from tests.support.ticks import START_UNIX_S, turn, watch
 
 CHECKPOINT, DATA, BACKWARD, OPTIMIZER = (
     common.PHASE_CHECKPOINT,

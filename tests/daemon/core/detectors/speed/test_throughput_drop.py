@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from holdfast_daemon.core.detectors.framework import Detector
-from holdfast_daemon.core.detectors.throughput_drop import PERSISTENT_S, PERSISTENT_STEPS, ThroughputDrop
+from holdfast_daemon.core.detectors.speed.throughput_drop import PERSISTENT_S, PERSISTENT_STEPS, ThroughputDrop
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.core.detectors.steps import show, steps_of, view
-from tests.daemon.core.detectors.turns import START_UNIX_S, turn
+from tests.support.steps import show, steps_of, view
+from tests.support.ticks import START_UNIX_S, turn
 
 
 def summary(

@@ -1,0 +1,5 @@
+"""What the tests of slots share."""
+
+from tests.support.snapshots import checkpoints, small_tmpfs, snapshots
+
+__all__ = ["checkpoints", "small_tmpfs", "snapshots"]
