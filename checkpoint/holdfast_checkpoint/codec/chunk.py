@@ -3,8 +3,8 @@
 A chunk is cut into byte planes (``planes.py``), its own or those of its difference to an earlier state of the
 tensor (``differences.py``), and each plane is stored for itself (``plane_coder.py``)::
 
-    0   kind (one byte): 0 plain; 1 a difference; 1 + n, of float32 numbers, one to the earlier state after a loss
-        of n 256ths (``decay.py``)
+    0   kind (one byte): 0 plain; 1 a difference; 1 + n, of float32 numbers and by earlier versions, one to the
+        earlier state after a loss of n 256ths (``differences.decayed``)
     1   width: bytes per element, which is the number of planes (one byte)
     2   stored size of each plane, highest first (4 bytes each, little-endian)
     ..  the planes
@@ -17,8 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast_checkpoint.codec.decay import decayed
-from holdfast_checkpoint.codec.differences import add, best_loss, subtract
+from holdfast_checkpoint.codec.differences import add, decayed, is_smaller, subtract
 from holdfast_checkpoint.codec.plane_coder import PlaneEncoder, Stored, are_noise, decode_plane
 from holdfast_checkpoint.codec.planes import FLOAT32, Elements, Layout, Plane, Words, join, lowest_words, split
 from holdfast_checkpoint.codec.registry import PayloadError
@@ -30,12 +29,10 @@ def encode_chunk(raw: memoryview, layout: Layout, encoder: PlaneEncoder, previou
     """Return the stored form of ``raw``; ``previous`` has its size, and is used if that pays."""
     elements = _elements(raw, layout)
     before = None if previous is None else _elements(previous, layout)
-    loss = None if before is None else best_loss(elements, before, layout)
-    if before is None or loss is None:
+    if before is None or not is_smaller(elements, before, layout):
         kind, stored = _PLAIN, _encode_planes(elements, encoder, is_float=layout.is_float)
     else:
-        difference = subtract(elements, decayed(before, loss))
-        kind, stored = _DIFFERENCE + loss, _encode_planes(difference, encoder, is_float=False)
+        kind, stored = _DIFFERENCE, _encode_planes(subtract(elements, before), encoder, is_float=False)
     sizes = [sum(len(piece) for piece in pieces) for pieces in stored]
     header = _header_format(layout).pack(kind, layout.width, *sizes)
     return b"".join([header, *(piece for pieces in stored for piece in pieces), raw[elements.nbytes :]])
