@@ -152,7 +152,6 @@ class ObjectCheckpoints:
             incomplete=_incomplete(listed, manifests),
         )
         self._remove(listed, old)
-        self.store.abort_uploads(lambda name: any(step <= newest.step for step in steps_of([name])))
 
     def retire(self, marked: Collection[int] = ()) -> None:
         """Remove the checkpoints of a history that a newer one has outlived, but for those that are marked."""
