@@ -3,7 +3,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from holdfast_agent.reports.histogram import Histogram
+from holdfast_agent.metrics.histogram import Histogram
 
 
 class OneFamily(Collector):
