@@ -6,7 +6,8 @@ import os
 import time
 
 from holdfast_agent.checkpoints.writer import CheckpointWriter
-from holdfast_agent.metrics.histogram import STEP_BUCKETS_S, Histogram
+from holdfast_agent.metrics.families import STEP_BUCKETS_S
+from holdfast_agent.metrics.histogram import Histogram
 from holdfast_agent.options import AgentOptions
 from holdfast_agent.processes import training_thread
 from holdfast_agent.processes.containment import Errors

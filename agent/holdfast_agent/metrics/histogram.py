@@ -2,10 +2,7 @@
 
 from collections.abc import Sequence
 
-from prometheus_client.core import HistogramMetricFamily, Metric
-
-STEP_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-STALL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+# prometheus_client.Histogram would do the same, but it also exports the time of its creation as a series of its own.
 
 
 class Histogram:
@@ -23,12 +20,6 @@ class Histogram:
             if value <= bound:
                 self._counts[index] += 1
 
-    def family(self, name: str, text: str, labels: dict[str, str]) -> Metric:
-        """Return this histogram as a metric family."""
-        family = HistogramMetricFamily(name, text, labels=list(labels))
-        buckets = [
-            ("+Inf" if bound == float("inf") else str(bound), float(n))
-            for bound, n in zip(self._bounds, self._counts, strict=True)
-        ]
-        family.add_metric(list(labels.values()), buckets, self._sum)
-        return family
+    def row(self, *label_values: str) -> tuple[Sequence[str], Sequence[float], float]:
+        """Return the row of a histogram family: label values, cumulative counts, sum."""
+        return label_values, self._counts, self._sum
