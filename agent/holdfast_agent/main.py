@@ -139,7 +139,7 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     if secondary is not None:
         secondary.start(node.ranks_of_world)
     supervisor = Supervisor(node)
-    collector = AgentCollector(node, supervisor)
+    collector = AgentCollector(node)
     metrics = _serve_metrics(options, collector)
     try:
         if saved is not None and takes_over:

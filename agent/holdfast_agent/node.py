@@ -6,11 +6,12 @@ import os
 import time
 
 from holdfast_agent.checkpoints.writer import CheckpointWriter
+from holdfast_agent.metrics.families import STEP_BUCKETS_S
+from holdfast_agent.metrics.histogram import Histogram
 from holdfast_agent.options import AgentOptions
 from holdfast_agent.processes import training_thread
 from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.rank import Rank
-from holdfast_agent.reports.histogram import STEP_BUCKETS_S, Histogram
 from holdfast_agent.reports.message_checks import clean_hello, clean_report, flaw_of_slots
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.reports.summaries import StepSummaries

@@ -14,7 +14,8 @@ from pathlib import Path
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
 from holdfast_agent.checkpoints.loader import StartingPoint, slot_for
 from holdfast_agent.checkpoints.workers import CheckpointWorkers
-from holdfast_agent.reports.histogram import STALL_BUCKETS_S, STEP_BUCKETS_S, Histogram
+from holdfast_agent.metrics.families import STALL_BUCKETS_S, STEP_BUCKETS_S
+from holdfast_agent.metrics.histogram import Histogram
 from holdfast_agent.snapshots.held_slots import HeldSlots
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.codec.compression import Compression

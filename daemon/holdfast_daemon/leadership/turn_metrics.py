@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from prometheus_client import Counter, Histogram
 from prometheus_client.registry import CollectorRegistry
 
-from holdfast_daemon.core.detectors import registry as detectors
+from holdfast_daemon.metrics import self_families as declared
+from holdfast_proto.metric_family import MetricFamily
 
 TURN_MS = 100
 """Time between two turns."""
-
-TURN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
 class TurnMetrics:
@@ -20,41 +19,26 @@ class TurnMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._durations = Histogram(
-            "holdfast_coordinator_tick_duration_seconds",
-            "Duration of one turn of a run's core.",
-            buckets=TURN_BUCKETS_S,
+            declared.TICK_DURATION.name,
+            declared.TICK_DURATION.help,
+            buckets=declared.TICK_DURATION.buckets,
             registry=registry,
         )
-        self._slow = Counter(
-            "holdfast_coordinator_slow_ticks", "Turns that took longer than the time between them.", registry=registry
-        )
-        self._failed = Counter(
-            "holdfast_coordinator_failed_ticks",
-            "Turns of a run's core that raised: what they raised on was passed over.",
-            registry=registry,
-        )
-        self._shells_begun = Counter(
-            "holdfast_run_shell_attempts", "Times that leading a run, or standing by, was begun.", registry=registry
-        )
-        self._shells_failed = Counter(
-            "holdfast_run_shell_failures", "Times that leading a run failed and was begun anew.", registry=registry
-        )
-        self._names_refused = Counter(
-            "holdfast_run_names_refused",
-            "Names in the list of runs that cannot be the name of a run, counted at each look.",
-            registry=registry,
-        )
-        labels = ["detector"]
-        self._looks = Counter(
-            "holdfast_detector_attempts", "Times that a detector has looked.", labels, registry=registry
-        )
-        self._seconds = Counter("holdfast_detector_seconds", "Time that a detector took.", labels, registry=registry)
-        self._failures = Counter(
-            "holdfast_detector_failures", "Looks of a detector that failed.", labels, registry=registry
-        )
-        for detector in detectors.ALL:
-            for counter in (self._looks, self._seconds, self._failures):
-                counter.labels(detector.name)
+
+        def counter(family: MetricFamily) -> Counter:
+            return Counter(family.name, family.help, family.labels, registry=registry)
+
+        self._slow = counter(declared.SLOW_TICKS)
+        self._failed = counter(declared.FAILED_TICKS)
+        self._shells_begun = counter(declared.RUN_SHELL_ATTEMPTS)
+        self._shells_failed = counter(declared.RUN_SHELL_FAILURES)
+        self._names_refused = counter(declared.RUN_NAMES_REFUSED)
+        self._looks = counter(declared.DETECTOR_ATTEMPTS)
+        self._seconds = counter(declared.DETECTOR_TIME)
+        self._failures = counter(declared.DETECTOR_FAILURES)
+        for detector in declared.DETECTORS:
+            for each in (self._looks, self._seconds, self._failures):
+                each.labels(detector)
 
     @contextmanager
     def turn(self) -> Iterator[None]:

@@ -7,10 +7,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from dashboards.catalogue import CATALOGUE, differences
-from dashboards.daemon_metrics import RUN_METRICS, SELF_METRICS
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.turn_metrics import TurnMetrics
+from holdfast_daemon.metrics import run_families, self_families
 from holdfast_daemon.metrics.collector import DaemonCollector
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
@@ -68,18 +68,18 @@ async def test_a_label_with_a_fixed_set_shows_each_value_from_the_start(folder: 
     world = World()
     world.turn()
     text = scrape({"r": shell_of(folder, world, leads=True)})
-    for metric in CATALOGUE["daemon"]:
-        for label, values in metric.values.items():
-            if metric.name not in ("holdfast_run_info", "holdfast_recovery_duration_seconds"):
-                shown = {value for (value,) in samples(text, metric.series_names()[0], label)}
-                assert shown == set(values), metric.name
+    for family in CATALOGUE["daemon"]:
+        for label, values in family.values.items():
+            if family.name not in ("holdfast_run_info", "holdfast_recovery_duration_seconds"):
+                shown = {value for (value,) in samples(text, family.series_names()[0], label)}
+                assert shown == set(values), family.name
 
 
 async def test_series_of_a_run_come_from_its_leader_alone(folder: Path, world: World) -> None:
     text = scrape({"r": shell_of(folder, world, leads=False)})
-    exported = {name for metric in RUN_METRICS for name in metric.series_names() if samples(text, name)}
+    exported = {name for family in run_families.FAMILIES for name in family.series_names() if samples(text, name)}
     assert exported == set()
-    assert all(samples(text, name) for metric in SELF_METRICS for name in metric.series_names())
+    assert all(samples(text, name) for family in self_families.FAMILIES for name in family.series_names())
     assert samples(text, "holdfast_coordinator_leader", "run") == {("r",): 0}
 
 
