@@ -30,6 +30,8 @@ class AgentServer(session_pb2_grpc.RankAgentServicer):
     def __init__(self, socket: Path) -> None:
         self.target = f"unix:{socket}"
         self.messages: list[RankMessage] = []
+        self.slots: list[Path] = []
+        """Granted to every rank, with its welcome."""
         self._changed = threading.Condition()
         self._outgoing: list[SimpleQueue[AgentMessage | None]] = []
         self._server: grpc.Server | None = None
@@ -54,6 +56,8 @@ class AgentServer(session_pb2_grpc.RankAgentServicer):
         self._outgoing.append(outgoing)
         threading.Thread(target=self._read, args=(requests, outgoing), daemon=True).start()
         yield AgentMessage(welcome=Welcome(report_interval_s=0.02))
+        if self.slots:
+            yield AgentMessage(slot_grant=SlotGrant(paths=[str(path) for path in self.slots]))
         while (message := outgoing.get()) is not None:
             yield message
 

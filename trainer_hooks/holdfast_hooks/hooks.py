@@ -1,6 +1,7 @@
 """What a training loop sees of Holdfast."""
 
 import atexit
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -70,6 +71,8 @@ class Hooks:
         self._once = OnceLog()
         self._black_box: BlackBoxWriter | None = None
         self._last_words = LastWords(keep=self._keep_words, send=self._send_words)
+        self._undo = contextlib.ExitStack()
+        """What closing has to undo, the newest first."""
         self._coordinates = coordinates
         self._device = device
         self._check_replicas = check_replicas
@@ -83,6 +86,7 @@ class Hooks:
     def start(self) -> None:
         """Install the exception hooks and, under an agent, start to report."""
         self._last_words.install()
+        self._undo.callback(self._last_words.uninstall)
         identity = Identity.from_environment()
         self._context = _read_context(identity)
         if self._context is None:
@@ -243,7 +247,7 @@ class Hooks:
             self._black_box.finish()
         if self._sidecar is not None:
             self._sidecar.finish(timeout_s=_FLUSH_S, finished=finished)
-        self._last_words.uninstall()
+        self._undo.close()
 
     def _prepare(self) -> None:
         """Before the first step: restore, or make sure that the state can be saved at all."""

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from holdfast_hooks.errors import ConfigurationError
@@ -14,6 +15,7 @@ from holdfast_hooks.progress.progress_poll import ProgressPoll
 from holdfast_hooks.replicas.replicas import Replicas
 from holdfast_hooks.session.commands import Commands
 from holdfast_hooks.session.reporter import Reporter
+from holdfast_hooks.snapshots.copy_threads import end_copy_threads
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.snapshots.snapshots import Snapshots
 from holdfast_hooks.state.encoding import Stateful
@@ -77,6 +79,8 @@ class Sidecar:
         self._replicas = Replicas(state, once) if state and check_replicas else None
         self._gradients: GradientWatch | None = None
         self._has_findings = self._replicas is not None
+        self._injector = Injector(Site(timeline, state), identity.rank) if context.faults_allowed else None
+        self._finished = False
         self._point_to_point = PointToPointRecord(black_box, once)
         self._sources = Sources(
             timeline=timeline,
@@ -98,7 +102,7 @@ class Sidecar:
                 stops=self._stop_orders,
                 releases=self._desk.releases,
                 refusal=self._why_no_snapshots,
-                injector=Injector(Site(timeline, state), identity.rank) if context.faults_allowed else None,
+                injector=self._injector,
             ),
             desk=self._desk,
             once=once,
@@ -138,17 +142,32 @@ class Sidecar:
 
     def watch_gradients(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None) -> None:
         """See :meth:`Hooks.watch_gradients`."""
+        if self._finished:
+            return
         if self._gradients is None:
             self._gradients = GradientWatch(self._once)
             self._has_findings = True
         self._gradients.watch(modules, then=then)
 
     def finish(self, *, timeout_s: float, last_words: str | None = None, finished: bool = False) -> None:
-        """Send what is left, within ``timeout_s``, and undo the patches. ``finished``: the rank means to leave."""
+        """Send what is left, within ``timeout_s``, and undo every patch. Later calls do nothing.
+
+        ``finished``: the rank means to leave.
+        """
+        if self._finished:
+            return
+        self._finished = True
+        deadline_s = monotonic() + timeout_s
         self._reporter.finish(timeout_s=timeout_s, last_words=last_words, finished=finished)
         self._point_to_point.uninstall()
         if self._gradients is not None:
             self._gradients.close()
+        if self._injector is not None:
+            self._injector.disarm()
+        if self._snapshots is not None:
+            self._snapshots.close(max(0.0, deadline_s - monotonic()))
+        end_copy_threads()
+        self._desk.close(max(0.0, deadline_s - monotonic()))
 
     def _note_findings(self, step: int) -> None:
         values = self._timeline.values

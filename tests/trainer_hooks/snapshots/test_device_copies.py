@@ -166,6 +166,33 @@ def test_last_snapshot_is_complete_when_the_loop_ends(bench: Any, make_slots: Ma
     assert run.states()[0] is SlotState.COMPLETE
 
 
+def test_closing_waits_for_the_copies_and_hooks_into_no_optimizer(
+    bench: Any, make_slots: MakeSlots, gpu: Stream
+) -> None:
+    run = Run(bench, make_slots(3), gpu)
+    run.rank.end(0)
+    device = threading.Timer(0.05, gpu.reach)
+    device.start()
+    run.rank.snapshots.close(DEADLINE_S)
+    device.join()
+    assert [taken.step for taken in run.late] == [0]
+    assert not torch_optimizer._global_optimizer_pre_hooks
+    assert run.rank.end(1) is None
+    assert len(run.late) == 1
+
+
+def test_copies_that_outlast_the_closing_are_held_back_for(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:
+    run = Run(bench, make_slots(3), gpu)
+    run.rank.end(0)
+    gpu.calls.clear()
+    run.rank.snapshots.close(0.0)
+    assert gpu.calls == [("hold back", UPDATED)]
+    assert not torch_optimizer._global_optimizer_pre_hooks
+    gpu.reach()
+    run.wait_for_late(1)
+    assert run.states()[0] is SlotState.COMPLETE
+
+
 def test_failed_copies_leave_no_snapshot_and_are_counted(
     bench: Any, make_slots: MakeSlots, gpu: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:

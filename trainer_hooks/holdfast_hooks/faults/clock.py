@@ -17,14 +17,14 @@ class ClockJump:
     """
 
     def __init__(self, fault: Fault, _: Site) -> None:
-        jump_s, jump_ns = fault.duration_s, round(fault.duration_s * 1e9)
+        self._jump_s = fault.duration_s
         read_s, read_ns = time.time, time.time_ns
 
         def jumped_s() -> float:
-            return read_s() + jump_s
+            return read_s() + self._jump_s
 
         def jumped_ns() -> int:
-            return read_ns() + jump_ns
+            return read_ns() + round(self._jump_s * 1e9)
 
         self._replaced: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
             (read_s, jumped_s),
@@ -38,7 +38,8 @@ class ClockJump:
         return False
 
     def end(self) -> None:
-        """Set the clock right."""
+        """Set the clock right, also for whatever has wrapped the replaced functions in the meantime."""
+        self._jump_s = 0.0
         for original, jumped in self._replaced:
             _replace_everywhere(jumped, original)
 

@@ -30,12 +30,14 @@ class Injector:
         self._waiting: list[Fault] = []
         self._effects: list[Effect] = []
         self._told: Callable[[int, int, int], None] | None = None
-        """Whom the timeline would tell; None while that is whom it tells."""
+        """Where the timeline's moments go to next; None while they do not come here."""
 
     @classmethod
     def into(cls, hooks: "Hooks") -> "Injector":
         """Return an injector for a process that has called ``attach``, whether or not an agent has started it."""
-        return cls(Site(hooks._timeline, hooks._state), Identity.from_environment().rank)
+        injector = cls(Site(hooks._timeline, hooks._state), Identity.from_environment().rank)
+        hooks._undo.callback(injector.disarm)
+        return injector
 
     def arm(self, *faults: Fault) -> None:
         """Have faults strike, each when it is due; those of other ranks are left out.
@@ -102,8 +104,8 @@ class Injector:
             self._effects.append(effect)
 
     def _withdraw(self) -> None:
-        """Get out of the way if nothing is left to do."""
+        """Get out of the way if nothing is left to do. Below another injector this one only passes moments on."""
         with self._lock:
-            if self._told is not None and not self._waiting and not self._effects:
-                self._site.timeline.intercept(self._told)
+            is_idle = not self._waiting and not self._effects
+            if self._told is not None and is_idle and self._site.timeline.give_back(self._moment, self._told):
                 self._told = None

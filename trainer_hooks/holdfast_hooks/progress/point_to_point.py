@@ -58,8 +58,10 @@ class PointToPointRecord:
         self._once = once
         self._channels: dict[tuple[str, int, Direction], _Channel | None] = {}
         self._shifts: dict[str, SeqShift] = {}
-        self._originals: dict[str, Any] = {}
-        """As the class holds them: what getattr() returns would no longer be bound to a group."""
+        self._patches: dict[str, tuple[Any, Any]] = {}
+        """The original and our wrapper, by name, as the class holds them: what getattr() returns would no longer be
+        bound to a group."""
+        self._closed = False
 
     def calls_before(self, group: str, seq: int) -> int:
         """Return how many of a group's seqs below ``seq`` went to point-to-point calls (reporter thread)."""
@@ -69,22 +71,31 @@ class PointToPointRecord:
     def install(self) -> None:
         """Wrap the calls if torch.distributed is there, once."""
         distributed = sys.modules.get("torch.distributed")
-        if self._originals or distributed is None or not distributed.is_available():
+        if self._patches or self._closed or distributed is None or not distributed.is_available():
             return
         process_group = distributed.ProcessGroup
         try:
             for name, direction in _WRAPPED.items():
                 original = vars(process_group)[name]
-                setattr(process_group, name, self._wrap(getattr(process_group, name), direction))
-                self._originals[name] = original
+                wrapper = self._wrap(getattr(process_group, name), direction)
+                setattr(process_group, name, wrapper)
+                self._patches[name] = original, wrapper
         except (AttributeError, KeyError, TypeError) as error:
             self._once.warn("point-to-point calls are not recorded", error)
 
     def uninstall(self) -> None:
-        """Put the original calls back."""
-        for name, original in self._originals.items():
-            setattr(sys.modules["torch.distributed"].ProcessGroup, name, original)
-        self._originals = {}
+        """Put the original calls back, and record no more.
+
+        Where another library has wrapped our wrapper, its patch stays, and ours only passes calls on.
+        """
+        self._closed = True
+        for name, (original, wrapper) in self._patches.items():
+            process_group = sys.modules["torch.distributed"].ProcessGroup
+            if vars(process_group).get(name) is wrapper:
+                setattr(process_group, name, original)
+        self._patches = {}
+        # The wrapper looks here first. An extra test in it would cost every call of a run that is not closed.
+        self._channels.clear()
 
     def advance(self) -> list[ChannelProgress]:
         """Look which calls have finished; note it in the black box and return all channels (reporter thread)."""
@@ -134,6 +145,8 @@ class PointToPointRecord:
         return call
 
     def _open(self, group: Any, peer: int, direction: Direction) -> _Channel | None:
+        if self._closed:
+            return None
         key = (group.group_name, peer, direction)
         try:
             global_peer = sys.modules["torch.distributed"].get_global_rank(group, peer)

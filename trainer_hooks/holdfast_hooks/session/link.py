@@ -15,6 +15,8 @@ from holdfast_proto.v1.session_pb2_grpc import RankAgentStub
 
 _FIRST_BACKOFF_S = 0.05
 _LONGEST_BACKOFF_S = 1.0
+ENDING_S = 0.25
+"""Time for a thread to end once it no longer waits for the agent. It takes milliseconds."""
 # Without a pool of its own, a new channel inherits the (much longer) backoff of the one before.
 _CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
@@ -74,6 +76,7 @@ class Link:
             call = self._call
         if call is not None:
             call.cancel()
+        self._thread.join(ENDING_S)
 
     def _run(self) -> None:
         show_name()

@@ -8,7 +8,7 @@ from time import monotonic
 
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.session.commands import Commands
-from holdfast_hooks.session.link import Link
+from holdfast_hooks.session.link import ENDING_S, Link
 from holdfast_hooks.session.native_name import show_name
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.telemetry.collector import Collector, Sources
@@ -46,7 +46,7 @@ class Reporter:
         self._thread.start()
 
     def finish(self, *, timeout_s: float, last_words: str | None = None, finished: bool = False) -> None:
-        """Send what is left, and end. Returns after ``timeout_s`` at the latest; later calls do nothing.
+        """Send what is left for up to ``timeout_s``, and end the threads. Later calls do nothing.
 
         ``finished``: the rank means to leave.
         """
@@ -55,7 +55,7 @@ class Reporter:
             self._finished = finished
             self._deadline_s = monotonic() + timeout_s
             self._wake.set()
-            self._thread.join(timeout_s)
+            self._thread.join(timeout_s + ENDING_S)
 
     def _run(self) -> None:
         show_name()

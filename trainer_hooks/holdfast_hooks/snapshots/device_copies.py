@@ -1,5 +1,6 @@
 """Copies from a GPU that overlap with its work, and a snapshot that is complete only after them."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -74,7 +75,7 @@ class DeviceCopies:
         self._parameters = {name: found for name, value in state.items() if (found := parameters_of(value))}
         self._stream = stream
         self._held: CopyEvent | None = None
-        register_optimizer_step_pre_hook(self._before_update)
+        self._hook: Any = register_optimizer_step_pre_hook(self._before_update)
 
     def start(self, copies: Sequence[DeviceCopy]) -> CopyEvent:
         """Enqueue the copies; return the point after the last."""
@@ -89,6 +90,12 @@ class DeviceCopies:
             self._stream.hold_back(self._stream.copy(others))
         self._held = self._stream.copy(updated)
         return self._held
+
+    def close(self) -> None:
+        """Hook into no optimizer any more. For copies that are still under way, the device waits from here on."""
+        self._hook.remove()
+        with contextlib.suppress(RuntimeError):  # the device is lost: it will change nothing either
+            self._before_update()
 
     def _before_update(self, *_: object) -> None:
         if self._held is not None:
@@ -111,9 +118,9 @@ class Landing:
         self._thread = threading.Thread(target=self._land, name="holdfast-landing", daemon=True)
         self._thread.start()
 
-    def wait(self) -> None:
-        """Wait until the snapshot is complete, or has failed."""
-        self._thread.join()
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until the snapshot is complete or has failed, ``timeout_s`` at most if given."""
+        self._thread.join(timeout_s)
 
     def _land(self) -> None:
         try:

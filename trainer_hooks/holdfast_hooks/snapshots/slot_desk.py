@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.snapshots.slot_memory import make_ready
+from holdfast_hooks.snapshots.slot_memory import SlotPreparation
 from holdfast_hooks.step_commands import ReleaseOrders
 from holdfast_proto.snapshot import Slot, SnapshotError
 from holdfast_proto.v1.session_pb2 import SlotGrant, SlotRequest
@@ -45,6 +45,8 @@ class SlotDesk:
         self.refusal = ""
         """Why there will be no slots; written by the reporter."""
         self._requested = SlotRequest()
+        self._preparation: SlotPreparation | None = None
+        self._closed = False
         self._once = once
 
     def next_request(self) -> SlotRequest | None:
@@ -71,6 +73,8 @@ class SlotDesk:
 
     def receive(self, grant: SlotGrant) -> None:
         """Take what the agent grants (reporter thread)."""
+        if self._closed:
+            return
         if not grant.paths:
             self.refusal = grant.reason or "the agent has no memory for snapshots"
             self._once.warn("no snapshots", self.refusal)
@@ -79,11 +83,23 @@ class SlotDesk:
             files = _identify(grant.paths)
             if self.grant is None or self.grant.files != files:
                 self.grant = Grant(tuple(Slot(Path(path)) for path in grant.paths), grant.on_disk, files)
+                if self._preparation is not None:
+                    self._preparation.stop(timeout_s=0)
                 if not grant.on_disk:
-                    make_ready(self.grant.slots, self._once)
+                    self._preparation = SlotPreparation(self.grant.slots, self._once)
             self.refusal = ""
         except (OSError, SnapshotError) as error:
             self._once.warn("granted snapshot slots cannot be opened", error)
+
+    def close(self, timeout_s: float) -> None:
+        """Give up the slots (training thread). They are unmapped when nobody views them any more.
+
+        Waits for up to ``timeout_s`` for the thread that still makes them ready.
+        """
+        self._closed = True
+        self.grant = None
+        if self._preparation is not None:
+            self._preparation.stop(timeout_s)
 
 
 def _identify(paths: Sequence[str]) -> tuple[tuple[str, int, int], ...]:

@@ -83,6 +83,18 @@ class Snapshots:
         self._timeline.enter(Phase.CHECKPOINT)
         return self._take_guarded(step, due=due, checkpoint=checkpoint, last=last)
 
+    def close(self, timeout_s: float) -> None:
+        """Take no more snapshots, hook into no optimizer and forget the slots.
+
+        Waits for up to ``timeout_s`` for a snapshot whose copies are under way.
+        """
+        self.refusal = "this rank has closed its hooks"
+        if self._landing is not None:
+            self._landing.wait(timeout_s)
+        if self._device_copies is not None:
+            self._device_copies.close()
+        self._copier = self._device_copies = self._landing = None
+
     def _take_guarded(self, step: int, *, due: bool, checkpoint: bool, last: bool) -> SnapshotTaken | None:
         if self.refusal:
             self.skipped_total += due

@@ -49,9 +49,16 @@ class Timeline:
         moment(-1, Phase.INIT, time_ns())
 
     def intercept(self, moment: Callable[[int, int, int], None]) -> Callable[[int, int, int], None]:
-        """Tell ``moment`` from now on; return what was told before (any thread)."""
+        """Report each moment to ``moment`` from now on; return what it was reported to before (any thread)."""
         before, self._moment = self._moment, moment
         return before
+
+    def give_back(self, moment: Callable[[int, int, int], None], before: Callable[[int, int, int], None]) -> bool:
+        """Undo :meth:`intercept`; return False, and change nothing, while another one has intercepted ``moment``."""
+        if self._moment != moment:
+            return False
+        self._moment = before
+        return True
 
     def begin(self, step: int) -> None:
         """The training thread starts to work on ``step``."""
