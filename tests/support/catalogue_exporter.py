@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import (
@@ -31,7 +32,7 @@ _OPEN_LABEL_VALUES = {
     "group": ("default", "mesh_tp"),
     "cause": ("dead_rank",),
     "detector": ("dead_rank", "loss_spike"),
-    "version": ("0.1.0",),
+    "version": (version("holdfast-torch"),),
 }
 _ONE_HOT = {"holdfast_run_state": "running"}
 
