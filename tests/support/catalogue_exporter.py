@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
@@ -23,7 +24,7 @@ _OPEN_LABEL_VALUES = {
     "gpu": ("0",),
     "UUID": ("GPU-0",),
     "group": ("default", "mesh_tp"),
-    "version": ("0.1.0",),
+    "version": (version("holdfast-torch"),),
 }
 _ONE_HOT = {"holdfast_run_state": "running"}
 
