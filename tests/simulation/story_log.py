@@ -1,4 +1,4 @@
-"""What a scenario's log says of a turn: suspicions, verdicts, incidents, orders, phases."""
+"""What a scenario's log says of a tick: suspicions, verdicts, incidents, orders, phases."""
 
 from collections.abc import Iterable, Iterator
 

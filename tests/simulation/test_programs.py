@@ -32,7 +32,7 @@ def view_of(ranks: dict[int, store.RankState]) -> View:
 
 
 def named_by_detector(ranks: dict[int, store.RankState]) -> list[int]:
-    sight = HungCollective().see_turn(view_of(ranks))
+    sight = HungCollective().see_tick(view_of(ranks))
     return [rank for seen in sight.seen for rank in seen.verdict.culprits]
 
 

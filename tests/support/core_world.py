@@ -65,7 +65,7 @@ class World:
     def rank(self, number: int) -> store.RankState:
         return self.node_states[f"node{number // self.ranks_per_node}"].ranks[number % self.ranks_per_node]
 
-    def turn(self, *requests: Request, seconds: float = TICK_S) -> list[Action]:
+    def tick(self, *requests: Request, seconds: float = TICK_S) -> list[Action]:
         """Let time pass, show the world to the core, obey it."""
         self.now += seconds
         for node in self.node_states.values():
@@ -96,13 +96,13 @@ class World:
     def _moves(self, rank: store.RankState) -> bool:
         return rank.rank in self.moving or rank.thread_state == "R"
 
-    def until(self, phase: str, turns: int = 1000) -> None:
-        """Take turns until the run is in a phase."""
-        for _ in range(turns):
+    def until(self, phase: str, ticks: int = 1000) -> None:
+        """Take ticks until the run is in a phase."""
+        for _ in range(ticks):
             if self.phase == phase:
                 return
-            self.turn()
-        raise AssertionError(f"the run is {self.phase}, not {phase}, after {turns} turns")
+            self.tick()
+        raise AssertionError(f"the run is {self.phase}, not {phase}, after {ticks} ticks")
 
     def _obey(self, node: store.NodeState, command: store.NodeCommand) -> None:
         match command.WhichOneof("kind"):
@@ -145,9 +145,9 @@ class World:
         snapshot: bool = True,
         step_s: float = 0.3,
         loss: float = 2.0,
-        turn_s: float = 0.01,
+        tick_s: float = 0.01,
     ) -> None:
-        """Let every rank finish some steps, with a turn after each that comes ``turn_s`` later."""
+        """Let every rank finish some steps, with a tick after each that comes ``tick_s`` later."""
         for _ in range(steps):
             for node in self.node_states.values():
                 for rank in node.ranks:
@@ -170,7 +170,7 @@ class World:
                 )
                 self.events.append(store.Event(node=node.node, generation=node.generation, step_summary=summary))
             self.spent_s.clear()
-            self.turn(seconds=turn_s)
+            self.tick(seconds=tick_s)
 
     def _seq(self, rank: store.RankState, *, enqueued: int, completed: int) -> None:
         del rank.progress.groups[:]

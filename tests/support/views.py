@@ -104,7 +104,7 @@ class Ranks:
 
     def verdict(self, detector: Detector) -> store.Verdict | None:
         """Return what a detector sees."""
-        seen = detector.see_turn(self.view()).seen
+        seen = detector.see_tick(self.view()).seen
         assert len(seen) <= 1
         return seen[0].verdict if seen else None
 

@@ -36,7 +36,7 @@ Request: TypeAlias = CheckpointRequest | StopRequest | FaultRequest
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What the shell has seen since the last turn."""
+    """What the shell has seen since the last tick."""
 
     nodes: Mapping[str, store.NodeState] = field(default_factory=dict)
     """Every node whose lease is alive, whole and newest."""

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from holdfast_daemon.core.model import CoreState
 from holdfast_daemon.replay.core_codec import decode_state, encode_state
-from holdfast_daemon.replay.recorded_turn import unframed
+from holdfast_daemon.replay.recorded_tick import unframed
 from holdfast_daemon.replay.recording import Excerpt
 from holdfast_daemon.replay.state_codec import CodecError
 from holdfast_proto.v1.recording_pb2 import RecordedTurn
@@ -20,7 +20,7 @@ from holdfast_proto.v1.store_pb2 import Incident
 
 STORY = "incident.json"
 STATE = "core.json"
-TURNS = "observations.binpb"
+TICKS = "observations.binpb"
 README = "README.txt"
 TRACEBACK = "traceback.txt"
 
@@ -55,7 +55,7 @@ class RecordedIncident:
 
     incident: Incident
     base: CoreState
-    turns: tuple[RecordedTurn, ...]
+    ticks: tuple[RecordedTurn, ...]
 
 
 def set_older_aside(folder: Path, incident: Incident) -> None:
@@ -105,18 +105,18 @@ def story_text(incident: Incident) -> str:
     return json.dumps(MessageToDict(incident, preserving_proto_field_name=True), indent=1) + "\n"
 
 
-def write_recording(folder: Path, excerpt: Excerpt, *, dropped_turns: int) -> None:
+def write_recording(folder: Path, excerpt: Excerpt, *, dropped_ticks: int) -> None:
     """Write what `holdfast replay` reads. Raises OSError, and CodecError if the state cannot be carried."""
-    state = {"format": _FORMAT, "dropped_turns": dropped_turns, "state": encode_state(excerpt.base)}
-    _replace(folder / TURNS, b"".join(excerpt.turns))
+    state = {"format": _FORMAT, "dropped_turns": dropped_ticks, "state": encode_state(excerpt.base)}
+    _replace(folder / TICKS, b"".join(excerpt.ticks))
     _replace(folder / STATE, json.dumps(state).encode())
 
 
 def write_failure(folder: Path, excerpt: Excerpt, text: str) -> None:
-    """Write the turn that the core failed on, and what it raised. Raises OSError, and CodecError as above."""
+    """Write the tick that the core failed on, and what it raised. Raises OSError, and CodecError as above."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TRACEBACK).write_text(text)
-    write_recording(folder, excerpt, dropped_turns=0)
+    write_recording(folder, excerpt, dropped_ticks=0)
 
 
 def read_recording(path: Path) -> RecordedIncident:
@@ -125,9 +125,9 @@ def read_recording(path: Path) -> RecordedIncident:
     Raises RecordingError.
     """
     try:
-        story, state, turns = _read(path, (STORY, STATE, TURNS))
+        story, state, ticks = _read(path, (STORY, STATE, TICKS))
         incident = _incident(story)
-        return RecordedIncident(incident, _state(json.loads(state)), tuple(unframed(turns)))
+        return RecordedIncident(incident, _state(json.loads(state)), tuple(unframed(ticks)))
     except (OSError, tarfile.TarError) as error:
         raise RecordingError(f"{path}: {error}: name an incident's folder or exported archive") from None
     except _DAMAGED as error:

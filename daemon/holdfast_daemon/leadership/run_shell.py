@@ -32,7 +32,7 @@ from holdfast_daemon.incidents.archive import IncidentArchive
 from holdfast_daemon.incidents.log import IncidentLog
 from holdfast_daemon.leadership.guarded_core import GuardedCore
 from holdfast_daemon.leadership.run_store import LeadershipLostError, RunStore, holds_another_type
-from holdfast_daemon.leadership.turn_metrics import TURN_MS, TurnMetrics
+from holdfast_daemon.leadership.tick_metrics import TICK_MS, TickMetrics
 from holdfast_daemon.options import DaemonOptions
 from holdfast_proto.redis_client import StoreError
 from holdfast_proto.v1 import store_pb2 as store
@@ -64,7 +64,7 @@ class RunShell:
         run: str,
         options: DaemonOptions,
         clock: Clock,
-        metrics: TurnMetrics,
+        metrics: TickMetrics,
     ) -> None:
         self.run_name = run
         self._options = options
@@ -86,7 +86,7 @@ class RunShell:
         self._alone_since: float | None = None
         self._outbox: collections.deque[Action] = collections.deque()
         self._unsaved = False
-        """Whether the store lacks what the last turns have changed of the record and the incidents."""
+        """Whether the store lacks what the last ticks have changed of the record and the incidents."""
         self._failed_detectors: set[str] = set()
         """Failures are logged once."""
         self.state: CoreState | None = None
@@ -104,7 +104,7 @@ class RunShell:
                     await self._store.retire(self.state.record.nodes)
                     return
                 if await self._lead():
-                    await self._turn()
+                    await self._tick()
                 else:
                     await self._follow()
                     await asyncio.sleep(self._options.lease_s / 4)
@@ -254,11 +254,11 @@ class RunShell:
         stamped.fence = self._store.fence
         await self._store.save(stamped, incidents)
 
-    async def _turn(self) -> None:
+    async def _tick(self) -> None:
         assert self.state is not None
         spec = self.state.spec
         self.counters.operations += 1
-        last_id, events = await self._store.events(self.state.record.last_event_id or "0", TURN_MS, spec)
+        last_id, events = await self._store.events(self.state.record.last_event_id or "0", TICK_MS, spec)
         self.counters.operations += 1
         nodes = await self._store.nodes(spec, self.state.record.nodes)
         requests, self._requests = tuple(self._requests), []
@@ -266,10 +266,10 @@ class RunShell:
         before = self.state.record
         now = self._clock.now()
         self.archive.recording.note(self.state, now, observation)
-        with self._metrics.turn():
+        with self._metrics.tick():
             stepped = self.core.step(self.state, now, observation, self._metrics.detector)
         if stepped.error is not None:
-            self._metrics.turn_failed()
+            self._metrics.tick_failed()
             self.archive.keep_failure(self.state, now, observation, stepped.error)
         self._answer_unserved(requests, stepped.failed_requests)
         state, actions = stepped.state, stepped.actions

@@ -1,4 +1,4 @@
-"""How long the turns of the cores take, and each of their detectors."""
+"""How long the ticks of the cores take, and each of their detectors."""
 
 import time
 from collections.abc import Iterator
@@ -9,28 +9,28 @@ from prometheus_client.registry import CollectorRegistry
 
 from holdfast_daemon.core.detectors import registry as detectors
 
-TURN_MS = 100
-"""Time between two turns."""
+TICK_MS = 100
+"""Time between two ticks."""
 
-TURN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+TICK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
-class TurnMetrics:
-    """Times the turns of all cores."""
+class TickMetrics:
+    """Times the ticks of all cores."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._durations = Histogram(
             "holdfast_coordinator_tick_duration_seconds",
-            "Duration of one turn of a run's core.",
-            buckets=TURN_BUCKETS_S,
+            "Duration of one tick of a run's core.",
+            buckets=TICK_BUCKETS_S,
             registry=registry,
         )
         self._slow = Counter(
-            "holdfast_coordinator_slow_ticks", "Turns that took longer than the time between them.", registry=registry
+            "holdfast_coordinator_slow_ticks", "Ticks that took longer than the time between them.", registry=registry
         )
         self._failed = Counter(
             "holdfast_coordinator_failed_ticks",
-            "Turns of a run's core that raised: what they raised on was passed over.",
+            "Ticks of a run's core that raised: what they raised on was passed over.",
             registry=registry,
         )
         self._shells_begun = Counter(
@@ -57,20 +57,20 @@ class TurnMetrics:
                 counter.labels(detector.name)
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Time one turn."""
+    def tick(self) -> Iterator[None]:
+        """Time one tick."""
         started_s = time.perf_counter()
         yield
         self.observe(time.perf_counter() - started_s)
 
     def observe(self, duration_s: float) -> None:
-        """Count one turn."""
+        """Count one tick."""
         self._durations.observe(duration_s)
-        if duration_s > TURN_MS / 1000:
+        if duration_s > TICK_MS / 1000:
             self._slow.inc()
 
-    def turn_failed(self) -> None:
-        """Count a turn that raised."""
+    def tick_failed(self) -> None:
+        """Count a tick that raised."""
         self._failed.inc()
 
     def shell_begun(self) -> None:

@@ -275,7 +275,7 @@ def _lost_families(led: Mapping[str, CoreState], shells: Mapping[str, RunShell])
         (
             "recording_dropped_turns",
             "Turns that the recording for replays had no room for.",
-            {run: archive.recording.dropped_turns_total for run, archive in archives.items()},
+            {run: archive.recording.dropped_ticks_total for run, archive in archives.items()},
         ),
     ]
     for name, text, rows in counts:

@@ -66,7 +66,7 @@ def begun() -> CoreState:
     return state
 
 
-def test_a_turn_that_does_not_raise_is_taken_once(core: Fragile) -> None:
+def test_a_tick_that_does_not_raise_is_taken_once(core: Fragile) -> None:
     state = begun()
     core.steps = 0
     stepped = GuardedCore("r").step(state, 2.0, Observation(nodes=nodes(), events=(committed(4),)))

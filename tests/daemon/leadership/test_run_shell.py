@@ -143,7 +143,7 @@ async def test_a_leader_that_stood_down_does_not_take_the_lease_again(store_serv
     async with daemon(folder, store_server) as it:
         await until(lambda: it.shell.leads, "it leads")
         await it.shell.stand_down()
-        await asyncio.wait([it.task], timeout=0.5)  # some turns, if it took any
+        await asyncio.wait([it.task], timeout=0.5)  # some ticks, if it took any
         assert not it.shell.leads
 
 

@@ -1,6 +1,6 @@
 """What a detector is.
 
-A detector is an immutable value with a name. It is shown every turn, every finished step, or both, and answers with its
+A detector is an immutable value with a name. It is shown every tick, every finished step, or both, and answers with its
 next state and what it has seen. It does nothing else: what becomes of a verdict is for others to say.
 """
 
@@ -41,7 +41,7 @@ class Detector(Protocol):
     name: ClassVar[str]
     """Unique; labels the detector's metrics."""
 
-    def see_turn(self, _view: View) -> Sight:
+    def see_tick(self, _view: View) -> Sight:
         """Look at the state of all ranks, several times a second while they run."""
         return Sight(self)
 

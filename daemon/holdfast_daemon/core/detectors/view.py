@@ -23,7 +23,7 @@ class LostNode:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """The state of all ranks in one turn."""
+    """The state of all ranks in one tick."""
 
     now: float
     """Unix time by the leader's clock, which never jumps."""

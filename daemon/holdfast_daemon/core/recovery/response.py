@@ -6,76 +6,76 @@ from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.recovery import checkpoint_commands, suspicion
 from holdfast_daemon.core.recovery.ending import finish
 from holdfast_daemon.core.restart_patience import Sign, uncertain_restarts
-from holdfast_daemon.core.turn import Turn
+from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 _STACKS_OF_ALL = 2
 
 
-def respond(turn: Turn, seen: Seen) -> None:
-    """Respond to what was seen in the state of the ranks: what stops a run is seen again every turn."""
+def respond(tick: Tick, seen: Seen) -> None:
+    """Respond to what was seen in the state of the ranks: what stops a run is seen again every tick."""
     verdict = seen.verdict
     if verdict.kind == store.VERDICT_KIND_BAD_CONFIGURATION:
-        incidents.note_incident(turn, verdict, last_progress_unix_s=seen.last_progress_unix_s)
-        finish(turn, store.RUN_PHASE_FAILED, verdict.message)
+        incidents.note_incident(tick, verdict, last_progress_unix_s=seen.last_progress_unix_s)
+        finish(tick, store.RUN_PHASE_FAILED, verdict.message)
     elif standstill.is_one(seen):
-        _stand_still(turn, seen)
-    elif turn.state.spec.mode == store.MODE_ACT and verdict.kind in RECOVERABLE:
-        standstill.drop(turn, f"another verdict explains it: {verdict.message}")
-        turn.record_update(restart_is_uncertain=False)
-        _recover(turn, seen, None)
-    elif turn.once(f"{verdict.kind} {list(verdict.culprits)} at step {verdict.step}"):
-        note(turn, seen)
+        _stand_still(tick, seen)
+    elif tick.state.spec.mode == store.MODE_ACT and verdict.kind in RECOVERABLE:
+        standstill.drop(tick, f"another verdict explains it: {verdict.message}")
+        tick.record_update(restart_is_uncertain=False)
+        _recover(tick, seen, None)
+    elif tick.once(f"{verdict.kind} {list(verdict.culprits)} at step {verdict.step}"):
+        note(tick, seen)
 
 
-def note(turn: Turn, seen: Seen) -> None:
+def note(tick: Tick, seen: Seen) -> None:
     """Keep a verdict that needs no recovery, or may not be acted on, and its evidence."""
-    incident = incidents.note_incident(turn, seen.verdict, last_progress_unix_s=seen.last_progress_unix_s)
-    _gather(turn, incident, seen)
+    incident = incidents.note_incident(tick, seen.verdict, last_progress_unix_s=seen.last_progress_unix_s)
+    _gather(tick, incident, seen)
     if seen.proven_step is not None:
-        checkpoint_commands.keep_newest_before(turn, seen.proven_step, incident)
+        checkpoint_commands.keep_newest_before(tick, seen.proven_step, incident)
 
 
-def _stand_still(turn: Turn, seen: Seen) -> None:
+def _stand_still(tick: Tick, seen: Seen) -> None:
     """Report a standstill; restart the run if its signs have lasted for long enough."""
-    judged = standstill.judge(turn, seen)
+    judged = standstill.judge(tick, seen)
     if not judged.is_due:
-        incident = standstill.report(turn, seen)
+        incident = standstill.report(tick, seen)
         if incident is not None:
-            _gather(turn, incident, seen)
+            _gather(tick, incident, seen)
         return
     is_uncertain = judged.sign >= Sign.LIKELY
-    repeats = uncertain_restarts(turn.record) + 1 if is_uncertain else turn.record.uncertain_restarts
-    turn.record_update(restart_is_uncertain=is_uncertain, uncertain_restarts=repeats)
-    _recover(turn, seen, standstill.take_over(turn, seen.verdict))
-    incidents.act(turn, f"restart: {judged.reason}")
+    repeats = uncertain_restarts(tick.record) + 1 if is_uncertain else tick.record.uncertain_restarts
+    tick.record_update(restart_is_uncertain=is_uncertain, uncertain_restarts=repeats)
+    _recover(tick, seen, standstill.take_over(tick, seen.verdict))
+    incidents.act(tick, f"restart: {judged.reason}")
 
 
-def _recover(turn: Turn, seen: Seen, reported: store.Incident | None) -> None:
+def _recover(tick: Tick, seen: Seen, reported: store.Incident | None) -> None:
     """Begin a restart. ``reported``: the standstill that it is to end, if it has been reported."""
-    since = turn.now if seen.last_progress_unix_s is None else seen.last_progress_unix_s
+    since = tick.now if seen.last_progress_unix_s is None else seen.last_progress_unix_s
     if reported is None:
-        incident = incidents.open_incident(turn, seen.verdict, last_progress_unix_s=since)
+        incident = incidents.open_incident(tick, seen.verdict, last_progress_unix_s=since)
     else:
-        incident = incidents.reopen(turn, reported, seen.verdict)
-    turn.update(evidence_from=frozenset())
-    turn.enter(store.RUN_PHASE_GATHERING)
-    _gather(turn, incident, seen)
+        incident = incidents.reopen(tick, reported, seen.verdict)
+    tick.update(evidence_from=frozenset())
+    tick.enter(store.RUN_PHASE_GATHERING)
+    _gather(tick, incident, seen)
 
 
-def _gather(turn: Turn, incident: store.Incident, seen: Seen) -> None:
+def _gather(tick: Tick, incident: store.Incident, seen: Seen) -> None:
     """Have stacks taken of the culprit and of one rank that waits for it; nothing of a dying world that takes time."""
     verdict = seen.verdict
     waiters = [edge.waiter for edge in verdict.waits[:1]]
     order = store.GatherEvidence(incident=incident.id, flight_recorder=seen.stands_still)
     if seen.stands_still:
-        order.stack_ranks.extend([*verdict.culprits[:1], *waiters] or _some(turn, verdict))
-        order.suspicion = suspicion.confirm(turn)
+        order.stack_ranks.extend([*verdict.culprits[:1], *waiters] or _some(tick, verdict))
+        order.suspicion = suspicion.confirm(tick)
     elif verdict.kind == store.VERDICT_KIND_STRAGGLER:
         order.stack_ranks.extend(verdict.culprits[:1])
-    turn.send(turn.record.nodes, lambda _: store.NodeCommand(gather_evidence=order))
+    tick.send(tick.record.nodes, lambda _: store.NodeCommand(gather_evidence=order))
 
 
-def _some(turn: Turn, verdict: store.Verdict) -> list[int]:
+def _some(tick: Tick, verdict: store.Verdict) -> list[int]:
     """Return the first ranks of a standstill for which nobody is to blame: their stacks speak for all."""
-    return sorted(turn.ranks)[:_STACKS_OF_ALL] if verdict.kind == store.VERDICT_KIND_STANDSTILL else []
+    return sorted(tick.ranks)[:_STACKS_OF_ALL] if verdict.kind == store.VERDICT_KIND_STANDSTILL else []

@@ -25,7 +25,7 @@ class DeadRank(Detector):
 
     name: ClassVar[str] = "dead_rank"
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> Sight:
         """Judge as soon as the cause can be told from the cascade."""
         verdict = _verdict(view)
         if verdict is None:

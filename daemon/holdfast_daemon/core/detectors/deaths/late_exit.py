@@ -27,7 +27,7 @@ class LateExit(Detector):
     """When all ranks had left training; 0: not yet."""
     is_reported: bool = False
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> Sight:
         """Judge once all ranks have left training for a while."""
         if not is_training_over(view.ranks, view.world_size):
             return Sight(replace(self, since_unix_s=0.0))

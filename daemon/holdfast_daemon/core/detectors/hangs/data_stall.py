@@ -16,7 +16,7 @@ class DataStall(Detector):
 
     name: ClassVar[str] = "data_stall"
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> Sight:
         """Judge once such a rank has stalled past its deadline."""
         kind = store.VERDICT_KIND_DATA_STALL
         return Sight(self, hang.see_roots(view, kind, is_meant=lambda activity: activity == common.ACTIVITY_DATA))

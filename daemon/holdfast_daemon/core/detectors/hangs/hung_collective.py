@@ -16,7 +16,7 @@ class HungCollective(Detector):
 
     name: ClassVar[str] = "hung_collective"
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> Sight:
         """Judge once the root has stalled past the deadline of its own phase."""
         kind = store.VERDICT_KIND_HUNG_COLLECTIVE
         return Sight(self, hang.see_roots(view, kind, is_meant=lambda activity: activity != common.ACTIVITY_DATA))

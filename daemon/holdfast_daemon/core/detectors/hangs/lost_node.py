@@ -19,7 +19,7 @@ class LostNode(Detector):
 
     name: ClassVar[str] = "lost_node"
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> Sight:
         """Judge once the lease is gone and other nodes' ranks have lost a peer, or wait for ranks of the node."""
         if not view.lost_nodes or not (_peers_are_lost(view) or view.late) or hang.roots(view):
             return Sight(self)

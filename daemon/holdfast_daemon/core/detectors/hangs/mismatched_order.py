@@ -28,7 +28,7 @@ class MismatchedOrder(Detector):
 
     name: ClassVar[str] = "mismatched_order"
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> Sight:
         """Judge once the ranks in question have stalled past their deadlines, or one was aborted for what it met."""
         stands_still, aborts_are_told = hang.stands_still(view), names_are_in(view)
         if view.parted_call is not None and (stands_still or aborts_are_told):

@@ -20,7 +20,7 @@ class Standstill(Detector):
 
     name: ClassVar[str] = "standstill"
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> Sight:
         """Judge once all ranks have stalled past their deadlines and no rank explains it."""
         if not hang.stands_still(view) or not hang.nobody_waits(view) or view.parted_call is not None:
             return Sight(self)

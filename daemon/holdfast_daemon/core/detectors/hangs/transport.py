@@ -17,7 +17,7 @@ class Transport(Detector):
 
     name: ClassVar[str] = "transport"
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> Sight:
         """Judge once all ranks of the group have stalled past their deadlines, and no rank explains it."""
         if not hang.stands_still(view) or hang.roots(view) or view.parted_call is not None or view.finding.cycle:
             return Sight(self)

@@ -26,7 +26,7 @@ class Unreachable(Detector):
 
     name: ClassVar[str] = "unreachable"
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> Sight:
         """Judge as soon as ranks say it; else once all have stalled past the deadline of a start."""
         several = len(set(view.node_of.values())) > 1
         if not several or view.lost_nodes or any(rank.steps_done for rank in view.ranks.values()):

@@ -42,7 +42,7 @@ class AllocatorRetries(Detector):
     """Of ranks with a rise in the last ten samples: whether there was one, in each."""
     _told: frozenset[int] = frozenset()
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> Sight:
         """Take a sample when one is due."""
         if self._sampled_unix_s is not None and view.now - self._sampled_unix_s < SAMPLE_EVERY_S:
             return Sight(self)

@@ -69,7 +69,7 @@ class DataShare(Detector):
         told = self._told and watch._newest_share > _CALM_SHARE
         return Sight(replace(watch, _over_since_unix_s=over_since_unix_s, _told=told))
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> Sight:
         """Judge the newest steps, and see which ranks have waited in them."""
         watch = self._mark(view)
         since_unix_s = self._over_since_unix_s

@@ -83,7 +83,7 @@ class MemoryCreep(Detector):
     """Most that each rank held in a block before ``_blocks``."""
     _told: frozenset[int] = frozenset()
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> Sight:
         """Take a sample when one is due; judge at the end of a block."""
         first = next(iter(view.ranks.values()), None)
         if first is None or not self._is_due(view.now, first.steps_done):

@@ -59,7 +59,7 @@ class Straggler(Detector):
     """Of all ranks then: mesh axis -> index."""
     _told: frozenset[int] = frozenset()
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> Sight:
         """Judge a window once it is over."""
         first = next(iter(view.ranks.values()), None)
         if first is None or first.steps_done < WARM_UP_STEPS or not is_measured(first):

@@ -83,7 +83,7 @@ class ThroughputDrop(Detector):
     _busy_s: tuple[float, ...] = ()
     """Busy seconds per step of the busiest rank, over stretches of steps; the newest last."""
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> Sight:
         """Measure how busy ranks are, every few steps."""
         if self._marked and self._steps - self._marked_at < BUSY_STEPS:
             return Sight(self)

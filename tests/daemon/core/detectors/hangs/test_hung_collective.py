@@ -197,7 +197,7 @@ def test_a_rank_that_left_with_code_0_and_is_waited_for_is_the_root() -> None:
     ranks[1].progress.phase = common.PHASE_DATA
     silent(ranks)
     ranks.end(1, at=NOW - 8.0, code=0)
-    (seen,) = HungCollective().see_turn(ranks.view()).seen
+    (seen,) = HungCollective().see_tick(ranks.view()).seen
     assert (list(seen.verdict.culprits), seen.verdict.activity) == ([1], common.ACTIVITY_UNSPECIFIED)
     assert seen.last_progress_unix_s == NOW - 8.0
 
@@ -207,7 +207,7 @@ def test_nobody_is_judged_before_a_deadline_and_suspected_shortly_before_it() ->
     for number in range(4):
         ranks[number].stalled_s = 4.0
     assert culprits(ranks) == []
-    assert HungCollective().see_turn(ranks.view(suspicious=True)).seen
+    assert HungCollective().see_tick(ranks.view(suspicious=True)).seen
 
 
 def test_while_a_node_is_missing_only_a_rank_that_is_seen_to_be_busy_elsewhere_is_judged() -> None:

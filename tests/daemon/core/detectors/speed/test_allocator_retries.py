@@ -6,7 +6,7 @@ from collections.abc import Callable
 from holdfast_daemon.core.detectors.speed.allocator_retries import OF_SAMPLES, AllocatorRetries
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.session_pb2 import MemoryStatus
-from tests.support.ticks import turns, watch
+from tests.support.ticks import ticks, watch
 
 Count = Callable[[int, int], int]
 """(rank, minute) -> so many so far."""
@@ -17,7 +17,7 @@ def told(minutes: int, *, retries: Count = lambda *_: 0, ooms: Count = lambda *_
         memory = MemoryStatus(reserved_bytes=1, alloc_retries=retries(rank, minute), ooms=ooms(rank, minute))
         return store.RankState(memory=memory)
 
-    return watch(AllocatorRetries(), turns(minutes, 4, state, every_s=60.0))[1]
+    return watch(AllocatorRetries(), ticks(minutes, 4, state, every_s=60.0))[1]
 
 
 def test_retries_in_three_of_ten_minutes_are_told_once() -> None:
@@ -45,7 +45,7 @@ def test_an_agent_that_has_not_heard_from_its_ranks_yet_changes_nothing() -> Non
         known = MemoryStatus(reserved_bytes=1, ooms=1)
         return store.RankState(memory=MemoryStatus() if minute == 5 else known)
 
-    _, verdicts = watch(AllocatorRetries(), turns(10, 1, state, every_s=60.0))
+    _, verdicts = watch(AllocatorRetries(), ticks(10, 1, state, every_s=60.0))
     assert len(verdicts) == 1  # the first minute's
 
 

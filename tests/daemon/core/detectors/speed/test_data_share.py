@@ -8,7 +8,7 @@ from holdfast_daemon.core.detectors.speed.data_share import PERSISTENT_S, WARM_U
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.steps import view
-from tests.support.ticks import START_UNIX_S, turn
+from tests.support.ticks import START_UNIX_S, tick
 
 RANKS = 4
 
@@ -29,7 +29,7 @@ def watch(
             store.RankState(rank=r, progress=common.Progress(step=step), phase_s={common.PHASE_DATA: waited_s[r]})
             for r in range(RANKS)
         )
-        sight = sight.next.see_turn(turn(START_UNIX_S + step, ranks))
+        sight = sight.next.see_tick(tick(START_UNIX_S + step, ranks))
         verdicts += [seen.verdict for seen in sight.seen]
         detector = sight.next
     return detector, verdicts

@@ -10,7 +10,7 @@ from holdfast_daemon.core.detectors.speed.straggler import OF_WINDOWS, WARM_UP_S
 from holdfast_daemon.core.detectors.view import View
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.support.ticks import START_UNIX_S, turn, watch
+from tests.support.ticks import START_UNIX_S, tick, watch
 
 CHECKPOINT, DATA, BACKWARD, OPTIMIZER = (
     common.PHASE_CHECKPOINT,
@@ -28,7 +28,7 @@ def nothing(_rank: int, _step: int) -> float:
 
 @dataclass
 class Run:
-    """One turn per step. All ranks wait for the slowest at the end of the backward pass."""
+    """One tick per step. All ranks wait for the slowest at the end of the backward pass."""
 
     ranks: int
     compute_s: Seconds
@@ -46,7 +46,7 @@ class Run:
         spent: list[dict[int, float]] = [dict.fromkeys((CHECKPOINT, DATA, BACKWARD, OPTIMIZER), 0.0)] * self.ranks
         for step in range(count):
             numbers = range(self.ranks)
-            yield turn(now, [self._state(rank, step, busy[rank], spent[rank]) for rank in numbers], self.node_of)
+            yield tick(now, [self._state(rank, step, busy[rank], spent[rank]) for rank in numbers], self.node_of)
             checkpoint_s = max(self.checkpoint_s(rank, step) for rank in numbers)
             training_s = [self.data_s(rank, step) + self.compute_s(rank, step) for rank in numbers]
             optimizer_s = [self.optimizer_s(rank, step) for rank in numbers]

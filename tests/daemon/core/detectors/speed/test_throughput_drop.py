@@ -11,7 +11,7 @@ from holdfast_daemon.core.detectors.speed.throughput_drop import PERSISTENT_S, P
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.steps import show, steps_of, view
-from tests.support.ticks import START_UNIX_S, turn
+from tests.support.ticks import START_UNIX_S, tick
 
 
 def summary(
@@ -102,7 +102,7 @@ def watched(busy_s: Callable[[int, int], float], device: str = "cpu") -> str:
         messages += [seen.verdict.message for seen in sight.seen]
         busy = [before + busy_s(rank, step) for rank, before in enumerate(busy)]
         ranks = [store.RankState(rank=rank, steps_done=step + 1, busy_s=busy[rank], device=device) for rank in range(2)]
-        detector = sight.next.see_turn(turn(START_UNIX_S + step, ranks)).next  # type: ignore[assignment]
+        detector = sight.next.see_tick(tick(START_UNIX_S + step, ranks)).next  # type: ignore[assignment]
     (message,) = messages
     return message
 
