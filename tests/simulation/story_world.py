@@ -102,10 +102,10 @@ class StoryWorld(World):
         else:
             super()._obey(node, command)
 
-    def _gather(self, node: store.NodeState, order: store.GatherEvidence) -> None:
+    def _gather(self, node: store.NodeState, message: store.GatherEvidence) -> None:
         here = {rank.rank for rank in node.ranks}
-        stacks = [self.stacks[rank] for rank in order.stack_ranks if rank in here and rank in self.stacks]
-        captured = store.EvidenceCaptured(incident=order.incident, suspicion=order.suspicion, stacks=stacks)
-        if order.incident:
+        stacks = [self.stacks[rank] for rank in message.stack_ranks if rank in here and rank in self.stacks]
+        captured = store.EvidenceCaptured(incident=message.incident, suspicion=message.suspicion, stacks=stacks)
+        if message.incident:
             captured.files.append(f"{node.node}/stacks.txt")
         self.events.append(store.Event(node=node.node, generation=node.generation, evidence_captured=captured))

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import Action, CheckpointOrdered, Observation, Request, SaveIncident, Send
+from holdfast_daemon.core.model import Action, CheckpointAnswered, Observation, Request, SaveIncident, Send
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -47,8 +47,8 @@ class World:
             for i in range(self.nodes)
         }
         self.events: list[store.Event] = []
-        self.orders: list[tuple[str, store.NodeCommand]] = []
-        self.ordered_checkpoints: list[CheckpointOrdered] = []
+        self.commands: list[tuple[str, store.NodeCommand]] = []
+        self.checkpoint_answers: list[CheckpointAnswered] = []
 
     @property
     def world_size(self) -> int:
@@ -84,11 +84,11 @@ class World:
         for action in actions:
             match action:
                 case Send(node=name, command=command):
-                    self.orders.append((name, command))
+                    self.commands.append((name, command))
                     if self.obeys and name in self.node_states:
                         self._obey(self.node_states[name], command)
-                case CheckpointOrdered():
-                    self.ordered_checkpoints.append(action)
+                case CheckpointAnswered():
+                    self.checkpoint_answers.append(action)
                 case SaveIncident():
                     pass
         return actions
@@ -206,4 +206,4 @@ class World:
         self.state = coordinator.begin(self.spec)
 
     def sent(self, kind: str) -> list[store.NodeCommand]:
-        return [command for _, command in self.orders if command.WhichOneof("kind") == kind]
+        return [command for _, command in self.commands if command.WhichOneof("kind") == kind]

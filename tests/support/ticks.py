@@ -18,7 +18,7 @@ def tick(now: float, ranks: Iterable[store.RankState], node_of: Mapping[int, str
         world_size=len(by_number),
         ranks=by_number,
         node_of=node_of or dict.fromkeys(by_number, "n0"),
-        lost_nodes={},
+        missing_nodes={},
         deadlines=Deadlines.for_preset(store.PRESET_FAST),
         first_exit_unix_s=0.0,
         stacks={},
@@ -40,7 +40,7 @@ def watch(detector: Detector, views: Iterable[View]) -> tuple[Detector, list[sto
     """Return the detector after ticks, and its verdicts."""
     verdicts = []
     for view in views:
-        sight = detector.see_tick(view)
-        detector = sight.next
-        verdicts += [seen.verdict for seen in sight.seen]
+        result = detector.see_tick(view)
+        detector = result.next
+        verdicts += [finding.verdict for finding in result.findings]
     return detector, verdicts

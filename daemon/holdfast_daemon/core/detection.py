@@ -2,22 +2,22 @@
 
 from collections.abc import Callable, Collection, Iterator
 
-from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
-from holdfast_daemon.core.detectors.view import LostNode, StepView, View
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
+from holdfast_daemon.core.detectors.view import MissingNode, StepView, View
 from holdfast_daemon.core.model import DetectorFailed
 from holdfast_daemon.core.restart_patience import RestartPatience
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 
-def look_at_tick(tick: Tick, names: Collection[str] = ()) -> Iterator[Seen]:
+def look_at_tick(tick: Tick, names: Collection[str] = ()) -> Iterator[Finding]:
     """Yield what the detectors see in the state of all ranks, in the registry's order; those of ``names``, or all."""
     view = view_of(tick)
     for name in names or tick.state.detectors:
         yield from _show(tick, name, lambda detector: detector.see_tick(view))
 
 
-def look_at_step(tick: Tick, summary: store.StepSummary) -> Iterator[Seen]:
+def look_at_step(tick: Tick, summary: store.StepSummary) -> Iterator[Finding]:
     """Yield what the detectors see in the numbers of a step."""
     coordinates = {number: dict(rank.coordinates) for number, rank in tick.ranks.items()}
     step = StepView(tick.now, summary, tick.state.deadlines, coordinates)
@@ -30,10 +30,10 @@ def restart(tick: Tick, after_step: int) -> None:
     tick.update(detectors={name: _restarted(tick, name, after_step) for name in tick.state.detectors})
 
 
-def ask(tick: Tick, name: str, view: View) -> tuple[Seen, ...]:
+def ask(tick: Tick, name: str, view: View) -> tuple[Finding, ...]:
     """Return what one detector finds in ``view``, and leave it as it was."""
     try:
-        return tick.state.detectors[name].see_tick(view).seen
+        return tick.state.detectors[name].see_tick(view).findings
     except Exception as error:  # noqa: BLE001 (as in _show)
         tick.actions.append(DetectorFailed(name, f"{type(error).__name__}: {error}"))
         return ()
@@ -53,7 +53,7 @@ def view_of(tick: Tick, *, suspicious: bool = False) -> View:
     """Return what detectors are shown of this tick."""
     state = tick.state
     lost = {
-        name: LostNode(since_unix_s=state.missed_unix_s.get(name, tick.now), state=_last_heard(tick, name))
+        name: MissingNode(since_unix_s=state.missed_unix_s.get(name, tick.now), state=_last_heard(tick, name))
         for name in tick.record.nodes
         if name not in state.nodes
     }
@@ -64,14 +64,14 @@ def view_of(tick: Tick, *, suspicious: bool = False) -> View:
         world_size=tick.world_size,
         ranks=tick.ranks,
         node_of={**gone, **present},
-        lost_nodes=lost,
+        missing_nodes=lost,
         deadlines=state.deadlines,
         first_exit_unix_s=state.first_exit_unix_s,
         stacks=state.stacks,
         suspicious=suspicious,
         all_stopped_unix_s=state.all_stopped_unix_s,
         several_stopped_unix_s=state.several_stopped_unix_s,
-        pause_patience_s=RestartPatience.of(state.spec, tick.record).standing_s,
+        pause_patience_s=RestartPatience.of(state.spec, tick.record).suspended_s,
     )
 
 
@@ -87,14 +87,14 @@ def _last_heard(tick: Tick, name: str) -> store.NodeState:
     return store.NodeState(node=name, generation=generation, ranks=ranks, reported_unix_s=missed_unix_s)
 
 
-def _show(tick: Tick, name: str, look: Callable[[Detector], Sight]) -> tuple[Seen, ...]:
+def _show(tick: Tick, name: str, look: Callable[[Detector], DetectorResult]) -> tuple[Finding, ...]:
     try:
         with tick.timed(name):
-            sight = look(tick.state.detectors[name])
+            result = look(tick.state.detectors[name])
     except Exception as error:  # noqa: BLE001 (whatever it is, the other detectors go on; the shell logs and counts it)
         tick.actions.append(DetectorFailed(name, f"{type(error).__name__}: {error}"))
         return ()
-    tick.update(detectors={**tick.state.detectors, name: sight.next})
-    for anomaly in sight.anomalies:
+    tick.update(detectors={**tick.state.detectors, name: result.next})
+    for anomaly in result.anomalies:
         tick.update(totals=tick.state.totals.count("anomalies", anomaly))
-    return sight.seen
+    return result.findings

@@ -74,10 +74,10 @@ def act(tick: Tick, what: str) -> None:
 
 def tell(tick: Tick, incident: store.Incident, what: str) -> None:
     """Add a line to an incident's story."""
-    told = store.Incident()
-    told.CopyFrom(incident)
-    told.actions.add(unix_s=tick.now, what=what)
-    save(tick, told)
+    edited = store.Incident()
+    edited.CopyFrom(incident)
+    edited.actions.add(unix_s=tick.now, what=what)
+    save(tick, edited)
 
 
 def open_one(tick: Tick) -> store.Incident | None:

@@ -37,7 +37,7 @@ def serve(tick: Tick, fault: Fault) -> None:
 def absorb(tick: Tick, event: store.Event) -> None:
     """Take in what a rank has made of an order, and answer who gave it."""
     tick.update(
-        untold_faults=(*tick.state.untold_faults, event),
+        unreported_faults=(*tick.state.unreported_faults, event),
         newest_faults=(*tick.state.newest_faults, event)[-_SHOWN:],
     )
     if event.HasField("fault_refused"):
@@ -50,10 +50,10 @@ def absorb(tick: Tick, event: store.Event) -> None:
 
 def tell(tick: Tick, incident: store.Incident) -> None:
     """Say at the beginning of an incident's story what was ordered before it in its generation."""
-    for event in tick.state.untold_faults:
+    for event in tick.state.unreported_faults:
         if event.generation == incident.generation:
             incident.actions.add(unix_s=event.unix_s, what=_story(event))
-    tick.update(untold_faults=())
+    tick.update(unreported_faults=())
 
 
 def _story(event: store.Event) -> str:

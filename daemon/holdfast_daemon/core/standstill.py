@@ -10,7 +10,7 @@ import dataclasses
 
 from holdfast_daemon.core import incidents, signs
 from holdfast_daemon.core.detection import view_of
-from holdfast_daemon.core.detectors.framework import Seen
+from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.detectors.view import is_stopped
 from holdfast_daemon.core.kinds import HANGS
 from holdfast_daemon.core.restart_patience import UNCERTAIN_RESTARTS, RestartPatience, Sign, uncertain_restarts
@@ -33,9 +33,9 @@ _LEARNED_STEP = 1.1
 """The record is written again only if a stay is longer by a tenth."""
 
 
-def is_one(seen: Seen) -> bool:
+def is_one(finding: Finding) -> bool:
     """Whether only time confirms a verdict: ranks are there and do not move, and none has ended."""
-    return seen.stands_still and seen.verdict.kind in HANGS
+    return finding.stands_still and finding.verdict.kind in HANGS
 
 
 def note_pauses(tick: Tick) -> None:
@@ -63,10 +63,10 @@ def learn(tick: Tick, summary: store.StepSummary) -> None:
         tick.update(record=record)
 
 
-def judge(tick: Tick, seen: Seen) -> Judgement:
+def judge(tick: Tick, finding: Finding) -> Judgement:
     """Return whether a standstill is due for a restart now."""
     patience = RestartPatience.of(tick.state.spec, tick.record)
-    judged = signs.judge(view_of(tick), seen.verdict, patience)
+    judged = signs.judge(view_of(tick), finding.verdict, patience)
     if tick.state.spec.mode != store.MODE_ACT:
         return dataclasses.replace(judged, is_due=False)
     uncertain = judged.sign >= Sign.LIKELY
@@ -76,10 +76,10 @@ def judge(tick: Tick, seen: Seen) -> Judgement:
     return judged
 
 
-def report(tick: Tick, seen: Seen) -> store.Incident | None:
+def report(tick: Tick, finding: Finding) -> store.Incident | None:
     """Keep a standstill as an incident; return it if it is new."""
-    verdict = seen.verdict
-    since = tick.now if seen.last_progress_unix_s is None else seen.last_progress_unix_s
+    verdict = finding.verdict
+    since = tick.now if finding.last_progress_unix_s is None else finding.last_progress_unix_s
     current = present(tick)
     if current is not None:
         what = f"also seen: {verdict.message}"

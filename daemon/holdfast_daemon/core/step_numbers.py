@@ -23,8 +23,8 @@ def count_step(tick: Tick, summary: store.StepSummary) -> None:
     is_new = summary.step > tick.record.newest_step
     if is_new:
         tick.record_update(newest_step=summary.step)
-    for seen in detection.look_at_step(tick, summary):
-        response.note(tick, seen)
+    for finding in detection.look_at_step(tick, summary):
+        response.note(tick, finding)
     standstill.learn(tick, summary)
     tick.update(
         deadlines=tick.state.deadlines.observe(summary.duration_s, summary.phase_s),

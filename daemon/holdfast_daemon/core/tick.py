@@ -80,7 +80,7 @@ class Tick:
 
     def once(self, what: str) -> bool:
         """Whether this is the first time in this generation that ``what`` is to be told."""
-        if what in self.state.noted:
+        if what in self.state.reported_once:
             return False
-        self.update(noted=self.state.noted | {what})
+        self.update(reported_once=self.state.reported_once | {what})
         return True

@@ -15,7 +15,7 @@ from holdfast_daemon.clock import Clock
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import (
     Action,
-    CheckpointOrdered,
+    CheckpointAnswered,
     CheckpointRequest,
     CoreState,
     DetectorFailed,
@@ -76,7 +76,7 @@ class RunShell:
         self.log = IncidentLog(options.directory, run)
         self.archive = IncidentArchive(options.directory, run)
         self._requests: list[Request] = []
-        self._checkpoint_waiters: list[asyncio.Future[CheckpointOrdered]] = []
+        self._checkpoint_waiters: list[asyncio.Future[CheckpointAnswered]] = []
         self._fault_waiters: list[tuple[Fault, asyncio.Future[str]]] = []
         self._stop_waiters: list[tuple[StopRequest, asyncio.Future[str]]] = []
         self._renewed_at = 0.0
@@ -140,14 +140,14 @@ class RunShell:
         self._dismissed = True
         self.refuse_requests("the daemon has failed on this run and starts anew: try again")
 
-    async def order_checkpoint(self) -> CheckpointOrdered:
+    async def request_checkpoint(self) -> CheckpointAnswered:
         """Have the core set the step of an operator's checkpoint."""
-        future: asyncio.Future[CheckpointOrdered] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[CheckpointAnswered] = asyncio.get_running_loop().create_future()
         self._checkpoint_waiters.append(future)
         self._requests.append(CheckpointRequest())
         return await future
 
-    def order_stop(self, grace_s: float = 0.0) -> "asyncio.Future[str]":
+    def request_stop(self, grace_s: float = 0.0) -> "asyncio.Future[str]":
         """Have the core end the run: within ``grace_s``, after a last checkpoint, or immediately.
 
         The future holds "" once the core has taken the request in, or why it has not.
@@ -160,13 +160,13 @@ class RunShell:
     def refuse_requests(self, reason: str) -> None:
         """Answer all requests that have not been served."""
         self._requests.clear()
-        self._answer(CheckpointOrdered(-1, reason))
+        self._answer(CheckpointAnswered(-1, reason))
         for fault, _ in list(self._fault_waiters):
             self._answer_fault(FaultAnswered(fault, reason))
         for request, _ in list(self._stop_waiters):
             self._answer_stop(request, reason)
 
-    async def order_fault(self, fault: Fault) -> str:
+    async def request_fault(self, fault: Fault) -> str:
         """Have the core order a fault of a rank; return "" once the rank has accepted it, or why it will not strike."""
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         waiter = (fault, answer)
@@ -309,7 +309,7 @@ class RunShell:
             case SaveIncident(incident=incident):
                 self.log.append(incident)
                 self.archive.keep(incident)
-            case CheckpointOrdered():
+            case CheckpointAnswered():
                 self._answer(action)
             case FaultAnswered():
                 self._answer_fault(action)
@@ -319,7 +319,7 @@ class RunShell:
                     self._failed_detectors.add(name)
                     log.error("run %s: detector %s failed, and is asked again: %s", self.run_name, name, reason)
 
-    def _answer(self, ordered: CheckpointOrdered) -> None:
+    def _answer(self, ordered: CheckpointAnswered) -> None:
         """Tell the operators who wait what became of their checkpoint."""
         for waiter in self._checkpoint_waiters:
             if not waiter.done():
@@ -340,7 +340,7 @@ class RunShell:
                 case StopRequest():
                     self._answer_stop(request, reason)
                 case CheckpointRequest() if reason:
-                    self._answer(CheckpointOrdered(-1, reason))
+                    self._answer(CheckpointAnswered(-1, reason))
                 case FaultRequest(fault=fault) if reason:
                     self._answer_fault(FaultAnswered(fault, reason))
 

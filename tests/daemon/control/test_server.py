@@ -95,7 +95,7 @@ async def test_a_daemon_that_knows_nothing_yet_says_so(folder: Path) -> None:
         assert list((await stub.ListIncidents(pb.ListIncidentsRequest())).incidents) == []
 
 
-async def test_a_standby_answers_questions_and_refuses_orders(folder: Path) -> None:
+async def test_a_standby_answers_questions_and_refuses_requests(folder: Path) -> None:
     shell = idle_shell(folder)
     shell.store_up = True
     shell.state = coordinator.begin(SPEC)

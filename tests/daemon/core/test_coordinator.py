@@ -36,7 +36,7 @@ def test_a_run_starts_from_the_newest_checkpoint_there_is() -> None:
     assert (start.source, start.step) == (store.SOURCE_CHECKPOINT, 39)
 
 
-def test_an_unreadable_checkpoint_is_told_and_the_one_before_is_taken() -> None:
+def test_an_unreadable_checkpoint_is_reported_and_the_one_before_is_taken() -> None:
     world = World(checkpoints=[19, 39])
     world.obeys = False
     world.tick()
@@ -121,7 +121,7 @@ def test_a_slow_first_step_is_no_hang() -> None:
     assert world.incidents
 
 
-def test_a_hang_is_only_told_in_observe_mode() -> None:
+def test_a_hang_is_only_reported_in_observe_mode() -> None:
     world = running(mode=store.MODE_OBSERVE)
     world.hang(culprit=1)
     for _ in range(40):
@@ -159,12 +159,15 @@ def test_a_spare_node_takes_the_place_of_a_lost_one_and_the_lost_one_lets_its_ra
     world.until("stopping")
     world.until("starting")
     assert list(world.state.record.nodes) == ["node0", "node2"]
-    assert [name for name, command in world.orders if command.WhichOneof("kind") == "start"][-2:] == ["node0", "node2"]
+    assert [name for name, command in world.commands if command.WhichOneof("kind") == "start"][-2:] == [
+        "node0",
+        "node2",
+    ]
     world.train(2)
     assert world.phase == "running"
     world.node_states["node1"] = lost
     world.tick()
-    stray = [command for name, command in world.orders if name == "node1"][-1]
+    stray = [command for name, command in world.commands if name == "node1"][-1]
     assert (stray.WhichOneof("kind"), stray.generation) == ("stop", 1)
 
 
@@ -179,7 +182,7 @@ def test_restarts_without_a_new_step_end_the_run() -> None:
     assert "KeyError" in world.state.record.outcome
 
 
-def test_a_new_leader_repeats_orders_that_may_have_been_lost() -> None:
+def test_a_new_leader_repeats_commands_that_may_have_been_lost() -> None:
     world = running()
     world.obeys = False
     world.end(2, signal=9)
@@ -197,12 +200,12 @@ def test_a_new_leader_repeats_orders_that_may_have_been_lost() -> None:
 def test_an_emptied_store_does_not_disturb_a_healthy_run() -> None:
     world = running()
     world.empty_store()
-    orders = len(world.orders)
+    orders = len(world.commands)
     world.tick()
     world.train(3)
     assert world.phase == "running"
     assert world.state.record.generation == 1
-    assert len(world.orders) == orders
+    assert len(world.commands) == orders
 
 
 def test_the_run_finishes_when_every_rank_has_left_with_code_0() -> None:
@@ -215,7 +218,7 @@ def test_the_run_finishes_when_every_rank_has_left_with_code_0() -> None:
     assert not world.incidents
 
 
-def test_a_loss_that_is_not_finite_is_told_once_and_with_the_first_rank() -> None:
+def test_a_loss_that_is_not_finite_is_reported_once_and_with_the_first_rank() -> None:
     world = running()
     for step in (5, 6):
         summary = store.StepSummary(step=step, generation=1, loss_sum=math.nan, loss_count=1)
@@ -239,20 +242,20 @@ def test_summaries_that_come_twice_are_counted_once() -> None:
     assert world.state.totals.tokens == 10
 
 
-def test_an_ordered_checkpoint_is_set_for_a_step_that_no_rank_has_finished() -> None:
+def test_a_requested_checkpoint_is_set_for_a_step_that_no_rank_has_finished() -> None:
     world = running()
     world.tick(CheckpointRequest())
-    step = world.ordered_checkpoints[0].step
+    step = world.checkpoint_answers[0].step
     assert step > max(world.rank(n).progress.step for n in range(4))
     assert {command.take_checkpoint.step for command in world.sent("take_checkpoint")} == {step}
 
 
-def test_a_checkpoint_is_not_ordered_while_the_run_starts() -> None:
+def test_a_checkpoint_is_not_taken_while_the_run_starts() -> None:
     world = World()
     world.until("starting")
     world.tick(CheckpointRequest())
-    assert world.ordered_checkpoints[0].step == -1
-    assert "starting" in world.ordered_checkpoints[0].reason
+    assert world.checkpoint_answers[0].step == -1
+    assert "starting" in world.checkpoint_answers[0].reason
 
 
 def test_an_operator_ends_the_run() -> None:
@@ -268,7 +271,7 @@ def test_the_same_ticks_give_the_same_answers() -> None:
         world.hang(culprit=1)
         for _ in range(30):
             world.tick()
-        return tuple((node, command.SerializeToString(deterministic=True)) for node, command in world.orders)
+        return tuple((node, command.SerializeToString(deterministic=True)) for node, command in world.commands)
 
     assert story() == story()
 

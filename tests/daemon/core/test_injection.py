@@ -28,12 +28,12 @@ def answers(actions: list[Action]) -> list[str]:
     return [action.refusal for action in actions if isinstance(action, FaultAnswered) and action.fault == FAULT]
 
 
-def test_the_node_that_has_the_rank_is_ordered_once(world: World) -> None:
+def test_the_node_that_has_the_rank_gets_the_command_once(world: World) -> None:
     assert refusal(world, rank=3) == ""
     world.tick(FaultRequest(FAULT))
     for _ in range(30):
         world.tick()
-    [(node, command)] = [order for order in world.orders if order[1].WhichOneof("kind") == "inject_fault"]
+    [(node, command)] = [order for order in world.commands if order[1].WhichOneof("kind") == "inject_fault"]
     assert (node, command.generation, command.inject_fault) == ("node1", 1, FAULT)
 
 
@@ -58,7 +58,7 @@ def test_a_run_that_does_not_train_is_refused() -> None:
     assert refusal(world, rank=0) == "the run is waiting, not running: try again when it is"
 
 
-def test_what_was_injected_is_counted_and_told_by_the_incident_that_follows(world: World) -> None:
+def test_what_was_injected_is_counted_and_reported_by_the_incident_that_follows(world: World) -> None:
     event = store.Event(node="node1", generation=1, unix_s=world.now)
     event.fault_injected.CopyFrom(store.FaultInjected(fault=FAULT, step=3))
     world.events.append(event)
@@ -69,10 +69,10 @@ def test_what_was_injected_is_counted_and_told_by_the_incident_that_follows(worl
     world.until("gathering")
     first = world.incidents[0].actions[0]
     assert (first.what, first.unix_s) == ("kill was injected into rank 3 in step 3", event.unix_s)
-    assert world.state.untold_faults == ()
+    assert world.state.unreported_faults == ()
 
 
-def test_the_refusal_of_a_rank_is_answered_shown_and_told_by_the_incident_that_follows(world: World) -> None:
+def test_the_refusal_of_a_rank_is_answered_shown_and_reported_by_the_incident_that_follows(world: World) -> None:
     event = store.Event(node="node1", generation=1, unix_s=world.now)
     event.fault_refused.CopyFrom(store.FaultRefused(fault=FAULT, reason="too late"))
     world.events.append(event)

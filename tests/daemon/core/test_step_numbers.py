@@ -48,7 +48,7 @@ def test_the_newest_numbers_of_all_nodes_are_shown() -> None:
     assert world.state.totals.dropped_tokens == 5
 
 
-def test_an_overflow_loop_is_told_once_with_its_scale_and_stops_nothing() -> None:
+def test_an_overflow_loop_is_reported_once_with_its_scale_and_stops_nothing() -> None:
     world = running()
     for step in range(3, 3 + 3 * LIMIT_STEPS):
         tell(world, step, overflow=step != 3 + LIMIT_STEPS, loss_scale=0.25, loss_sum=2.0, loss_count=1)
@@ -63,7 +63,7 @@ def test_an_overflow_loop_is_told_once_with_its_scale_and_stops_nothing() -> Non
     assert not world.sent("stop")
 
 
-def test_a_norm_that_is_not_finite_is_told_unless_its_step_was_skipped() -> None:
+def test_a_norm_that_is_not_finite_is_reported_unless_its_step_was_skipped() -> None:
     world = running(nodes=2)
     infinite = [store.NonFinite(rank=1, quantity="grad_norm")]
     tell(world, 3, "node0", nonfinite=infinite)
@@ -78,7 +78,7 @@ def test_a_norm_that_is_not_finite_is_told_unless_its_step_was_skipped() -> None
     assert world.state.totals.nonfinite == {"grad_norm": 1}
 
 
-def test_a_loss_that_is_not_finite_is_told_even_if_its_step_was_skipped() -> None:
+def test_a_loss_that_is_not_finite_is_reported_even_if_its_step_was_skipped() -> None:
     world = running()
     tell(world, 3, overflow=True, nonfinite=[store.NonFinite(rank=2, quantity="loss")])
     world.tick()
@@ -96,7 +96,7 @@ def test_data_parallel_ranks_of_two_nodes_with_the_same_samples_are_named() -> N
     assert (list(incident.verdict.culprits), incident.state) == ([0, 4], store.INCIDENT_STATE_NOTED)
 
 
-def test_duplicate_samples_are_told_once_and_counted_at_every_step() -> None:
+def test_duplicate_samples_are_reported_once_and_counted_at_every_step() -> None:
     world = running()
     for step in (3, 4, 5):
         tell(world, step, samples=samples(b"%08d" % step, b"%08d" % step))
@@ -124,7 +124,7 @@ def test_steps_that_a_restart_repeats_are_no_duplicates() -> None:
     assert kinds(world) == ["dead_rank"]
 
 
-def test_a_restart_without_the_data_position_is_told() -> None:
+def test_a_restart_without_the_data_position_is_reported() -> None:
     world = World()
     world.until("starting")
     for step in range(3):

@@ -2,7 +2,7 @@
 
 from holdfast_daemon.core import incidents
 from holdfast_daemon.core.ahead import step_ahead
-from holdfast_daemon.core.model import CheckpointOrdered
+from holdfast_daemon.core.model import CheckpointAnswered
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.session_pb2 import ReleaseAt
@@ -11,25 +11,25 @@ from holdfast_proto.v1.session_pb2 import ReleaseAt
 def serve(tick: Tick) -> None:
     """Order a checkpoint for an operator, or say why there is none now."""
     if tick.observes:
-        tick.actions.append(CheckpointOrdered(-1, "the run is only observed: its own program takes its checkpoints"))
+        tick.actions.append(CheckpointAnswered(-1, "the run is only observed: its own program takes its checkpoints"))
     elif tick.record.phase != store.RUN_PHASE_RUNNING:
         phase = store.RunPhase.Name(tick.record.phase).removeprefix("RUN_PHASE_").lower()
-        tick.actions.append(CheckpointOrdered(-1, f"the run is {phase}, not running: try again when it is"))
+        tick.actions.append(CheckpointAnswered(-1, f"the run is {phase}, not running: try again when it is"))
     elif not tick.ranks:
-        tick.actions.append(CheckpointOrdered(-1, "no node of the run is heard of: try again when one is"))
+        tick.actions.append(CheckpointAnswered(-1, "no node of the run is heard of: try again when one is"))
     else:
-        step = _order(tick)
+        step = _take(tick)
         reason = "no step has been timed yet: try again after the next one"
-        tick.actions.append(CheckpointOrdered(-1, reason) if step is None else CheckpointOrdered(step))
+        tick.actions.append(CheckpointAnswered(-1, reason) if step is None else CheckpointAnswered(step))
 
 
-def order_by_time(tick: Tick) -> None:
+def command_by_time(tick: Tick) -> None:
     """Order a checkpoint if the newest one, whatever brought it about, is older than the run wants."""
     every_s, since = tick.state.spec.checkpoint_every_s, tick.record.checkpoint_since_unix_s
     if every_s and not since:
         tick.record_update(checkpoint_since_unix_s=tick.now)
     elif every_s and tick.now - since >= every_s:
-        _order(tick)
+        _take(tick)
 
 
 def restart_timer(tick: Tick) -> None:
@@ -46,9 +46,9 @@ def release(tick: Tick, checkpoint: int) -> None:
     trains = tick.record.phase in (store.RUN_PHASE_RUNNING, store.RUN_PHASE_LEAVING)
     step = step_ahead(tick) if trains else None
     if step is not None:
-        order = ReleaseAt(step=checkpoint, at_step=step)
+        message = ReleaseAt(step=checkpoint, at_step=step)
         for node in tick.record.nodes:
-            tick.send_to(node, store.NodeCommand(generation=tick.record.generation, release_snapshot=order))
+            tick.send_to(node, store.NodeCommand(generation=tick.record.generation, release_snapshot=message))
 
 
 def keep_newest_before(tick: Tick, step: int, incident: store.Incident) -> None:
@@ -58,12 +58,12 @@ def keep_newest_before(tick: Tick, step: int, incident: store.Incident) -> None:
     if good is None:
         incidents.tell(tick, incident, "there is no checkpoint from before it that could be kept")
     else:
-        order = store.KeepCheckpoint(step=good, reason=incident.verdict.message)
-        tick.send(tick.record.nodes, lambda _: store.NodeCommand(keep_checkpoint=order))
+        message = store.KeepCheckpoint(step=good, reason=incident.verdict.message)
+        tick.send(tick.record.nodes, lambda _: store.NodeCommand(keep_checkpoint=message))
         incidents.tell(tick, incident, f"the checkpoint of step {good}, from before it, is kept")
 
 
-def _order(tick: Tick) -> int | None:
+def _take(tick: Tick) -> int | None:
     step = step_ahead(tick)
     if step is not None:
         tick.send(tick.record.nodes, lambda _: store.NodeCommand(take_checkpoint=store.TakeCheckpoint(step=step)))

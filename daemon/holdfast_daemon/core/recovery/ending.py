@@ -23,10 +23,10 @@ def finish(tick: Tick, phase: "store.RunPhase", outcome: str) -> None:
 
 def _send_finish(tick: Tick) -> None:
     record = tick.record
-    order = store.FinishRun(outcome=record.outcome, succeeded=record.phase == store.RUN_PHASE_FINISHED)
+    message = store.FinishRun(outcome=record.outcome, succeeded=record.phase == store.RUN_PHASE_FINISHED)
     if record.leave_by_unix_s:
-        order.patience_s = max(_LEAST_PATIENCE_S, record.leave_by_unix_s - tick.now)
-    tick.send(sorted(tick.state.nodes), lambda _: store.NodeCommand(finish=order))
+        message.patience_s = max(_LEAST_PATIENCE_S, record.leave_by_unix_s - tick.now)
+    tick.send(sorted(tick.state.nodes), lambda _: store.NodeCommand(finish=message))
 
 
 def ended(tick: Tick) -> None:

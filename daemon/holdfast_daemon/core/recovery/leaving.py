@@ -52,8 +52,8 @@ def begin(tick: Tick) -> None:
 
 
 def _send(tick: Tick) -> None:
-    order = store.LeaveAt(step=tick.record.leave_step)
-    tick.send(tick.record.nodes, lambda _: store.NodeCommand(leave=order))
+    message = store.LeaveAt(step=tick.record.leave_step)
+    tick.send(tick.record.nodes, lambda _: store.NodeCommand(leave=message))
 
 
 def leaving(tick: Tick) -> None:
@@ -66,9 +66,9 @@ def leaving(tick: Tick) -> None:
         tick.record_update(left_step=left_step, newest_step=max(tick.record.newest_step, left_step))
         finish(tick, store.RUN_PHASE_FINISHED, f"stopped after step {left_step}")
         return
-    for seen in detection.look_at_tick(tick, [DeadRank.name]):
-        incidents.note_incident(tick, seen.verdict, last_progress_unix_s=seen.last_progress_unix_s)
-        finish(tick, store.RUN_PHASE_FAILED, f"{seen.verdict.message}, while the run was to stop")
+    for finding in detection.look_at_tick(tick, [DeadRank.name]):
+        incidents.note_incident(tick, finding.verdict, last_progress_unix_s=finding.last_progress_unix_s)
+        finish(tick, store.RUN_PHASE_FAILED, f"{finding.verdict.message}, while the run was to stop")
         return
     suspicion.watch(tick)
     if _may_not_know(tick) and tick.now - tick.state.sent_unix_s > RESEND_S:

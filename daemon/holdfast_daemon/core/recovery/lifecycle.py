@@ -52,11 +52,11 @@ def waiting(tick: Tick) -> None:
 def _take_over(tick: Tick, running: dict[str, store.NodeState]) -> None:
     """The store has lost the record, the nodes have not: go on from what they say."""
     generation = max(node.generation for node in running.values())
-    order = sorted(running, key=lambda name: min((rank.rank for rank in running[name].ranks), default=0))
+    in_rank_order = sorted(running, key=lambda name: min((rank.rank for rank in running[name].ranks), default=0))
     record = store.CoordinatorState()
     record.CopyFrom(tick.record)
     record.ClearField("nodes")
-    record.nodes.extend(order)
+    record.nodes.extend(in_rank_order)
     record.generation = generation
     tick.update(record=record)
     tick.enter(store.RUN_PHASE_RUNNING)
@@ -143,20 +143,20 @@ def running(tick: Tick) -> None:
     membership.stop_strays(tick)
     judged_in = tick.record.phase
     is_explained = stands_still = False
-    for seen in detection.look_at_tick(tick):
-        stops_the_run = seen.verdict.kind in RECOVERABLE
+    for finding in detection.look_at_tick(tick):
+        stops_the_run = finding.verdict.kind in RECOVERABLE
         if stops_the_run and is_explained:
             continue
         is_explained |= stops_the_run
-        stands_still |= standstill.is_one(seen)
-        response.respond(tick, seen)
+        stands_still |= standstill.is_one(finding)
+        response.respond(tick, finding)
         if tick.record.phase != judged_in:
             return
     standstill.settle(tick, is_seen=stands_still)
     if judged_in == store.RUN_PHASE_RUNNING and tick.record.leave_by_unix_s:
         leaving.begin(tick)
     elif judged_in == store.RUN_PHASE_RUNNING:
-        checkpoint_commands.order_by_time(tick)
+        checkpoint_commands.command_by_time(tick)
 
 
 def gathering(tick: Tick) -> None:
@@ -177,8 +177,8 @@ def _stop(tick: Tick, reason: str) -> None:
 
 
 def _send_stop(tick: Tick) -> None:
-    order = store.StopGeneration(reason=tick.record.outcome)
-    tick.send(tick.record.nodes, lambda _: store.NodeCommand(stop=order))
+    message = store.StopGeneration(reason=tick.record.outcome)
+    tick.send(tick.record.nodes, lambda _: store.NodeCommand(stop=message))
 
 
 def stopping(tick: Tick) -> None:

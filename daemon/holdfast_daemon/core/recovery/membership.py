@@ -31,5 +31,5 @@ def stop_strays(tick: Tick) -> None:
         ours = name not in members and node.instance == tick.state.spec.instance
         if ours and node.generation and not node.stopped:
             tick.update(strays_stopped_unix_s=tick.now)
-            order = store.StopGeneration(reason="another node has taken this one's place")
-            tick.send_to(name, store.NodeCommand(generation=node.generation, stop=order))
+            message = store.StopGeneration(reason="another node has taken this one's place")
+            tick.send_to(name, store.NodeCommand(generation=node.generation, stop=message))

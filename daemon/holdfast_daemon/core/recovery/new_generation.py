@@ -10,7 +10,7 @@ def forget(tick: Tick, after_step: int) -> None:
     """Forget the ranks of the generation before; the new one goes on after ``after_step``."""
     tick.update(
         first_exit_unix_s=0.0,
-        noted=frozenset(),
+        reported_once=frozenset(),
         counted_steps={},
         pending_steps={},
         suspicion=None,

@@ -53,7 +53,7 @@ def _suspected(tick: Tick) -> store.Verdict | None:
     view = view_of(tick, suspicious=True)
     if not view.late:
         return None
-    return next((seen.verdict for kind in registry.HANGS for seen in ask(tick, kind.name, view)), None)
+    return next((finding.verdict for kind in registry.HANGS for finding in ask(tick, kind.name, view)), None)
 
 
 def _resolve(tick: Tick, current: Suspicion) -> None:
@@ -76,8 +76,8 @@ def _raise(tick: Tick, suspected: store.Verdict) -> None:
     # Where nobody is to blame, stacks of some ranks show what all of them do.
     blamed = ranks or (sorted(view.late) if suspected.kind == store.VERDICT_KIND_STANDSTILL else [])
     stack_ranks = _spread(blamed, view.node_of)[:_STACKS]
-    order = store.GatherEvidence(suspicion=suspicion.id, stack_ranks=stack_ranks, flight_recorder=True)
-    tick.send(tick.record.nodes, lambda _: store.NodeCommand(gather_evidence=order))
+    message = store.GatherEvidence(suspicion=suspicion.id, stack_ranks=stack_ranks, flight_recorder=True)
+    tick.send(tick.record.nodes, lambda _: store.NodeCommand(gather_evidence=message))
 
 
 def _spread(ranks: Iterable[int], node_of: Mapping[int, str]) -> list[int]:
@@ -98,8 +98,8 @@ def _persist(tick: Tick) -> None:
     committed = max((known for node in tick.state.nodes.values() for known in node.checkpoints), default=-1)
     if step > committed:
         tick.update(persisted_unix_s=tick.now)
-        order = store.PersistSnapshot(step=step)
-        tick.send(tick.record.nodes, lambda _: store.NodeCommand(persist_snapshot=order))
+        message = store.PersistSnapshot(step=step)
+        tick.send(tick.record.nodes, lambda _: store.NodeCommand(persist_snapshot=message))
 
 
 def _stands_still(tick: Tick) -> bool:

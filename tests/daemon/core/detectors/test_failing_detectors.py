@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 import pytest
 
 from holdfast_daemon.core.detectors import registry
-from holdfast_daemon.core.detectors.framework import Detector, Sight
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult
 from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.model import Action, DetectorFailed
@@ -19,7 +19,7 @@ class Broken(Detector):
 
     name: ClassVar[str] = registry.HANGS[0].name
 
-    def see_tick(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> DetectorResult:
         raise KeyError("a bug")
 
     def restarted(self, after_step: int) -> Self:

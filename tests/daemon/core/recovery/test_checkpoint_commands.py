@@ -80,7 +80,7 @@ def test_all_nodes_let_go_of_a_checkpoint_at_one_step_that_no_rank_has_reached(e
     world.events.append(event)
     world.tick()
     world.train(20)
-    released = [(node, order) for node, order in world.orders if order.HasField("release_snapshot")]
+    released = [(node, order) for node, order in world.commands if order.HasField("release_snapshot")]
     assert [node for node, _ in released] == ["node0", "node1"]
     assert {order.generation for _, order in released} == {1}
     assert {order.release_snapshot.step for _, order in released} == {7}

@@ -59,7 +59,7 @@ def test_the_deadline_ends_a_run_that_has_not_stopped() -> None:
     assert not world.state.record.HasField("left_step")
 
 
-def test_a_rank_that_dies_while_the_run_stops_is_told_and_nothing_is_restarted() -> None:
+def test_a_rank_that_dies_while_the_run_stops_is_reported_and_nothing_is_restarted() -> None:
     world, _ = leaving()
     starts = len(world.sent("start"))
     world.end(2, signal=9)
@@ -81,7 +81,7 @@ def test_a_run_that_is_being_restarted_stops_once_it_trains_again() -> None:
 
 def test_a_new_leader_goes_on_with_the_same_step_and_repeats_the_order() -> None:
     world, step = leaving()
-    world.orders.clear()
+    world.commands.clear()
     world.lose_leader()
     world.tick(seconds=3.0)
     assert {command.leave.step for command in world.sent("leave")} == {step}
@@ -93,7 +93,7 @@ def test_the_order_is_not_repeated_to_ranks_that_have_reached_the_step() -> None
     world, step = leaving()
     while world.rank(0).progress.step < step:
         world.train()
-    world.orders.clear()
+    world.commands.clear()
     world.tick(seconds=3.0)
     assert not world.sent("leave")
 

@@ -18,7 +18,7 @@ class ObservedWorld:
         self.state: CoreState = coordinator.begin(SPEC)
         self.now = 1_000_000.0
         self.node = store.NodeState(run="r", node="n", instance="i", stopped=True)
-        self.orders: list[store.NodeCommand] = []
+        self.commands: list[store.NodeCommand] = []
 
     def launch(self, generation: int, pids: list[int], *, step: int = 0) -> None:
         self.node.generation, self.node.world_size, self.node.stopped = generation, len(pids), False
@@ -46,7 +46,7 @@ class ObservedWorld:
         node.CopyFrom(self.node)
         observation = Observation(nodes={"n": node} if present else {}, events=events, requests=requests)
         self.state, actions = coordinator.step(self.state, self.now, observation)
-        self.orders += [action.command for action in actions if isinstance(action, Send)]
+        self.commands += [action.command for action in actions if isinstance(action, Send)]
 
     @property
     def where(self) -> tuple[str, int]:
@@ -58,7 +58,7 @@ class ObservedWorld:
         return [incident.verdict.kind for incident in self.state.incidents.values()]
 
     def ordered(self) -> set[str | None]:
-        return {order.WhichOneof("kind") for order in self.orders}
+        return {order.WhichOneof("kind") for order in self.commands}
 
 
 def test_a_world_is_followed_from_its_first_hello_to_its_end_and_nothing_is_ordered_of_its_ranks() -> None:
@@ -117,7 +117,7 @@ def test_the_next_world_of_a_launcher_is_judged_by_itself() -> None:
     assert world.where == ("starting", 2)
     assert world.state.record.newest_step == -1
     assert world.state.record.restarts_total == 1
-    assert world.state.noted == frozenset()
+    assert world.state.reported_once == frozenset()
     world.launch(2, [12, 13], step=9)
     world.tick()
     world.end(1, signal=9)

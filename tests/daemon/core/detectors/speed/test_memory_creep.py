@@ -30,13 +30,13 @@ def told(samples: int, reserved: Gib, *, limit: int = LIMIT, ranks: int = 2) -> 
     return watch(MemoryCreep(), ticks(samples, ranks, state, every_s=SAMPLE_EVERY_S))[1]
 
 
-def test_a_leak_is_told_once_with_its_rank_and_the_hours_left() -> None:
+def test_a_leak_is_reported_once_with_its_rank_and_the_hours_left() -> None:
     (verdict,) = told(300, lambda rank, sample: 0.05 * sample if rank == 1 else 0.0)
     assert list(verdict.culprits) == [1]
     assert verdict.message == ("memory of rank 1 grows by 18 GiB per hour: rank 1 reaches its limit of 80 GiB in 3.2 h")
 
 
-def test_ranks_that_leak_together_are_told_together_the_first_to_end_first() -> None:
+def test_ranks_that_leak_together_are_reported_together_the_first_to_end_first() -> None:
     (verdict,) = told(300, lambda rank, sample: (0.05 + 0.02 * rank) * sample, ranks=3)
     assert list(verdict.culprits) == [2, 1, 0]
 
@@ -49,7 +49,7 @@ def test_a_fast_run_is_sampled_by_steps() -> None:
     assert len(watch(MemoryCreep(), ticks(300, 2, state, every_s=0.5))[1]) == 1
 
 
-def test_growth_that_would_take_days_is_not_told() -> None:
+def test_growth_that_would_take_days_is_not_reported() -> None:
     assert told(300, lambda _, sample: 0.05 * sample, limit=2000 * GIB) == []
 
 

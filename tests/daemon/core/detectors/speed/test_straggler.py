@@ -105,7 +105,7 @@ def test_a_rank_that_waits_for_data_is_named_with_that_phase() -> None:
     assert (list(verdict.culprits), verdict.phase) == ([2], DATA)
 
 
-def test_an_episode_is_told_once_and_the_next_one_again() -> None:
+def test_an_episode_is_reported_once_and_the_next_one_again() -> None:
     def compute_s(rank: int, step: int) -> float:
         return 2.0 if rank == 3 and (step < 200 or step >= 300) else 1.0
 
@@ -165,7 +165,7 @@ def test_ranks_that_wait_for_gpus_are_not_compared() -> None:
     assert Run(8, slow({3}, 3.0), device="cuda:0").verdicts() == []
 
 
-def test_a_new_generation_is_told_anew() -> None:
+def test_a_new_generation_is_reported_anew() -> None:
     run = Run(8, slow({3}, 2.0))
     detector, first = watch(Straggler(), run.steps(60))
     _, second = watch(detector.restarted(60), run.steps(60))
