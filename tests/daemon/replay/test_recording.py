@@ -1,5 +1,6 @@
 """What the core was fed, kept, written, read and shown to it again."""
 
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from holdfast_daemon.incidents import folder as incident_folder
 from holdfast_daemon.incidents.archive import IncidentArchive
 from holdfast_daemon.incidents.folder import RecordingError, read_recording
 from holdfast_daemon.incidents.replay import replay
+from holdfast_daemon.incidents.story import parse_story
 from holdfast_daemon.replay.recorded_tick import unframed
 from holdfast_daemon.replay.recording import STRETCH_S, Excerpt, Recording
 from holdfast_proto.v1 import store_pb2 as store
@@ -162,9 +164,22 @@ def test_what_is_no_recording_is_refused_in_one_line(watch: Watch, tmp_path: Pat
     watch(recording)
     incident = hang(trained())
     write(tmp_path, incident, recording)
-    (tmp_path / incident_folder.STATE).write_text('{"format": 0}')
-    with pytest.raises(RecordingError, match=r"another version of Holdfast, or damaged: core.json is not of format 1"):
+    (tmp_path / incident_folder.STATE).write_text('{"state": {}}')
+    with pytest.raises(RecordingError, match=r"another version of Holdfast, or damaged: core.json names no format"):
         read_recording(tmp_path)
+
+
+def test_a_recording_of_an_earlier_format_is_refused_in_one_line_and_its_story_is_read() -> None:
+    folder = Path(__file__).parents[2] / "data/before/incidents/before/0001-hung-collective"
+    line = (
+        f"{folder}: its recording has format 1, and this version of Holdfast replays format 2: use the version that"
+        " recorded it; its story, incident.json, can still be read"
+    )
+    with pytest.raises(RecordingError, match=f"^{re.escape(line)}$"):
+        read_recording(folder)
+    story = parse_story((folder / incident_folder.STORY).read_bytes())
+    assert (story.id, story.verdict.kind) == ("0001-hung-collective", store.VERDICT_KIND_HUNG_COLLECTIVE)
+    assert (list(story.verdict.culprits), story.state) == ([1], store.INCIDENT_STATE_RECOVERED)
 
 
 async def test_the_archive_writes_the_recording_of_a_new_verdict_once_and_the_story_always(
