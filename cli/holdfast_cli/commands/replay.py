@@ -28,7 +28,7 @@ def replay(
         raise CommandError(str(error)) from None
     if json:
         replayed = to_json(result.replayed) if result.replayed is not None else None
-        outcome = {"agrees": result.agrees, "turns": result.turns, "span_s": result.span_s}
+        outcome = {"agrees": result.agrees, "turns": result.ticks, "span_s": result.span_s}
         print_json({**outcome, "recorded": to_json(result.recorded), "replayed": replayed})
     else:
         print("\n".join(replay_lines(result)))

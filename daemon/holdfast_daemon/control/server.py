@@ -102,7 +102,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     ) -> control.TakeCheckpointResponse:
         """Order a checkpoint and say at which step it will be."""
         shell = await self._leading(request.run, context)
-        ordered = await shell.order_checkpoint()
+        ordered = await shell.request_checkpoint()
         if ordered.step < 0:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, ordered.reason)
         return control.TakeCheckpointResponse(step=ordered.step)
@@ -114,7 +114,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         """End a run, at once or after a last checkpoint."""
         shell = await self._leading(request.run, context)
         await _checked(context, check_seconds, request.grace_s, "grace_s")
-        refusal = await shell.order_stop(request.grace_s)
+        refusal = await shell.request_stop(request.grace_s)
         if refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         return control.StopRunResponse()
@@ -126,7 +126,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         """Order a fault and wait for its rank's answer: the rank itself judges whether it makes sense."""
         shell = await self._leading(request.run, context)
         await _checked(context, check_fault, request.fault, "fault")
-        refusal = await shell.order_fault(request.fault)
+        refusal = await shell.request_fault(request.fault)
         if refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         return control.InjectFaultResponse()

@@ -1,7 +1,7 @@
 """Faults injected on purpose: ordered, answered, counted, and told in the incident that they lead to."""
 
 from holdfast_daemon.core.model import CoreState, FaultAnswered, Send, ranks_of
-from holdfast_daemon.core.turn import Turn
+from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
 
@@ -24,36 +24,36 @@ def refusal(state: CoreState, fault: Fault) -> str:
     return ""
 
 
-def serve(turn: Turn, fault: Fault) -> None:
+def serve(tick: Tick, fault: Fault) -> None:
     """Order a fault of the node that has its rank. Once only: a lost order harms nobody."""
-    reason = refusal(turn.state, fault)
+    reason = refusal(tick.state, fault)
     if reason:
-        turn.actions.append(FaultAnswered(fault, reason))
+        tick.actions.append(FaultAnswered(fault, reason))
     else:
-        command = store.NodeCommand(generation=turn.record.generation, inject_fault=fault)
-        turn.actions.append(Send(_node_of(turn.state, fault.rank), command))
+        command = store.NodeCommand(generation=tick.record.generation, inject_fault=fault)
+        tick.actions.append(Send(_node_of(tick.state, fault.rank), command))
 
 
-def absorb(turn: Turn, event: store.Event) -> None:
+def absorb(tick: Tick, event: store.Event) -> None:
     """Take in what a rank has made of an order, and answer who gave it."""
-    turn.update(
-        untold_faults=(*turn.state.untold_faults, event),
-        newest_faults=(*turn.state.newest_faults, event)[-_SHOWN:],
+    tick.update(
+        unreported_faults=(*tick.state.unreported_faults, event),
+        newest_faults=(*tick.state.newest_faults, event)[-_SHOWN:],
     )
     if event.HasField("fault_refused"):
-        turn.actions.append(FaultAnswered(event.fault_refused.fault, event.fault_refused.reason))
+        tick.actions.append(FaultAnswered(event.fault_refused.fault, event.fault_refused.reason))
     else:
         fault = event.fault_injected.fault
-        turn.update(totals=turn.state.totals.count("faults", fault.kind))
-        turn.actions.append(FaultAnswered(fault))
+        tick.update(totals=tick.state.totals.count("faults", fault.kind))
+        tick.actions.append(FaultAnswered(fault))
 
 
-def tell(turn: Turn, incident: store.Incident) -> None:
+def tell(tick: Tick, incident: store.Incident) -> None:
     """Say at the beginning of an incident's story what was ordered before it in its generation."""
-    for event in turn.state.untold_faults:
+    for event in tick.state.unreported_faults:
         if event.generation == incident.generation:
             incident.actions.add(unix_s=event.unix_s, what=_story(event))
-    turn.update(untold_faults=())
+    tick.update(unreported_faults=())
 
 
 def _story(event: store.Event) -> str:

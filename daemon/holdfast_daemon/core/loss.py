@@ -26,7 +26,7 @@ _SIGMA_FLOOR_RATIO = 0.001
 
 
 @dataclass(frozen=True)
-class LossFinding:
+class LossReading:
     """What one step's loss tells."""
 
     zscore: float = 0.0
@@ -56,16 +56,16 @@ class LossWatch:
     _proven_step: int = -1
     """Newest step with a loss within the limits, outside of any episode."""
 
-    def observe(self, step: int, loss: float | None) -> tuple["LossWatch", LossFinding]:
+    def observe(self, step: int, loss: float | None) -> tuple["LossWatch", LossReading]:
         """Return the next state and what ``loss`` tells; None, or a number that is not finite, tells nothing here."""
         if step <= self._last_step:
-            return self, LossFinding()
+            return self, LossReading()
         watch = replace(self, _last_step=step)
         if loss is None or not math.isfinite(loss):
-            return watch, LossFinding()
+            return watch, LossReading()
         return watch._observe_finite(loss)
 
-    def _observe_finite(self, loss: float) -> tuple["LossWatch", LossFinding]:
+    def _observe_finite(self, loss: float) -> tuple["LossWatch", LossReading]:
         zscore, outlying = self._judge(loss)
         flags = (*self._outlying, outlying)[-max(SPIKE_OF, CALM_STEPS) :]
         spike = not self.in_spike and sum(flags[-SPIKE_OF:]) >= SPIKE_STEPS
@@ -79,7 +79,7 @@ class LossWatch:
             _proven_step=self._proven_step if outlying or self._outlying_in_episode else self._last_step,
         )
         proven_step = watch._proven_step if spike else -1
-        return watch._end_episode(), LossFinding(zscore=zscore, blip=outlying, spike=spike, proven_step=proven_step)
+        return watch._end_episode(), LossReading(zscore=zscore, blip=outlying, spike=spike, proven_step=proven_step)
 
     def _judge(self, loss: float) -> tuple[float, bool]:
         if len(self._baseline) < MIN_HISTORY:

@@ -10,12 +10,12 @@ import dataclasses
 
 from holdfast_daemon.core import incidents, signs
 from holdfast_daemon.core.detection import view_of
-from holdfast_daemon.core.detectors.framework import Seen
+from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.detectors.view import is_stopped
 from holdfast_daemon.core.kinds import HANGS
 from holdfast_daemon.core.restart_patience import UNCERTAIN_RESTARTS, RestartPatience, Sign, uncertain_restarts
 from holdfast_daemon.core.signs import Judgement
-from holdfast_daemon.core.turn import Turn
+from holdfast_daemon.core.tick import Tick
 from holdfast_daemon.core.words import kind_name, phase_name
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -33,24 +33,24 @@ _LEARNED_STEP = 1.1
 """The record is written again only if a stay is longer by a tenth."""
 
 
-def is_one(seen: Seen) -> bool:
+def is_one(finding: Finding) -> bool:
     """Whether only time confirms a verdict: ranks are there and do not move, and none has ended."""
-    return seen.stands_still and seen.verdict.kind in HANGS
+    return finding.stands_still and finding.verdict.kind in HANGS
 
 
-def note_pauses(turn: Turn) -> None:
+def note_pauses(tick: Tick) -> None:
     """Remember when several or all ranks were stopped together: see View."""
-    ranks = [rank for rank in turn.ranks.values() if rank.life != store.LIFE_EXITED]
+    ranks = [rank for rank in tick.ranks.values() if rank.life != store.LIFE_EXITED]
     stopped = sum(map(is_stopped, ranks))
     if stopped > 1:
-        turn.update(several_stopped_unix_s=turn.now)
+        tick.update(several_stopped_unix_s=tick.now)
     if stopped and stopped == len(ranks):
-        turn.update(all_stopped_unix_s=turn.now)
+        tick.update(all_stopped_unix_s=tick.now)
 
 
-def learn(turn: Turn, summary: store.StepSummary) -> None:
+def learn(tick: Tick, summary: store.StepSummary) -> None:
     """Remember the longest healthy stay in each phase. It raises the patience for that phase, and no deadline."""
-    known = turn.record.longest_phase_s
+    known = tick.record.longest_phase_s
     longer = {
         phase: seconds
         for phase, seconds in summary.phase_s.items()
@@ -58,76 +58,76 @@ def learn(turn: Turn, summary: store.StepSummary) -> None:
     }
     if longer:
         record = store.CoordinatorState()
-        record.CopyFrom(turn.record)
+        record.CopyFrom(tick.record)
         record.longest_phase_s.update(longer)
-        turn.update(record=record)
+        tick.update(record=record)
 
 
-def judge(turn: Turn, seen: Seen) -> Judgement:
+def judge(tick: Tick, finding: Finding) -> Judgement:
     """Return whether a standstill is due for a restart now."""
-    patience = RestartPatience.of(turn.state.spec, turn.record)
-    judged = signs.judge(view_of(turn), seen.verdict, patience)
-    if turn.state.spec.mode != store.MODE_ACT:
+    patience = RestartPatience.of(tick.state.spec, tick.record)
+    judged = signs.judge(view_of(tick), finding.verdict, patience)
+    if tick.state.spec.mode != store.MODE_ACT:
         return dataclasses.replace(judged, is_due=False)
     uncertain = judged.sign >= Sign.LIKELY
-    if judged.is_due and uncertain and uncertain_restarts(turn.record) >= UNCERTAIN_RESTARTS:
-        _give_up(turn)
+    if judged.is_due and uncertain and uncertain_restarts(tick.record) >= UNCERTAIN_RESTARTS:
+        _give_up(tick)
         return dataclasses.replace(judged, is_due=False)
     return judged
 
 
-def report(turn: Turn, seen: Seen) -> store.Incident | None:
+def report(tick: Tick, finding: Finding) -> store.Incident | None:
     """Keep a standstill as an incident; return it if it is new."""
-    verdict = seen.verdict
-    since = turn.now if seen.last_progress_unix_s is None else seen.last_progress_unix_s
-    current = present(turn)
+    verdict = finding.verdict
+    since = tick.now if finding.last_progress_unix_s is None else finding.last_progress_unix_s
+    current = present(tick)
     if current is not None:
         what = f"also seen: {verdict.message}"
-        if not same(current.verdict, verdict) and turn.once(f"standstill {verdict.kind} {list(verdict.culprits)}"):
-            incidents.tell(turn, current, what)
+        if not same(current.verdict, verdict) and tick.once(f"standstill {verdict.kind} {list(verdict.culprits)}"):
+            incidents.tell(tick, current, what)
         return None
-    is_known = turn.now - since < _KNOWN_MARGIN * _known_s(turn, verdict)
-    if is_known and uncertain_restarts(turn.record) < UNCERTAIN_RESTARTS:
+    is_known = tick.now - since < _KNOWN_MARGIN * _known_s(tick, verdict)
+    if is_known and uncertain_restarts(tick.record) < UNCERTAIN_RESTARTS:
         return None
-    incident = incidents.open_standstill(turn, verdict, last_progress_unix_s=since)
-    turn.record_update(standstill_incident=incident.id)
+    incident = incidents.open_standstill(tick, verdict, last_progress_unix_s=since)
+    tick.record_update(standstill_incident=incident.id)
     return incident
 
 
-def settle(turn: Turn, *, is_seen: bool) -> None:
+def settle(tick: Tick, *, is_seen: bool) -> None:
     """Resolve the standstill when ranks move again; it is a pause that this run knows from now on."""
-    current = present(turn)
-    if current is None or is_seen or view_of(turn).late:
+    current = present(tick)
+    if current is None or is_seen or view_of(tick).late:
         return  # without a verdict, but with late ranks: it has changed for a moment, and nobody has moved
-    lasted_s = max(0.0, turn.now - current.last_progress_unix_s)
-    _know(turn, current.verdict, lasted_s)
-    incidents.resolve(turn, current, f"the run moves again after {lasted_s:.0f} s, without a restart")
-    turn.record_update(standstill_incident="")
+    lasted_s = max(0.0, tick.now - current.last_progress_unix_s)
+    _know(tick, current.verdict, lasted_s)
+    incidents.resolve(tick, current, f"the run moves again after {lasted_s:.0f} s, without a restart")
+    tick.record_update(standstill_incident="")
 
 
-def take_over(turn: Turn, verdict: store.Verdict) -> store.Incident | None:
+def take_over(tick: Tick, verdict: store.Verdict) -> store.Incident | None:
     """Return the incident of the present standstill for its restart, if it is about the same; it is no more one."""
-    current = present(turn)
+    current = present(tick)
     if current is None:
         return None
-    turn.record_update(standstill_incident="")
+    tick.record_update(standstill_incident="")
     if same(current.verdict, verdict):
         return current
-    incidents.resolve(turn, current, f"the cause is another one: {verdict.message}", state=store.INCIDENT_STATE_NOTED)
+    incidents.resolve(tick, current, f"the cause is another one: {verdict.message}", state=store.INCIDENT_STATE_NOTED)
     return None
 
 
-def drop(turn: Turn, what: str) -> None:
+def drop(tick: Tick, what: str) -> None:
     """Close the present standstill because something else has decided about the run."""
-    current = present(turn)
+    current = present(tick)
     if current is not None:
-        incidents.resolve(turn, current, what, state=store.INCIDENT_STATE_NOTED)
-        turn.record_update(standstill_incident="")
+        incidents.resolve(tick, current, what, state=store.INCIDENT_STATE_NOTED)
+        tick.record_update(standstill_incident="")
 
 
-def present(turn: Turn) -> store.Incident | None:
+def present(tick: Tick) -> store.Incident | None:
     """Return the incident of the present standstill."""
-    return turn.state.incidents.get(turn.record.standstill_incident)
+    return tick.state.incidents.get(tick.record.standstill_incident)
 
 
 def has_given_up(record: store.CoordinatorState) -> bool:
@@ -140,32 +140,32 @@ def same(one: store.Verdict, other: store.Verdict) -> bool:
     return one.kind == other.kind and set(one.culprits) == set(other.culprits)
 
 
-def _give_up(turn: Turn) -> None:
-    current = present(turn)
-    if current is not None and turn.once("restarts given up"):
+def _give_up(tick: Tick) -> None:
+    current = present(tick)
+    if current is not None and tick.once("restarts given up"):
         what = (
             f"not restarted again: {UNCERTAIN_RESTARTS} restarts at this step have not helped, and no sign is certain."
             " The run is left as it is: look at the stacks, then end it or let it continue"
         )
-        incidents.tell(turn, current, what)
+        incidents.tell(tick, current, what)
 
 
-def _known_s(turn: Turn, verdict: store.Verdict) -> float:
+def _known_s(tick: Tick, verdict: store.Verdict) -> float:
     kind = _kind(verdict)
-    return max((pause.longest_s for pause in turn.record.known_pauses if pause.kind == kind), default=0.0)
+    return max((pause.longest_s for pause in tick.record.known_pauses if pause.kind == kind), default=0.0)
 
 
-def _know(turn: Turn, verdict: store.Verdict, lasted_s: float) -> None:
+def _know(tick: Tick, verdict: store.Verdict, lasted_s: float) -> None:
     kind = _kind(verdict)
     record = store.CoordinatorState()
-    record.CopyFrom(turn.record)
+    record.CopyFrom(tick.record)
     known = {pause.kind: pause.longest_s for pause in record.known_pauses}
     known[kind] = max(lasted_s, known.pop(kind, 0.0))
     record.ClearField("known_pauses")
     record.known_pauses.extend(
         store.KnownPause(kind=one, longest_s=longest_s) for one, longest_s in list(known.items())[-KNOWN_PAUSES:]
     )
-    turn.update(record=record)
+    tick.update(record=record)
 
 
 def _kind(verdict: store.Verdict) -> str:

@@ -8,7 +8,7 @@ from holdfast_daemon.core.detectors.numbers.non_finite import unexpected
 from holdfast_daemon.core.model import Telemetry, Totals
 from holdfast_daemon.core.recovery import response
 from holdfast_daemon.core.step_summary import MEANS
-from holdfast_daemon.core.turn import Turn
+from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 RATE_SMOOTHING = 0.2
@@ -17,24 +17,24 @@ RATE_SMOOTHING = 0.2
 _COMMON = ("validation_loss", "grad_norm", "learning_rate", "update_norm", "loss_scale")
 
 
-def count_step(turn: Turn, summary: store.StepSummary) -> None:
+def count_step(tick: Tick, summary: store.StepSummary) -> None:
     """Let one step of the whole run into telemetry, deadlines, totals and the detectors."""
     loss = summary.loss_sum / summary.loss_count if summary.loss_count else None
-    is_new = summary.step > turn.record.newest_step
+    is_new = summary.step > tick.record.newest_step
     if is_new:
-        turn.record_update(newest_step=summary.step)
-    for seen in detection.look_at_step(turn, summary):
-        response.note(turn, seen)
-    standstill.learn(turn, summary)
-    turn.update(
-        deadlines=turn.state.deadlines.observe(summary.duration_s, summary.phase_s),
-        telemetry=_telemetry(turn, summary, loss),
-        totals=_totals(turn.state.totals, summary, is_new=is_new),
+        tick.record_update(newest_step=summary.step)
+    for finding in detection.look_at_step(tick, summary):
+        response.note(tick, finding)
+    standstill.learn(tick, summary)
+    tick.update(
+        deadlines=tick.state.deadlines.observe(summary.duration_s, summary.phase_s),
+        telemetry=_telemetry(tick, summary, loss),
+        totals=_totals(tick.state.totals, summary, is_new=is_new),
     )
 
 
-def _telemetry(turn: Turn, summary: store.StepSummary, loss: float | None) -> Telemetry:
-    telemetry = turn.state.telemetry
+def _telemetry(tick: Tick, summary: store.StepSummary, loss: float | None) -> Telemetry:
+    telemetry = tick.state.telemetry
     rate = telemetry.tokens_per_s
     if summary.tokens and summary.duration_s:
         newest = summary.tokens / summary.duration_s
@@ -47,7 +47,7 @@ def _telemetry(turn: Turn, summary: store.StepSummary, loss: float | None) -> Te
         if mean.count:
             changes[quantity] = mean.sum / mean.count
     if loss is not None:
-        spike = turn.state.detectors[LossSpike.name]
+        spike = tick.state.detectors[LossSpike.name]
         assert isinstance(spike, LossSpike)
         changes |= {"loss": loss, "loss_step": summary.step, "loss_zscore": spike.zscore}
     return dataclasses.replace(telemetry, tokens_per_s=rate, step_s=summary.duration_s, **changes)  # type: ignore[arg-type]

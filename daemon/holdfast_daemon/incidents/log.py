@@ -1,11 +1,9 @@
 """Appends every version of every incident to a local file: an emptied store loses no story."""
 
-import json
 import logging
 from pathlib import Path
 
-from google.protobuf.json_format import MessageToDict
-
+from holdfast_daemon.incidents.story import story_text
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
@@ -23,9 +21,9 @@ class IncidentLog:
         """Append a version; a full disk is counted and logged once, and stops nothing."""
         self.attempts_total += 1
         try:
-            line = json.dumps(MessageToDict(incident, preserving_proto_field_name=True))
+            line = story_text(incident, indent=None)
             with self._path.open("a") as file:
-                file.write(line + "\n")
+                file.write(line)
         except Exception as error:  # noqa: BLE001 (whatever it is: the incident is in the store, and the run is led)
             self.failures_total += 1
             if self.failures_total == 1:

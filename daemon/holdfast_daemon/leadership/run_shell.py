@@ -15,7 +15,7 @@ from holdfast_daemon.clock import Clock
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import (
     Action,
-    CheckpointOrdered,
+    CheckpointAnswered,
     CheckpointRequest,
     CoreState,
     DetectorFailed,
@@ -32,7 +32,7 @@ from holdfast_daemon.incidents.archive import IncidentArchive
 from holdfast_daemon.incidents.log import IncidentLog
 from holdfast_daemon.leadership.guarded_core import GuardedCore
 from holdfast_daemon.leadership.run_store import LeadershipLostError, RunStore, holds_another_type
-from holdfast_daemon.leadership.turn_metrics import TURN_MS, TurnMetrics
+from holdfast_daemon.leadership.tick_metrics import TICK_MS, TickMetrics
 from holdfast_daemon.options import DaemonOptions
 from holdfast_proto.redis_client import StoreError
 from holdfast_proto.v1 import store_pb2 as store
@@ -64,7 +64,7 @@ class RunShell:
         run: str,
         options: DaemonOptions,
         clock: Clock,
-        metrics: TurnMetrics,
+        metrics: TickMetrics,
     ) -> None:
         self.run_name = run
         self._options = options
@@ -76,7 +76,7 @@ class RunShell:
         self.log = IncidentLog(options.directory, run)
         self.archive = IncidentArchive(options.directory, run)
         self._requests: list[Request] = []
-        self._checkpoint_waiters: list[asyncio.Future[CheckpointOrdered]] = []
+        self._checkpoint_waiters: list[asyncio.Future[CheckpointAnswered]] = []
         self._fault_waiters: list[tuple[Fault, asyncio.Future[str]]] = []
         self._stop_waiters: list[tuple[StopRequest, asyncio.Future[str]]] = []
         self._renewed_at = 0.0
@@ -86,7 +86,7 @@ class RunShell:
         self._alone_since: float | None = None
         self._outbox: collections.deque[Action] = collections.deque()
         self._unsaved = False
-        """Whether the store lacks what the last turns have changed of the record and the incidents."""
+        """Whether the store lacks what the last ticks have changed of the record and the incidents."""
         self._failed_detectors: set[str] = set()
         """Failures are logged once."""
         self.state: CoreState | None = None
@@ -104,7 +104,7 @@ class RunShell:
                     await self._store.retire(self.state.record.nodes)
                     return
                 if await self._lead():
-                    await self._turn()
+                    await self._tick()
                 else:
                     await self._follow()
                     await asyncio.sleep(self._options.lease_s / 4)
@@ -140,14 +140,14 @@ class RunShell:
         self._dismissed = True
         self.refuse_requests("the daemon has failed on this run and starts anew: try again")
 
-    async def order_checkpoint(self) -> CheckpointOrdered:
+    async def request_checkpoint(self) -> CheckpointAnswered:
         """Have the core set the step of an operator's checkpoint."""
-        future: asyncio.Future[CheckpointOrdered] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[CheckpointAnswered] = asyncio.get_running_loop().create_future()
         self._checkpoint_waiters.append(future)
         self._requests.append(CheckpointRequest())
         return await future
 
-    def order_stop(self, grace_s: float = 0.0) -> "asyncio.Future[str]":
+    def request_stop(self, grace_s: float = 0.0) -> "asyncio.Future[str]":
         """Have the core end the run: within ``grace_s``, after a last checkpoint, or immediately.
 
         The future holds "" once the core has taken the request in, or why it has not.
@@ -160,13 +160,13 @@ class RunShell:
     def refuse_requests(self, reason: str) -> None:
         """Answer all requests that have not been served."""
         self._requests.clear()
-        self._answer(CheckpointOrdered(-1, reason))
+        self._answer(CheckpointAnswered(-1, reason))
         for fault, _ in list(self._fault_waiters):
             self._answer_fault(FaultAnswered(fault, reason))
         for request, _ in list(self._stop_waiters):
             self._answer_stop(request, reason)
 
-    async def order_fault(self, fault: Fault) -> str:
+    async def request_fault(self, fault: Fault) -> str:
         """Have the core order a fault of a rank; return "" once the rank has accepted it, or why it will not strike."""
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         waiter = (fault, answer)
@@ -254,11 +254,11 @@ class RunShell:
         stamped.fence = self._store.fence
         await self._store.save(stamped, incidents)
 
-    async def _turn(self) -> None:
+    async def _tick(self) -> None:
         assert self.state is not None
         spec = self.state.spec
         self.counters.operations += 1
-        last_id, events = await self._store.events(self.state.record.last_event_id or "0", TURN_MS, spec)
+        last_id, events = await self._store.events(self.state.record.last_event_id or "0", TICK_MS, spec)
         self.counters.operations += 1
         nodes = await self._store.nodes(spec, self.state.record.nodes)
         requests, self._requests = tuple(self._requests), []
@@ -266,10 +266,10 @@ class RunShell:
         before = self.state.record
         now = self._clock.now()
         self.archive.recording.note(self.state, now, observation)
-        with self._metrics.turn():
+        with self._metrics.tick():
             stepped = self.core.step(self.state, now, observation, self._metrics.detector)
         if stepped.error is not None:
-            self._metrics.turn_failed()
+            self._metrics.tick_failed()
             self.archive.keep_failure(self.state, now, observation, stepped.error)
         self._answer_unserved(requests, stepped.failed_requests)
         state, actions = stepped.state, stepped.actions
@@ -309,7 +309,7 @@ class RunShell:
             case SaveIncident(incident=incident):
                 self.log.append(incident)
                 self.archive.keep(incident)
-            case CheckpointOrdered():
+            case CheckpointAnswered():
                 self._answer(action)
             case FaultAnswered():
                 self._answer_fault(action)
@@ -319,7 +319,7 @@ class RunShell:
                     self._failed_detectors.add(name)
                     log.error("run %s: detector %s failed, and is asked again: %s", self.run_name, name, reason)
 
-    def _answer(self, ordered: CheckpointOrdered) -> None:
+    def _answer(self, ordered: CheckpointAnswered) -> None:
         """Tell the operators who wait what became of their checkpoint."""
         for waiter in self._checkpoint_waiters:
             if not waiter.done():
@@ -340,7 +340,7 @@ class RunShell:
                 case StopRequest():
                     self._answer_stop(request, reason)
                 case CheckpointRequest() if reason:
-                    self._answer(CheckpointOrdered(-1, reason))
+                    self._answer(CheckpointAnswered(-1, reason))
                 case FaultRequest(fault=fault) if reason:
                     self._answer_fault(FaultAnswered(fault, reason))
 

@@ -141,7 +141,7 @@ def _shell_families(leading: Mapping[str, RunShell]) -> Iterator[Metric]:
         (of_run.INCIDENT_LOG_FAILURES, lambda shell: shell.log.failures_total),
         (of_run.INCIDENT_FOLDER_ATTEMPTS, lambda shell: shell.archive.attempts_total),
         (of_run.INCIDENT_FOLDER_FAILURES, lambda shell: shell.archive.failures_total),
-        (of_run.RECORDING_DROPPED_TICKS, lambda shell: shell.archive.recording.dropped_turns_total),
+        (of_run.RECORDING_DROPPED_TICKS, lambda shell: shell.archive.recording.dropped_ticks_total),
     )
     for family, count in counts:
         yield family.metric(((run,), count(shell)) for run, shell in leading.items())

@@ -1,6 +1,6 @@
 """Metric families about a daemon itself, which standbys export too: the only place that says their names and meanings.
 
-`DaemonCollector` and `TurnMetrics` fill them; docs/metrics.md, the dashboards and their tests read them.
+`DaemonCollector` and `TickMetrics` fill them; docs/metrics.md, the dashboards and their tests read them.
 """
 
 from holdfast_daemon.core.detectors import registry as detectors

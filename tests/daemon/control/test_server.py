@@ -13,7 +13,7 @@ from holdfast_daemon.control import server as control
 from holdfast_daemon.control.server import ControlService
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.leadership.run_shell import RunShell
-from holdfast_daemon.leadership.turn_metrics import TurnMetrics
+from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_proto import keys
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import control_pb2 as pb
@@ -29,7 +29,7 @@ from tests.support.store_server import StoreServer
 def idle_shell(folder: Path, run: str = RUN) -> RunShell:
     """A shell that is never run."""
     url = f"unix://{folder}/no-store.sock"
-    return RunShell(connect(url), run, options(folder, url), Clock(), TurnMetrics(CollectorRegistry()))
+    return RunShell(connect(url), run, options(folder, url), Clock(), TickMetrics(CollectorRegistry()))
 
 
 @contextlib.asynccontextmanager
@@ -95,7 +95,7 @@ async def test_a_daemon_that_knows_nothing_yet_says_so(folder: Path) -> None:
         assert list((await stub.ListIncidents(pb.ListIncidentsRequest())).incidents) == []
 
 
-async def test_a_standby_answers_questions_and_refuses_orders(folder: Path) -> None:
+async def test_a_standby_answers_questions_and_refuses_requests(folder: Path) -> None:
     shell = idle_shell(folder)
     shell.store_up = True
     shell.state = coordinator.begin(SPEC)

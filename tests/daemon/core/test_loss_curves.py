@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon.core.loss import SPIKE_OF, LossFinding, LossWatch
+from holdfast_daemon.core.loss import SPIKE_OF, LossReading, LossWatch
 
 CURVES = Path(__file__).parents[3].parent / "shared" / "data" / "loss_curves"
 HEALTHY = ("gpt2_124m_llmc_clean.csv", "gpt2_1p5b_rank0_blips.csv")
@@ -27,23 +27,23 @@ def incident(run: str, first: int, last: int) -> tuple[float, ...]:
     return tuple(float(row["loss"]) for row in rows if first <= int(row["step"]) <= last)
 
 
-def watch_all(losses: list[float] | tuple[float, ...]) -> list[LossFinding]:
-    watch, findings = LossWatch(), []
+def watch_all(losses: list[float] | tuple[float, ...]) -> list[LossReading]:
+    watch, readings = LossWatch(), []
     for step, loss in enumerate(losses):
-        watch, finding = watch.observe(step, loss)
-        findings.append(finding)
-    return findings
+        watch, reading = watch.observe(step, loss)
+        readings.append(reading)
+    return readings
 
 
 def spikes_at(losses: list[float] | tuple[float, ...]) -> list[int]:
-    return [step for step, finding in enumerate(watch_all(losses)) if finding.spike]
+    return [step for step, reading in enumerate(watch_all(losses)) if reading.spike]
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_run_has_blips_and_no_spike(name: str) -> None:
-    findings = watch_all(curve(name))
-    assert not any(finding.spike for finding in findings)
-    assert any(finding.blip for finding in findings)
+    readings = watch_all(curve(name))
+    assert not any(reading.spike for reading in readings)
+    assert any(reading.blip for reading in readings)
 
 
 # The second curve is one rank's micro-batch loss: rises of less than a half are within its noise.

@@ -12,9 +12,9 @@ from tests.support.core_world import World
 
 
 def stand(world: World, seconds: float) -> None:
-    turn_s = 0.1 if seconds < 20.0 else 0.5
-    for _ in range(round(seconds / turn_s)):
-        world.turn(seconds=turn_s)
+    tick_s = 0.1 if seconds < 20.0 else 0.5
+    for _ in range(round(seconds / tick_s)):
+        world.tick(seconds=tick_s)
 
 
 def states(world: World) -> list[str]:
@@ -32,7 +32,7 @@ def restarted_after_s(world: World, at_most_s: float = 400.0) -> float:
     began = world.now
     while world.phase == "running":
         assert world.now - began < at_most_s, "no restart"
-        world.turn(seconds=0.2)
+        world.tick(seconds=0.2)
     return world.now - began
 
 
@@ -174,7 +174,7 @@ def test_a_standstill_that_ends_is_resolved_and_costs_no_restart() -> None:
     stand(world, 5.0)
     assert states(world) == ["standstill"]
     world.train()
-    world.turn()
+    world.tick()
     assert (states(world), world.phase) == (["resolved"], "running")
     assert not world.state.record.standstill_incident
 
@@ -186,7 +186,7 @@ def test_a_new_leader_resolves_the_standstill_of_the_one_before() -> None:
     world.lose_leader()
     stand(world, 1.0)
     world.train(3)
-    world.turn()
+    world.tick()
     assert states(world) == ["resolved"]
 
 
@@ -234,7 +234,7 @@ def test_what_a_run_remembers_of_pauses_is_bounded() -> None:
     world.hang(culprit=1)
     stand(world, 5.0)
     world.train()
-    world.turn()
+    world.tick()
     kept = [pause.kind for pause in world.state.record.known_pauses]
     assert len(kept) == KNOWN_PAUSES
     assert kept[-1].startswith("hung_collective in forward_backward")
@@ -250,7 +250,7 @@ def test_after_three_restarts_that_did_not_help_the_run_is_left_as_it_is() -> No
             world.rank(number).steps_done = 1
             world._seq(world.rank(number), enqueued=1 if number == 1 else 2, completed=1)
         while len(world.sent("stop")) == expected:
-            world.turn()
+            world.tick()
         world.until("starting")
     for number in range(4):
         world.rank(number).progress.phase = common.PHASE_FORWARD_BACKWARD
@@ -308,12 +308,12 @@ def test_a_healthy_stay_in_a_phase_is_remembered_over_a_change_of_leader() -> No
     world = running()
     world.spent_s = {int(common.PHASE_EVAL): 120.0}
     world.train()
-    world.turn()
+    world.tick()
     world.lose_leader()
     assert world.state.record.longest_phase_s[common.PHASE_EVAL] == 120.0
     world.spent_s = {int(common.PHASE_EVAL): 125.0}
     world.train()
-    world.turn()
+    world.tick()
     assert world.state.record.longest_phase_s[common.PHASE_EVAL] == 120.0  # not longer by a tenth: not written again
 
 
@@ -345,7 +345,7 @@ def test_a_run_that_is_ended_while_it_stands_still_leaves_no_open_incident() -> 
     world = running()
     world.hang(culprit=1)
     stand(world, 5.0)
-    world.turn(StopRequest())
+    world.tick(StopRequest())
     assert (states(world), world.phase) == (["noted"], "failed")
 
 

@@ -9,7 +9,7 @@ from prometheus_client.registry import CollectorRegistry
 from dashboards.catalogue import CATALOGUE, differences
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.leadership.run_shell import RunShell
-from holdfast_daemon.leadership.turn_metrics import TurnMetrics
+from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.metrics import run_families, self_families
 from holdfast_daemon.metrics.collector import DaemonCollector
 from holdfast_proto.redis_client import connect
@@ -21,7 +21,7 @@ from tests.support.shells import options
 def shell_of(folder: Path, world: World, *, leads: bool) -> RunShell:
     """A shell that holds a world's state."""
     url = f"unix://{folder}/no-store.sock"
-    shell = RunShell(connect(url), world.spec.run, options(folder, url), Clock(), TurnMetrics(CollectorRegistry()))
+    shell = RunShell(connect(url), world.spec.run, options(folder, url), Clock(), TickMetrics(CollectorRegistry()))
     shell.state, shell.leads, shell.store_up = world.state, leads, True
     return shell
 
@@ -29,9 +29,9 @@ def shell_of(folder: Path, world: World, *, leads: bool) -> RunShell:
 def scrape(shells: Mapping[str, RunShell]) -> str:
     registry = CollectorRegistry(auto_describe=True)
     registry.register(DaemonCollector(shells))
-    turns = TurnMetrics(registry)
+    ticks = TickMetrics(registry)
     for duration_s in (0.0004, 0.02, 7.0):
-        turns.observe(duration_s)
+        ticks.observe(duration_s)
     return generate_latest(registry).decode()
 
 
@@ -46,11 +46,11 @@ def world() -> World:
     """A run that has lost rank 3 to SIGKILL, restarted and trained on."""
     world = World()
     world.until("starting")
-    world.turn()
+    world.tick()
     world.train(5)
     world.end(3, signal=9)
     world.until("starting")
-    world.turn()
+    world.tick()
     world.train(2)
     return world
 
@@ -66,7 +66,7 @@ async def test_a_daemon_without_runs_exports_all_its_families(folder: Path) -> N
 
 async def test_a_label_with_a_fixed_set_shows_each_value_from_the_start(folder: Path) -> None:
     world = World()
-    world.turn()
+    world.tick()
     text = scrape({"r": shell_of(folder, world, leads=True)})
     for family in CATALOGUE["daemon"]:
         for label, values in family.values.items():
@@ -122,7 +122,7 @@ async def test_the_trainers_numbers_show_as_soon_as_they_are_reported(folder: Pa
         samples=[store.SamplesUsed(dp=dp, rank=dp, fingerprint=b"the same") for dp in (0, 1)],
     )
     world.events.append(store.Event(node="node0", step_summary=summary))
-    world.turn()
+    world.tick()
     text = scrape({"r": shell_of(folder, world, leads=True)})
     shown = [samples(text, f"holdfast_{name}")[()] for name in gauges]
     assert shown == [0.125, 1024.0, 1.5, 0.5, 0.25]
@@ -135,11 +135,11 @@ async def test_the_trainers_numbers_show_as_soon_as_they_are_reported(folder: Pa
 async def test_an_open_incident_shows_until_the_run_trains_again(folder: Path) -> None:
     world = World()
     world.until("starting")
-    world.turn()
+    world.tick()
     world.train(5)
     world.obeys = False
     world.end(3, signal=9)
-    world.turn()
+    world.tick()
     text = scrape({"r": shell_of(folder, world, leads=True)})
     open_kinds = [kind for (kind,), value in samples(text, "holdfast_incident_open", "kind").items() if value]
     assert open_kinds == ["dead_rank"]
@@ -154,7 +154,7 @@ async def test_histograms_of_latencies_are_cumulative(folder: Path, world: World
         assert buckets[-1] == 1
 
 
-async def test_turns_are_timed_and_slow_ones_counted(folder: Path) -> None:
+async def test_ticks_are_timed_and_slow_ones_counted(folder: Path) -> None:
     text = scrape({})
     assert samples(text, "holdfast_coordinator_tick_duration_seconds_count") == {(): 3}
     assert samples(text, "holdfast_coordinator_slow_ticks_total") == {(): 1}

@@ -1,7 +1,7 @@
 """The end of a run, however it came."""
 
 from holdfast_daemon.core import standstill
-from holdfast_daemon.core.turn import Turn
+from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 FINISHED = "finished"
@@ -14,22 +14,22 @@ RESEND_S = 2.0
 _LEAST_PATIENCE_S = 0.1
 
 
-def finish(turn: Turn, phase: "store.RunPhase", outcome: str) -> None:
+def finish(tick: Tick, phase: "store.RunPhase", outcome: str) -> None:
     """End the run for good."""
-    standstill.drop(turn, f"the run has ended: {outcome}")
-    turn.enter(phase, outcome=outcome)
-    _send_finish(turn)
+    standstill.drop(tick, f"the run has ended: {outcome}")
+    tick.enter(phase, outcome=outcome)
+    _send_finish(tick)
 
 
-def _send_finish(turn: Turn) -> None:
-    record = turn.record
-    order = store.FinishRun(outcome=record.outcome, succeeded=record.phase == store.RUN_PHASE_FINISHED)
+def _send_finish(tick: Tick) -> None:
+    record = tick.record
+    message = store.FinishRun(outcome=record.outcome, succeeded=record.phase == store.RUN_PHASE_FINISHED)
     if record.leave_by_unix_s:
-        order.patience_s = max(_LEAST_PATIENCE_S, record.leave_by_unix_s - turn.now)
-    turn.send(sorted(turn.state.nodes), lambda _: store.NodeCommand(finish=order))
+        message.patience_s = max(_LEAST_PATIENCE_S, record.leave_by_unix_s - tick.now)
+    tick.send(sorted(tick.state.nodes), lambda _: store.NodeCommand(finish=message))
 
 
-def ended(turn: Turn) -> None:
+def ended(tick: Tick) -> None:
     """See every agent leave."""
-    if turn.state.nodes and turn.now - turn.state.sent_unix_s > RESEND_S:
-        _send_finish(turn)
+    if tick.state.nodes and tick.now - tick.state.sent_unix_s > RESEND_S:
+        _send_finish(tick)

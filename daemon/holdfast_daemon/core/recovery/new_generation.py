@@ -2,15 +2,15 @@
 
 from holdfast_daemon.core import detection
 from holdfast_daemon.core.recovery.restore import present_history
-from holdfast_daemon.core.turn import Turn
+from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 
-def forget(turn: Turn, after_step: int) -> None:
+def forget(tick: Tick, after_step: int) -> None:
     """Forget the ranks of the generation before; the new one goes on after ``after_step``."""
-    turn.update(
+    tick.update(
         first_exit_unix_s=0.0,
-        noted=frozenset(),
+        reported_once=frozenset(),
         counted_steps={},
         pending_steps={},
         suspicion=None,
@@ -19,29 +19,29 @@ def forget(turn: Turn, after_step: int) -> None:
         heard_of={},
         all_stopped_unix_s=0.0,
         several_stopped_unix_s=0.0,
-        deadlines=turn.state.deadlines.new_generation(),
+        deadlines=tick.state.deadlines.new_generation(),
     )
-    detection.restart(turn, after_step)
+    detection.restart(tick, after_step)
 
 
-def begin_history(turn: Turn, history: store.History) -> None:
+def begin_history(tick: Tick, history: store.History) -> None:
     """Have the next checkpoints belong to a new history."""
     record = store.CoordinatorState()
-    record.CopyFrom(turn.record)
+    record.CopyFrom(tick.record)
     record.history.CopyFrom(history)
     record.history_is_known = False
-    turn.update(record=record)
+    tick.update(record=record)
 
 
-def see_history(turn: Turn) -> None:
+def see_history(tick: Tick) -> None:
     """Once nodes have gone to the newest history, forget which steps after its start were unreadable before it."""
-    present = present_history(turn.state.members)
-    if turn.record.history_is_known or not turn.record.HasField("history") or present < turn.record.history.number:
+    present = present_history(tick.state.members)
+    if tick.record.history_is_known or not tick.record.HasField("history") or present < tick.record.history.number:
         return
     record = store.CoordinatorState()
-    record.CopyFrom(turn.record)
+    record.CopyFrom(tick.record)
     record.history_is_known = True
     still_there = [step for step in record.unreadable_checkpoints if step <= record.history.parent_step]
     del record.unreadable_checkpoints[:]
     record.unreadable_checkpoints.extend(still_there)
-    turn.update(record=record)
+    tick.update(record=record)

@@ -2,7 +2,7 @@
 
 from itertools import takewhile
 
-from holdfast_daemon.core.turn import Turn
+from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 _TRIED = (store.INCIDENT_STATE_OPEN, store.INCIDENT_STATE_FAILED, store.INCIDENT_STATE_RECOVERED)
@@ -15,13 +15,13 @@ def without_progress(record: store.CoordinatorState) -> int:
     return record.restarts_without_progress + (not record.restart_is_uncertain)
 
 
-def why_given_up(turn: Turn, limit: int) -> str:
+def why_given_up(tick: Tick, limit: int) -> str:
     """Return the last line of a run that is not started again.
 
     If the same rank ended or hung at the same step each time, it says so: the data or the state of that step does it.
     """
-    outcome = turn.record.outcome
-    tried = [turn.state.incidents[name] for name in sorted(turn.state.incidents, reverse=True)]
+    outcome = tick.record.outcome
+    tried = [tick.state.incidents[name] for name in sorted(tick.state.incidents, reverse=True)]
     verdicts = [incident.verdict for incident in tried if incident.state in _TRIED]
     same = list(takewhile(lambda one: _place(one) == _place(verdicts[0]), verdicts))
     if len(same) > limit and same[0].culprits:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast_daemon.core.detectors.framework import Detector, Sight
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
 from holdfast_proto.v1 import common_pb2 as common
@@ -16,7 +16,9 @@ class HungCollective(Detector):
 
     name: ClassVar[str] = "hung_collective"
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> DetectorResult:
         """Judge once the root has stalled past the deadline of its own phase."""
         kind = store.VERDICT_KIND_HUNG_COLLECTIVE
-        return Sight(self, hang.see_roots(view, kind, is_meant=lambda activity: activity != common.ACTIVITY_DATA))
+        return DetectorResult(
+            self, hang.root_findings(view, kind, is_meant=lambda activity: activity != common.ACTIVITY_DATA)
+        )

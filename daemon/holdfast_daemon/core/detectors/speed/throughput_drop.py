@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import ClassVar, Self
 
-from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
 from holdfast_daemon.core.detectors.speed.own_time import is_measured
 from holdfast_daemon.core.detectors.speed.pace import Pace, pace_of, usual_pace
 from holdfast_daemon.core.detectors.view import StepView, View
@@ -59,11 +59,11 @@ class _Drop:
     """None if not known."""
     steps: int = 1
     """In a row."""
-    told: bool = False
+    reported: bool = False
 
     def is_due(self, now: float) -> bool:
         """Whether it has lasted long enough and is to be told now."""
-        return not self.told and self.steps >= PERSISTENT_STEPS and now - self.shown_unix_s >= PERSISTENT_S
+        return not self.reported and self.steps >= PERSISTENT_STEPS and now - self.shown_unix_s >= PERSISTENT_S
 
 
 @dataclass(frozen=True)
@@ -83,29 +83,31 @@ class ThroughputDrop(Detector):
     _busy_s: tuple[float, ...] = ()
     """Busy seconds per step of the busiest rank, over stretches of steps; the newest last."""
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> DetectorResult:
         """Measure how busy ranks are, every few steps."""
         if self._marked and self._steps - self._marked_at < BUSY_STEPS:
-            return Sight(self)
+            return DetectorResult(self)
         busy_s = (*self._busy_s, *_most_busy_s(self._marked, view.ranks))[-_BUSY_KEPT:]
-        return Sight(replace(self, _marked=view.ranks, _marked_at=self._steps, _busy_s=busy_s))
+        return DetectorResult(replace(self, _marked=view.ranks, _marked_at=self._steps, _busy_s=busy_s))
 
-    def see_step(self, step: StepView) -> Sight:
+    def see_step(self, step: StepView) -> DetectorResult:
         """Compare the newest steps with those before."""
         paces = (*self._paces, pace_of(step.summary))[-(NEWEST_STEPS + EARLIER_STEPS) :]
         watch = replace(self, _paces=paces, _steps=self._steps + 1)
         if len(paces) < NEWEST_STEPS + LEAST_EARLIER_STEPS:
-            return Sight(watch)
+            return DetectorResult(watch)
         before, newest = usual_pace(paces[:-NEWEST_STEPS]), usual_pace(paces[-NEWEST_STEPS:])
         drop = self._drop
-        if drop is not None and not drop.told:
+        if drop is not None and not drop.reported:
             before = drop.before
         if not (_is_slower(before, newest) or _is_less_used(before, newest)):
-            return Sight(replace(watch, _drop=None))
+            return DetectorResult(replace(watch, _drop=None))
         drop = self._begin(step, before, paces) if drop is None else replace(drop, steps=drop.steps + 1)
         if not drop.is_due(step.now):
-            return Sight(replace(watch, _drop=drop))
-        return Sight(replace(watch, _drop=replace(drop, told=True)), seen(self._verdict(drop, newest)))
+            return DetectorResult(replace(watch, _drop=drop))
+        return DetectorResult(
+            replace(watch, _drop=replace(drop, reported=True)), findings_of(self._verdict(drop, newest))
+        )
 
     def restarted(self, _after_step: int) -> Self:
         """Begin anew."""

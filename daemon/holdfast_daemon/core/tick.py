@@ -1,4 +1,4 @@
-"""One turn of the core: a working copy of the state, and the actions it has led to."""
+"""One tick of the core: a working copy of the state, and the actions it has led to."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -9,11 +9,11 @@ from holdfast_daemon.core.model import Action, CoreState, Send, ranks_of
 from holdfast_proto.v1 import store_pb2 as store
 
 Timed: TypeAlias = Callable[[str], AbstractContextManager[object]]
-"""Takes the name of a part of the turn; its context times it. The core itself knows no clock."""
+"""Takes the name of a part of the tick; its context times it. The core itself knows no clock."""
 
 
-class Turn:
-    """What the handlers of one turn share. Protobuf messages in the state are replaced, never changed."""
+class Tick:
+    """What the handlers of one tick share. Protobuf messages in the state are replaced, never changed."""
 
     def __init__(self, state: CoreState, now: float, timed: Timed = nullcontext) -> None:
         self.state = state
@@ -80,7 +80,7 @@ class Turn:
 
     def once(self, what: str) -> bool:
         """Whether this is the first time in this generation that ``what`` is to be told."""
-        if what in self.state.noted:
+        if what in self.state.reported_once:
             return False
-        self.update(noted=self.state.noted | {what})
+        self.update(reported_once=self.state.reported_once | {what})
         return True

@@ -10,7 +10,7 @@ _SILENT_FLOOR_S = 0.7
 _SILENT_RATIO = 3.0
 
 
-class Standing(IntEnum):
+class Liveness(IntEnum):
     """How a rank stands, the most certain cause of a hang first.
 
     What is known of all but an alive rank is old, so that nothing follows from its own pending calls.
@@ -23,7 +23,7 @@ class Standing(IntEnum):
     ALIVE = 3
 
 
-def standings(ranks: Mapping[int, store_pb2.RankState]) -> dict[int, Standing]:
+def liveness_of(ranks: Mapping[int, store_pb2.RankState]) -> dict[int, Liveness]:
     """Return each rank's standing.
 
     A rank is silent after ``max(0.7 s, 3 x the median silence)``: a slow store or a loaded
@@ -31,14 +31,14 @@ def standings(ranks: Mapping[int, store_pb2.RankState]) -> dict[int, Standing]:
     """
     silences = [state.silent_s for state in ranks.values() if state.life != store_pb2.LIFE_EXITED]
     silent_after_s = max(_SILENT_FLOOR_S, _SILENT_RATIO * median_low(silences)) if silences else _SILENT_FLOOR_S
-    return {rank: _standing(state, silent_after_s) for rank, state in ranks.items()}
+    return {rank: _liveness(state, silent_after_s) for rank, state in ranks.items()}
 
 
-def _standing(state: store_pb2.RankState, silent_after_s: float) -> Standing:
+def _liveness(state: store_pb2.RankState, silent_after_s: float) -> Liveness:
     if state.life == store_pb2.LIFE_EXITED or state.process_state in ("Z", "X"):
-        return Standing.DEAD
+        return Liveness.DEAD
     if state.process_state in ("T", "t"):
-        return Standing.STOPPED
+        return Liveness.STOPPED
     if state.silent_s > silent_after_s:
-        return Standing.SILENT
-    return Standing.ALIVE
+        return Liveness.SILENT
+    return Liveness.ALIVE

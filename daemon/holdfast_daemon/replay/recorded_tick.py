@@ -1,4 +1,4 @@
-"""One turn of the core as a message: what it was shown, as the difference to the turn before."""
+"""One tick of the core as a message: what it was shown, as the difference to the tick before."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from holdfast_proto.v1.store_pb2 import NodeState
 
 
 def difference(before: Mapping[str, NodeState], now: float, observation: Observation) -> RecordedTurn:
-    """Return what a turn saw of nodes that differs from ``before``, and all else that it saw."""
+    """Return what a tick saw of nodes that differs from ``before``, and all else that it saw."""
     return RecordedTurn(
         now_unix_s=now,
         changed_nodes={name: node for name, node in observation.nodes.items() if before.get(name) != node},
@@ -23,23 +23,23 @@ def difference(before: Mapping[str, NodeState], now: float, observation: Observa
     )
 
 
-def observation_of(before: Mapping[str, NodeState], turn: RecordedTurn) -> Observation:
+def observation_of(before: Mapping[str, NodeState], tick: RecordedTurn) -> Observation:
     """Invert :func:`difference`. Raises CodecError if the requests are of another version's core."""
-    nodes = {name: node for name, node in before.items() if name not in turn.gone_nodes}
-    nodes.update(turn.changed_nodes)
-    requests = tuple(decode_request(json.loads(request)) for request in turn.requests)
-    return Observation(nodes=nodes, events=tuple(turn.events), requests=requests)
+    nodes = {name: node for name, node in before.items() if name not in tick.gone_nodes}
+    nodes.update(tick.changed_nodes)
+    requests = tuple(decode_request(json.loads(request)) for request in tick.requests)
+    return Observation(nodes=nodes, events=tuple(tick.events), requests=requests)
 
 
-def framed(turn: RecordedTurn) -> bytes:
-    """Return a turn as it stands in a file: after its length."""
+def framed(tick: RecordedTurn) -> bytes:
+    """Return a tick as it stands in a file: after its length."""
     buffer = io.BytesIO()
-    proto.serialize_length_prefixed(turn, buffer)
+    proto.serialize_length_prefixed(tick, buffer)
     return buffer.getvalue()
 
 
 def unframed(data: bytes) -> Iterator[RecordedTurn]:
-    """Yield the turns of a file. Raises DecodeError or ValueError if it is damaged."""
+    """Yield the ticks of a file. Raises DecodeError or ValueError if it is damaged."""
     stream = io.BytesIO(data)
-    while (turn := proto.parse_length_prefixed(RecordedTurn, stream)) is not None:
-        yield turn
+    while (tick := proto.parse_length_prefixed(RecordedTurn, stream)) is not None:
+        yield tick

@@ -1,4 +1,4 @@
-"""How long the turns of the cores take, and each of their detectors."""
+"""How long the ticks of the cores take, and each of their detectors."""
 
 import time
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from prometheus_client.registry import CollectorRegistry
 from holdfast_daemon.metrics import self_families as declared
 from holdfast_proto.metric_family import MetricFamily
 
-TURN_MS = 100
-"""Time between two turns."""
+TICK_MS = 100
+"""Time between two ticks."""
 
 
-class TurnMetrics:
-    """Times the turns of all cores."""
+class TickMetrics:
+    """Times the ticks of all cores."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._durations = Histogram(
@@ -41,20 +41,20 @@ class TurnMetrics:
                 each.labels(detector)
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Time one turn."""
+    def tick(self) -> Iterator[None]:
+        """Time one tick."""
         started_s = time.perf_counter()
         yield
         self.observe(time.perf_counter() - started_s)
 
     def observe(self, duration_s: float) -> None:
-        """Count one turn."""
+        """Count one tick."""
         self._durations.observe(duration_s)
-        if duration_s > TURN_MS / 1000:
+        if duration_s > TICK_MS / 1000:
             self._slow.inc()
 
-    def turn_failed(self) -> None:
-        """Count a turn that raised."""
+    def tick_failed(self) -> None:
+        """Count a tick that raised."""
         self._failed.inc()
 
     def shell_begun(self) -> None:
