@@ -26,11 +26,13 @@ def test_a_story_is_read_as_it_was_written(indent: int | None) -> None:
     assert parse_story(story_text(INCIDENT, indent=indent)) == INCIDENT
 
 
-def test_enums_may_have_their_short_spelling() -> None:
+def test_enums_have_their_short_spelling_and_may_have_the_full_one_of_earlier_versions() -> None:
     fields = json.loads(story_text(INCIDENT))
-    fields["verdict"] |= {"kind": "hung_collective", "phase": "forward_backward"}
-    fields |= {"state": "recovered", "source": "memory"}
-    assert parse_story(json.dumps(fields)) == INCIDENT
+    assert (fields["verdict"]["kind"], fields["state"]) == ("hung_collective", "recovered")
+    fields["verdict"] |= {"kind": "VERDICT_KIND_HUNG_COLLECTIVE", "phase": "PHASE_FORWARD_BACKWARD", "seq": "7"}
+    fields |= {"state": "INCIDENT_STATE_RECOVERED", "source": "SOURCE_MEMORY"}
+    assert parse_story(json.dumps(fields)).state == INCIDENT.state
+    assert parse_story(json.dumps(fields)).verdict.kind == INCIDENT.verdict.kind
 
 
 def test_fields_and_enum_values_of_a_later_version_are_left_out() -> None:

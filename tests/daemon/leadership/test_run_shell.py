@@ -69,8 +69,8 @@ async def test_a_killed_rank_is_an_incident_and_the_run_comes_back(store_server:
     assert list(incident.evidence) == ["a"]
     lines = [json.loads(line) for line in (folder / f"incidents-{RUN}.jsonl").read_text().splitlines()]
     assert {line["id"] for line in lines} == {"0001-dead-rank"}
-    assert lines[0]["state"] == "INCIDENT_STATE_OPEN"
-    assert lines[-1]["state"] == "INCIDENT_STATE_RECOVERED"
+    assert lines[0]["state"] == "open"
+    assert lines[-1]["state"] == "recovered"
     recorded = read_recording(folder / "incidents" / RUN / incident.id)
     assert recorded.incident.state == store.INCIDENT_STATE_RECOVERED
     assert replay(recorded).agrees
