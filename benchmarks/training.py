@@ -46,8 +46,8 @@ from holdfast_trainer.config import (
     TrainerConfig,
 )
 from holdfast_trainer.data import corpus
-from holdfast_trainer.device import open_device
 from holdfast_trainer.model.transformer import Transformer
+from holdfast_trainer.rank_device import open_device
 from holdfast_trainer.train import train
 
 WARMUP_STEPS = 20

@@ -17,7 +17,7 @@ def tell_dry_run(settings: "TrainerConfig", *, json: bool) -> None:
 
     Each problem but the last, which is the error's, is a line on stderr.
     """
-    from holdfast_trainer.dry_run.layout import dry_run
+    from holdfast_trainer.dry_run.layout_trial import dry_run
 
     result = dry_run(settings)
     if json:

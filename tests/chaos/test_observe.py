@@ -24,7 +24,7 @@ from tests.chaos.conftest import PATIENCE_S, Runs
 
 pytestmark = pytest.mark.system
 
-SCRIPTS = Path(__file__).parent / "observed"
+SCRIPTS = Path(__file__).parents[2] / "examples"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 ENDLESS = "1000000"
 
@@ -137,7 +137,7 @@ def test_a_stopped_and_later_a_killed_rank_of_a_ddp_script_are_named_and_the_lau
 
 
 def test_a_stopped_rank_of_an_fsdp2_script_is_named_and_the_run_finishes_once_it_goes_on(runs: Runs) -> None:
-    with observed(runs, "fsdp", *TORCHRUN, str(SCRIPTS / "fsdp.py"), "80") as watched:
+    with observed(runs, "fsdp", *TORCHRUN, str(SCRIPTS / "fsdp2.py"), "80") as watched:
         pids = watched.pids_at_step(3)
         os.kill(pids[1], signal.SIGSTOP)
         assert_names_the_stopped(watched.first_incident(), 1)
@@ -186,10 +186,3 @@ def test_a_run_that_its_operator_ends_by_a_signal_has_stopped_and_is_no_incident
     assert record is not None
     assert record.outcome == "stopped by an operator"
     assert load_incidents(record) == []
-
-
-def test_the_script_in_the_documentation_is_the_one_that_is_tried_here() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "own-trainer.md").read_text()
-    shown = page.partition("```python\n")[2].partition("```")[0]
-    tried = (SCRIPTS / "ddp.py").read_text().partition("\n\n")[2].replace("  # type: ignore[no-untyped-call]", "")
-    assert re.sub(r" +# \d$", "", shown, flags=re.MULTILINE) == tried

@@ -27,8 +27,8 @@ import holdfast_hooks
 import holdfast_trainer.preload  # noqa: F401
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.data import corpus
-from holdfast_trainer.device import open_device
 from holdfast_trainer.parallel import mesh
+from holdfast_trainer.rank_device import open_device
 from holdfast_trainer.train import train
 from tests.trainer.collective_counts import print_collectives
 from tests.trainer.number_cases import check_fp8, check_memory_options, check_overflow

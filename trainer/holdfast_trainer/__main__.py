@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> None:
         settings = config.load(others, world_size=int(os.environ.get("WORLD_SIZE", "1")))
         text = corpus.prepare(settings.data, vocabulary=settings.model.vocabulary)
         # Not earlier: torch takes a second to import, and a wrong configuration should be told at once.
-        from holdfast_trainer.device import open_device
+        from holdfast_trainer.rank_device import open_device
         from holdfast_trainer.train import train
 
         device = open_device(settings.distributed.device, backend=settings.distributed.backend)
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def try_layout(settings: config.TrainerConfig) -> None:
     """Print what a dry run of ``settings`` says. Raises ConfigurationError with one line per problem that it finds."""
-    from holdfast_trainer.dry_run.layout import dry_run
+    from holdfast_trainer.dry_run.layout_trial import dry_run
 
     result = dry_run(settings)
     if result.problems:

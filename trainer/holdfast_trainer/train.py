@@ -11,7 +11,6 @@ from holdfast_hooks import Phase, Stateful
 from holdfast_trainer.config import TrainConfig, TrainerConfig
 from holdfast_trainer.data.batches import Batches
 from holdfast_trainer.data.corpus import Corpus
-from holdfast_trainer.device import Device, process_group
 from holdfast_trainer.evaluate import validation_loss
 from holdfast_trainer.expert_statistics import expert_statistics
 from holdfast_trainer.model.parts import ModelParts
@@ -21,11 +20,12 @@ from holdfast_trainer.parallel.offload import offload_optimizer, state_device
 from holdfast_trainer.parallel.parallelize import parallelize
 from holdfast_trainer.pipeline.pipeline import Runner
 from holdfast_trainer.precision.loss_scaling import make_loss_scaler
-from holdfast_trainer.progress import Progress
+from holdfast_trainer.rank_device import RankDevice, process_group
+from holdfast_trainer.training_log import TrainingLog
 from holdfast_trainer.update import update_parameters
 
 
-def train(config: TrainerConfig, corpus: Corpus, device: Device) -> ModelParts:
+def train(config: TrainerConfig, corpus: Corpus, device: RankDevice) -> ModelParts:
     """Train from the seed, or from the state that the hooks restore; return this rank's parts of the model.
 
     Errors of peers (`Connection closed by peer`) are let through: whoever started the ranks decides what next.
@@ -38,7 +38,7 @@ def train(config: TrainerConfig, corpus: Corpus, device: Device) -> ModelParts:
         scheduler = make_scheduler(optimizer, config.optimizer, steps=config.train.steps)
         scaler = make_loss_scaler(config.precision, state_device(config.memory, device.torch_device))
         runner = Runner(config, mesh, parts, device.torch_device, scaler)
-        progress = Progress(config, device)
+        log = TrainingLog(config, device)
         is_reporter = mesh.is_first_replica and parts.holds_last_stage
         state: dict[str, Stateful] = {
             "model": holdfast_hooks.merged(parts.modules),
@@ -68,14 +68,14 @@ def train(config: TrainerConfig, corpus: Corpus, device: Device) -> ModelParts:
                     scaler,
                     mesh,
                     clip_norm=config.optimizer.clip_norm,
-                    measured=progress.is_logged(step),
+                    measured=log.is_logged(step),
                 )
                 expert_use = expert_statistics(config, mesh, parts)
                 if is_reporter:
                     hooks.report(
                         loss=loss,
-                        tokens=progress.tokens,
-                        mfu=progress.step_done(step, loss, update.grad_norm),
+                        tokens=log.tokens,
+                        mfu=log.step_done(step, loss, update.grad_norm),
                         **vars(update),
                         **vars(expert_use),
                     )
@@ -84,7 +84,7 @@ def train(config: TrainerConfig, corpus: Corpus, device: Device) -> ModelParts:
                     held_out = validation_loss(runner, batches, count=config.train.validation_batches)
                     if is_reporter:
                         hooks.report(validation_loss=held_out)
-                        progress.validated(step, held_out)
+                        log.validated(step, held_out)
     return parts
 
 

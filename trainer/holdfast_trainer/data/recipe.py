@@ -8,7 +8,7 @@ from pathlib import Path
 from holdfast_hooks import ConfigurationError
 from holdfast_trainer.config import DataConfig
 from holdfast_trainer.data import sources
-from holdfast_trainer.data.sources import Document, Source
+from holdfast_trainer.data.sources import Document, NamedFiles
 from holdfast_trainer.data.token_file import TokenSpan, open_token_file
 from holdfast_trainer.data.tokenizer import Tokenizer, open_tokenizer
 
@@ -18,8 +18,8 @@ class Recipe:
     """The sources, and how they become tokens."""
 
     config: DataConfig
-    train: Source
-    validation: Source | None
+    train: NamedFiles
+    validation: NamedFiles | None
     """None: a share of ``train``."""
     tokenizer: Tokenizer | None
     """None: there is no text, only token files."""
@@ -66,7 +66,7 @@ class Recipe:
         training, held_out = sources.split(self.train.documents, share)
         return self._encode(training, folder / "train.bin"), self._encode(held_out, folder / "validation.bin")
 
-    def _tokens_of(self, source: Source, path: Path) -> TokenSpan:
+    def _tokens_of(self, source: NamedFiles, path: Path) -> TokenSpan:
         if source.has_tokens:
             return open_token_file(source.documents[0].path, setting=source.setting, dtype=self.config.token_dtype)
         return self._encode(source.documents, path)

@@ -29,7 +29,7 @@ class Document:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class NamedFiles:
     """What a setting names: text files, or one file of tokens."""
 
     setting: str
@@ -40,7 +40,7 @@ class Source:
     """Whether the one document is a token file."""
 
 
-def find(key: str, value: str) -> Source:
+def find(key: str, value: str) -> NamedFiles:
     """Return what setting ``key`` names by ``value``.
 
     That is ``stdlib``, a text file or a folder of them, or a token file (``*.bin``, ``*.npy``). Raises
@@ -59,7 +59,7 @@ def find(key: str, value: str) -> Source:
     if not found:
         raise ConfigurationError(f"{setting}: no text in {root}: give a path to a text file or folder")
     documents = sorted((Document(path, path.relative_to(root).as_posix()) for path in found), key=_name)
-    return Source(
+    return NamedFiles(
         setting=setting,
         documents=tuple(documents),
         has_tokens=root.suffix in _TOKEN_SUFFIXES and root.is_file(),

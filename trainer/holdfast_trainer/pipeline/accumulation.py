@@ -7,7 +7,7 @@ from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.data.batches import Batch
 from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.parallel.zero import prepare_backward
-from holdfast_trainer.pipeline.loss import MeanLoss
+from holdfast_trainer.pipeline.cross_entropy import MeanLoss
 
 
 class Accumulation:

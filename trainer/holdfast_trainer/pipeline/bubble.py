@@ -18,7 +18,7 @@ from torch.distributed.pipelining import PipelineStage
 _COMPUTATIONS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
 
 
-class Clock(Protocol):
+class DeviceClock(Protocol):
     """Marks moments on the device's time line."""
 
     def mark(self) -> Any:
@@ -34,7 +34,7 @@ class Clock(Protocol):
 class BubbleMeter:
     """Times the computations of one rank's stages, of one schedule, from when it is made."""
 
-    def __init__(self, stages: Iterable[PipelineStage], clock: Clock) -> None:
+    def __init__(self, stages: Iterable[PipelineStage], clock: DeviceClock) -> None:
         self._clock = clock
         self._step: _Step | None = None
         self._unread: _Step | None = None
@@ -94,15 +94,15 @@ class HostClock:
     """The wall clock, for a CPU: it has done what it was told when the call returns."""
 
     def mark(self) -> float:
-        """See :class:`Clock`."""
+        """See :class:`DeviceClock`."""
         return time.perf_counter()
 
     def is_past(self, mark: float) -> bool:
-        """See :class:`Clock`."""
+        """See :class:`DeviceClock`."""
         return True
 
     def between_s(self, start: float, end: float) -> float:
-        """See :class:`Clock`."""
+        """See :class:`DeviceClock`."""
         return end - start
 
 
@@ -110,20 +110,20 @@ class CudaClock:
     """Events in the current stream."""
 
     def mark(self) -> torch.cuda.Event:
-        """See :class:`Clock`."""
+        """See :class:`DeviceClock`."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
     def is_past(self, mark: torch.cuda.Event) -> bool:
-        """See :class:`Clock`."""
+        """See :class:`DeviceClock`."""
         return bool(mark.query())  # type: ignore[no-untyped-call]
 
     def between_s(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        """See :class:`Clock`."""
+        """See :class:`DeviceClock`."""
         return float(start.elapsed_time(end)) / 1000
 
 
-def make_clock(device: torch.device) -> Clock:
+def make_clock(device: torch.device) -> DeviceClock:
     """Return the clock of ``device``."""
     return CudaClock() if device.type == "cuda" else HostClock()

@@ -13,8 +13,8 @@ from holdfast_trainer.data.batches import Batch
 from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.model.stages import Stage, stage_ranks
 from holdfast_trainer.parallel.mesh import Mesh
-from holdfast_trainer.pipeline.activations import like_stream
-from holdfast_trainer.pipeline.loss import MeanLoss
+from holdfast_trainer.pipeline.cross_entropy import MeanLoss
+from holdfast_trainer.pipeline.stage_tensors import like_stream
 
 
 class ForwardChain:

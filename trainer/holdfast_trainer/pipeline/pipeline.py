@@ -13,8 +13,8 @@ from holdfast_trainer.moe.balance import weigh_balance_loss
 from holdfast_trainer.parallel.mesh import Mesh
 from holdfast_trainer.parallel.zero import free_gathered_parameters
 from holdfast_trainer.pipeline.accumulation import Accumulation
+from holdfast_trainer.pipeline.cross_entropy import MeanLoss
 from holdfast_trainer.pipeline.forward_chain import ForwardChain
-from holdfast_trainer.pipeline.loss import MeanLoss
 from holdfast_trainer.pipeline.schedules import PipelineSchedule
 from holdfast_trainer.precision.loss_scaling import LossScaler
 

@@ -16,9 +16,9 @@ from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.model.stages import Stage
 from holdfast_trainer.model.transformer import Transformer
 from holdfast_trainer.parallel.mesh import Mesh
-from holdfast_trainer.pipeline.activations import like_logits, like_stream, like_tokens
 from holdfast_trainer.pipeline.bubble import BubbleMeter, make_clock
-from holdfast_trainer.pipeline.loss import MeanLoss
+from holdfast_trainer.pipeline.cross_entropy import MeanLoss
+from holdfast_trainer.pipeline.stage_tensors import like_logits, like_stream, like_tokens
 
 _OF_ONE_STAGE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 _OF_TWO_STAGES = {"interleaved-1f1b": ScheduleInterleaved1F1B, "zero-bubble": ScheduleZBVZeroBubble}

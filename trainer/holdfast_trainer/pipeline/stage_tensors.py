@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from holdfast_trainer.config import TrainerConfig
-from holdfast_trainer.pipeline.loss import logits_are_cut
+from holdfast_trainer.pipeline.cross_entropy import logits_are_cut
 from holdfast_trainer.precision.compute_dtype import compute_dtype
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast_trainer.__main__ import main
 from holdfast_trainer.config import TrainerConfig
-from holdfast_trainer.dry_run.layout import dry_run, tried_ranks
+from holdfast_trainer.dry_run.layout_trial import dry_run, tried_ranks
 from holdfast_trainer.dry_run.own_process import ProcessDiedError, run_each
-from holdfast_trainer.pipeline.loss import MeanLoss
+from holdfast_trainer.pipeline.cross_entropy import MeanLoss
 from holdfast_trainer.planning.parameters import parameter_count
 from holdfast_trainer.planning.presets import PRESETS
 

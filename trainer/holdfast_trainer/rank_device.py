@@ -14,7 +14,7 @@ from holdfast_hooks import ConfigurationError
 
 
 @dataclass(frozen=True)
-class Device:
+class RankDevice:
     """The device of this rank."""
 
     kind: str
@@ -29,7 +29,7 @@ def open_device(
     environment: Mapping[str, str] = os.environ,
     *,
     backend: Literal["auto", "gloo"] = "auto",
-) -> Device:
+) -> RankDevice:
     """Take this rank's device, the one of its LOCAL_RANK, and make computing on it deterministic.
 
     NCCL refuses two ranks on one GPU; gloo, which copies by way of the host, does not, so with it ranks take turns
@@ -41,7 +41,7 @@ def open_device(
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         if local_ranks > 1:
             torch.set_num_threads(1)  # ranks that share cores and threads wait for each other's slices
-        return Device("cpu", torch.device("cpu"), "gloo")
+        return RankDevice("cpu", torch.device("cpu"), "gloo")
     devices = torch.cuda.device_count()
     if devices == 0 or (local_rank >= devices and backend != "gloo"):
         raise ConfigurationError(
@@ -51,7 +51,7 @@ def open_device(
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is not deterministic
     index = local_rank % devices
     torch.cuda.set_device(index)
-    return Device("cuda", torch.device("cuda", index), "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl")
+    return RankDevice("cuda", torch.device("cuda", index), "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl")
 
 
 def _remedy(devices: int) -> str:
@@ -61,7 +61,9 @@ def _remedy(devices: int) -> str:
 
 
 @contextmanager
-def process_group(device: Device, *, timeout_s: float, environment: Mapping[str, str] = os.environ) -> Iterator[None]:
+def process_group(
+    device: RankDevice, *, timeout_s: float, environment: Mapping[str, str] = os.environ
+) -> Iterator[None]:
     """Join the other ranks, or be a world of one if nobody started any.
 
     After an error the group is not taken down: that would wait for peers that may be gone.

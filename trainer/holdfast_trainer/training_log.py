@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from holdfast_trainer.config import TrainerConfig
-from holdfast_trainer.device import Device
 from holdfast_trainer.flops import flops_per_token, mfu, peak_flops_per_s
+from holdfast_trainer.rank_device import RankDevice
 
 
-class Progress:
+class TrainingLog:
     """Prints a line every ``train.log_every`` steps, and measures the speed between two of them."""
 
-    def __init__(self, config: TrainerConfig, device: Device) -> None:
+    def __init__(self, config: TrainerConfig, device: RankDevice) -> None:
         self.tokens = config.train.global_batch * config.data.sequence
         """Per step, over all ranks."""
         self._every = config.train.log_every
@@ -46,7 +46,7 @@ class Progress:
         print(f"step {step}  validation loss {loss:.4f}", flush=True)
 
 
-def _peak_flops_per_s(config: TrainerConfig, device: Device) -> float | None:
+def _peak_flops_per_s(config: TrainerConfig, device: RankDevice) -> float | None:
     """Return the peak of all ranks' devices together."""
     if device.kind != "cuda":
         return None

@@ -10,7 +10,7 @@ from functools import partial
 import holdfast_trainer.preload  # noqa: F401
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.dry_run.own_process import ProcessDiedError, run_each
-from holdfast_trainer.dry_run.rank import RankReport, try_step
+from holdfast_trainer.dry_run.rank_trial import RankReport, try_step
 from holdfast_trainer.dry_run.reduced import not_covered
 from holdfast_trainer.model.stages import stage_ranks
 

@@ -1,4 +1,9 @@
-"""A plain FSDP2 script: ``torchrun --nproc-per-node 2 fsdp.py STEPS``."""
+"""An FSDP2 script whose sharded model and optimizer Holdfast snapshots and restores.
+
+    holdfast run --ranks 2 -- python examples/fsdp2.py 1000
+
+Kill a rank while it trains: the run continues. ``holdfast observe -- torchrun ...`` watches the same script.
+"""
 
 import sys
 
@@ -18,11 +23,15 @@ def main(steps: int) -> None:
         fully_shard(layer)
     fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters())
-    with holdfast_hooks.attach() as hooks:
+    # [state]
+    # A plain optimizer numbers its parameters. By their names, its state also loads on another number of ranks.
+    state: dict[str, holdfast_hooks.Stateful] = {"model": model, "optimizer": holdfast_hooks.by_name(optimizer, model)}
+    # [end]
+    with holdfast_hooks.attach(state=state) as hooks:
         for _ in hooks.steps(until=steps):
             inputs = torch.randn(64, 512)
             loss = nn.functional.mse_loss(model(inputs), inputs.mean(dim=1, keepdim=True))
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             hooks.enter(holdfast_hooks.Phase.OPTIMIZER)
             optimizer.step()
             optimizer.zero_grad()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from holdfast_hooks import ConfigurationError
-from holdfast_trainer.device import open_device
+from holdfast_trainer.rank_device import open_device
 
 
 def test_machine_without_enough_cuda_devices_is_refused() -> None:

@@ -1,0 +1,127 @@
+"""Every example runs: alone in this process for a few steps, and as its head says in the system tier."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from examples import ddp, fsdp2, own_state
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let this process be the only rank of a world, as a launcher would say it."""
+    world = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in world.items():
+        monkeypatch.setenv(name, value)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("main", [ddp.main, fsdp2.main, own_state.main], ids=["ddp", "fsdp2", "own_state"])
+@pytest.mark.usefixtures("alone")
+def test_without_holdfast_it_trains_as_it_is(main: Callable[[int], None]) -> None:
+    main(2)
+    assert not torch.distributed.is_initialized()
+
+
+def test_samples_continue_where_their_state_says() -> None:
+    samples = own_state.Samples()
+    for _ in range(40):  # into the second epoch
+        next(samples)
+    state = samples.state_dict()
+    expected = [next(samples).tolist() for _ in range(3)]
+    restarted = own_state.Samples()
+    restarted.load_state_dict(state)
+    assert [next(restarted).tolist() for _ in range(3)] == expected
+
+
+def test_samples_come_once_in_an_epoch_and_their_fingerprints_differ() -> None:
+    samples = own_state.Samples()
+    seen: list[int] = []
+    prints = set()
+    batches = own_state.SAMPLES // own_state.BATCH
+    for _ in range(batches):
+        seen += next(samples).tolist()
+        prints.add(samples.fingerprint())
+    assert len(set(seen)) == len(seen)
+    assert len(prints) == batches
+    next(samples)
+    assert samples.epoch == 1
+    assert samples.fingerprint() not in prints
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_its_head_says_how_to_start_it_and_the_list_names_it(script: Path) -> None:
+    head = ast.get_docstring(ast.parse(script.read_text())) or ""
+    assert f"examples/{script.name} " in head
+    assert f"({script.name})" in (EXAMPLES / "README.md").read_text()
+
+
+def holdfast(*arguments: str) -> str:
+    """Run the command from the root of the repository, as the heads of the examples do; return its output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast_cli", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.system
+def test_a_sharded_run_ends_with_a_checkpoint_that_verifies(tmp_path: Path) -> None:
+    run = ("--run", "fsdp2", "--directory", str(tmp_path))
+    holdfast("run", *run, "--ranks", "2", "--", sys.executable, "examples/fsdp2.py", "6")
+    verified = json.loads(holdfast("checkpoint", "verify", "--all", "--json", *run))
+    assert [(checkpoint["step"], checkpoint["damages"]) for checkpoint in verified] == [(5, [])]
+
+
+def validation_lines(run: Path) -> list[str]:
+    """Return what the script printed in all generations of a run."""
+    logs = sorted(run.rglob("rank-*.log"))
+    return [line for log in logs for line in log.read_text().splitlines() if "validation" in line]
+
+
+@pytest.mark.system
+def test_a_second_start_continues_at_the_next_step_and_sample(tmp_path: Path) -> None:
+    def train(run: str, steps: int) -> None:
+        command = (sys.executable, "examples/own_state.py", str(steps))
+        holdfast("run", "--run", run, "--directory", str(tmp_path), "--", *command)
+
+    train("continued", 50)
+    train("continued", 100)
+    train("whole", 100)
+    continued, whole = validation_lines(tmp_path / "continued"), validation_lines(tmp_path / "whole")
+    assert len(whole) == 2
+    assert continued == whole
+
+
+@pytest.mark.system
+def test_checkpoints_go_to_an_object_store_and_verify_there() -> None:
+    done = subprocess.run(
+        [sys.executable, "examples/object_store.py", "60"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
