@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_checkpoint.codec.compression import Compression
+from holdfast_checkpoint.codec.registry import Compression
 from holdfast_checkpoint.format.keeping import kept_reason
 from holdfast_cli.control import ControlClient
 from holdfast_cli.local_run.local_run import LocalRun

@@ -21,8 +21,7 @@ from typing import Any
 from holdfast_agent.checkpoints.allocator import keep_freed_memory
 from holdfast_agent.checkpoints.core_share import CoreShare
 from holdfast_agent.checkpoints.loader import verify_share
-from holdfast_checkpoint.codec.compression import Compression
-from holdfast_checkpoint.codec.registry import BYTE_PLANES, codec_named
+from holdfast_checkpoint.codec.registry import BYTE_PLANES, Compression, codec_named
 from holdfast_checkpoint.errors import CheckpointError
 from holdfast_checkpoint.format.manifest import load_manifest
 from holdfast_checkpoint.format.slot_shard import read_shard, write_shard

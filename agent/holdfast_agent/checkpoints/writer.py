@@ -18,7 +18,7 @@ from holdfast_agent.metrics.families import STALL_BUCKETS_S, STEP_BUCKETS_S
 from holdfast_agent.metrics.histogram import Histogram
 from holdfast_agent.snapshots.held_slots import HeldSlots
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
-from holdfast_checkpoint.codec.compression import Compression
+from holdfast_checkpoint.codec.registry import Compression
 from holdfast_checkpoint.errors import (
     CheckpointCommitted,
     CheckpointError,

@@ -7,7 +7,7 @@ zero. An exclusive-or would turn each carry into a run of ones and compresses a 
 
 import numpy as np
 
-from holdfast_checkpoint.codec.planes import Elements, Layout, Plane, split
+from holdfast_checkpoint.codec.planes import ElementFormat, Elements, Plane, split
 from holdfast_checkpoint.codec.sampling import count, entropy_bits, sample
 
 _FRACTION, _LEADING_ONE = 0x7FFFFF, 0x800000
@@ -34,10 +34,10 @@ def add(difference: Elements, previous: Elements) -> Elements:
     return elements
 
 
-def is_smaller(elements: Elements, previous: Elements, layout: Layout) -> bool:
+def is_smaller(elements: Elements, previous: Elements, element_format: ElementFormat) -> bool:
     """Whether the difference of ``elements`` to ``previous`` is likely to compress better than they do alone."""
     now, before = sample(elements), sample(previous)
-    alone = _bits(split(now, is_float=layout.is_float))
+    alone = _bits(split(now, is_float=element_format.is_float))
     return _bits(split(subtract(now, before), is_float=False)) <= _WORTHWHILE * alone
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast_checkpoint.codec.compression import Compression
+from holdfast_checkpoint.codec.registry import Compression
 from holdfast_proto.v1 import store_pb2
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast_checkpoint.codec.compression import Compression
+from holdfast_checkpoint.codec.registry import Compression
 from holdfast_cli.commands.options import (
     DEFAULT_DIRECTORY,
     DEFAULT_PREEMPTION_GRACE_S,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast_checkpoint.codec.compression import Compression
+from holdfast_checkpoint.codec.registry import Compression
 from holdfast_cli.checkpoints.location import primary_location, secondary_location
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.local_run.store import check_url

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from holdfast_checkpoint.codec import byte_planes
 from holdfast_checkpoint.codec.byte_planes import CHUNK_BYTES, ChunkTable
 from holdfast_checkpoint.codec.chunk import decode_chunk
-from holdfast_checkpoint.codec.planes import layout_of
 from holdfast_checkpoint.codec.registry import PayloadError
 
 RANDOM = np.random.default_rng(7)
@@ -167,7 +166,7 @@ def test_a_difference_to_decayed_numbers_that_an_earlier_version_stored_is_read(
     new = (old * np.float32(0.95)).astype(np.float32)
     assert stored[0] > 1  # a loss is named
     into = np.empty_like(new)
-    decode_chunk(memoryview(stored), layout_of("float32"), memoryview(into).cast("B"), as_bytes(old))
+    decode_chunk(memoryview(stored), format_of("float32"), memoryview(into).cast("B"), as_bytes(old))
     assert into.tobytes() == new.tobytes()
 
 
