@@ -3,6 +3,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 import holdfast_hooks
 from holdfast_hooks import ConfigurationError, Phase
+from holdfast_hooks.phases import AT_STEP_START, BEFORE_FIRST_STEP
 from holdfast_hooks.step_commands import StepOrders
 from holdfast_hooks.telemetry.backlog import Backlog
 from holdfast_hooks.telemetry.timeline import Timeline
@@ -39,6 +41,20 @@ def test_phases_have_the_numbers_of_the_contract() -> None:
     assert {f"PHASE_{phase.name}": phase.value for phase in Phase} == {
         name: number for name, number in common_pb2.Phase.items() if number
     }
+
+
+def test_the_time_of_a_step_is_counted_to_its_phases_whichever_there_are() -> None:
+    moments: list[tuple[int, int]] = []
+    timeline = Timeline(lambda step, phase, unix_ns: moments.append((step, phase)))
+    for phase in Phase:
+        timeline.begin(int(phase))
+        timeline.enter(phase)
+        time.sleep(0.001)
+        _, _, duration_ns, phase_ns, _ = timeline.end()
+        assert phase_ns[phase] >= 1e6
+        assert sum(phase_ns) == duration_ns
+        assert moments[-2:] == [(phase, AT_STEP_START), (phase, phase)]
+    assert moments[0] == (-1, BEFORE_FIRST_STEP)
 
 
 def test_without_an_agent_everything_works_and_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:

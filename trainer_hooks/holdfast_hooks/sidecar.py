@@ -78,7 +78,7 @@ class Sidecar:
         self._once = once
         self._replicas = Replicas(state, once) if state and check_replicas else None
         self._gradients: GradientWatch | None = None
-        self._has_findings = self._replicas is not None
+        self._has_checks = self._replicas is not None
         self._injector = Injector(Site(timeline, state), identity.rank) if context.faults_allowed else None
         self._finished = False
         self._point_to_point = PointToPointRecord(black_box, once)
@@ -135,8 +135,8 @@ class Sidecar:
             self._sources.snapshots_skipped_total = self._snapshots.skipped_total
             if taken is not None:
                 self._taken.append(taken)
-        if self._has_findings:
-            self._note_findings(step)
+        if self._has_checks:
+            self._note_checks(step)
         self._steps.append(self._timeline.end())
         return stop
 
@@ -146,7 +146,7 @@ class Sidecar:
             return
         if self._gradients is None:
             self._gradients = GradientWatch(self._once)
-            self._has_findings = True
+            self._has_checks = True
         self._gradients.watch(modules, then=then)
 
     def finish(self, *, timeout_s: float, last_words: str | None = None, finished: bool = False) -> None:
@@ -169,7 +169,7 @@ class Sidecar:
         end_copy_threads()
         self._desk.close(max(0.0, deadline_s - monotonic()))
 
-    def _note_findings(self, step: int) -> None:
+    def _note_checks(self, step: int) -> None:
         values = self._timeline.values
         if self._replicas is not None and (sums := self._replicas.check(step)) is not None:
             values["replicas"] = sums

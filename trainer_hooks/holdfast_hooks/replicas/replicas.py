@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from holdfast_hooks.deferred import DeferredNumbers
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.replicas.pace import Pace
 from holdfast_hooks.replicas.pieces import Rotation, cut
 from holdfast_hooks.replicas.sets import replica_sets
+from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_proto.v1.session_pb2 import ReplicaHash, StepRecord
 
 BUDGET_RATIO = 0.001

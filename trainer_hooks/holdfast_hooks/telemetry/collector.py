@@ -8,13 +8,11 @@ from typing import Any
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
-from holdfast_hooks.replicas.replicas import ReplicaSums
 from holdfast_hooks.telemetry.backlog import Backlog
+from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_hooks.telemetry.device import Device
-from holdfast_hooks.telemetry.gradient_origin import GradientSums
 from holdfast_hooks.telemetry.modules import NewModules
-from holdfast_hooks.telemetry.scalars import DeferredScalar
-from holdfast_hooks.telemetry.timeline import StepSample, Timeline
+from holdfast_hooks.telemetry.timeline import RecordPart, StepSample, Timeline
 from holdfast_proto.v1.common_pb2 import ChannelProgress, GroupProgress, Progress
 from holdfast_proto.v1.session_pb2 import MemoryStatus, Report, SnapshotTaken, StepRecord
 
@@ -114,23 +112,25 @@ class Collector:
             phase_s={phase: spent_ns / 1e9 for phase, spent_ns in enumerate(phase_ns) if spent_ns},
         )
         for name, value in values.items():
-            if isinstance(value, (ReplicaSums, GradientSums)):
-                if not value.put(record) and not final:
-                    return None
-                continue
-            number = value.read() if isinstance(value, DeferredScalar) else value
-            if number is not None:
-                self._put(record, name, number)
-            elif not final:
+            if not self._put(record, name, value) and not final:
                 return None
         return record
 
-    def _put(self, record: StepRecord, name: str, value: float | bytes) -> None:
+    def _put(self, record: StepRecord, name: str, value: float | bytes | DeferredNumbers | RecordPart) -> bool:
+        """Put a value into the record; return False while a GPU still owes it."""
+        if isinstance(value, DeferredNumbers):
+            numbers = value.read()
+            if numbers is None:
+                return False
+            value = float(numbers[0])
+        elif not isinstance(value, (int, float, bytes)):
+            return value.put(record)
         try:
             convert = _TYPES.get(name)
             setattr(record, name, convert(value) if convert else value)
         except (ValueError, OverflowError) as error:  # a count that is negative or no number
             self._once.warn(f"{name} is not reported", error)
+        return True
 
     def _take_snapshots(self) -> list[SnapshotTaken]:
         taken = []
