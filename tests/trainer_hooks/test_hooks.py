@@ -14,7 +14,7 @@ import torch
 import holdfast_hooks
 from holdfast_hooks import ConfigurationError, Phase
 from holdfast_hooks.phases import AT_STEP_START, BEFORE_FIRST_STEP
-from holdfast_hooks.step_commands import StepOrders
+from holdfast_hooks.step_commands import StepCommands
 from holdfast_hooks.telemetry.backlog import Backlog
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto import black_box
@@ -181,7 +181,7 @@ def test_hooks_import_neither_torch_nor_the_parts_that_other_components_need(fol
         for name in ("torch", "numpy", "redis", "prometheus_client", "xxhash", "zstandard", "psutil"):
             sys.modules[name] = None  # importing it raises
         import holdfast_hooks
-        from holdfast_hooks.snapshots.slot_desk import Grant
+        from holdfast_hooks.snapshots.slot_desk import GrantedSlots
         from holdfast_proto.v1.session_pb2 import SlotGrant
 
         class Loader:
@@ -217,7 +217,7 @@ def test_full_backlog_drops_the_oldest_and_counts() -> None:
 
 def test_order_is_taken_once_and_refused_after_its_step() -> None:
     timeline = Timeline(lambda step, phase, unix_ns: None)
-    orders = StepOrders(timeline)
+    orders = StepCommands(timeline)
     assert orders.place(3)
     timeline.boundary = 3
     assert (orders.take(2), orders.take(3), orders.take(3)) == (False, True, False)

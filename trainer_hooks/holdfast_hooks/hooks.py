@@ -14,7 +14,7 @@ from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.restore.starting_point import start_from
 from holdfast_hooks.sidecar import Sidecar
-from holdfast_hooks.snapshots.snapshots import reject_unsuitable
+from holdfast_hooks.snapshots.snapshot_taker import reject_unsuitable
 from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.telemetry.deferred import to_number
 from holdfast_hooks.telemetry.last_words import LastWords

@@ -38,7 +38,7 @@ class ReplicaSums:
         return True
 
 
-class Replicas:
+class ReplicaCheck:
     """Looks at some pieces of this rank's replicated parameters, at no more than its pace allows.
 
     Ranks need not agree on a pace: what fewer of them looked at in a step is compared between those.

@@ -10,17 +10,17 @@ from holdfast_hooks.telemetry.memory_limit import memory_limit_bytes
 from holdfast_proto.v1.session_pb2 import MemoryStatus
 
 
-class Device(Protocol):
+class DeviceMemory(Protocol):
     """Where a rank computes."""
 
-    def memory(self) -> MemoryStatus:
+    def status(self) -> MemoryStatus:
         """Return the memory in use now. Does not wait for the device."""
 
 
-class CpuDevice:
+class CpuMemory:
     """A rank that computes on the CPU: its memory is the process's resident set."""
 
-    def memory(self) -> MemoryStatus:
+    def status(self) -> MemoryStatus:
         """Return the resident set size as allocated and reserved bytes, and what the process can have at most."""
         resident_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
         return MemoryStatus(
@@ -28,13 +28,13 @@ class CpuDevice:
         )
 
 
-class CudaDevice:
+class CudaMemory:
     """A rank that computes on a GPU: its memory is that of torch's caching allocator."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def memory(self) -> MemoryStatus:
+    def status(self) -> MemoryStatus:
         """Return the allocator's statistics and the device's size, zeros before the rank first used the GPU."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
@@ -49,9 +49,9 @@ class CudaDevice:
         )
 
 
-def device_named(name: str) -> Device:
+def memory_of(name: str) -> DeviceMemory:
     """Return the device of torch's name ``cpu``, ``cuda`` or ``cuda:N``."""
-    return CudaDevice(name) if name.startswith("cuda") else CpuDevice()
+    return CudaMemory(name) if name.startswith("cuda") else CpuMemory()
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
 from holdfast_hooks.telemetry.backlog import Backlog
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
-from holdfast_hooks.telemetry.device import Device
+from holdfast_hooks.telemetry.device_memory import DeviceMemory
 from holdfast_hooks.telemetry.modules import NewModules
 from holdfast_hooks.telemetry.timeline import RecordPart, StepSample, Timeline
 from holdfast_proto.v1.common_pb2 import ChannelProgress, GroupProgress, Progress
@@ -29,7 +29,7 @@ class Sources:
     timeline: Timeline
     progress: ProgressPoll
     point_to_point: PointToPointRecord
-    device: Device
+    device_memory: DeviceMemory
     modules: NewModules
     steps: Backlog[StepSample]
     snapshots: tuple[Backlog[SnapshotTaken], ...]
@@ -39,7 +39,7 @@ class Sources:
     last_words: str | None = field(default=None)
 
 
-class Collector:
+class ReportBuilder:
     """Makes reports; each finished step and snapshot goes into exactly one."""
 
     def __init__(self, sources: Sources, once: OnceLog) -> None:
@@ -141,7 +141,7 @@ class Collector:
 
     def _memory(self) -> MemoryStatus | None:
         try:
-            return self._sources.device.memory()
+            return self._sources.device_memory.status()
         except (OSError, RuntimeError, ValueError) as error:
             self._once.warn("memory in use is not available", error)
             return None
