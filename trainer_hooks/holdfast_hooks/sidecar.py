@@ -23,7 +23,6 @@ from holdfast_hooks.step_commands import StepCommands
 from holdfast_hooks.telemetry.backlog import Backlog
 from holdfast_hooks.telemetry.device_memory import memory_of
 from holdfast_hooks.telemetry.gradient_origin import GradientWatch
-from holdfast_hooks.telemetry.modules import NewModules
 from holdfast_hooks.telemetry.report_builder import Sources
 from holdfast_hooks.telemetry.timeline import StepSample, Timeline
 from holdfast_proto.black_box import BlackBoxWriter
@@ -87,7 +86,6 @@ class Sidecar:
             progress=ProgressPoll(black_box, self._point_to_point, once),
             point_to_point=self._point_to_point,
             device_memory=memory_of(device),
-            modules=NewModules(),
             steps=self._steps,
             snapshots=(self._taken, self._landed),
         )

@@ -7,8 +7,7 @@ from queue import Empty
 from time import monotonic
 
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.session.link import ENDING_S, Link
-from holdfast_hooks.session.native_name import show_name
+from holdfast_hooks.session.link import ENDING_S, Link, show_name
 from holdfast_hooks.session.rank_commands import RankCommands
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.telemetry.report_builder import ReportBuilder, Sources

@@ -1,5 +1,6 @@
 """Putting a Report together from what the training thread left behind. Reporter thread only."""
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,12 +12,12 @@ from holdfast_hooks.progress.progress_poll import ProgressPoll
 from holdfast_hooks.telemetry.backlog import Backlog
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_hooks.telemetry.device_memory import DeviceMemory
-from holdfast_hooks.telemetry.modules import NewModules
 from holdfast_hooks.telemetry.timeline import RecordPart, StepSample, Timeline
 from holdfast_proto.v1.common_pb2 import ChannelProgress, GroupProgress, Progress
 from holdfast_proto.v1.session_pb2 import MemoryStatus, Report, SnapshotTaken, StepRecord
 
 STEPS_PER_REPORT = 512
+_SETTLED_AFTER_STEPS = 2
 
 _TYPES: dict[str, Callable[[Any], int]] = {"overflow": bool, "dropped_tokens": int}
 """Of the fields that are no float: what a loop reports comes as one, because it may come from a GPU."""
@@ -30,13 +31,36 @@ class Sources:
     progress: ProgressPoll
     point_to_point: PointToPointRecord
     device_memory: DeviceMemory
-    modules: NewModules
     steps: Backlog[StepSample]
     snapshots: tuple[Backlog[SnapshotTaken], ...]
     """One from each thread that completes some."""
     snapshots_skipped_total: int = 0
     """Counted by the training thread."""
     last_words: str | None = field(default=None)
+
+
+class NewModules:
+    """Finds the modules that the first steps import, once: the next generation's warm parent imports them ahead."""
+
+    def __init__(self) -> None:
+        self._before = frozenset(sys.modules)
+        self._told = False
+
+    def after(self, completed_steps: int) -> list[str]:
+        """Return the new modules' names the first time that enough steps are complete, else nothing.
+
+        Only parts of packages that were there before, and of torch: anything else is the user's own code,
+        whose import may have side effects.
+        """
+        if self._told or completed_steps < _SETTLED_AFTER_STEPS:
+            return []
+        self._told = True
+        # list() first: another thread may be importing right now.
+        return sorted(name for name in list(sys.modules) if name not in self._before and self._is_known(name))
+
+    def _is_known(self, name: str) -> bool:
+        package = name.partition(".")[0]
+        return package == "torch" or package in self._before
 
 
 class ReportBuilder:
@@ -49,6 +73,7 @@ class ReportBuilder:
         self._channels: list[ChannelProgress] = []
         self._completed_steps = 0
         self._held: StepSample | None = None
+        self._modules = NewModules()
 
     @property
     def has_more(self) -> bool:
@@ -72,7 +97,7 @@ class ReportBuilder:
             dropped_total=sources.steps.dropped_total + sum(backlog.dropped_total for backlog in sources.snapshots),
             snapshots_skipped_total=sources.snapshots_skipped_total,
             reporter_cpu_s=time.thread_time(),
-            modules=sources.modules.after(self._completed_steps),
+            modules=self._modules.after(self._completed_steps),
             last_words=sources.last_words,
             recorder_failures_total=sources.progress.failures_total,
             recorder_attempts_total=sources.progress.attempts_total,
