@@ -14,7 +14,7 @@ import pytest
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
-from holdfast_hooks.snapshots.snapshots import Snapshots
+from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import allocate
@@ -150,7 +150,7 @@ class SnapshotBench:
         self.desk = SlotDesk(OnceLog())
         self.timeline = Timeline(lambda step, phase, unix_ns: None)
         self.timeline.enter(Phase.FORWARD_BACKWARD)
-        self.snapshots = Snapshots(
+        self.snapshots = SnapshotTaker(
             state=state,
             context=self.context,
             rank=0,
@@ -163,8 +163,8 @@ class SnapshotBench:
     def grant(self, paths: list[Path], **fields: Any) -> None:
         self.desk.receive(SlotGrant(paths=[str(path) for path in paths], **fields))
 
-    def end(self, step: int, *, ordered: bool = False, last: bool = False) -> session_pb2.SnapshotTaken | None:
-        return self.snapshots.at_boundary(step, ordered=ordered, last=last)
+    def end(self, step: int, *, commanded: bool = False, last: bool = False) -> session_pb2.SnapshotTaken | None:
+        return self.snapshots.at_boundary(step, commanded=commanded, last=last)
 
 
 @pytest.fixture

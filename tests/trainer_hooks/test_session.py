@@ -7,7 +7,7 @@ import torch
 
 import holdfast_hooks
 from holdfast_hooks import Phase, sidecar
-from holdfast_hooks.telemetry.scalars import DeferredScalar
+from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_proto import black_box
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot
@@ -97,8 +97,8 @@ def test_numbers_that_a_gpu_still_owes_hold_their_step_back_and_nobody_waits(age
         steps = run_steps(hooks, 3)
         for _ in range(3):
             if next(steps) == 1:
-                hooks._timeline.values["overflow"] = DeferredScalar(torch.tensor(True), arrived)
-                hooks._timeline.values["dropped_tokens"] = DeferredScalar(torch.tensor(7), arrived)
+                hooks._timeline.values["overflow"] = DeferredNumbers((torch.tensor(True),), arrived)
+                hooks._timeline.values["dropped_tokens"] = DeferredNumbers((torch.tensor(7),), arrived)
         reports = len(agent.of("report"))
         agent.wait_until(lambda: len(agent.of("report")) > reports + 2)
         assert [record.step for record in agent.steps] == [0]

@@ -14,10 +14,10 @@ from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.restore.starting_point import start_from
 from holdfast_hooks.sidecar import Sidecar
-from holdfast_hooks.snapshots.snapshots import reject_unsuitable
+from holdfast_hooks.snapshots.snapshot_taker import reject_unsuitable
 from holdfast_hooks.state.encoding import Stateful
+from holdfast_hooks.telemetry.deferred import to_number
 from holdfast_hooks.telemetry.last_words import LastWords
-from holdfast_hooks.telemetry.scalars import to_scalar
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.rank_context import RankContext
@@ -260,7 +260,7 @@ class Hooks:
 
     def _note(self, name: str, value: "float | torch.Tensor") -> None:
         try:
-            self._timeline.values[name] = to_scalar(value)
+            self._timeline.values[name] = to_number(value)
         except (TypeError, ValueError, RuntimeError) as error:
             self._once.warn(f"{name} is not reported", error)
 

@@ -3,7 +3,7 @@
 from holdfast_hooks.telemetry.timeline import Timeline
 
 
-class StepOrders:
+class StepCommands:
     """Steps at whose end something is to be done, placed by the reporter and taken by the training thread.
 
     No lock is needed to tell whether an order came in time: the training thread first writes
@@ -27,7 +27,7 @@ class StepOrders:
         return self.due.pop(step, False)
 
 
-class ReleaseOrders:
+class ReleaseCommands:
     """Checkpoints whose pinned slots are to be let go of, each at the end of the same step on all ranks.
 
     Placed by the reporter, taken by the training thread. An order that comes too late is due at once.

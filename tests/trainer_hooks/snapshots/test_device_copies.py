@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.optim import optimizer as torch_optimizer
 
-from holdfast_hooks.snapshots import snapshots
+from holdfast_hooks.snapshots import snapshot_taker
 from holdfast_hooks.snapshots.device_copies import CopyEvent, DeviceCopy
-from holdfast_hooks.snapshots.layout import SlotTensors
+from holdfast_hooks.snapshots.slot_layout import SlotTensors
 from holdfast_hooks.state.encoding import Image, Part
 from holdfast_proto.snapshot import Slot, SlotState
 from holdfast_proto.v1.session_pb2 import SnapshotTaken
@@ -114,7 +114,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
         return [DeviceCopy(place.tensor, part) for place, part in zip(tensors._places, parts, strict=True)]
 
     monkeypatch.setattr(SlotTensors, "copy", copy_nothing)
-    monkeypatch.setattr(snapshots, "CudaCopyStream", lambda: stream)
+    monkeypatch.setattr(snapshot_taker, "CudaCopyStream", lambda: stream)
     yield stream
     torch_optimizer._global_optimizer_pre_hooks.clear()
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast_hooks.snapshots.layout import LaidOutMeta, SlotTensors, lay_out, place
+from holdfast_hooks.snapshots.slot_layout import LaidOutMeta, SlotTensors, lay_out, place
 from holdfast_hooks.state.encoding import decode_state, encode_state
 from holdfast_proto.snapshot import Meta, Slot, align
 

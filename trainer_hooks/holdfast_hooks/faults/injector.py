@@ -1,7 +1,6 @@
 """Lies in wait for the training thread and strikes."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,6 +8,7 @@ from holdfast_hooks.faults.catalogue import CATALOGUE, check
 from holdfast_hooks.faults.effect import Effect, Site
 from holdfast_hooks.faults.fault import Fault
 from holdfast_hooks.identity import Identity
+from holdfast_hooks.telemetry.timeline import Moment
 
 if TYPE_CHECKING:
     from holdfast_hooks.hooks import Hooks
@@ -29,7 +29,7 @@ class Injector:
         self._lock = threading.Lock()
         self._waiting: list[Fault] = []
         self._effects: list[Effect] = []
-        self._told: Callable[[int, int, int], None] | None = None
+        self._told: Moment | None = None
         """Where the timeline's moments go to next; None while they do not come here."""
 
     @classmethod

@@ -13,7 +13,6 @@ from time import time_ns
 from typing import Any
 
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.progress.seq_shift import SeqShift
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.v1.common_pb2 import DIRECTION_RECV, DIRECTION_SEND, ChannelProgress, Direction
 
@@ -21,9 +20,37 @@ _WRAPPED: dict[str, Direction] = {"send": DIRECTION_SEND, "recv": DIRECTION_RECV
 _OUTSTANDING = 4096
 """Calls per channel whose completion is followed; older ones count as completed once a newer one is."""
 
+_NUMBERED = 4096
+"""Point-to-point calls per group whose seqs are remembered."""
+
 
 def _finished() -> None:
     """Stand in for the weak reference of a call that raised: there is nothing to wait for."""
+
+
+class SeqShift:
+    """The seqs of one group that went to point-to-point calls.
+
+    Written by the training thread and read by the reporter, without a lock: every entry carries all that
+    an answer needs.
+    """
+
+    def __init__(self) -> None:
+        self._used: deque[tuple[int, int]] = deque(maxlen=_NUMBERED)
+        self._count = 0
+
+    def use(self, seq: int) -> None:
+        """Note that a point-to-point call was given ``seq`` (training thread)."""
+        self._count += 1
+        self._used.append((seq, self._count))
+
+    def before(self, seq: int) -> int:
+        """Return how many point-to-point calls were numbered before ``seq``."""
+        used = list(self._used)
+        for used_seq, count in reversed(used):
+            if used_seq < seq:
+                return count
+        return used[0][1] - 1 if used else 0
 
 
 class _Channel:

@@ -1,14 +1,15 @@
 """The rank's stream to its agent, opened again whenever it breaks."""
 
+import contextlib
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
 
 import grpc
 
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.session.native_name import show_name
 from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
 from holdfast_proto.v1.session_pb2_grpc import RankAgentStub
@@ -135,3 +136,13 @@ class Link:
                     self._outgoing.put(self._pending)
         self.inbox.put(message)
         self._wake.set()
+
+
+def show_name() -> None:
+    """Give the calling thread the name towards the kernel that it has in Python; the kernel keeps 15 bytes of it.
+
+    Threads that it starts inherit the name, so those of its gRPC channel are known as the hooks', too. The agent does
+    not take what they do for the rank's work. Where there is no /proc, nothing happens.
+    """
+    with contextlib.suppress(OSError):
+        Path("/proc/thread-self/comm").write_text(threading.current_thread().name)

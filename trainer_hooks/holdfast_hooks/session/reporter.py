@@ -7,11 +7,10 @@ from queue import Empty
 from time import monotonic
 
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.session.commands import Commands
-from holdfast_hooks.session.link import ENDING_S, Link
-from holdfast_hooks.session.native_name import show_name
+from holdfast_hooks.session.link import ENDING_S, Link, show_name
+from holdfast_hooks.session.rank_commands import RankCommands
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
-from holdfast_hooks.telemetry.collector import Collector, Sources
+from holdfast_hooks.telemetry.report_builder import ReportBuilder, Sources
 from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
 
@@ -23,12 +22,12 @@ class Reporter:
     """Owns everything between the training thread's notes and the agent."""
 
     def __init__(
-        self, *, target: str, hello: Hello, sources: Sources, commands: Commands, desk: SlotDesk, once: OnceLog
+        self, *, target: str, hello: Hello, sources: Sources, commands: RankCommands, desk: SlotDesk, once: OnceLog
     ) -> None:
         self._wake = threading.Event()
         self._link = Link(target, hello, self._wake, once)
         self._sources = sources
-        self._collector = Collector(sources, once)
+        self._builder = ReportBuilder(sources, once)
         self._commands = commands
         self._desk = desk
         self._once = once
@@ -77,7 +76,7 @@ class Reporter:
         if monotonic() >= self._next_poll_s:
             self._next_poll_s = monotonic() + self._interval_s
             self._report_due = True
-            self._collector.poll()
+            self._builder.poll()
             self._ask_for_slots()
         if self._link.ready:
             self._send_next()
@@ -88,8 +87,8 @@ class Reporter:
             return
         self._commands.answered()
         if self._report_due:
-            self._link.send(RankMessage(report=self._collector.report()))
-            self._report_due = self._collector.has_more
+            self._link.send(RankMessage(report=self._builder.report()))
+            self._report_due = self._builder.has_more
 
     def _read_inbox(self) -> None:
         while True:
@@ -117,7 +116,7 @@ class Reporter:
         """Send acknowledgements and the final report as far as the agent takes them in time."""
         deadline_s = self._deadline_s
         assert deadline_s is not None
-        self._collector.poll()
+        self._builder.poll()
         self._report_due = True
         while monotonic() < deadline_s and (self._outbox or self._report_due or not self._link.ready):
             self._read_inbox()
@@ -131,7 +130,7 @@ class Reporter:
         if self._outbox:
             self._link.send(self._outbox.popleft())
             return
-        report = self._collector.report(final=True)
-        self._report_due = self._collector.has_more
+        report = self._builder.report(final=True)
+        self._report_due = self._builder.has_more
         report.finished = self._finished and not self._report_due
         self._link.send(RankMessage(report=report))

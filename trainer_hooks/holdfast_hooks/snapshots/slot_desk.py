@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.snapshots.slot_memory import SlotPreparation
-from holdfast_hooks.step_commands import ReleaseOrders
+from holdfast_hooks.step_commands import ReleaseCommands
 from holdfast_proto.snapshot import Slot, SnapshotError
 from holdfast_proto.v1.session_pb2 import SlotGrant, SlotRequest
 
@@ -15,7 +15,7 @@ LEAST_SLOTS = 2
 
 
 @dataclass(frozen=True)
-class Grant:
+class GrantedSlots:
     """Slots that a rank may use."""
 
     slots: tuple[Slot, ...]
@@ -40,8 +40,8 @@ class SlotDesk:
         """Per slot; written by the training thread."""
         self.needed_slots = LEAST_SLOTS
         """Written by the training thread."""
-        self.releases = ReleaseOrders()
-        self.grant: Grant | None = None
+        self.releases = ReleaseCommands()
+        self.grant: GrantedSlots | None = None
         self.refusal = ""
         """Why there will be no slots; written by the reporter."""
         self._requested = SlotRequest()
@@ -82,7 +82,7 @@ class SlotDesk:
         try:
             files = _identify(grant.paths)
             if self.grant is None or self.grant.files != files:
-                self.grant = Grant(tuple(Slot(Path(path)) for path in grant.paths), grant.on_disk, files)
+                self.grant = GrantedSlots(tuple(Slot(Path(path)) for path in grant.paths), grant.on_disk, files)
                 if self._preparation is not None:
                     self._preparation.stop(timeout_s=0)
                 if not grant.on_disk:

@@ -15,9 +15,9 @@ from itertools import pairwise
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
-from holdfast_hooks.deferred import DeferredNumbers
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.state.sharding import is_dtensor
+from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_proto.v1.session_pb2 import NonFiniteOrigin, StepRecord
 
 if TYPE_CHECKING:

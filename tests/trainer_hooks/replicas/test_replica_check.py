@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from holdfast_hooks.replicas.pace import Pace
 from holdfast_hooks.replicas.pieces import PIECE_BYTES, Piece, Rotation, as_words, cut
+from holdfast_hooks.replicas.replica_check import CheckPace
 
 WORDS_PER_PIECE = PIECE_BYTES // 4
 
@@ -69,7 +69,7 @@ def test_ranks_at_different_paces_look_at_the_same_pieces_when_they_meet() -> No
     assert names(fast.at(5, 40)) == [str(index) for index in range(37)]
 
 
-def run(pace: Pace, cost_s: Callable[[int], float], *, steps: int, step_s: float) -> float:
+def run(pace: CheckPace, cost_s: Callable[[int], float], *, steps: int, step_s: float) -> float:
     """Return the share of the time that the work takes in the second half of ``steps``."""
     spent_s = 0.0
     for step in range(steps):
@@ -82,13 +82,13 @@ def run(pace: Pace, cost_s: Callable[[int], float], *, steps: int, step_s: float
 
 @pytest.mark.parametrize("portion_s", [1e-6, 2e-5, 1e-3])
 def test_the_pace_settles_within_its_budget_and_uses_much_of_it(portion_s: float) -> None:
-    share = run(Pace(0.001), lambda portions: portions * portion_s, steps=1 << 14, step_s=0.01)
+    share = run(CheckPace(0.001), lambda portions: portions * portion_s, steps=1 << 14, step_s=0.01)
     assert share <= 0.001
     assert share >= min(0.0002, 8 * portion_s / 0.01 / 2)
 
 
 def test_a_slower_paces_steps_are_among_a_faster_ones() -> None:
-    slow, fast = Pace(0.001), Pace(0.001)
+    slow, fast = CheckPace(0.001), CheckPace(0.001)
     run(slow, lambda portions: 1e-4 * portions, steps=4096, step_s=0.01)
     run(fast, lambda portions: 1e-5 * portions, steps=4096, step_s=0.01)
     assert slow.every > fast.every

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from holdfast_hooks import ConfigurationError
-from holdfast_hooks.restore.restore import restore
+from holdfast_hooks.restore.slot_restore import restore
 from holdfast_proto.snapshot import Slot, SnapshotError
 
 MakeSlots = Callable[..., list[Path]]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from holdfast_hooks.phases import Phase
-from holdfast_hooks.snapshots import snapshots
-from holdfast_hooks.snapshots.snapshots import choose_slot
+from holdfast_hooks.snapshots import snapshot_taker
+from holdfast_hooks.snapshots.snapshot_taker import choose_slot
 from holdfast_proto.snapshot import Header, Slot, SlotState
 
 MakeSlots = Callable[..., list[Path]]
@@ -136,7 +136,7 @@ def pinned(bench: Any, make_slots: MakeSlots) -> tuple[Any, list[Path]]:
     run = bench({"counter": Counter()}, snapshot_every=1)
     paths = make_slots(2)
     run.grant(paths)
-    slots = [run.end(step, ordered=step == 1).slot for step in range(3)]
+    slots = [run.end(step, commanded=step == 1).slot for step in range(3)]
     assert slots == [0, 1, 0]
     return run, paths
 
@@ -187,10 +187,10 @@ def test_an_order_to_let_go_of_another_checkpoint_changes_nothing(pinned: tuple[
 
 def test_the_next_checkpoint_takes_the_slot_of_one_that_is_written(pinned: tuple[Any, list[Path]]) -> None:
     run, paths = pinned
-    assert not run.end(3, ordered=True).persist
+    assert not run.end(3, commanded=True).persist
     assert run.snapshots.skipped_total == 1
     mark_written(paths[1])
-    taken = run.end(4, ordered=True)
+    taken = run.end(4, commanded=True)
     assert (taken.slot, taken.persist) == (1, True)
     assert headers(paths) == [(SlotState.COMPLETE, 3, False), (SlotState.COMPLETE, 4, True)]
 
@@ -199,7 +199,7 @@ def test_ordered_snapshot_is_pinned_although_none_is_due(bench: Any, make_slots:
     run = bench({"counter": Counter()})
     run.grant(make_slots())
     assert run.end(0) is None
-    assert run.end(1, ordered=True).persist
+    assert run.end(1, commanded=True).persist
 
 
 def test_last_step_waits_until_the_checkpoint_before_is_written(bench: Any, make_slots: MakeSlots) -> None:
@@ -226,8 +226,8 @@ def test_last_step_waits_for_the_grant(bench: Any, make_slots: MakeSlots) -> Non
 
 
 def test_last_step_does_not_wait_for_ever(bench: Any, make_slots: MakeSlots, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_GRANT_WAIT_S", 0.02)
-    monkeypatch.setattr(snapshots, "_PIN_WAIT_S", 0.02)
+    monkeypatch.setattr(snapshot_taker, "_GRANT_WAIT_S", 0.02)
+    monkeypatch.setattr(snapshot_taker, "_PIN_WAIT_S", 0.02)
     run = bench({"counter": Counter()}, snapshot_every=1, checkpoint_every=1)
     assert run.end(0, last=True) is None
     assert run.snapshots.skipped_total == 1

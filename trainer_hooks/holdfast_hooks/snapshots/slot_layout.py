@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SlotLayout:
     """One tensor after the other, aligned. Stays the same from snapshot to snapshot as a rule."""
 
     signature: tuple[Any, ...]
@@ -37,11 +37,11 @@ class Layout:
 class LaidOutMeta(Meta):
     """A Meta whose entries are encoded once per layout and not once per snapshot."""
 
-    layout: Layout
+    layout: SlotLayout
     encoded: bytes
 
     @classmethod
-    def of(cls, tree: Any, layout: Layout, coordinates: Mapping[str, int]) -> "LaidOutMeta":
+    def of(cls, tree: Any, layout: SlotLayout, coordinates: Mapping[str, int]) -> "LaidOutMeta":
         """Build the meta of one snapshot."""
         head = json.dumps({"tree": tree, "coordinates": dict(coordinates)}, separators=(",", ":")).encode()
         encoded = b'%b,"tensors":%b}' % (head[:-1], layout.entries_json)
@@ -52,7 +52,7 @@ class LaidOutMeta(Meta):
         return self.encoded
 
 
-def lay_out(image: Image, known: Layout | None) -> Layout:
+def lay_out(image: Image, known: SlotLayout | None) -> SlotLayout:
     """Return the layout of ``image``: ``known`` itself if it still fits."""
     signature = tuple(
         (part.name, part.local.dtype, part.local.shape, part.global_shape, part.global_offset) for part in image.parts
@@ -65,7 +65,7 @@ def lay_out(image: Image, known: Layout | None) -> Layout:
         entry = _entry(part, align(end))
         entries.append(entry)
         end = entry.offset + entry.nbytes
-    return Layout(signature, tuple(entries), end - DATA_OFFSET)
+    return SlotLayout(signature, tuple(entries), end - DATA_OFFSET)
 
 
 def dtype_name(tensor: "torch.Tensor") -> str:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_hooks.telemetry.memory_limit import memory_limit_bytes
+from holdfast_hooks.telemetry.device_memory import memory_limit_bytes
 
 MIB = 1 << 20
 

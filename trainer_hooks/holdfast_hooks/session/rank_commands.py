@@ -6,7 +6,7 @@ from pathlib import Path
 from holdfast_hooks.faults.fault import Fault
 from holdfast_hooks.faults.injector import Injector
 from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError, find_dump
-from holdfast_hooks.step_commands import ReleaseOrders, StepOrders
+from holdfast_hooks.step_commands import ReleaseCommands, StepCommands
 from holdfast_proto.v1 import fault_pb2
 from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
 
@@ -14,7 +14,7 @@ Outcome = tuple[bool, str]
 """Accepted, and why not or what was done."""
 
 
-class Commands:
+class RankCommands:
     """Executes commands of this generation.
 
     Args:
@@ -32,9 +32,9 @@ class Commands:
         *,
         generation: int,
         rank: int,
-        snapshots: StepOrders,
-        stops: StepOrders,
-        releases: ReleaseOrders,
+        snapshots: StepCommands,
+        stops: StepCommands,
+        releases: ReleaseCommands,
         refusal: Callable[[], str],
         injector: Injector | None = None,
     ) -> None:
@@ -103,5 +103,5 @@ class Commands:
         return True, str(path)
 
 
-def _place(orders: StepOrders, step: int) -> Outcome:
+def _place(orders: StepCommands, step: int) -> Outcome:
     return (True, "") if orders.place(step) else (False, f"step {step} has already ended")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast_hooks.restore.fit import check_names, difference, differences, refusal
-from holdfast_hooks.snapshots.layout import as_tensor
+from holdfast_hooks.snapshots.slot_layout import as_tensor
 from holdfast_hooks.snapshots.slot_reads import fill
 from holdfast_hooks.state import random_states
 from holdfast_hooks.state.counterparts import Counterparts

@@ -8,8 +8,8 @@ from typing import Any
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.snapshots.device_copies import CudaCopyStream, DeviceCopies, DeviceCopy, Landing
-from holdfast_hooks.snapshots.layout import LaidOutMeta, Layout, SlotTensors, lay_out
-from holdfast_hooks.snapshots.slot_desk import LEAST_SLOTS, Grant, SlotDesk
+from holdfast_hooks.snapshots.slot_desk import LEAST_SLOTS, GrantedSlots, SlotDesk
+from holdfast_hooks.snapshots.slot_layout import LaidOutMeta, SlotLayout, SlotTensors, lay_out
 from holdfast_hooks.state import random_states
 from holdfast_hooks.state.encoding import Image, Stateful, encode_state
 from holdfast_hooks.telemetry.timeline import Timeline
@@ -26,7 +26,7 @@ _LATE_SLOTS = 3
 a third slot leaves both the step before."""
 
 
-class Snapshots:
+class SnapshotTaker:
     """Takes the snapshots of one rank. Failures are counted and logged, never raised.
 
     Only after the last step does it wait for anything but the copy: for slots, and for the agent to
@@ -60,7 +60,7 @@ class Snapshots:
         self._timeline = timeline
         self._once = once
         self._measured = False
-        self._layout: Layout | None = None
+        self._layout: SlotLayout | None = None
         self._copier: _Copier | None = None
         self._late = late
         self._device_copies: DeviceCopies | None = None
@@ -71,12 +71,12 @@ class Snapshots:
         live = {name: stateful.state_dict() for name, stateful in self._state.items()}
         return encode_state({**live, random_states.KEY: random_states.capture()})
 
-    def at_boundary(self, step: int, *, ordered: bool, last: bool) -> SnapshotTaken | None:
+    def at_boundary(self, step: int, *, commanded: bool, last: bool) -> SnapshotTaken | None:
         """At the end of ``step``: take a snapshot if one is due; return what was taken.
 
-        ``ordered``: a checkpoint of this step was asked for. ``last``: no step follows.
+        ``commanded``: a checkpoint of this step was asked for. ``last``: no step follows.
         """
-        checkpoint = ordered or last or _is_due(step, self._context.checkpoint_every)
+        checkpoint = commanded or last or _is_due(step, self._context.checkpoint_every)
         due = checkpoint or _is_due(step, self._context.snapshot_every)
         if self._measured and not due:
             return None
@@ -134,7 +134,7 @@ class Snapshots:
         self._carry_out_releases(grant, step)
         persist = checkpoint and self._may_pin(grant, last=last)
         if persist:
-            _let_go(grant)
+            _release(grant)
         index = self._choose(grant)
         self.skipped_total += index is None or (checkpoint and not persist)
         if index is None or (grant.on_disk and not persist):
@@ -160,7 +160,7 @@ class Snapshots:
             self._layout = layout
         return LaidOutMeta.of(image.tree, layout, self._coordinates)
 
-    def _fitting_grant(self, meta: LaidOutMeta) -> Grant | None:
+    def _fitting_grant(self, meta: LaidOutMeta) -> GrantedSlots | None:
         """Return the grant if the snapshot fits, else have the reporter ask for a larger one."""
         needed_bytes = align(DATA_OFFSET + meta.layout.data_bytes) + len(meta.encode())
         grant = self._desk.grant
@@ -173,23 +173,23 @@ class Snapshots:
     def _answered(self, meta: LaidOutMeta) -> bool:
         return bool(self._desk.refusal) or self._fitting_grant(meta) is not None
 
-    def _carry_out_releases(self, grant: Grant, step: int) -> None:
-        """Let go, as ordered, of the slots of checkpoints; one whose shard is still being written keeps its order."""
+    def _carry_out_releases(self, grant: GrantedSlots, step: int) -> None:
+        """Let go, as commanded, of the slots of checkpoints; one whose shard is still being written keeps its order."""
         for checkpoint in self._desk.releases.due(step):
             if not any(_is_being_written(slot) and slot.header.step == checkpoint for slot in grant.slots):
-                _let_go(grant, checkpoint)
+                _release(grant, checkpoint)
                 self._desk.releases.drop(checkpoint)
 
-    def _may_pin(self, grant: Grant, *, last: bool) -> bool:
+    def _may_pin(self, grant: GrantedSlots, *, last: bool) -> bool:
         """Whether no other snapshot is being made a checkpoint."""
         return _wait_for(lambda: not any(map(_is_being_written, grant.slots)), _PIN_WAIT_S if last else 0.0)
 
-    def _choose(self, grant: Grant) -> int | None:
+    def _choose(self, grant: GrantedSlots) -> int | None:
         restored = [str(slot.path) == self._context.restore_slot for slot in grant.slots]
         headers = [slot.header for slot in grant.slots]
         return choose_slot(headers, restored=restored, generation=self._context.generation)
 
-    def _copy(self, grant: Grant, taken: SnapshotTaken, image: Image, meta: LaidOutMeta) -> list[DeviceCopy]:
+    def _copy(self, grant: GrantedSlots, taken: SnapshotTaken, image: Image, meta: LaidOutMeta) -> list[DeviceCopy]:
         """Begin a snapshot and copy what is in host memory; return what is still to be copied."""
         if self._copier is None or not self._copier.serves(grant, meta.layout):
             self._copier = _Copier(grant, meta.layout)
@@ -226,7 +226,7 @@ class Snapshots:
             self._landing = None
 
 
-def _commit(grant: Grant, meta: LaidOutMeta, taken: SnapshotTaken) -> None:
+def _commit(grant: GrantedSlots, meta: LaidOutMeta, taken: SnapshotTaken) -> None:
     grant.slots[taken.slot].commit(meta, data_bytes=meta.layout.data_bytes, persist=taken.persist)
 
 
@@ -235,7 +235,7 @@ def _is_being_written(slot: Slot) -> bool:
     return header.persist and not header.written
 
 
-def _let_go(grant: Grant, checkpoint: int | None = None) -> None:
+def _release(grant: GrantedSlots, checkpoint: int | None = None) -> None:
     """Take back the slots whose shards are written: those of one checkpoint, or all."""
     for slot in grant.slots:
         header = slot.header
@@ -246,12 +246,12 @@ def _let_go(grant: Grant, checkpoint: int | None = None) -> None:
 class _Copier:
     """Keeps the views of the slots' tensors while neither slots nor layout change."""
 
-    def __init__(self, grant: Grant, layout: Layout) -> None:
+    def __init__(self, grant: GrantedSlots, layout: SlotLayout) -> None:
         self._grant = grant
         self._layout = layout
         self._tensors: dict[int, SlotTensors] = {}
 
-    def serves(self, grant: Grant, layout: Layout) -> bool:
+    def serves(self, grant: GrantedSlots, layout: SlotLayout) -> bool:
         return self._grant is grant and self._layout is layout
 
     def tensors(self, index: int) -> SlotTensors:
