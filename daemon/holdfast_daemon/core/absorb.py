@@ -1,6 +1,6 @@
 """Takes an observation in: nodes, events, telemetry. Decides nothing about ranks."""
 
-import dataclasses
+from dataclasses import replace
 
 from holdfast_daemon.core import incidents, injection
 from holdfast_daemon.core.death import is_clean
@@ -28,7 +28,8 @@ def absorb(tick: Tick, observation: Observation) -> None:
 def _nodes(tick: Tick, observation: Observation) -> None:
     before = tick.ranks
     nodes, state, members = dict(observation.nodes), tick.state, tick.record.nodes
-    tick.update(
+    tick.state = replace(
+        tick.state,
         nodes=nodes,
         heard_of={**state.heard_of, **{name: nodes[name] for name in members if name in nodes}},
         missed_unix_s={name: state.missed_unix_s.get(name, tick.now) for name in members if name not in nodes},
@@ -42,10 +43,8 @@ def _event(tick: Tick, event: store.Event) -> None:
             _merge_summary(tick, event.node, event.step_summary)
         case "checkpoint_committed":
             totals = tick.state.totals
-            changed = dataclasses.replace(
-                totals, checkpoints=totals.checkpoints + 1, last_checkpoint_unix_s=event.unix_s
-            )
-            tick.update(totals=changed)
+            changed = replace(totals, checkpoints=totals.checkpoints + 1, last_checkpoint_unix_s=event.unix_s)
+            tick.state = replace(tick.state, totals=changed)
             checkpoint_failures.committed(tick, event.checkpoint_committed.step)
             checkpoint_commands.restart_timer(tick)
             checkpoint_commands.release(tick, event.checkpoint_committed.step)
@@ -70,15 +69,13 @@ def _event(tick: Tick, event: store.Event) -> None:
             injection.absorb(tick, event)
         case "command_refused":
             totals = tick.state.totals
-            tick.update(totals=dataclasses.replace(totals, refused_commands=totals.refused_commands + 1))
+            tick.state = replace(tick.state, totals=replace(totals, refused_commands=totals.refused_commands + 1))
 
 
 def _unreadable(tick: Tick, unreadable: store.CheckpointUnreadable) -> None:
     if unreadable.step not in tick.record.unreadable_checkpoints:
-        record = store.CoordinatorState()
-        record.CopyFrom(tick.record)
-        record.unreadable_checkpoints.append(unreadable.step)
-        tick.update(record=record)
+        with tick.edit_record() as record:
+            record.unreadable_checkpoints.append(unreadable.step)
     checkpoint_failures.note(tick, unreadable.reason, unreadable.step)
 
 
@@ -86,7 +83,8 @@ def _stacks(tick: Tick, captured: store.EvidenceCaptured) -> None:
     """Let stacks say what ranks do that hang; those of another suspicion than the present are old."""
     current = tick.state.suspicion
     if not captured.suspicion or (current is not None and current.id == captured.suspicion):
-        tick.update(stacks={**tick.state.stacks, **{stack.rank: stack for stack in captured.stacks}})
+        stacks = {stack.rank: stack for stack in captured.stacks}
+        tick.state = replace(tick.state, stacks={**tick.state.stacks, **stacks})
 
 
 def _evidence(tick: Tick, node: str, captured: store.EvidenceCaptured) -> None:
@@ -94,24 +92,22 @@ def _evidence(tick: Tick, node: str, captured: store.EvidenceCaptured) -> None:
     current = tick.state.incidents.get(captured.incident)
     if current is None:
         return
-    incident = store.Incident()
-    incident.CopyFrom(current)
-    incident.evidence.extend(name for name in captured.files if name not in incident.evidence)
-    verdict = incident.verdict
-    for call in captured.pending:
-        # A verdict that is about no call has no name for one: nothing in its message is to be replaced.
-        if verdict.op and (call.group, call.seq) == (verdict.group, verdict.seq) and call.op != verdict.op:
-            verdict.message = verdict.message.replace(verdict.op, call.op)
-            verdict.op = call.op
-    for stack in captured.stacks:
-        if list(verdict.culprits[:1]) == [stack.rank] and verdict.kind in HANGS:
-            _tell_stack(verdict, stack)
-    incidents.save(tick, incident)
+    with incidents.edit(tick, current) as incident:
+        incident.evidence.extend(name for name in captured.files if name not in incident.evidence)
+        verdict = incident.verdict
+        for call in captured.pending:
+            # A verdict that is about no call has no name for one: nothing in its message is to be replaced.
+            if verdict.op and (call.group, call.seq) == (verdict.group, verdict.seq) and call.op != verdict.op:
+                verdict.message = verdict.message.replace(verdict.op, call.op)
+                verdict.op = call.op
+        for stack in captured.stacks:
+            if list(verdict.culprits[:1]) == [stack.rank] and verdict.kind in HANGS:
+                _add_stack(verdict, stack)
     if captured.incident == tick.record.open_incident:
-        tick.update(evidence_from=tick.state.evidence_from | {node})
+        tick.state = replace(tick.state, evidence_from=tick.state.evidence_from | {node})
 
 
-def _tell_stack(verdict: store.Verdict, stack: store.StackSummary) -> None:
+def _add_stack(verdict: store.Verdict, stack: store.StackSummary) -> None:
     verdict.activity = verdict.activity or stack.activity
     if stack.frame and stack.frame not in verdict.message:
         verdict.message += f" (at {stack.frame})"
@@ -122,14 +118,14 @@ def _merge_summary(tick: Tick, node: str, summary: store.StepSummary) -> None:
     state = tick.state
     if summary.generation != tick.record.generation or summary.step <= state.counted_steps.get(node, -1):
         return  # of a world that is gone, or sent twice
-    tick.update(counted_steps={**state.counted_steps, node: summary.step})
+    tick.state = replace(tick.state, counted_steps={**state.counted_steps, node: summary.step})
     known = state.pending_steps.get(summary.step)
     merged = summary if known is None else merge(known, summary)
     pending = {**state.pending_steps, summary.step: merged}
     sent = [tick.state.counted_steps.get(name, -1) for name in tick.record.nodes]
     # A node whose summaries do not come, or are refused, must not keep those of the others waiting forever.
     complete = max(min(sent, default=-1), summary.step - PENDING_STEPS)
-    tick.update(pending_steps={step: value for step, value in pending.items() if step > complete})
+    tick.state = replace(tick.state, pending_steps={step: value for step, value in pending.items() if step > complete})
     for step in sorted(step for step in pending if step <= complete):
         count_step(tick, pending[step])
 
@@ -140,7 +136,8 @@ def _progress(tick: Tick) -> None:
     if len(ranks) == tick.world_size:
         reached = min((rank.exit.step if rank.HasField("exit") else rank.progress.step) for rank in ranks.values()) - 1
         if reached > tick.record.newest_step:
-            tick.record_update(newest_step=reached)
+            with tick.edit_record() as record:
+                record.newest_step = reached
     if any(rank.steps_done for rank in ranks.values()):
         checkpoint_reads.see_training(tick)
 
@@ -148,4 +145,4 @@ def _progress(tick: Tick) -> None:
 def _first_exit(tick: Tick) -> None:
     exits = [rank for rank in tick.ranks.values() if rank.HasField("exit") and not is_clean(rank.exit)]
     if exits and not tick.state.first_exit_unix_s:
-        tick.update(first_exit_unix_s=tick.now)
+        tick.state = replace(tick.state, first_exit_unix_s=tick.now)

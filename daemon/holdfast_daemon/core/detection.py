@@ -1,10 +1,11 @@
 """Shows the detectors what there is to see, one by one: each is timed, and one that fails harms no other."""
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.view import MissingNode, StepView, View
-from holdfast_daemon.core.model import DetectorFailed
+from holdfast_daemon.core.model import DetectorFailed, counted
 from holdfast_daemon.core.restart_patience import RestartPatience
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
@@ -27,7 +28,9 @@ def look_at_step(tick: Tick, summary: store.StepSummary) -> Iterator[Finding]:
 
 def restart(tick: Tick, after_step: int) -> None:
     """Tell all detectors of a new generation."""
-    tick.update(detectors={name: _restarted(tick, name, after_step) for name in tick.state.detectors})
+    tick.state = replace(
+        tick.state, detectors={name: _restarted(tick, name, after_step) for name in tick.state.detectors}
+    )
 
 
 def ask(tick: Tick, name: str, view: View) -> tuple[Finding, ...]:
@@ -94,7 +97,8 @@ def _show(tick: Tick, name: str, look: Callable[[Detector], DetectorResult]) -> 
     except Exception as error:  # noqa: BLE001 (whatever it is, the other detectors go on; the shell logs and counts it)
         tick.actions.append(DetectorFailed(name, f"{type(error).__name__}: {error}"))
         return ()
-    tick.update(detectors={**tick.state.detectors, name: result.next})
+    tick.state = replace(tick.state, detectors={**tick.state.detectors, name: result.next})
     for anomaly in result.anomalies:
-        tick.update(totals=tick.state.totals.count("anomalies", anomaly))
+        totals = tick.state.totals
+        tick.state = replace(tick.state, totals=replace(totals, anomalies=counted(totals.anomalies, anomaly)))
     return result.findings

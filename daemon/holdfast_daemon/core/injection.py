@@ -1,6 +1,8 @@
 """Faults injected on purpose: ordered, answered, counted, and told in the incident that they lead to."""
 
-from holdfast_daemon.core.model import CoreState, FaultAnswered, Send, ranks_of
+from dataclasses import replace
+
+from holdfast_daemon.core.model import CoreState, FaultAnswered, Send, counted, ranks_of
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
@@ -36,7 +38,8 @@ def serve(tick: Tick, fault: Fault) -> None:
 
 def absorb(tick: Tick, event: store.Event) -> None:
     """Take in what a rank has made of an order, and answer who gave it."""
-    tick.update(
+    tick.state = replace(
+        tick.state,
         unreported_faults=(*tick.state.unreported_faults, event),
         newest_faults=(*tick.state.newest_faults, event)[-_SHOWN:],
     )
@@ -44,16 +47,17 @@ def absorb(tick: Tick, event: store.Event) -> None:
         tick.actions.append(FaultAnswered(event.fault_refused.fault, event.fault_refused.reason))
     else:
         fault = event.fault_injected.fault
-        tick.update(totals=tick.state.totals.count("faults", fault.kind))
+        totals = tick.state.totals
+        tick.state = replace(tick.state, totals=replace(totals, faults=counted(totals.faults, fault.kind)))
         tick.actions.append(FaultAnswered(fault))
 
 
-def tell(tick: Tick, incident: store.Incident) -> None:
+def add_to_story(tick: Tick, incident: store.Incident) -> None:
     """Say at the beginning of an incident's story what was ordered before it in its generation."""
     for event in tick.state.unreported_faults:
         if event.generation == incident.generation:
             incident.actions.add(unix_s=event.unix_s, what=_story(event))
-    tick.update(unreported_faults=())
+    tick.state = replace(tick.state, unreported_faults=())
 
 
 def _story(event: store.Event) -> str:

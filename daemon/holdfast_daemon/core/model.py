@@ -1,6 +1,5 @@
 """What the core is fed, what it keeps, what it orders."""
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -115,11 +114,10 @@ class Totals:
     recoveries_s: tuple[float, ...] = ()
     """Last progress to the next optimizer step."""
 
-    def count(self, name: str, key: str, amount: float = 1) -> "Totals":
-        """Return totals with ``amount`` added under ``key`` of one of the mappings."""
-        mapping = dict(getattr(self, name))
-        mapping[key] = mapping.get(key, 0) + amount
-        return dataclasses.replace(self, **{name: mapping})  # type: ignore[arg-type]
+
+def counted(counts: Mapping[str, int], key: str) -> Mapping[str, int]:
+    """Return counts with one more of ``key``."""
+    return {**counts, key: counts.get(key, 0) + 1}
 
 
 @dataclass(frozen=True, kw_only=True)

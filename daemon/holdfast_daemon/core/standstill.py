@@ -6,7 +6,7 @@ not reported again unless it lasts twice as long. A restart follows only if the 
 restart_patience.py says. After three restarts at one step for uncertain signs the run is left as it is.
 """
 
-import dataclasses
+from dataclasses import replace
 
 from holdfast_daemon.core import incidents, signs
 from holdfast_daemon.core.detection import view_of
@@ -43,9 +43,9 @@ def note_pauses(tick: Tick) -> None:
     ranks = [rank for rank in tick.ranks.values() if rank.life != store.LIFE_EXITED]
     stopped = sum(map(is_stopped, ranks))
     if stopped > 1:
-        tick.update(several_stopped_unix_s=tick.now)
+        tick.state = replace(tick.state, several_stopped_unix_s=tick.now)
     if stopped and stopped == len(ranks):
-        tick.update(all_stopped_unix_s=tick.now)
+        tick.state = replace(tick.state, all_stopped_unix_s=tick.now)
 
 
 def learn(tick: Tick, summary: store.StepSummary) -> None:
@@ -57,10 +57,8 @@ def learn(tick: Tick, summary: store.StepSummary) -> None:
         if seconds > max(_LEARNED_FROM_S, _LEARNED_STEP * known.get(phase, 0.0))
     }
     if longer:
-        record = store.CoordinatorState()
-        record.CopyFrom(tick.record)
-        record.longest_phase_s.update(longer)
-        tick.update(record=record)
+        with tick.edit_record() as record:
+            record.longest_phase_s.update(longer)
 
 
 def judge(tick: Tick, finding: Finding) -> Judgement:
@@ -68,11 +66,11 @@ def judge(tick: Tick, finding: Finding) -> Judgement:
     patience = RestartPatience.of(tick.state.spec, tick.record)
     judged = signs.judge(view_of(tick), finding.verdict, patience)
     if tick.state.spec.mode != store.MODE_ACT:
-        return dataclasses.replace(judged, is_due=False)
+        return replace(judged, is_due=False)
     uncertain = judged.sign >= Sign.LIKELY
     if judged.is_due and uncertain and uncertain_restarts(tick.record) >= UNCERTAIN_RESTARTS:
         _give_up(tick)
-        return dataclasses.replace(judged, is_due=False)
+        return replace(judged, is_due=False)
     return judged
 
 
@@ -84,13 +82,14 @@ def report(tick: Tick, finding: Finding) -> store.Incident | None:
     if current is not None:
         what = f"also seen: {verdict.message}"
         if not same(current.verdict, verdict) and tick.once(f"standstill {verdict.kind} {list(verdict.culprits)}"):
-            incidents.tell(tick, current, what)
+            incidents.add_line(tick, current, what)
         return None
     is_known = tick.now - since < _KNOWN_MARGIN * _known_s(tick, verdict)
     if is_known and uncertain_restarts(tick.record) < UNCERTAIN_RESTARTS:
         return None
     incident = incidents.open_standstill(tick, verdict, last_progress_unix_s=since)
-    tick.record_update(standstill_incident=incident.id)
+    with tick.edit_record() as record:
+        record.standstill_incident = incident.id
     return incident
 
 
@@ -102,7 +101,8 @@ def settle(tick: Tick, *, is_seen: bool) -> None:
     lasted_s = max(0.0, tick.now - current.last_progress_unix_s)
     _know(tick, current.verdict, lasted_s)
     incidents.resolve(tick, current, f"the run moves again after {lasted_s:.0f} s, without a restart")
-    tick.record_update(standstill_incident="")
+    with tick.edit_record() as record:
+        record.standstill_incident = ""
 
 
 def take_over(tick: Tick, verdict: store.Verdict) -> store.Incident | None:
@@ -110,7 +110,8 @@ def take_over(tick: Tick, verdict: store.Verdict) -> store.Incident | None:
     current = present(tick)
     if current is None:
         return None
-    tick.record_update(standstill_incident="")
+    with tick.edit_record() as record:
+        record.standstill_incident = ""
     if same(current.verdict, verdict):
         return current
     incidents.resolve(tick, current, f"the cause is another one: {verdict.message}", state=store.INCIDENT_STATE_NOTED)
@@ -122,7 +123,8 @@ def drop(tick: Tick, what: str) -> None:
     current = present(tick)
     if current is not None:
         incidents.resolve(tick, current, what, state=store.INCIDENT_STATE_NOTED)
-        tick.record_update(standstill_incident="")
+        with tick.edit_record() as record:
+            record.standstill_incident = ""
 
 
 def present(tick: Tick) -> store.Incident | None:
@@ -147,7 +149,7 @@ def _give_up(tick: Tick) -> None:
             f"not restarted again: {UNCERTAIN_RESTARTS} restarts at this step have not helped, and no sign is certain."
             " The run is left as it is: look at the stacks, then end it or let it continue"
         )
-        incidents.tell(tick, current, what)
+        incidents.add_line(tick, current, what)
 
 
 def _known_s(tick: Tick, verdict: store.Verdict) -> float:
@@ -157,15 +159,12 @@ def _known_s(tick: Tick, verdict: store.Verdict) -> float:
 
 def _know(tick: Tick, verdict: store.Verdict, lasted_s: float) -> None:
     kind = _kind(verdict)
-    record = store.CoordinatorState()
-    record.CopyFrom(tick.record)
-    known = {pause.kind: pause.longest_s for pause in record.known_pauses}
-    known[kind] = max(lasted_s, known.pop(kind, 0.0))
-    record.ClearField("known_pauses")
-    record.known_pauses.extend(
-        store.KnownPause(kind=one, longest_s=longest_s) for one, longest_s in list(known.items())[-KNOWN_PAUSES:]
-    )
-    tick.update(record=record)
+    known = {pause.kind: pause.longest_s for pause in tick.record.known_pauses}
+    known[kind] = max(lasted_s, known.pop(kind, 0.0))  # popped first, so that the newest kind comes last
+    newest = list(known.items())[-KNOWN_PAUSES:]
+    with tick.edit_record() as record:
+        record.ClearField("known_pauses")
+        record.known_pauses.extend(store.KnownPause(kind=one, longest_s=longest_s) for one, longest_s in newest)
 
 
 def _kind(verdict: store.Verdict) -> str:

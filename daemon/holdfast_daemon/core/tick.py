@@ -1,9 +1,9 @@
 """One tick of the core: a working copy of the state, and the actions it has led to."""
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import TypeAlias
 
 from holdfast_daemon.core.model import Action, CoreState, Send, ranks_of
 from holdfast_proto.v1 import store_pb2 as store
@@ -26,7 +26,7 @@ class Tick:
 
     @property
     def record(self) -> store.CoordinatorState:
-        """The persistent part of the state. Do not change it: see :meth:`record_update`."""
+        """The persistent part of the state. Do not change it: see :meth:`edit_record`."""
         return self.state.record
 
     @property
@@ -48,22 +48,23 @@ class Tick:
         """Ranks of the run."""
         return self.state.world_size
 
-    def update(self, **changes: Any) -> None:
-        """Replace fields of the state."""
-        self.state = dataclasses.replace(self.state, **changes)
+    @contextmanager
+    def edit_record(self) -> Iterator[store.CoordinatorState]:
+        """Yield a copy of the record to fill in: at the end of the block it takes the record's place.
 
-    def record_update(self, **changes: Any) -> None:
-        """Replace scalar fields of the persistent record."""
+        Call nothing in the block that edits the record too: its edits would be lost.
+        """
         record = store.CoordinatorState()
         record.CopyFrom(self.record)
-        for name, value in changes.items():
-            setattr(record, name, value)
-        self.update(record=record)
+        yield record
+        self.state = replace(self.state, record=record)
 
-    def enter(self, phase: "store.RunPhase", **changes: Any) -> None:
+    def enter(self, phase: "store.RunPhase") -> None:
         """Go to another phase of the run."""
-        self.record_update(phase=phase, phase_since_unix_s=self.now, **changes)
-        self.update(sent_unix_s=0.0)
+        with self.edit_record() as record:
+            record.phase = phase
+            record.phase_since_unix_s = self.now
+        self.state = replace(self.state, sent_unix_s=0.0)
 
     def send(self, nodes: Iterable[str], make: Callable[[str], store.NodeCommand]) -> None:
         """Order something of nodes; remember when, so that it can be repeated if it got lost."""
@@ -72,7 +73,7 @@ class Tick:
             if not command.generation:
                 command.generation = self.record.generation
             self.actions.append(Send(node, command))
-        self.update(sent_unix_s=self.now)
+        self.state = replace(self.state, sent_unix_s=self.now)
 
     def send_to(self, node: str, command: store.NodeCommand) -> None:
         """Order something of one node, beside the orders of the present phase."""
@@ -82,5 +83,5 @@ class Tick:
         """Whether this is the first time in this generation that ``what`` is to be told."""
         if what in self.state.reported_once:
             return False
-        self.update(reported_once=self.state.reported_once | {what})
+        self.state = replace(self.state, reported_once=self.state.reported_once | {what})
         return True

@@ -27,7 +27,8 @@ def command_by_time(tick: Tick) -> None:
     """Order a checkpoint if the newest one, whatever brought it about, is older than the run wants."""
     every_s, since = tick.state.spec.checkpoint_every_s, tick.record.checkpoint_since_unix_s
     if every_s and not since:
-        tick.record_update(checkpoint_since_unix_s=tick.now)
+        with tick.edit_record() as record:
+            record.checkpoint_since_unix_s = tick.now
     elif every_s and tick.now - since >= every_s:
         _take(tick)
 
@@ -35,7 +36,8 @@ def command_by_time(tick: Tick) -> None:
 def restart_timer(tick: Tick) -> None:
     """A checkpoint is there, or under way: the next one by time is due that much later."""
     if tick.state.spec.checkpoint_every_s:
-        tick.record_update(checkpoint_since_unix_s=tick.now)
+        with tick.edit_record() as record:
+            record.checkpoint_since_unix_s = tick.now
 
 
 def release(tick: Tick, checkpoint: int) -> None:
@@ -56,11 +58,11 @@ def keep_newest_before(tick: Tick, step: int, incident: store.Incident) -> None:
     committed = {known for node in tick.state.nodes.values() for known in node.checkpoints}
     good = max((known for known in committed - set(tick.record.unreadable_checkpoints) if known < step), default=None)
     if good is None:
-        incidents.tell(tick, incident, "there is no checkpoint from before it that could be kept")
+        incidents.add_line(tick, incident, "there is no checkpoint from before it that could be kept")
     else:
         message = store.KeepCheckpoint(step=good, reason=incident.verdict.message)
         tick.send(tick.record.nodes, lambda _: store.NodeCommand(keep_checkpoint=message))
-        incidents.tell(tick, incident, f"the checkpoint of step {good}, from before it, is kept")
+        incidents.add_line(tick, incident, f"the checkpoint of step {good}, from before it, is kept")
 
 
 def _take(tick: Tick) -> int | None:

@@ -20,11 +20,12 @@ def failed(tick: Tick, event: store.Event) -> None:
     message = f"checkpoint of step {failure.step} failed: {failure.reason}"
     incident = _present(tick)
     if not tick.record.HasField("failed_checkpoint") or failure.step > tick.record.failed_checkpoint:
-        tick.record_update(failed_checkpoint=failure.step)
+        with tick.edit_record() as record:
+            record.failed_checkpoint = failure.step
     if incident is None:
         incident = note(tick, message, failure.step)
     else:
-        _tell(tick, incident, f"node {event.node}: {message}")
+        _add_line(tick, incident, f"node {event.node}: {message}")
     _keep(tick, store.CheckpointOutage(incident=incident.id))
 
 
@@ -34,7 +35,7 @@ def committed(tick: Tick, step: int) -> None:
     if incident is None:
         return
     if not outage.HasField("committed_step"):
-        _tell(tick, incident, f"the checkpoint of step {step} is committed")
+        _add_line(tick, incident, f"the checkpoint of step {step} is committed")
         _keep(tick, store.CheckpointOutage(incident=incident.id, committed_step=step))
     elif step != outage.committed_step:  # two nodes may find the same one complete
         _keep(tick, store.CheckpointOutage())
@@ -50,7 +51,7 @@ def passed_over(tick: Tick, steps: Iterable[int], instead: str) -> None:
         if incident is None:
             message = f"the checkpoint of step {step} is damaged: `holdfast checkpoint list` names the file"
             incident = note(tick, message, step)
-        _tell(tick, incident, instead)
+        _add_line(tick, incident, instead)
 
 
 def _of_step(tick: Tick, step: int) -> store.Incident | None:
@@ -74,13 +75,11 @@ def _present(tick: Tick) -> store.Incident | None:
     return tick.state.incidents.get(tick.record.checkpoint_outage.incident)
 
 
-def _tell(tick: Tick, incident: store.Incident, what: str) -> None:
+def _add_line(tick: Tick, incident: store.Incident, what: str) -> None:
     if len(incident.actions) < _LINES_AT_MOST:
-        incidents.tell(tick, incident, what)
+        incidents.add_line(tick, incident, what)
 
 
 def _keep(tick: Tick, outage: store.CheckpointOutage) -> None:
-    record = store.CoordinatorState()
-    record.CopyFrom(tick.record)
-    record.checkpoint_outage.CopyFrom(outage)
-    tick.update(record=record)
+    with tick.edit_record() as record:
+        record.checkpoint_outage.CopyFrom(outage)

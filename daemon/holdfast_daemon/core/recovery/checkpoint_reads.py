@@ -34,7 +34,8 @@ def failure(tick: Tick) -> str:
 
 def refuse(tick: Tick, reason: str) -> None:
     """End a run that has checkpoints and cannot use them. Nothing of them is changed."""
-    tick.record_update(refused=True)
+    with tick.edit_record() as record:
+        record.refused = True
     outcome = f"the run was not started: {reason}"
     incidents.close(tick, store.INCIDENT_STATE_FAILED, outcome)
     finish(tick, store.RUN_PHASE_FAILED, outcome)
@@ -64,7 +65,8 @@ def may_try_again(tick: Tick, reason: str) -> bool:
         return False
     if tick.now < record.read_again_unix_s:
         return False
-    tick.record_update(read_again_unix_s=0.0)
+    with tick.edit_record() as edited:
+        edited.read_again_unix_s = 0.0
     return True
 
 
@@ -75,8 +77,12 @@ def see_training(tick: Tick) -> None:
         return
     incident = tick.state.incidents.get(record.reads_incident)
     if incident is not None:
-        incidents.tell(tick, incident, "the checkpoint's files could be read again, and the run trains")
-    tick.record_update(trained=True, failed_reads=0, read_again_unix_s=0.0, reads_incident="")
+        incidents.add_line(tick, incident, "the checkpoint's files could be read again, and the run trains")
+    with tick.edit_record() as edited:
+        edited.trained = True
+        edited.failed_reads = 0
+        edited.read_again_unix_s = 0.0
+        edited.reads_incident = ""
 
 
 def _begin_wait(tick: Tick, reason: str) -> None:
@@ -88,6 +94,9 @@ def _begin_wait(tick: Tick, reason: str) -> None:
             " files back (is the file system mounted, the store reachable?); it continues by itself when they are there"
         )
         incident = checkpoint_failures.note(tick, message, record.resumed_step)
-        incidents.act(tick, f"waits for the files of the checkpoint of step {record.resumed_step}")
-        tick.record_update(reads_incident=incident.id)
-    tick.record_update(failed_reads=record.failed_reads + 1, read_again_unix_s=tick.now + pause_s)
+        incidents.add_line_to_open(tick, f"waits for the files of the checkpoint of step {record.resumed_step}")
+        with tick.edit_record() as edited:
+            edited.reads_incident = incident.id
+    with tick.edit_record() as edited:
+        edited.failed_reads = record.failed_reads + 1
+        edited.read_again_unix_s = tick.now + pause_s

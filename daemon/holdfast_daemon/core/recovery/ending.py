@@ -17,7 +17,9 @@ _LEAST_PATIENCE_S = 0.1
 def finish(tick: Tick, phase: "store.RunPhase", outcome: str) -> None:
     """End the run for good."""
     standstill.drop(tick, f"the run has ended: {outcome}")
-    tick.enter(phase, outcome=outcome)
+    with tick.edit_record() as record:
+        record.outcome = outcome
+    tick.enter(phase)
     _send_finish(tick)
 
 

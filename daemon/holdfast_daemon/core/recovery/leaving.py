@@ -21,7 +21,8 @@ def ask(tick: Tick, grace_s: float) -> None:
     if tick.record.phase == store.RUN_PHASE_WAITING:
         finish(tick, store.RUN_PHASE_FAILED, "stopped before it began")
     elif tick.record.phase not in ENDED and not tick.record.leave_by_unix_s:
-        tick.record_update(leave_by_unix_s=tick.now + grace_s)
+        with tick.edit_record() as record:
+            record.leave_by_unix_s = tick.now + grace_s
         if tick.observes:
             tick.enter(store.RUN_PHASE_LEAVING)
 
@@ -47,7 +48,9 @@ def begin(tick: Tick) -> None:
     """Agree on the step; until one has been timed, that waits."""
     step = step_ahead(tick)
     if step is not None:
-        tick.enter(store.RUN_PHASE_LEAVING, leave_step=step)
+        with tick.edit_record() as record:
+            record.leave_step = step
+        tick.enter(store.RUN_PHASE_LEAVING)
         _send(tick)
 
 
@@ -63,7 +66,9 @@ def leaving(tick: Tick) -> None:
         return
     if all_left(tick):
         left_step = min(rank.exit.step for rank in tick.ranks.values())
-        tick.record_update(left_step=left_step, newest_step=max(tick.record.newest_step, left_step))
+        with tick.edit_record() as record:
+            record.left_step = left_step
+            record.newest_step = max(tick.record.newest_step, left_step)
         finish(tick, store.RUN_PHASE_FINISHED, f"stopped after step {left_step}")
         return
     for finding in detection.look_at_tick(tick, [DeadRank.name]):

@@ -1,9 +1,11 @@
 """The life of a run: what is done in each phase, and when the next begins."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from holdfast_daemon.core import detection, incidents, standstill
 from holdfast_daemon.core.kinds import RECOVERABLE
+from holdfast_daemon.core.model import counted
 from holdfast_daemon.core.recovery import (
     checkpoint_commands,
     checkpoint_failures,
@@ -41,11 +43,8 @@ def waiting(tick: Tick) -> None:
             return
     ready = sorted(name for name, node in mine.items() if node.ready)
     if len(ready) >= tick.state.spec.nodes and not running:
-        record = store.CoordinatorState()
-        record.CopyFrom(tick.record)
-        record.ClearField("nodes")
-        record.nodes.extend(ready[: tick.state.spec.nodes])
-        tick.update(record=record)
+        with tick.edit_record() as record:
+            record.nodes[:] = ready[: tick.state.spec.nodes]
         begin_generation(tick)
 
 
@@ -53,12 +52,9 @@ def _take_over(tick: Tick, running: dict[str, store.NodeState]) -> None:
     """The store has lost the record, the nodes have not: go on from what they say."""
     generation = max(node.generation for node in running.values())
     in_rank_order = sorted(running, key=lambda name: min((rank.rank for rank in running[name].ranks), default=0))
-    record = store.CoordinatorState()
-    record.CopyFrom(tick.record)
-    record.ClearField("nodes")
-    record.nodes.extend(in_rank_order)
-    record.generation = generation
-    tick.update(record=record)
+    with tick.edit_record() as record:
+        record.nodes[:] = in_rank_order
+        record.generation = generation
     tick.enter(store.RUN_PHASE_RUNNING)
 
 
@@ -73,20 +69,20 @@ def begin_generation(tick: Tick) -> None:
         return
     if point.history is not None:
         new_generation.begin_history(tick, point.history)
-    tick.enter(
-        store.RUN_PHASE_STARTING,
-        generation=max([record.generation, *(node.checkpoint_generation for node in tick.state.nodes.values())]) + 1,
-        source=point.source,
-        resumed_step=point.step,
-        step_at_restart=record.newest_step,
-        newest_step=max(record.newest_step, point.step),
-    )
+    known_generations = [record.generation, *(node.checkpoint_generation for node in tick.state.nodes.values())]
+    with tick.edit_record() as edited:
+        edited.generation = 1 + max(known_generations)
+        edited.source = point.source
+        edited.resumed_step = point.step
+        edited.step_at_restart = record.newest_step
+        edited.newest_step = max(record.newest_step, point.step)
+    tick.enter(store.RUN_PHASE_STARTING)
     new_generation.forget(tick, after_step=point.step)
     where = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.SOURCE_CHECKPOINT: "a checkpoint"}
     after = "" if point.step < 0 else f" after step {point.step}"
     if not record.failed_reads:  # else it is one of many attempts
         start = f"generation {tick.record.generation} starts from {where[point.source]}{after}"
-        incidents.act(tick, start)
+        incidents.add_line_to_open(tick, start)
         checkpoint_failures.passed_over(tick, point.passed_over, f"{start} instead")
     _send_start(tick, list(tick.record.nodes))
 
@@ -116,7 +112,7 @@ def starting(tick: Tick) -> None:
     failed = [node for node in nodes.values() if node.failed_generation == record.generation]
     if failed:
         if not record.failed_reads:
-            incidents.act(tick, f"generation {record.generation} could not start: {failed[0].failure}")
+            incidents.add_line_to_open(tick, f"generation {record.generation} could not start: {failed[0].failure}")
         _stop(tick, failed[0].failure)
         return
     behind = [name for name in record.nodes if name in nodes and nodes[name].generation < record.generation]
@@ -164,7 +160,7 @@ def gathering(tick: Tick) -> None:
     present = {name for name in tick.record.nodes if name in tick.state.nodes}
     complete = present <= tick.state.evidence_from
     if complete or tick.now - tick.record.phase_since_unix_s > EVIDENCE_PATIENCE_S:
-        incidents.act(
+        incidents.add_line_to_open(
             tick, "evidence gathered" if complete else "evidence is incomplete: a node did not answer in time"
         )
         incident = incidents.open_one(tick)
@@ -172,7 +168,9 @@ def gathering(tick: Tick) -> None:
 
 
 def _stop(tick: Tick, reason: str) -> None:
-    tick.enter(store.RUN_PHASE_STOPPING, outcome=reason)
+    with tick.edit_record() as record:
+        record.outcome = reason
+    tick.enter(store.RUN_PHASE_STOPPING)
     _send_stop(tick)
 
 
@@ -206,13 +204,17 @@ def stopping(tick: Tick) -> None:
         incidents.close(tick, store.INCIDENT_STATE_FAILED, reason)
         finish(tick, store.RUN_PHASE_FAILED, reason)
         return
-    incident = incidents.open_one(tick)
-    if incident is not None:
-        incident.reached_step = record.newest_step
-        incidents.save(tick, incident)
-        tick.update(totals=tick.state.totals.count("restarts", kind_name(incident.verdict.kind)))
-    tick.record_update(restarts_without_progress=stuck, restarts_total=record.restarts_total + 1, outcome="")
-    incidents.act(tick, f"ranks of generation {record.generation} are gone")
+    current = incidents.open_one(tick)
+    if current is not None:
+        with incidents.edit(tick, current) as incident:
+            incident.reached_step = record.newest_step
+        totals, kind = tick.state.totals, kind_name(current.verdict.kind)
+        tick.state = replace(tick.state, totals=replace(totals, restarts=counted(totals.restarts, kind)))
+    with tick.edit_record() as edited:
+        edited.restarts_without_progress = stuck
+        edited.restarts_total = record.restarts_total + 1
+        edited.outcome = ""
+    incidents.add_line_to_open(tick, f"ranks of generation {record.generation} are gone")
     begin_generation(tick)
 
 

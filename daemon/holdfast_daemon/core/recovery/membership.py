@@ -1,5 +1,7 @@
 """Which nodes the run is on: a spare takes the place of a lost one, and a node that was replaced lets its ranks go."""
 
+from dataclasses import replace
+
 from holdfast_daemon.core import incidents
 from holdfast_daemon.core.recovery.ending import RESEND_S
 from holdfast_daemon.core.tick import Tick
@@ -13,13 +15,10 @@ def replace_lost(tick: Tick) -> None:
     spares = sorted(name for name in mine if name not in members)
     for lost, spare in zip([name for name in members if name not in nodes], spares, strict=False):
         members[members.index(lost)] = spare
-        incidents.act(tick, f"node {spare} takes the place of {lost}")
+        incidents.add_line_to_open(tick, f"node {spare} takes the place of {lost}")
     if members != list(tick.record.nodes):
-        record = store.CoordinatorState()
-        record.CopyFrom(tick.record)
-        record.ClearField("nodes")
-        record.nodes.extend(members)
-        tick.update(record=record)
+        with tick.edit_record() as record:
+            record.nodes[:] = members
 
 
 def stop_strays(tick: Tick) -> None:
@@ -30,6 +29,6 @@ def stop_strays(tick: Tick) -> None:
     for name, node in tick.state.nodes.items():
         ours = name not in members and node.instance == tick.state.spec.instance
         if ours and node.generation and not node.stopped:
-            tick.update(strays_stopped_unix_s=tick.now)
+            tick.state = replace(tick.state, strays_stopped_unix_s=tick.now)
             message = store.StopGeneration(reason="another node has taken this one's place")
             tick.send_to(name, store.NodeCommand(generation=node.generation, stop=message))

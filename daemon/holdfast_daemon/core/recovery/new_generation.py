@@ -1,5 +1,7 @@
 """What is known of the ranks counts no longer once others take their places."""
 
+from dataclasses import replace
+
 from holdfast_daemon.core import detection
 from holdfast_daemon.core.recovery.restore import present_history
 from holdfast_daemon.core.tick import Tick
@@ -8,7 +10,8 @@ from holdfast_proto.v1 import store_pb2 as store
 
 def forget(tick: Tick, after_step: int) -> None:
     """Forget the ranks of the generation before; the new one goes on after ``after_step``."""
-    tick.update(
+    tick.state = replace(
+        tick.state,
         first_exit_unix_s=0.0,
         reported_once=frozenset(),
         counted_steps={},
@@ -26,11 +29,9 @@ def forget(tick: Tick, after_step: int) -> None:
 
 def begin_history(tick: Tick, history: store.History) -> None:
     """Have the next checkpoints belong to a new history."""
-    record = store.CoordinatorState()
-    record.CopyFrom(tick.record)
-    record.history.CopyFrom(history)
-    record.history_is_known = False
-    tick.update(record=record)
+    with tick.edit_record() as record:
+        record.history.CopyFrom(history)
+        record.history_is_known = False
 
 
 def see_history(tick: Tick) -> None:
@@ -38,10 +39,7 @@ def see_history(tick: Tick) -> None:
     present = present_history(tick.state.members)
     if tick.record.history_is_known or not tick.record.HasField("history") or present < tick.record.history.number:
         return
-    record = store.CoordinatorState()
-    record.CopyFrom(tick.record)
-    record.history_is_known = True
-    still_there = [step for step in record.unreadable_checkpoints if step <= record.history.parent_step]
-    del record.unreadable_checkpoints[:]
-    record.unreadable_checkpoints.extend(still_there)
-    tick.update(record=record)
+    with tick.edit_record() as record:
+        record.history_is_known = True
+        still_there = [step for step in record.unreadable_checkpoints if step <= record.history.parent_step]
+        record.unreadable_checkpoints[:] = still_there

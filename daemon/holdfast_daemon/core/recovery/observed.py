@@ -21,20 +21,16 @@ def follow(tick: Tick, before: Mapping[int, store.RankState]) -> None:
     is_replaced = any(before[number].pid != rank.pid for number, rank in ranks.items() if number in before)
     if generation == record.generation and not is_replaced:
         return
-    followed = store.CoordinatorState()
-    followed.CopyFrom(record)
-    followed.ClearField("nodes")
-    followed.nodes.extend(sorted(running, key=lambda name: min((r.rank for r in running[name].ranks), default=0)))
-    tick.update(record=followed)
-    tick.enter(
-        store.RUN_PHASE_STARTING,
-        generation=generation,
-        resumed_step=-1,
-        step_at_restart=-1,
-        newest_step=-1,
-        restarts_total=record.restarts_total + (record.generation > 0),
-        leave_by_unix_s=0.0,
-    )
+    in_rank_order = sorted(running, key=lambda name: min((rank.rank for rank in running[name].ranks), default=0))
+    with tick.edit_record() as edited:
+        edited.nodes[:] = in_rank_order
+        edited.generation = generation
+        edited.resumed_step = -1
+        edited.step_at_restart = -1
+        edited.newest_step = -1
+        edited.restarts_total = record.restarts_total + (record.generation > 0)
+        edited.leave_by_unix_s = 0.0
+    tick.enter(store.RUN_PHASE_STARTING)
     new_generation.forget(tick, after_step=-1)
 
 
@@ -46,7 +42,9 @@ def see_end(tick: Tick) -> None:
 
 def watch_on(tick: Tick) -> None:
     """Ranks that were going to end have not: judge them again."""
-    tick.enter(store.RUN_PHASE_RUNNING, leave_by_unix_s=0.0)
+    with tick.edit_record() as record:
+        record.leave_by_unix_s = 0.0
+    tick.enter(store.RUN_PHASE_RUNNING)
 
 
 def _runs(node: store.NodeState, spec: store.RunSpec) -> bool:

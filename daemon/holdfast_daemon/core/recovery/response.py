@@ -1,5 +1,7 @@
 """Answers a verdict: with an incident, evidence, and, if the run stands still for long enough and we may, a restart."""
 
+from dataclasses import replace
+
 from holdfast_daemon.core import incidents, standstill
 from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.kinds import RECOVERABLE
@@ -22,7 +24,8 @@ def respond(tick: Tick, finding: Finding) -> None:
         _stand_still(tick, finding)
     elif tick.state.spec.mode == store.MODE_ACT and verdict.kind in RECOVERABLE:
         standstill.drop(tick, f"another verdict explains it: {verdict.message}")
-        tick.record_update(restart_is_uncertain=False)
+        with tick.edit_record() as record:
+            record.restart_is_uncertain = False
         _recover(tick, finding, None)
     elif tick.once(f"{verdict.kind} {list(verdict.culprits)} at step {verdict.step}"):
         note(tick, finding)
@@ -46,9 +49,11 @@ def _stand_still(tick: Tick, finding: Finding) -> None:
         return
     is_uncertain = judged.sign >= Sign.LIKELY
     repeats = uncertain_restarts(tick.record) + 1 if is_uncertain else tick.record.uncertain_restarts
-    tick.record_update(restart_is_uncertain=is_uncertain, uncertain_restarts=repeats)
+    with tick.edit_record() as record:
+        record.restart_is_uncertain = is_uncertain
+        record.uncertain_restarts = repeats
     _recover(tick, finding, standstill.take_over(tick, finding.verdict))
-    incidents.act(tick, f"restart: {judged.reason}")
+    incidents.add_line_to_open(tick, f"restart: {judged.reason}")
 
 
 def _recover(tick: Tick, finding: Finding, reported: store.Incident | None) -> None:
@@ -58,7 +63,7 @@ def _recover(tick: Tick, finding: Finding, reported: store.Incident | None) -> N
         incident = incidents.open_incident(tick, finding.verdict, last_progress_unix_s=since)
     else:
         incident = incidents.reopen(tick, reported, finding.verdict)
-    tick.update(evidence_from=frozenset())
+    tick.state = replace(tick.state, evidence_from=frozenset())
     tick.enter(store.RUN_PHASE_GATHERING)
     _gather(tick, incident, finding)
 

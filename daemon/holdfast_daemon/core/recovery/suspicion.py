@@ -5,13 +5,13 @@ the evidence gathered while it is fresh, and what all ranks hold in memory made 
 from a rank that hangs, but the newest one that all hold is still good.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from holdfast_daemon.core.detection import ask, view_of
 from holdfast_daemon.core.detectors import registry
-from holdfast_daemon.core.model import Suspicion
+from holdfast_daemon.core.model import Suspicion, Totals, counted
 from holdfast_daemon.core.recovery.restore import newest_common_snapshot
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
@@ -44,8 +44,8 @@ def confirm(tick: Tick) -> str:
     if current is None:
         return ""
     if not current.confirmed:
-        totals = tick.state.totals.count("suspicions", "confirmed")
-        tick.update(suspicion=dataclasses.replace(current, confirmed=True), totals=totals)
+        totals = _counted(tick.state.totals, "confirmed")
+        tick.state = replace(tick.state, suspicion=replace(current, confirmed=True), totals=totals)
     return current.id
 
 
@@ -58,19 +58,19 @@ def _suspected(tick: Tick) -> store.Verdict | None:
 
 def _resolve(tick: Tick, current: Suspicion) -> None:
     if not current.confirmed:
-        tick.update(totals=tick.state.totals.count("suspicions", "resolved"))
-    tick.update(suspicion=None, stacks={})
+        tick.state = replace(tick.state, totals=_counted(tick.state.totals, "resolved"))
+    tick.state = replace(tick.state, suspicion=None, stacks={})
 
 
 def _raise(tick: Tick, suspected: store.Verdict) -> None:
     state = tick.state
-    totals = state.totals.count("suspicions", "raised")
+    totals = _counted(state.totals, "raised")
     # A leader that takes over counts anew: its generation keeps ids apart from those of the one before.
     suspicion = Suspicion(f"{tick.record.generation:04}-{totals.suspicions['raised']:04}")
-    tick.update(suspicion=suspicion, totals=totals)
+    tick.state = replace(tick.state, suspicion=suspicion, totals=totals)
     if tick.now - state.gathered_unix_s < GATHER_EVERY_S:
         return
-    tick.update(gathered_unix_s=tick.now)
+    tick.state = replace(tick.state, gathered_unix_s=tick.now)
     view = view_of(tick, suspicious=True)
     ranks = dict.fromkeys([*suspected.culprits, *(edge.waiter for edge in suspected.waits[:1])])
     # Where nobody is to blame, stacks of some ranks show what all of them do.
@@ -78,6 +78,10 @@ def _raise(tick: Tick, suspected: store.Verdict) -> None:
     stack_ranks = _spread(blamed, view.node_of)[:_STACKS]
     message = store.GatherEvidence(suspicion=suspicion.id, stack_ranks=stack_ranks, flight_recorder=True)
     tick.send(tick.record.nodes, lambda _: store.NodeCommand(gather_evidence=message))
+
+
+def _counted(totals: Totals, outcome: str) -> Totals:
+    return replace(totals, suspicions=counted(totals.suspicions, outcome))
 
 
 def _spread(ranks: Iterable[int], node_of: Mapping[int, str]) -> list[int]:
@@ -97,7 +101,7 @@ def _persist(tick: Tick) -> None:
     step = newest_common_snapshot(tick.state.members, tick.world_size)
     committed = max((known for node in tick.state.nodes.values() for known in node.checkpoints), default=-1)
     if step > committed:
-        tick.update(persisted_unix_s=tick.now)
+        tick.state = replace(tick.state, persisted_unix_s=tick.now)
         message = store.PersistSnapshot(step=step)
         tick.send(tick.record.nodes, lambda _: store.NodeCommand(persist_snapshot=message))
 
