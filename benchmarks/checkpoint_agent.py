@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from holdfast_agent.checkpoints.writer import CheckpointWriter
+from holdfast_agent.checkpoints.inventory import CheckpointInventory
+from holdfast_agent.checkpoints.shard_writer import ShardWriter
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.format.shard_index import step_directory
 from holdfast_checkpoint.store.directory import CheckpointDirectory
@@ -76,7 +77,8 @@ async def _write_all(pipe: Connection, folder: Path, checkpoints: Path, bytes_pe
             failures.append(event.checkpoint_failed.reason)
 
     memory = SnapshotMemory(Path("/dev/shm"), folder / "slots", f"{RUN}-{folder.name}", "local")
-    writer = CheckpointWriter(memory, CheckpointDirectory(checkpoints, kept=2), RUN, keep_failure, full_every=1)
+    inventory = CheckpointInventory(CheckpointDirectory(checkpoints, kept=2), None, None, RUN)
+    writer = ShardWriter(inventory, memory, keep_failure, full_every=1)
     try:
         pipe.send(list(memory.grant(0, bytes_per_slot, 1).paths))
         while (step := await asyncio.to_thread(pipe.recv)) is not None:
@@ -84,5 +86,6 @@ async def _write_all(pipe: Connection, folder: Path, checkpoints: Path, bytes_pe
             await writer.drain(_PATIENCE_S)
             pipe.send(Written(step, failures.pop() if failures else ""))
     finally:
+        inventory.close()
         writer.close()
         memory.remove_all()

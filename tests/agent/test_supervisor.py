@@ -12,7 +12,7 @@ import pytest
 
 from holdfast_agent import supervisor as supervisor_module
 from holdfast_agent.processes import parent_client, record
-from holdfast_agent.supervisor import Supervisor
+from holdfast_agent.supervisor import Supervisor, sweep
 from holdfast_checkpoint import processes
 from holdfast_proto import black_box, keys
 from holdfast_proto.rank_context import RankContext
@@ -76,7 +76,7 @@ async def supervised(
     script = folder / "train.py"
     script.write_text(RANK)
     node = make_node(folder, store_url=server.url, command=("python", str(script), *arguments))
-    supervisor = Supervisor(node)
+    supervisor = node.supervisor()
     saved = record.load(node.options.record)
     if saved is not None:
         supervisor.adopt(saved)
@@ -215,13 +215,13 @@ def test_the_next_agent_adopts_the_ranks_and_learns_how_those_ended_that_it_miss
             await supervisor.start(1, ORDER)
             for rank in (2, 3):
                 helper_of(node, rank)
-            supervisor.done("7-0")
+            supervisor.record.done("7-0")
             return [rank.pid for rank in node.ranks.values()]
 
     async def second_agent() -> None:
         async with supervised(folder, store_with_rendezvous) as (supervisor, node):
             assert supervisor.parent.starts_total == 0
-            assert (supervisor.last_command, node.generation, list(node.ranks)) == ("7-0", 1, [2, 3])
+            assert (supervisor.record.last_command, node.generation, list(node.ranks)) == ("7-0", 1, [2, 3])
             await until(lambda: not node.ranks[2].is_alive, "the exit that nobody saw is known")
             assert node.ranks[3].is_alive
             (event,) = node.link.emitted
@@ -277,7 +277,7 @@ async def test_a_sweep_kills_the_ranks_of_an_earlier_instance(folder: Path, stor
         await supervisor.start(1, ORDER)
         saved = record.load(node.options.record)
         assert saved is not None
-        Supervisor(make_node(folder)).sweep(saved)
+        sweep(saved)
         await until(lambda: node.stopped, "the ranks are gone")
         await leave(supervisor)
 
@@ -306,8 +306,8 @@ async def test_process_that_has_got_the_pid_of_an_earlier_rendezvous_or_rank_is_
                 generation=1, ranks=ranks, spec=spec, start=ORDER, rendezvous_pid=process.pid,
                 rendezvous_start_ticks=earlier,
             )  # fmt: skip
-            supervisor = Supervisor(node)
-            supervisor.sweep(saved)
+            supervisor = node.supervisor()
+            sweep(saved)
             supervisor.adopt(saved)
             await supervisor.stop()
             await until(lambda it=node: it.stopped, "the rank is known to be gone")  # type: ignore[misc]
@@ -323,7 +323,7 @@ async def test_record_keeps_the_start_time_of_the_rendezvous_and_of_the_warm_par
         order.rendezvous_node = node.options.node
         supervisor.parent.host_store = hosted  # type: ignore[method-assign]
         await supervisor._rendezvous(1, order)
-        supervisor.save()
+        supervisor.record.save()
         saved = record.load(node.options.record)
         assert saved is not None
         assert saved.rendezvous_start_ticks == 0  # this process is no child of the warm parent: never to be killed
@@ -343,7 +343,7 @@ async def test_children_that_a_warm_parent_claims_and_does_not_have_are_left_alo
         async with supervised(folder, store_server) as (supervisor, node):
             children = [parent_pb.Forked(generation=1, rank=0, pid=pid) for pid in (process.pid, 1, 0)]
             supervisor._end_unknown(parent_pb.Ready(children=children))
-            await until(lambda: not supervisor._settling, "they have been looked at")
+            await until(lambda: not supervisor._jobs.running, "they have been looked at")
             assert node.errors.refused["warm_parent"] >= 1
             await leave(supervisor)
         assert process.poll() is None

@@ -1,7 +1,8 @@
-"""Has a rank of this node harmed on purpose, and tells what became of the order."""
+"""Passes a fault to the rank that it is to harm, and reports whether the fault will strike."""
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from holdfast_agent.node import Node
 from holdfast_proto.v1 import session_pb2 as session
@@ -13,36 +14,41 @@ log = logging.getLogger(__name__)
 ACK_PATIENCE_S = 5.0
 
 
-async def inject(node: Node, fault: Fault) -> None:
-    """Give the order to the rank; emit FaultInjected once it has accepted, FaultRefused if it has not."""
-    generation = node.generation
-    refusal = await _ask(node, fault)
-    if refusal:
-        refuse(node, fault, generation, refusal)
-    else:
-        step = max(fault.step, node.ranks[fault.rank].progress.step)
-        injected = store.FaultInjected(fault=fault, step=step)
-        node.link.emit(store.Event(generation=generation, fault_injected=injected))
+class Injector:
+    """Injects faults into the ranks of one node, if the run allows faults."""
 
+    def __init__(self, node: Node, emit: Callable[[store.Event], None]) -> None:
+        self._node = node
+        self._emit = emit
 
-def refuse(node: Node, fault: Fault, generation: int, reason: str) -> None:
-    """Tell that a fault ordered in a generation will not strike, and why."""
-    log.warning("refused fault %s of rank %d: %s", fault.kind, fault.rank, reason)
-    refused = store.FaultRefused(fault=fault, reason=reason)
-    node.link.emit(store.Event(generation=generation, fault_refused=refused))
+    async def inject(self, fault: Fault) -> None:
+        """Pass the fault to its rank; emit FaultInjected if the rank accepts it, else FaultRefused."""
+        generation = self._node.generation
+        reason = await self._ask(fault)
+        if reason:
+            self.refuse(fault, generation, reason)
+        else:
+            step = max(fault.step, self._node.ranks[fault.rank].progress.step)
+            injected = store.FaultInjected(fault=fault, step=step)
+            self._emit(store.Event(generation=generation, fault_injected=injected))
 
+    def refuse(self, fault: Fault, generation: int, reason: str) -> None:
+        """Report that a fault requested in a generation will not strike, and why."""
+        log.warning("refused fault %s of rank %d: %s", fault.kind, fault.rank, reason)
+        refused = store.FaultRefused(fault=fault, reason=reason)
+        self._emit(store.Event(generation=generation, fault_refused=refused))
 
-async def _ask(node: Node, fault: Fault) -> str:
-    """Return why the rank will not be harmed, or "" if it will."""
-    if not node.spec.injection_allowed:
-        return "this run allows no faults: start it with --allow-faults"
-    rank = node.ranks.get(fault.rank)
-    if rank is None or not rank.is_alive:
-        return "it does not live on this node"
-    answer = node.command(rank, session.RankCommand(inject_fault=fault))
-    done, _ = await asyncio.wait([answer], timeout=ACK_PATIENCE_S)
-    if not done:
-        return f"it has not answered within {ACK_PATIENCE_S:.0f} s"
-    if answer.cancelled():
-        return "it has no session"
-    return "" if answer.result().accepted else answer.result().detail
+    async def _ask(self, fault: Fault) -> str:
+        """Return why the rank will not be harmed; "" if it will."""
+        if not self._node.spec.injection_allowed:
+            return "this run allows no faults: start it with --allow-faults"
+        rank = self._node.ranks.get(fault.rank)
+        if rank is None or not rank.is_alive:
+            return "it does not live on this node"
+        answer = rank.command(session.RankCommand(inject_fault=fault))
+        done, _ = await asyncio.wait([answer], timeout=ACK_PATIENCE_S)
+        if not done:
+            return f"it has not answered within {ACK_PATIENCE_S:.0f} s"
+        if answer.cancelled():
+            return "it has no session"
+        return "" if answer.result().accepted else answer.result().detail

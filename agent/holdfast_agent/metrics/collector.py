@@ -6,9 +6,10 @@ from importlib.metadata import version
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
-from holdfast_agent.supervisor import Supervisor
+from holdfast_agent.reports.store_link import StoreLink
 from holdfast_checkpoint.store.secondary import Lag
 from holdfast_proto.metrics_server import MetricsServer
 from holdfast_proto.v1.common_pb2 import Phase
@@ -33,9 +34,10 @@ def _counter(name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[S
 class AgentCollector(Collector):
     """Everything one agent exports."""
 
-    def __init__(self, node: Node, supervisor: Supervisor) -> None:
+    def __init__(self, node: Node, link: StoreLink, checkpoints: NodeCheckpoints) -> None:
         self._node = node
-        self._supervisor = supervisor
+        self._link = link
+        self._checkpoints = checkpoints
         self.server: MetricsServer | None = None
         """That serves this, once there is one."""
 
@@ -129,7 +131,7 @@ class AgentCollector(Collector):
     def _snapshot_families(self, ranks: list[Rank]) -> Iterator[Metric]:
         labels = {"run": self._node.spec.run}
         run = [self._node.spec.run]
-        counters = self._node.writer.counters
+        counters = self._checkpoints.writer.counters
         yield self._node.step_durations.family("holdfast_step_duration_seconds", "Duration of steps.", labels)
         yield counters.stalls.family(
             "holdfast_snapshot_stall_seconds", "How long training threads waited for a snapshot.", labels
@@ -159,7 +161,7 @@ class AgentCollector(Collector):
         )
 
     def _secondary_families(self, run: list[str]) -> Iterator[Metric]:
-        secondary = self._node.writer.secondary
+        secondary = self._checkpoints.inventory.secondary
         attempts, failures = (secondary.attempts_total, secondary.failures_total) if secondary else (0, 0)
         lag = secondary.lag if secondary else Lag()
         yield _counter(
@@ -180,7 +182,10 @@ class AgentCollector(Collector):
             ["run"],
             [(run, lag.nbytes)],
         )
-        stores = {"primary": self._node.writer.store_retries, "secondary": secondary and secondary.remote.store.retries}
+        stores = {
+            "primary": self._checkpoints.inventory.primary.store_retries,
+            "secondary": secondary and secondary.remote.store.retries,
+        }
         yield _counter(
             "holdfast_checkpoint_store_attempts",
             "Calls of an object store, every try counted.",
@@ -195,7 +200,7 @@ class AgentCollector(Collector):
         )
 
     def _self_families(self, ranks: list[Rank]) -> Iterator[Metric]:
-        run, link = [self._node.spec.run], self._node.link
+        run, link = [self._node.spec.run], self._link
         yield _counter(
             "holdfast_events_dropped",
             "Records lost because a buffer was full.",

@@ -145,7 +145,7 @@ def node(tmp_path: Path) -> Iterator[RecordedNode]:
     """A node of two ranks whose checkpoints are in ``run/checkpoints``."""
     node = make_node(tmp_path)
     yield node
-    node.writer.close()
+    node.checkpoints.close()
 
 
 async def take(node: RecordedNode, snapshots: "Snapshots", step: int, contents: dict[str, bytes]) -> list[str]:
@@ -176,9 +176,9 @@ async def test_full_disk_fails_one_checkpoint_in_one_line_and_the_next_is_writte
     assert "No space left on device: free space there or set --checkpoints" in reason
     assert "\n" not in reason
     assert list(small_tmpfs.rglob("*.tmp")) == []
-    assert node.writer.committed == [10]
+    assert node.inventory.committed == [10]
     assert await take(node, snapshots, 30, {"small": b"fits again"}) == []
-    assert node.writer.committed == [10, 30]
+    assert node.inventory.committed == [10, 30]
 
 
 async def test_directory_that_turns_read_only_fails_until_it_is_writable_again(
@@ -192,7 +192,7 @@ async def test_directory_that_turns_read_only_fails_until_it_is_writable_again(
         assert "--checkpoints" in reason
     subprocess.run(["mount", "-o", "remount,rw", small_tmpfs], check=True)
     assert await take(node, snapshots, 30, {"weight": b"30"}) == []
-    assert node.writer.committed == [30]
+    assert node.inventory.committed == [30]
 
 
 async def test_file_size_limit_fails_one_checkpoint_and_the_next_is_written(
@@ -203,7 +203,7 @@ async def test_file_size_limit_fails_one_checkpoint_and_the_next_is_written(
     (reason,) = await take(node, snapshots, 20, {"large": random.Random(1).randbytes(2 * MIB)})
     assert "File too large: raise the file size limit (ulimit -f) or set --checkpoints" in reason
     assert await take(node, snapshots, 30, {"weight": b"30"}) == []
-    assert node.writer.committed == [10, 30]
+    assert node.inventory.committed == [10, 30]
     assert list((tmp_path / "run" / "checkpoints").rglob("*.tmp")) == []
 
 
@@ -219,10 +219,10 @@ async def test_slow_disk_delays_the_checkpoint_and_nothing_else(
     for step in range(21, 25):  # the rank takes its snapshots in the slot that is left
         snapshots.fill(grant.paths[0], 0, step, tensors={"weight": bytes([step])}, persist=False)
         await asyncio.sleep(0)
-    assert node.writer.committed == [10]
+    assert node.inventory.committed == [10]
     worker.resume()
     await node.writer.drain(PATIENCE_S)
-    assert node.writer.committed == [10, 20]
+    assert node.inventory.committed == [10, 20]
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])

@@ -21,7 +21,7 @@ PATIENCE_S = 60.0
 def node(tmp_path: Path) -> Iterator[RecordedNode]:
     node = make_node(tmp_path)
     yield node
-    node.writer.close()
+    node.checkpoints.close()
 
 
 def pin(node: RecordedNode, snapshots: "Snapshots", rank: int, step: int) -> Path:
@@ -55,7 +55,7 @@ async def test_slots_come_free_without_an_order_although_the_checkpoint_lacks_a_
     node.writer.schedule(0, 10, world_size=2)
     await node.writer.drain(PATIENCE_S)
     await until(lambda: not Slot(slot).header.persist, "it is released")
-    assert node.writer.committed == []
+    assert node.inventory.committed == []
 
 
 async def test_the_time_of_all_slots_of_a_step_begins_with_the_last_shard(
