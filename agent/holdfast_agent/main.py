@@ -25,21 +25,21 @@ from holdfast_agent.checkpoints.inventory import CheckpointInventory
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.checkpoints.restorer import CheckpointRestorer
-from holdfast_agent.checkpoints.shard_writer import ShardWriter
-from holdfast_agent.commands.commands import CommandRunner
+from holdfast_agent.checkpoints.shard_saver import ShardSaver
+from holdfast_agent.commands.command_runner import CommandRunner
 from holdfast_agent.departure import Departure
 from holdfast_agent.metrics.collector import AgentCollector
 from holdfast_agent.movement.tree_watch import TreeWatch
 from holdfast_agent.node import Node
 from holdfast_agent.observer import Observer
 from holdfast_agent.options import AgentOptions
-from holdfast_agent.processes import record
+from holdfast_agent.processes import agent_record
 from holdfast_agent.processes.containment import keep_going
 from holdfast_agent.processes.parent_client import WarmParentClient
 from holdfast_agent.rank_messages import RankMessages
+from holdfast_agent.rank_supervisor import RankSupervisor, sweep
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
-from holdfast_agent.supervisor import Supervisor, sweep
 from holdfast_checkpoint import processes
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable
 from holdfast_checkpoint.processes import AgentError
@@ -72,7 +72,7 @@ class Agent:
     node: Node
     link: StoreLink
     checkpoints: NodeCheckpoints
-    supervisor: Supervisor
+    supervisor: RankSupervisor
 
 
 class Startup:
@@ -116,9 +116,9 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
         directory.mkdir(parents=True, exist_ok=True)
     make_private_directory(options.runtime_directory, "--runtime-directory")
     startup.is_alone = not options.record.exists()
-    lock = record.lock(options.node_directory / "agent.lock")
+    lock = agent_record.lock(options.node_directory / "agent.lock")
     link = StoreLink(redis_client.connect(options.store_url, options.store_password_file), options.run, options.node)
-    saved = record.load(options.record)
+    saved = agent_record.load(options.record)
     spec = await _find_spec(link, saved)
     memory = SnapshotMemory(options.shm_directory, options.directory / "slots", spec.run, options.node)
     staging = options.checkpoint_staging or options.node_directory / "checkpoints"
@@ -139,7 +139,7 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
         if spec.command:  # else another launcher starts the ranks, and takes the checkpoints
             claim(place, known, spec, location)
     inventory = CheckpointInventory(place, secondary, known, spec.run, takes_over=takes_over)
-    writer = ShardWriter(
+    saver = ShardSaver(
         inventory,
         memory,
         link.emit,
@@ -147,11 +147,11 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
         compression=options.checkpoint_compression,
         writers=spec.ranks_per_node,
     )
-    checkpoints = NodeCheckpoints(memory, inventory, writer, CheckpointRestorer(inventory, memory))
+    checkpoints = NodeCheckpoints(memory, inventory, saver, CheckpointRestorer(inventory, memory))
     node = Node(options, spec, memory, inventory)
     if secondary is not None:
         secondary.start(node.ranks_of_world)
-    agent = Agent(node, link, checkpoints, Supervisor(node, link, checkpoints))
+    agent = Agent(node, link, checkpoints, RankSupervisor(node, link, checkpoints))
     collector = AgentCollector(node, link, checkpoints)
     metrics = _serve_metrics(options, collector)
     try:
@@ -195,7 +195,7 @@ async def _find_spec(link: StoreLink, saved: AgentRecord | None) -> store.RunSpe
 async def _run(agent: Agent, startup: Startup, metrics_port: int) -> int:
     node, options = agent.node, agent.node.options
     admit = Observer(node, agent.supervisor).admit if node.observes else node.admit
-    messages = RankMessages(node, agent.checkpoints.memory, agent.checkpoints.writer, agent.link.emit)
+    messages = RankMessages(node, agent.checkpoints.memory, agent.checkpoints.saver, agent.link.emit)
     server = await session.serve(messages, node.errors, options.session_socket, admit)
     commands = CommandRunner(node, agent.supervisor, agent.checkpoints, agent.link.emit)
     departure = Departure(node, options.preemption_grace_s)
@@ -265,7 +265,7 @@ async def _end(agent: Agent, patience_s: float, hurried: asyncio.Event) -> None:
     node, supervisor, link = agent.node, agent.supervisor, agent.link
 
     async def drain() -> None:
-        written = asyncio.create_task(agent.checkpoints.writer.drain(patience_s))
+        written = asyncio.create_task(agent.checkpoints.saver.drain(patience_s))
         hurry = asyncio.create_task(hurried.wait())
         await asyncio.wait([written, hurry], return_when=asyncio.FIRST_COMPLETED)
         for task in (written, hurry):

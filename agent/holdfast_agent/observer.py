@@ -5,8 +5,8 @@ import shutil
 
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
+from holdfast_agent.rank_supervisor import GENERATIONS_KEPT, RankSupervisor
 from holdfast_agent.reports.message_checks import clean_hello, flaw_of_hello
-from holdfast_agent.supervisor import GENERATIONS_KEPT, Supervisor
 from holdfast_checkpoint import processes
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 class Observer:
     """Learns from the ranks' own words which world runs on this node."""
 
-    def __init__(self, node: Node, supervisor: Supervisor) -> None:
+    def __init__(self, node: Node, supervisor: RankSupervisor) -> None:
         self._node = node
         self._supervisor = supervisor
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from holdfast_agent.checkpoints.shard_writer import ShardWriter
+from holdfast_agent.checkpoints.shard_saver import ShardSaver
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.reports.message_checks import clean_report, flaw_of_slots
@@ -19,11 +19,11 @@ class RankMessages:
     """Folds the messages of ranks into the node. Nothing in one rank's message reaches another rank."""
 
     def __init__(
-        self, node: Node, memory: SnapshotMemory, writer: ShardWriter, emit: Callable[[store.Event], None]
+        self, node: Node, memory: SnapshotMemory, saver: ShardSaver, emit: Callable[[store.Event], None]
     ) -> None:
         self._node = node
         self._memory = memory
-        self._writer = writer
+        self._saver = saver
         self._emit = emit
 
     async def receive(self, rank: Rank, message: session.RankMessage) -> None:
@@ -59,9 +59,9 @@ class RankMessages:
                 self._emit(store.Event(generation=node.generation, step_summary=summary))
         for snapshot in report.snapshots:
             node.snapshots_total += 1
-            self._writer.counters.stalls.observe(snapshot.stall_s)
+            self._saver.counters.stalls.observe(snapshot.stall_s)
             if snapshot.persist:
-                self._writer.schedule(rank.rank, snapshot.step, node.start.world_size)
+                self._saver.schedule(rank.rank, snapshot.step, node.start.world_size)
         node.learned_modules.update(report.modules)
 
     def existing_slots(self, rank: Rank) -> session.SlotGrant | None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast_agent.checkpoints.shard_writer import ShardWriter
+from holdfast_agent.checkpoints.shard_saver import ShardSaver
 from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
 from holdfast_agent.processes.memory_kills import MemoryKills
@@ -37,9 +37,9 @@ class RankWatch:
     The warm parent, which reaps it, reports the exit status. The first one that knows the status wins.
     """
 
-    def __init__(self, node: Node, writer: ShardWriter, emit: Callable[[store.Event], None]) -> None:
+    def __init__(self, node: Node, saver: ShardSaver, emit: Callable[[store.Event], None]) -> None:
         self._node = node
-        self._writer = writer
+        self._saver = saver
         self._emit = emit
         self._memory_kills = MemoryKills.of_this_machine()
         self._exit_order = 0
@@ -121,7 +121,7 @@ class RankWatch:
         if (ended.code or ended.signal == signal.SIGABRT) and not ended.last_words:
             ended.last_words = _tail(node.options.rank_log(rank.generation, rank.rank), rank.log_start)
         with node.errors.contained("rank_exits"):
-            self._writer.schedule_pinned(rank.rank, node.start.world_size)
+            self._saver.schedule_pinned(rank.rank, node.start.world_size)
         if rank.generation == node.generation:
             exited = store.RankExited(rank=rank.rank, exit=ended)
             self._emit(store.Event(generation=rank.generation, rank_exited=exited))

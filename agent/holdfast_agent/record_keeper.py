@@ -3,7 +3,7 @@
 import time
 
 from holdfast_agent.node import Node
-from holdfast_agent.processes import record
+from holdfast_agent.processes import agent_record
 from holdfast_agent.processes.parent_client import WarmParentClient
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 
@@ -51,7 +51,7 @@ class RecordKeeper:
             spec=node.spec,
             start=node.start,
         )
-        self._is_saved = record.save(node.options.record, saved)
+        self._is_saved = agent_record.save(node.options.record, saved)
 
     def save_if_due(self) -> None:
         """Retry a write that has failed: the disk was full, or no descriptor was free."""

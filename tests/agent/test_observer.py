@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast_agent.observer import Observer
-from holdfast_agent.processes import record
-from holdfast_agent.supervisor import sweep
+from holdfast_agent.processes import agent_record
+from holdfast_agent.rank_supervisor import sweep
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -238,7 +238,7 @@ async def test_nothing_that_touches_the_ranks_is_obeyed(folder: Path, children: 
     await orders.handle(store.NodeCommand(id="3", instance="i", generation=1, leave=store.LeaveAt(step=9)), "3-0")
     assert world.node.link.kinds() == ["command_refused"] * 3
     await world.supervisor.stop()
-    sweep(record.load(world.node.options.record) or pytest.fail("no record"))
+    sweep(agent_record.load(world.node.options.record) or pytest.fail("no record"))
     assert world.node.ranks[0].is_alive
     assert children.all[0].poll() is None
     finish = store.FinishRun(succeeded=True)
@@ -253,7 +253,7 @@ async def test_the_next_agent_knows_the_ranks_of_the_one_before(folder: Path, ch
         world.hello(rank, pid, generation=2)
     next_world = World(folder)
     children.end(pids[1])
-    next_world.supervisor.adopt(record.load(world.node.options.record) or pytest.fail("no record"))
+    next_world.supervisor.adopt(agent_record.load(world.node.options.record) or pytest.fail("no record"))
     assert (await next_world.exit_of(1)).signal == signal.SIGKILL
     known = next_world.node.ranks[0]
     assert next_world.hello(0, pids[0], generation=2)

@@ -235,7 +235,7 @@ async def test_a_pinned_snapshot_of_every_rank_becomes_a_checkpoint_and_is_held(
             await until(lambda: node.link.emitted, "the checkpoint is committed")
             assert node.link.kinds() == ["checkpoint_committed"]
             assert node.link.emitted[0].checkpoint_committed.step == 9
-            await node.writer.drain(30)
+            await node.saver.drain(30)
         state = node.state(ready=True)
         assert list(state.checkpoints) == [9]
         assert [list(rank.snapshots) for rank in state.ranks] == [[9], [9]]

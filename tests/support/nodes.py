@@ -7,15 +7,15 @@ import redis.asyncio
 from holdfast_agent.checkpoints.inventory import CheckpointInventory
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.checkpoints.restorer import CheckpointRestorer
-from holdfast_agent.checkpoints.shard_writer import Emit, ShardWriter
-from holdfast_agent.commands.commands import CommandRunner
+from holdfast_agent.checkpoints.shard_saver import Emit, ShardSaver
+from holdfast_agent.commands.command_runner import CommandRunner
 from holdfast_agent.node import Node
 from holdfast_agent.options import AgentOptions
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.rank_messages import RankMessages
+from holdfast_agent.rank_supervisor import RankSupervisor
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
-from holdfast_agent.supervisor import Supervisor
 from holdfast_checkpoint import processes
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.locations import Checkpoints
@@ -51,15 +51,15 @@ class RecordedNode(Node):
         super().__init__(options, spec, checkpoints.memory, checkpoints.inventory)
         self.checkpoints = checkpoints
         self.memory, self.inventory = checkpoints.memory, checkpoints.inventory
-        self.writer, self.restorer = checkpoints.writer, checkpoints.restorer
+        self.saver, self.restorer = checkpoints.saver, checkpoints.restorer
         self.link = link
-        self.messages = RankMessages(self, self.memory, self.writer, link.emit)
+        self.messages = RankMessages(self, self.memory, self.saver, link.emit)
 
-    def supervisor(self) -> Supervisor:
+    def supervisor(self) -> RankSupervisor:
         """Return a supervisor of its processes."""
-        return Supervisor(self, self.link, self.checkpoints)
+        return RankSupervisor(self, self.link, self.checkpoints)
 
-    def commands(self, supervisor: Supervisor) -> CommandRunner:
+    def commands(self, supervisor: RankSupervisor) -> CommandRunner:
         """Return what carries out commands to it."""
         return CommandRunner(self, supervisor, self.checkpoints, self.link.emit)
 
@@ -88,8 +88,8 @@ def node_checkpoints(
 ) -> NodeCheckpoints:
     """Return what a node of the run keeps in ``memory`` and at the two places."""
     inventory = CheckpointInventory(primary, secondary, None, RUN)
-    writer = ShardWriter(inventory, memory, emit)
-    return NodeCheckpoints(memory, inventory, writer, CheckpointRestorer(inventory, memory))
+    saver = ShardSaver(inventory, memory, emit)
+    return NodeCheckpoints(memory, inventory, saver, CheckpointRestorer(inventory, memory))
 
 
 def begin(node: Node, generation: int, pids: dict[int, int]) -> None:

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import cast
 
 from holdfast_agent import main
+from holdfast_agent.rank_supervisor import RankSupervisor
 from holdfast_agent.reports.store_link import StoreLink
-from holdfast_agent.supervisor import Supervisor
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.nodes import begin, make_node
 
@@ -31,7 +31,7 @@ async def watch(folder: Path, pids: list[int]) -> None:
         parent=SimpleNamespace(is_ready=True),
     )
     link = cast(StoreLink, Printed())
-    await main._tick(main.Agent(node, link, node.checkpoints, cast(Supervisor, supervisor)))
+    await main._tick(main.Agent(node, link, node.checkpoints, cast(RankSupervisor, supervisor)))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from holdfast_agent.checkpoints.inventory import CheckpointInventory
 from holdfast_agent.checkpoints.restorer import CheckpointRestorer, StartingPoint
-from holdfast_agent.checkpoints.shard_writer import ShardWriter
+from holdfast_agent.checkpoints.shard_saver import ShardSaver
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.processes import AgentError
 from holdfast_proto.v1 import store_pb2 as store
@@ -16,7 +16,7 @@ class NodeCheckpoints:
 
     memory: SnapshotMemory
     inventory: CheckpointInventory
-    writer: ShardWriter
+    saver: ShardSaver
     restorer: CheckpointRestorer
 
     async def starting_point(self, start: store.StartGeneration, generation: int) -> StartingPoint:
@@ -25,7 +25,7 @@ class NodeCheckpoints:
         Raises AgentError if a snapshot is missing, CheckpointError or SnapshotError if a checkpoint cannot be loaded.
         """
         if start.HasField("history"):
-            await self.writer.begin_history(start.history)
+            await self.saver.begin_history(start.history)
         ranks = range(start.first_rank, start.first_rank + start.ranks)
         if start.source == store.SOURCE_SEED:
             self.memory.keep_only(-1)
@@ -45,4 +45,4 @@ class NodeCheckpoints:
     def close(self) -> None:
         """Close both places and end the workers. Shards that are not written by now are lost."""
         self.inventory.close()
-        self.writer.close()
+        self.saver.close()

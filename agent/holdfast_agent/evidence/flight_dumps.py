@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from holdfast_agent.evidence.folder import EvidenceFolder
+from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.stacks import STOPPED
 from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.rank import Rank

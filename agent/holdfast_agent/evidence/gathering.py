@@ -13,7 +13,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from holdfast_agent.evidence import flight_dumps, stacks
-from holdfast_agent.evidence.folder import EvidenceFolder
+from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.node_state import write_device_state, write_node_state
 from holdfast_agent.evidence.process_state import write_process_state
 from holdfast_agent.node import Node

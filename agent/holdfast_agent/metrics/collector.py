@@ -131,7 +131,7 @@ class AgentCollector(Collector):
     def _snapshot_families(self, ranks: list[Rank]) -> Iterator[Metric]:
         labels = {"run": self._node.spec.run}
         run = [self._node.spec.run]
-        counters = self._checkpoints.writer.counters
+        counters = self._checkpoints.saver.counters
         yield self._node.step_durations.family("holdfast_step_duration_seconds", "Duration of steps.", labels)
         yield counters.stalls.family(
             "holdfast_snapshot_stall_seconds", "How long training threads waited for a snapshot.", labels

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast_agent.checkpoints.restorer import reason_of
-from holdfast_agent.checkpoints.shard_writer import PinnedSlot, next_for
+from holdfast_agent.checkpoints.shard_saver import PinnedSlot, next_for
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_proto.snapshot import Header, SlotState
 

@@ -153,8 +153,8 @@ async def take(node: RecordedNode, snapshots: "Snapshots", step: int, contents: 
     grant = node.memory.grant(0, sum(map(len, contents.values())) + (1 << 16), 1)
     snapshots.fill(grant.paths[0], 0, step, tensors=contents)
     before = len(node.link.emitted)
-    node.writer.schedule(0, step, world_size=1)
-    await node.writer.drain(PATIENCE_S)
+    node.saver.schedule(0, step, world_size=1)
+    await node.saver.drain(PATIENCE_S)
     with Slot(grant.paths[0]) as slot:
         assert slot.header.written  # the rank may have its slot again, whatever became of the checkpoint
     failed = [event.checkpoint_failed for event in node.link.emitted[before:] if event.HasField("checkpoint_failed")]
@@ -215,13 +215,13 @@ async def test_slow_disk_delays_the_checkpoint_and_nothing_else(
     worker.suspend()  # as one that waits for the disk for ever
     grant = node.memory.grant(0, 1 << 16, 1)
     snapshots.fill(grant.paths[1], 0, 20, tensors={"weight": b"20"})
-    node.writer.schedule(0, 20, world_size=1)
+    node.saver.schedule(0, 20, world_size=1)
     for step in range(21, 25):  # the rank takes its snapshots in the slot that is left
         snapshots.fill(grant.paths[0], 0, step, tensors={"weight": bytes([step])}, persist=False)
         await asyncio.sleep(0)
     assert node.inventory.committed == [10]
     worker.resume()
-    await node.writer.drain(PATIENCE_S)
+    await node.saver.drain(PATIENCE_S)
     assert node.inventory.committed == [10, 20]
 
 

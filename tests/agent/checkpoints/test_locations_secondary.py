@@ -215,8 +215,8 @@ async def test_node_stays_until_others_have_committed_what_it_is_to_copy(
     try:
         slot = node.memory.grant(0, 1 << 16, 1).paths[0]
         snapshots.fill(slot, 0, 10)
-        node.writer.schedule(0, 10, world_size=2)
-        leaving = asyncio.create_task(node.writer.drain(60))
+        node.saver.schedule(0, 10, world_size=2)
+        leaving = asyncio.create_task(node.saver.drain(60))
         while not index_path(checkpoints.step_directory(10), 0).exists():
             await asyncio.sleep(0.01)
         assert not leaving.done()

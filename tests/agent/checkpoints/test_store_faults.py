@@ -30,7 +30,7 @@ class Node:
         checkpoints.check_writable()
         self.events: list[store.Event] = []
         self.checkpoints = node_checkpoints(self.memory, checkpoints, self.events.append)
-        self.writer, self.inventory = self.checkpoints.writer, self.checkpoints.inventory
+        self.saver, self.inventory = self.checkpoints.saver, self.checkpoints.inventory
         self._snapshots = snapshots
 
     async def take(self, step: int) -> list[str]:
@@ -39,8 +39,8 @@ class Node:
         for rank in range(RANKS):
             slot = self.memory.grant(rank, 1 << 16, RANKS).paths[step // 10 % 2]
             self._snapshots.fill(slot, rank, step)
-            self.writer.schedule(rank, step, RANKS)
-        await self.writer.drain(PATIENCE_S)
+            self.saver.schedule(rank, step, RANKS)
+        await self.saver.drain(PATIENCE_S)
         return [event.checkpoint_failed.reason for event in self.events if event.HasField("checkpoint_failed")]
 
 

@@ -1,7 +1,7 @@
 import asyncio
 from pathlib import Path
 
-from holdfast_agent.commands.injection import Injector
+from holdfast_agent.commands.fault_commands import FaultCommands
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1.fault_pb2 import Fault
 from tests.support.coroutines import end
@@ -31,7 +31,7 @@ async def requested(node: RecordedNode, fault: Fault, *, accepted: bool = True) 
             await node.messages.receive(node.ranks[1], session.RankMessage(ack=ack))
 
     task = asyncio.create_task(answer())
-    await Injector(node, node.link.emit).inject(fault)
+    await FaultCommands(node, node.link.emit).inject(fault)
     await end(task)
     return got
 
@@ -65,7 +65,7 @@ async def test_no_rank_is_asked_in_a_run_that_allows_no_faults(folder: Path) -> 
 
 async def test_ranks_that_cannot_hear_are_reported(folder: Path) -> None:
     node = node_of_two(folder)
-    await Injector(node, node.link.emit).inject(Fault(kind="kill", rank=0))
-    await Injector(node, node.link.emit).inject(Fault(kind="kill", rank=5))
+    await FaultCommands(node, node.link.emit).inject(Fault(kind="kill", rank=0))
+    await FaultCommands(node, node.link.emit).inject(Fault(kind="kill", rank=5))
     reasons = [event.fault_refused.reason for event in node.link.emitted]
     assert reasons == ["it has no session", "it does not live on this node"]

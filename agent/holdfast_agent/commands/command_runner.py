@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.commands.checks import LARGEST, Known, refusal
-from holdfast_agent.commands.injection import Injector
+from holdfast_agent.commands.fault_commands import FaultCommands
 from holdfast_agent.evidence.gathering import EvidenceGatherer
 from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
 from holdfast_agent.processes.rank import Rank
-from holdfast_agent.supervisor import Supervisor
+from holdfast_agent.rank_supervisor import RankSupervisor
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -27,13 +27,13 @@ class CommandRunner:
     """Refuses a NodeCommand or carries it out."""
 
     def __init__(
-        self, node: Node, supervisor: Supervisor, checkpoints: NodeCheckpoints, emit: Callable[[store.Event], None]
+        self, node: Node, supervisor: RankSupervisor, checkpoints: NodeCheckpoints, emit: Callable[[store.Event], None]
     ) -> None:
         self._node = node
         self._supervisor = supervisor
-        self._writer = checkpoints.writer
+        self._saver = checkpoints.saver
         self._emit = emit
-        self._injector = Injector(node, emit)
+        self._injector = FaultCommands(node, emit)
         self._evidence = EvidenceGatherer(node, checkpoints.inventory.primary.path)
         self._jobs = BackgroundJobs(node.errors, "commands")
         self._seen: dict[str, None] = {}
@@ -95,7 +95,7 @@ class CommandRunner:
             case "take_checkpoint":
                 self._jobs.begin(self._take_checkpoint(command.take_checkpoint.step))
             case "keep_checkpoint":
-                self._jobs.begin(self._writer.keep(command.keep_checkpoint.step, command.keep_checkpoint.reason))
+                self._jobs.begin(self._saver.keep(command.keep_checkpoint.step, command.keep_checkpoint.reason))
             case "persist_snapshot":
                 self._persist(command.persist_snapshot.step)
             case "release_snapshot":
@@ -123,7 +123,7 @@ class CommandRunner:
 
     def _persist(self, step: int) -> None:
         for rank in self._node.ranks:
-            self._writer.persist(rank, step, self._node.start.world_size)
+            self._saver.persist(rank, step, self._node.start.world_size)
 
     def _leave(self, step: int) -> None:
         """Have every rank leave its training loop at the end of ``step``; the daemon sees whether it does."""
@@ -140,7 +140,7 @@ class CommandRunner:
             return
         done, late = await asyncio.wait(asked, timeout=ACK_PATIENCE_S) if asked else (set(), set())
         if not late and all(ack.result().accepted for ack in done):
-            self._writer.held.agreed(release.step)
+            self._saver.held.agreed(release.step)
 
     async def _take_checkpoint(self, step: int) -> None:
         """Ask every rank for a pinned snapshot at the end of ``step``. Unless all take it, the checkpoint fails."""

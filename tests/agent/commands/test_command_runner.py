@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_agent.processes import record
+from holdfast_agent.processes import agent_record
 from holdfast_agent.snapshots import held_slots
 from holdfast_proto.snapshot import Meta, Slot
 from holdfast_proto.v1 import session_pb2 as session
@@ -64,7 +64,7 @@ async def test_a_command_of_the_leader_is_carried_out_and_remembered(folder: Pat
     assert desk.reported == ["evidence_captured"]
     assert desk.node.link.emitted[0].generation == GENERATION
     assert desk.node.fence == FENCE
-    saved = record.load(desk.node.options.record)
+    saved = agent_record.load(desk.node.options.record)
     assert saved is not None
     assert (saved.fence, saved.last_command, saved.generation) == (FENCE, "1-0", GENERATION)
 
@@ -236,7 +236,7 @@ def held(desk: Desk, path: Path, step: int = 20) -> None:
     with Slot(path) as slot:
         slot.begin(generation=GENERATION, step=step, rank=0)
         slot.commit(Meta({}, ()), data_bytes=0, persist=True)
-    desk.node.writer.held.hold(0, step, took_s=0.0)
+    desk.node.saver.held.hold(0, step, took_s=0.0)
 
 
 async def test_a_release_is_passed_on_to_every_rank_and_waited_for(
@@ -302,7 +302,7 @@ async def test_command_whose_handling_fails_is_counted_and_the_next_one_obeyed(
     def fail(rank: int, step: int, world_size: int) -> None:
         raise KeyError("nobody has thought of that")
 
-    monkeypatch.setattr(desk.node.writer, "persist", fail)
+    monkeypatch.setattr(desk.node.saver, "persist", fail)
     await desk.give(persist_snapshot=store.PersistSnapshot(step=5))
     assert desk.node.errors.unexpected["commands"] == 1
     assert desk.supervisor.record.last_command == "1-0"
@@ -333,6 +333,6 @@ async def test_job_begun_by_a_command_that_fails_is_counted(folder: Path, monkey
     async def fail(step: int, reason: str) -> None:
         raise TypeError("nobody has thought of that")
 
-    monkeypatch.setattr(desk.node.writer, "keep", fail)
+    monkeypatch.setattr(desk.node.saver, "keep", fail)
     await desk.give(keep_checkpoint=store.KeepCheckpoint(step=5))
     await until(lambda: desk.node.errors.unexpected["commands"], "it is counted")

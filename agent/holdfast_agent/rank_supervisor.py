@@ -35,7 +35,7 @@ GENERATIONS_KEPT = 3
 """Generations whose black boxes are kept; incidents hold what mattered in older ones."""
 
 
-class Supervisor:
+class RankSupervisor:
     """Starts, ends and adopts the processes of one node."""
 
     def __init__(self, node: Node, link: StoreLink, checkpoints: NodeCheckpoints) -> None:
@@ -44,7 +44,7 @@ class Supervisor:
         self._link = link
         self._checkpoints = checkpoints
         self._jobs = BackgroundJobs(node.errors, "rank_exits")
-        self.exits = RankWatch(node, checkpoints.writer, link.emit)
+        self.exits = RankWatch(node, checkpoints.saver, link.emit)
         parent_log = node.options.directory / "logs" / "warm-parent.log"
         self.parent = WarmParentClient(
             node.options.parent_socket, parent_log, self.exits.on_reaped, self._end_unknown, node.errors
@@ -187,7 +187,7 @@ class Supervisor:
                 self.exits.watch(rank)
         for rank in node.ranks.values():
             with node.errors.contained("checkpoints"):
-                self._checkpoints.writer.schedule_pinned(rank.rank, saved.start.world_size)
+                self._checkpoints.saver.schedule_pinned(rank.rank, saved.start.world_size)
         alive = sum(rank.is_alive for rank in node.ranks.values())
         log.info("adopted generation %d: %d ranks, %d alive", saved.generation, len(node.ranks), alive)
 

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 ACK_PATIENCE_S = 5.0
 
 
-class Injector:
+class FaultCommands:
     """Injects faults into the ranks of one node, if the run allows faults."""
 
     def __init__(self, node: Node, emit: Callable[[store.Event], None]) -> None:

@@ -70,7 +70,7 @@ def next_for(header: Header | None, committed: Collection[int]) -> PinnedSlot:
     return PinnedSlot.RELEASE if header.step in committed else PinnedSlot.WAIT
 
 
-class ShardWriter:
+class ShardSaver:
     """Writes this node's shards, and commits a checkpoint when it finds the shards of all ranks complete.
 
     Every ``full_every``-th checkpoint is a full one; those between are stored as differences from it. At most a quarter
