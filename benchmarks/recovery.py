@@ -24,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from holdfast_agent.checkpoints.loader import slot_for
+from holdfast_agent.checkpoints.restorer import slot_for
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.format.slot_shard import read_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory

@@ -6,9 +6,11 @@ from importlib.metadata import version
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.metrics import families as declared
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
+from holdfast_agent.reports.store_link import StoreLink
 from holdfast_checkpoint.store.secondary import Lag
 from holdfast_proto.metric_family import MetricFamily
 from holdfast_proto.metrics_server import MetricsServer
@@ -34,8 +36,10 @@ _OF_EACH_RANK: tuple[tuple[MetricFamily, Callable[[Rank], float | None]], ...] =
 class AgentCollector(Collector):
     """Everything one agent exports."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, link: StoreLink, checkpoints: NodeCheckpoints) -> None:
         self._node = node
+        self._link = link
+        self._checkpoints = checkpoints
         self.server: MetricsServer | None = None
         """Server of these metrics, once it runs."""
 
@@ -69,7 +73,7 @@ class AgentCollector(Collector):
         )
 
     def _checkpoint_families(self, ranks: list[Rank]) -> Iterator[Metric]:
-        run, counters = self._node.spec.run, self._node.writer.counters
+        run, counters = self._node.spec.run, self._checkpoints.saver.counters
         yield declared.STEP_DURATION.histogram([self._node.step_durations.row(run)])
         yield declared.SNAPSHOT_STALL.histogram([counters.stalls.row(run)])
         yield self._single(declared.SNAPSHOTS, self._node.snapshots_total)
@@ -83,13 +87,14 @@ class AgentCollector(Collector):
         yield self._single(declared.CHECKPOINT_LAST_SUCCESS, counters.last_success_unix_s)
 
     def _secondary_families(self) -> Iterator[Metric]:
-        run, secondary = self._node.spec.run, self._node.writer.secondary
+        run, inventory = self._node.spec.run, self._checkpoints.inventory
+        secondary = inventory.secondary
         lag = secondary.lag if secondary else Lag()
         yield self._single(declared.CHECKPOINT_COPY_ATTEMPTS, secondary.attempts_total if secondary else 0)
         yield self._single(declared.CHECKPOINT_COPY_FAILURES, secondary.failures_total if secondary else 0)
         yield self._single(declared.SECONDARY_LAG_CHECKPOINTS, lag.checkpoints)
         yield self._single(declared.SECONDARY_LAG_BYTES, lag.nbytes)
-        stores = {"primary": self._node.writer.store_retries, "secondary": secondary and secondary.remote.store.retries}
+        stores = {"primary": inventory.primary.store_retries, "secondary": secondary and secondary.remote.store.retries}
         yield declared.CHECKPOINT_STORE_ATTEMPTS.metric(
             ((run, name), retries.attempts_total if retries else 0) for name, retries in stores.items()
         )
@@ -98,7 +103,7 @@ class AgentCollector(Collector):
         )
 
     def _self_families(self, ranks: list[Rank]) -> Iterator[Metric]:
-        node, run, link = self._node, self._node.spec.run, self._node.link
+        node, run, link = self._node, self._node.spec.run, self._link
         yield declared.EVENTS_DROPPED.metric(
             [((run, "hooks"), sum(rank.dropped for rank in ranks)), ((run, "agent"), link.events_dropped_total)]
         )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast_agent.checkpoints.inventory import CheckpointInventory
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
-from holdfast_agent.checkpoints.writer import CheckpointWriter
 from holdfast_checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format import slot_shard as shard
 from holdfast_checkpoint.format.durable import remove_file
@@ -128,7 +128,7 @@ def one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     def withdraw(directory: Path, _index: object) -> None:
         remove_file(directory / MANIFEST)
 
-    monkeypatch.setattr(CheckpointWriter, "_begin_history", lambda _self, _history: None)
+    monkeypatch.setattr(CheckpointInventory, "begin_history", lambda _self, _history: None)
     monkeypatch.setattr(shard, "_check_manifest", withdraw)
 
 

@@ -14,7 +14,7 @@ from tests.support.nodes import RecordedNode, begin, make_node
 
 def scrape(node: RecordedNode) -> str:
     registry = CollectorRegistry(auto_describe=True)
-    registry.register(AgentCollector(node))
+    registry.register(AgentCollector(node, node.link, node.checkpoints))
     return generate_latest(registry).decode()
 
 
@@ -43,7 +43,7 @@ async def busy_node(folder: Path) -> RecordedNode:
         snapshots_skipped_total=1,
         reporter_cpu_s=0.5,
     )
-    await node.receive(node.ranks[0], session.RankMessage(report=report))
+    await node.messages.receive(node.ranks[0], session.RankMessage(report=report))
     node.ranks[1].finish(store.RankExit(signal=9), None)
     return node
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from holdfast_checkpoint.codec import byte_planes
 from holdfast_checkpoint.codec.byte_planes import CHUNK_BYTES, ChunkTable
 from holdfast_checkpoint.codec.chunk import decode_chunk
+from holdfast_checkpoint.codec.planes import format_of
 from holdfast_checkpoint.codec.registry import PayloadError
 
 RANDOM = np.random.default_rng(7)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent.processes import record
+from holdfast_agent.processes import agent_record
 from holdfast_checkpoint.processes import AgentError
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from tests.support.coroutines import wait_until
@@ -17,42 +17,42 @@ RECORD = AgentRecord(
 HOLDER = """
 import sys, time
 from pathlib import Path
-from holdfast_agent.processes import record
+from holdfast_agent.processes import agent_record
 
-lock = record.lock(Path(sys.argv[1]))
+lock = agent_record.lock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)
 """
 
 
 def test_a_record_comes_back_as_it_was_saved(tmp_path: Path) -> None:
-    record.save(tmp_path / "record.pb", RECORD)
-    assert record.load(tmp_path / "record.pb") == RECORD
+    agent_record.save(tmp_path / "record.pb", RECORD)
+    assert agent_record.load(tmp_path / "record.pb") == RECORD
 
 
 def test_a_record_is_replaced_and_leaves_no_other_file(tmp_path: Path) -> None:
-    record.save(tmp_path / "record.pb", AgentRecord(run="before"))
-    record.save(tmp_path / "record.pb", RECORD)
-    assert record.load(tmp_path / "record.pb") == RECORD
+    agent_record.save(tmp_path / "record.pb", AgentRecord(run="before"))
+    agent_record.save(tmp_path / "record.pb", RECORD)
+    assert agent_record.load(tmp_path / "record.pb") == RECORD
     assert [path.name for path in tmp_path.iterdir()] == ["record.pb"]
 
 
 def test_without_a_record_there_is_none(tmp_path: Path) -> None:
-    assert record.load(tmp_path / "record.pb") is None
+    assert agent_record.load(tmp_path / "record.pb") is None
 
 
 def test_a_damaged_record_counts_as_none(tmp_path: Path) -> None:
     (tmp_path / "record.pb").write_bytes(RECORD.SerializeToString()[:-3])
-    assert record.load(tmp_path / "record.pb") is None
+    assert agent_record.load(tmp_path / "record.pb") is None
 
 
 def test_a_second_agent_of_a_node_is_told_what_to_change(tmp_path: Path) -> None:
-    descriptor = record.lock(tmp_path / "agent.lock")
+    descriptor = agent_record.lock(tmp_path / "agent.lock")
     with pytest.raises(AgentError, match=r"agent\.lock: stop it, or .* --node or --directory") as caught:
-        record.lock(tmp_path / "agent.lock")
+        agent_record.lock(tmp_path / "agent.lock")
     assert "\n" not in str(caught.value)
     os.close(descriptor)
-    os.close(record.lock(tmp_path / "agent.lock"))
+    os.close(agent_record.lock(tmp_path / "agent.lock"))
 
 
 def test_the_lock_goes_with_the_agent_that_held_it(tmp_path: Path) -> None:
@@ -61,10 +61,10 @@ def test_the_lock_goes_with_the_agent_that_held_it(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(AgentError):
-            record.lock(path)
+            agent_record.lock(path)
         holder.kill()
     wait_until(lambda: holder.poll() is not None, "the holder is gone")
-    os.close(record.lock(path))
+    os.close(agent_record.lock(path))
 
 
 def test_a_record_that_others_may_have_written_names_nobody_to_be_killed(
@@ -73,18 +73,18 @@ def test_a_record_that_others_may_have_written_names_nobody_to_be_killed(
     path = tmp_path / "record.pb"
     old = os.umask(0)
     try:
-        record.save(path, RECORD)
+        agent_record.save(path, RECORD)
     finally:
         os.umask(old)
-    assert record.load(path) == RECORD
+    assert agent_record.load(path) == RECORD
     path.chmod(0o606)
-    assert record.load(path) is None
+    assert agent_record.load(path) is None
     assert "can be written by others" in caplog.text
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    assert record.load(path) is None
+    assert agent_record.load(path) is None
 
 
 def test_a_record_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    assert record.save(tmp_path / "record.pb", RECORD)
-    assert not record.save(tmp_path / "no such folder" / "record.pb", RECORD)
+    assert agent_record.save(tmp_path / "record.pb", RECORD)
+    assert not agent_record.save(tmp_path / "no such folder" / "record.pb", RECORD)

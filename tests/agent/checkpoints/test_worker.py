@@ -1,7 +1,7 @@
 import pytest
 
-from holdfast_agent.checkpoints import core_share
-from holdfast_agent.checkpoints.core_share import CoreShare
+from holdfast_agent.checkpoints import worker
+from holdfast_agent.checkpoints.worker import CoreShare
 
 
 class Clock:
@@ -9,8 +9,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ran_s = self.waited_s = 100.0
-        monkeypatch.setattr(core_share, "monotonic", lambda: self.ran_s + self.waited_s)
-        monkeypatch.setattr(core_share, "cpu_times_s", lambda _: (self.ran_s, self.waited_s))
+        monkeypatch.setattr(worker, "monotonic", lambda: self.ran_s + self.waited_s)
+        monkeypatch.setattr(worker, "cpu_times_s", lambda _: (self.ran_s, self.waited_s))
 
     def go_on(self, *, ran_s: float, waited_s: float) -> None:
         self.ran_s += ran_s
@@ -52,5 +52,5 @@ def test_too_short_a_time_to_judge_by_changes_nothing(clock: Clock) -> None:
 def test_a_kernel_that_does_not_count_this_is_taken_for_one_with_cores_to_spare(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(core_share, "cpu_times_s", lambda _: (0.0, 0.0))
+    monkeypatch.setattr(worker, "cpu_times_s", lambda _: (0.0, 0.0))
     assert CoreShare().is_enough()

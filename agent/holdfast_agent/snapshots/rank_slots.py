@@ -12,7 +12,7 @@ _NAME = re.compile(r"rank-(?P<rank>\d{5,})\.(?P<number>\d+)\.slot")
 
 
 @dataclass(frozen=True)
-class SlotFile:
+class RankSlot:
     """One slot. A rank's slots are numbered in the order of their creation."""
 
     path: Path
@@ -21,15 +21,15 @@ class SlotFile:
     nbytes: int
 
 
-def create_slots(directory: Path, rank: int, numbers: range, nbytes: int) -> list[SlotFile]:
+def create_slots(directory: Path, rank: int, numbers: range, nbytes: int) -> list[RankSlot]:
     """Create empty slots. Raises OSError (ENOSPC) if not all of them fit; none is left behind then."""
-    created: list[SlotFile] = []
+    created: list[RankSlot] = []
     try:
         for number in numbers:
             path = directory / f"rank-{rank:05}.{number}.slot"
             path.unlink(missing_ok=True)  # of an earlier run of this name
             allocate(path, nbytes)
-            created.append(SlotFile(path, rank, number, nbytes))
+            created.append(RankSlot(path, rank, number, nbytes))
     except OSError:
         for file in created:
             file.path.unlink()
@@ -37,10 +37,10 @@ def create_slots(directory: Path, rank: int, numbers: range, nbytes: int) -> lis
     return created
 
 
-def find_slots(directory: Path) -> list[SlotFile]:
+def find_slots(directory: Path) -> list[RankSlot]:
     """Return the files in ``directory`` named like slots, by rank and number."""
     matches = [(path, _NAME.fullmatch(path.name)) for path in directory.iterdir()]
-    files = [SlotFile(path, int(m["rank"]), int(m["number"]), path.stat().st_size) for path, m in matches if m]
+    files = [RankSlot(path, int(m["rank"]), int(m["number"]), path.stat().st_size) for path, m in matches if m]
     return sorted(files, key=lambda file: (file.rank, file.number))
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import supervisor as supervisor_module
-from holdfast_agent.processes import parent_client, record
-from holdfast_agent.supervisor import Supervisor
+from holdfast_agent import rank_supervisor, rank_watch
+from holdfast_agent.processes import agent_record, parent_client
+from holdfast_agent.rank_supervisor import RankSupervisor, sweep
 from holdfast_checkpoint import processes
 from holdfast_proto import black_box, keys
 from holdfast_proto.rank_context import RankContext
@@ -47,7 +47,7 @@ print(helper.pid, flush=True)
 time.sleep(600)
 """
 
-ORDER = store.StartGeneration(
+START = store.StartGeneration(
     first_rank=2, ranks=2, world_size=4, rendezvous_node="node-a", source=store.SOURCE_SEED, step=-1
 )
 """The second of two nodes: the other one hosts the rendezvous."""
@@ -57,7 +57,7 @@ ORDER = store.StartGeneration(
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warm parents that import next to nothing, and time for their word on a loaded machine."""
     monkeypatch.setattr(parent_client, "modules_to_preload", lambda command: ["string"])
-    monkeypatch.setattr(supervisor_module, "REAP_PATIENCE_S", 30.0)
+    monkeypatch.setattr(rank_watch, "REAP_PATIENCE_S", 30.0)
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ def store_with_rendezvous(store_server: StoreServer) -> StoreServer:
 @contextlib.asynccontextmanager
 async def supervised(
     folder: Path, server: StoreServer, *arguments: str
-) -> AsyncIterator[tuple[Supervisor, RecordedNode]]:
+) -> AsyncIterator[tuple[RankSupervisor, RecordedNode]]:
     """A supervisor that adopts what the one before has left, its node, and a warm parent, which it leaves behind."""
     script = folder / "train.py"
     script.write_text(RANK)
     node = make_node(folder, store_url=server.url, command=("python", str(script), *arguments))
-    supervisor = Supervisor(node)
-    saved = record.load(node.options.record)
+    supervisor = node.supervisor()
+    saved = agent_record.load(node.options.record)
     if saved is not None:
         supervisor.adopt(saved)
     task = asyncio.create_task(supervisor.parent.run(list(node.spec.command)))
@@ -88,7 +88,7 @@ async def supervised(
         await end(task)
 
 
-async def leave(supervisor: Supervisor) -> None:
+async def leave(supervisor: RankSupervisor) -> None:
     pid = supervisor.parent.pid
     await supervisor.stop()
     await supervisor.parent.leave()
@@ -110,7 +110,7 @@ async def test_what_an_earlier_start_has_left_in_a_log_is_no_word_of_the_rank(
             log = node.options.rank_log(1, rank)
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text("ValueError: old words\n")
-        await supervisor.start(1, ORDER)
+        await supervisor.start(1, START)
         await until(lambda: node.stopped, "both ranks have ended")
         events = [event.rank_exited for event in node.link.emitted]
         assert [event.exit.last_words.strip() for event in events] == ["new words", "new words"]
@@ -121,7 +121,7 @@ async def test_ranks_start_with_torchelastics_environment_and_their_end_is_told_
     folder: Path, store_with_rendezvous: StoreServer
 ) -> None:
     async with supervised(folder, store_with_rendezvous, "fails") as (supervisor, node):
-        await supervisor.start(1, ORDER)
+        await supervisor.start(1, START)
         assert list(node.ranks) == [2, 3]
         await until(lambda: node.stopped, "both ranks have ended")
         events = [event.rank_exited for event in node.link.emitted]
@@ -153,7 +153,7 @@ async def test_ranks_start_with_torchelastics_environment_and_their_end_is_told_
 
 async def test_stop_kills_every_rank_and_what_it_has_started(folder: Path, store_with_rendezvous: StoreServer) -> None:
     async with supervised(folder, store_with_rendezvous) as (supervisor, node):
-        await supervisor.start(1, ORDER)
+        await supervisor.start(1, START)
         helpers = [helper_of(node, rank) for rank in (2, 3)]
         assert not node.stopped
         await supervisor.stop()
@@ -168,7 +168,7 @@ async def test_stop_kills_what_a_rank_that_is_dead_by_then_has_started(
     folder: Path, store_with_rendezvous: StoreServer
 ) -> None:
     async with supervised(folder, store_with_rendezvous) as (supervisor, node):
-        await supervisor.start(1, ORDER)
+        await supervisor.start(1, START)
         helpers = [helper_of(node, rank) for rank in (2, 3)]
         os.kill(node.ranks[2].pid, signal.SIGKILL)
         await until(lambda: not node.ranks[2].is_alive, "its end is known")
@@ -181,9 +181,9 @@ async def test_stop_kills_what_a_rank_that_is_dead_by_then_has_started(
 
 async def test_a_start_ends_the_generation_before(folder: Path, store_with_rendezvous: StoreServer) -> None:
     async with supervised(folder, store_with_rendezvous) as (supervisor, node):
-        await supervisor.start(1, ORDER)
+        await supervisor.start(1, START)
         before = [rank.pid for rank in node.ranks.values()]
-        await supervisor.start(2, ORDER)
+        await supervisor.start(2, START)
         assert node.generation == 2
         assert {processes.process_state(pid) for pid in before} <= {"", "Z"}
         assert all(rank.is_alive and rank.generation == 2 for rank in node.ranks.values())
@@ -193,9 +193,9 @@ async def test_a_start_ends_the_generation_before(folder: Path, store_with_rende
 async def test_a_generation_that_cannot_start_is_told_and_leaves_no_rank(
     folder: Path, store_server: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "RENDEZVOUS_PATIENCE_S", 0.05)
+    monkeypatch.setattr(rank_supervisor, "RENDEZVOUS_PATIENCE_S", 0.05)
     async with supervised(folder, store_server) as (supervisor, node):
-        await supervisor.start(1, ORDER)
+        await supervisor.start(1, START)
         state = node.state(ready=True)
         assert (state.failed_generation, state.stopped) == (1, True)
         assert state.failure == "node node-a has not said where generation 1 meets"
@@ -212,16 +212,16 @@ def test_the_next_agent_adopts_the_ranks_and_learns_how_those_ended_that_it_miss
 ) -> None:
     async def first_agent() -> list[int]:
         async with supervised(folder, store_with_rendezvous) as (supervisor, node):
-            await supervisor.start(1, ORDER)
+            await supervisor.start(1, START)
             for rank in (2, 3):
                 helper_of(node, rank)
-            supervisor.done("7-0")
+            supervisor.record.done("7-0")
             return [rank.pid for rank in node.ranks.values()]
 
     async def second_agent() -> None:
         async with supervised(folder, store_with_rendezvous) as (supervisor, node):
             assert supervisor.parent.starts_total == 0
-            assert (supervisor.last_command, node.generation, list(node.ranks)) == ("7-0", 1, [2, 3])
+            assert (supervisor.record.last_command, node.generation, list(node.ranks)) == ("7-0", 1, [2, 3])
             await until(lambda: not node.ranks[2].is_alive, "the exit that nobody saw is known")
             assert node.ranks[3].is_alive
             (event,) = node.link.emitted
@@ -244,7 +244,7 @@ async def test_an_adopted_rank_that_has_left_training_is_known_to_have_left(
     folder: Path, store_with_rendezvous: StoreServer
 ) -> None:
     async with supervised(folder, store_with_rendezvous, "leaves") as (first, node):
-        await first.start(1, ORDER)
+        await first.start(1, START)
         for rank in (2, 3):
             helper_of(node, rank)
     async with supervised(folder, store_with_rendezvous) as (second, node):
@@ -260,10 +260,10 @@ async def test_what_an_agent_has_ordered_and_did_not_live_to_note_is_killed(
     folder: Path, store_with_rendezvous: StoreServer
 ) -> None:
     async with supervised(folder, store_with_rendezvous) as (first, node):
-        await first.start(1, ORDER)
+        await first.start(1, START)
         noted = [rank.pid for rank in node.ranks.values()]
-        order = parent_pb.Fork(generation=2, rank=2, command=["sleep", "600"], log_path=str(folder / "log"))
-        unknown = await first.parent.fork(order)
+        request = parent_pb.Fork(generation=2, rank=2, command=["sleep", "600"], log_path=str(folder / "log"))
+        unknown = await first.parent.fork(request)
         ticks = processes.start_ticks(unknown)
     async with supervised(folder, store_with_rendezvous) as (second, _):
         assert second.parent.starts_total == 0
@@ -274,10 +274,10 @@ async def test_what_an_agent_has_ordered_and_did_not_live_to_note_is_killed(
 
 async def test_a_sweep_kills_the_ranks_of_an_earlier_instance(folder: Path, store_with_rendezvous: StoreServer) -> None:
     async with supervised(folder, store_with_rendezvous) as (supervisor, node):
-        await supervisor.start(1, ORDER)
-        saved = record.load(node.options.record)
+        await supervisor.start(1, START)
+        saved = agent_record.load(node.options.record)
         assert saved is not None
-        Supervisor(make_node(folder)).sweep(saved)
+        sweep(saved)
         await until(lambda: node.stopped, "the ranks are gone")
         await leave(supervisor)
 
@@ -295,7 +295,7 @@ def bystander() -> Iterator["subprocess.Popen[bytes]"]:
 async def test_process_that_has_got_the_pid_of_an_earlier_rendezvous_or_rank_is_left_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "REAP_PATIENCE_S", 0.0)
+    monkeypatch.setattr(rank_watch, "REAP_PATIENCE_S", 0.0)
     with bystander() as process:
         ticks = processes.start_ticks(process.pid) - 1
         ranks = [RankRecord(rank=0, pid=process.pid, start_ticks=ticks)]
@@ -303,11 +303,11 @@ async def test_process_that_has_got_the_pid_of_an_earlier_rendezvous_or_rank_is_
         for earlier in (ticks, 0):
             node = make_node(folder)
             saved = AgentRecord(
-                generation=1, ranks=ranks, spec=spec, start=ORDER, rendezvous_pid=process.pid,
+                generation=1, ranks=ranks, spec=spec, start=START, rendezvous_pid=process.pid,
                 rendezvous_start_ticks=earlier,
             )  # fmt: skip
-            supervisor = Supervisor(node)
-            supervisor.sweep(saved)
+            supervisor = node.supervisor()
+            sweep(saved)
             supervisor.adopt(saved)
             await supervisor.stop()
             await until(lambda it=node: it.stopped, "the rank is known to be gone")  # type: ignore[misc]
@@ -318,13 +318,13 @@ async def test_record_keeps_the_start_time_of_the_rendezvous_and_of_the_warm_par
     folder: Path, store_server: StoreServer
 ) -> None:
     async with supervised(folder, store_server) as (supervisor, node):
-        order = store.StartGeneration()
-        order.CopyFrom(ORDER)
-        order.rendezvous_node = node.options.node
+        start = store.StartGeneration()
+        start.CopyFrom(START)
+        start.rendezvous_node = node.options.node
         supervisor.parent.host_store = hosted  # type: ignore[method-assign]
-        await supervisor._rendezvous(1, order)
-        supervisor.save()
-        saved = record.load(node.options.record)
+        await supervisor._rendezvous(1, start)
+        supervisor.record.save()
+        saved = agent_record.load(node.options.record)
         assert saved is not None
         assert saved.rendezvous_start_ticks == 0  # this process is no child of the warm parent: never to be killed
         assert saved.warm_parent_start_ticks == processes.start_ticks(supervisor.parent.pid) > 0
@@ -343,7 +343,7 @@ async def test_children_that_a_warm_parent_claims_and_does_not_have_are_left_alo
         async with supervised(folder, store_server) as (supervisor, node):
             children = [parent_pb.Forked(generation=1, rank=0, pid=pid) for pid in (process.pid, 1, 0)]
             supervisor._end_unknown(parent_pb.Ready(children=children))
-            await until(lambda: not supervisor._settling, "they have been looked at")
+            await until(lambda: not supervisor._jobs.running, "they have been looked at")
             assert node.errors.refused["warm_parent"] >= 1
             await leave(supervisor)
         assert process.poll() is None
@@ -358,7 +358,7 @@ async def test_rank_is_watched_without_a_descriptor(
     async with supervised(folder, store_with_rendezvous) as (supervisor, node):
         with monkeypatch.context() as without:
             without.setattr(os, "pidfd_open", none_is_left)
-            await supervisor.start(1, ORDER)
+            await supervisor.start(1, START)
         assert all(rank.is_alive for rank in node.ranks.values())
         os.kill(node.ranks[2].pid, signal.SIGKILL)
         await until(lambda: not node.ranks[2].is_alive, "its end is seen")
@@ -370,7 +370,7 @@ async def test_black_box_that_makes_no_sense_does_not_hide_an_exit(
     folder: Path, store_with_rendezvous: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with supervised(folder, store_with_rendezvous) as (supervisor, node):
-        await supervisor.start(1, ORDER)
+        await supervisor.start(1, START)
         for rank in (2, 3):
             helper_of(node, rank)
         box = node.options.black_box(1, 2)
