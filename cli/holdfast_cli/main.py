@@ -54,6 +54,8 @@ ENTRIES = (
     Entry("inject", watching.Inject, "inject:inject", _TRY),
     Entry("agent", services.Agent, "agent:agent", _SERVE),
     Entry("daemon", services.Daemon, "daemon:daemon", _SERVE),
+    Entry("config show", runs.ShowConfig, "config:show", None, _FOREIGN),
+    Entry("config check", runs.CheckConfig, "config:check"),
     Entry("incidents show", watching.ShowIncident, "incidents:show"),
     Entry("incidents export", watching.ExportIncident, "incidents:export"),
     Entry("checkpoint now", checkpoints.TakeCheckpoint, "checkpoint:now"),
@@ -82,11 +84,12 @@ def _app() -> typer.Typer:
     groups = {
         "": app,
         "incidents": incidents,
+        "config": _group("config", "Show or check the settings of a run: flags, file and defaults."),
         "checkpoint": _group("checkpoint", "Take, list, verify, export and import checkpoints."),
     }
-    for name, group in groups.items():
-        if name:
-            app.add_typer(group, rich_help_panel=_LOOK)
+    app.add_typer(groups["config"], rich_help_panel=_TRY)
+    app.add_typer(incidents, rich_help_panel=_LOOK)
+    app.add_typer(groups["checkpoint"], rich_help_panel=_LOOK)
     for entry in ENTRIES:
         group_name, _, name = entry.name.rpartition(" ")
         declare = groups[group_name].command(

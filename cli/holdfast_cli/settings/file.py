@@ -109,7 +109,7 @@ def _likeness(one: str, other: str) -> float:
 
 def _checked(setting: Setting, value: Any, path: Path) -> Any:
     """Return a value of the setting's type. Raises ConfigurationError, which never shows a URL with a password."""
-    if isinstance(value, str) and "://" in value and _has_password(value):
+    if isinstance(value, str) and "://" in value and has_password(value):
         raise ConfigurationError(
             f"{path}: {setting.key} has a password in its URL: no secret belongs in this file: put it into a file, "
             "and name that by store.redis_password_file"
@@ -148,10 +148,13 @@ def _typed(kind: Any, value: Any) -> Any:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(value) if isinstance(value, int | float) else f"a {type(value).__name__}"
 
 
-def _has_password(url: str) -> bool:
+def has_password(url: str) -> bool:
+    """Whether a URL shows a password to everybody who sees it."""
     parts = urlsplit(url)
     return parts.password is not None or "password" in parse_qs(parts.query, keep_blank_values=True)
 

@@ -98,7 +98,7 @@ class Setting:
         if issubclass(kind, Enum):
             return ", ".join(f'"{member.value}"' for member in kind)
         if kind not in (int, float):
-            return "a string"
+            return "a string that is not empty"
         noun = "a whole number" if kind is int else "a number"
         if self.least is None:
             return noun
