@@ -14,8 +14,7 @@ from holdfast_daemon.core.model import (
     SaveIncident,
     Send,
 )
-from holdfast_daemon.incidents.archive import IncidentArchive
-from holdfast_daemon.incidents.log import IncidentLog
+from holdfast_daemon.incidents.archive import IncidentArchive, IncidentLog
 from holdfast_daemon.leadership.leadership import Leadership
 from holdfast_daemon.leadership.requests import Requests
 from holdfast_daemon.leadership.run_store import RunStore

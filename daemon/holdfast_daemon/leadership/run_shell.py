@@ -10,8 +10,7 @@ from holdfast_daemon.clock import Clock
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import CoreState, Observation
 from holdfast_daemon.core.recovery.ending import ENDED
-from holdfast_daemon.incidents.archive import IncidentArchive
-from holdfast_daemon.incidents.log import IncidentLog
+from holdfast_daemon.incidents.archive import IncidentArchive, IncidentLog
 from holdfast_daemon.leadership.guarded_core import GuardedCore
 from holdfast_daemon.leadership.leadership import Leadership
 from holdfast_daemon.leadership.outbox import Outbox, Outlets, StoreCounters

@@ -8,9 +8,9 @@ from prometheus_client.registry import Collector
 
 from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.model import CoreState, ranks_of
-from holdfast_daemon.core.standstill import has_given_up
+from holdfast_daemon.core.naming import kind_name
+from holdfast_daemon.core.recovery.standstills import has_given_up
 from holdfast_daemon.core.step_summary import QUANTITIES
-from holdfast_daemon.core.words import kind_name
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_proto.v1 import store_pb2 as store
 
