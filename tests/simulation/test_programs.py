@@ -5,7 +5,7 @@ import random
 import pytest
 
 from holdfast_daemon.core.deadlines import Deadlines
-from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.waits.wait_graph import analyse
 from holdfast_proto.v1 import store_pb2 as store

@@ -28,7 +28,7 @@ from holdfast_checkpoint.store.histories import Histories, StorePlace
 from holdfast_checkpoint.store.locations import HistoryCheckpoints
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
 from holdfast_checkpoint.store.secondary import Secondary
-from holdfast_daemon.core.recovery import restore
+from holdfast_daemon.core.recovery import restore_point
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -393,7 +393,7 @@ class Machine:
             node = store.NodeState(
                 history=inventory.history, checkpoints=inventory.committed, damaged_checkpoints=inventory.damaged
             )
-            point = restore.choose({"node0": node}, RANKS, self._unreadable)
+            point = restore_point.choose({"node0": node}, RANKS, self._unreadable)
             self._generation = max(self._generation, inventory.newest_generation + 1)
             if point is None:
                 self.log.append("  refused: all are damaged")

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from holdfast_daemon.core import incidents, injection
+from holdfast_daemon.core import fault_requests, incidents
 from holdfast_daemon.core.death import is_clean
 from holdfast_daemon.core.kinds import HANGS
 from holdfast_daemon.core.model import Observation
@@ -66,7 +66,7 @@ def _event(tick: Tick, event: store.Event) -> None:
             _stacks(tick, event.evidence_captured)
             _evidence(tick, event.node, event.evidence_captured)
         case "fault_injected" | "fault_refused":
-            injection.absorb(tick, event)
+            fault_requests.absorb(tick, event)
         case "command_refused":
             totals = tick.state.totals
             tick.state = replace(tick.state, totals=replace(totals, refused_commands=totals.refused_commands + 1))

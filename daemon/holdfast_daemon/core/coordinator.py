@@ -2,7 +2,7 @@
 
 from contextlib import nullcontext
 
-from holdfast_daemon.core import absorb, injection
+from holdfast_daemon.core import absorb, fault_requests
 from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_daemon.core.model import (
     Action,
@@ -60,4 +60,4 @@ def _serve(tick: Tick, request: Request) -> None:
         case CheckpointRequest():
             checkpoint_commands.serve(tick)
         case FaultRequest(fault=fault):
-            injection.serve(tick, fault)
+            fault_requests.serve(tick, fault)

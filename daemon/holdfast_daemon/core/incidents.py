@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from holdfast_daemon.core import injection
+from holdfast_daemon.core import fault_requests
 from holdfast_daemon.core.model import SaveIncident, counted
+from holdfast_daemon.core.naming import kind_name
 from holdfast_daemon.core.tick import Tick
-from holdfast_daemon.core.words import kind_name
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -147,7 +147,7 @@ def _new(
     )
     totals = tick.state.totals
     tick.state = replace(tick.state, totals=replace(totals, incidents=counted(totals.incidents, kind)))
-    injection.add_to_story(tick, incident)
+    fault_requests.add_to_story(tick, incident)
     _save(tick, incident)
     return incident
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.naming import phase_name
 from holdfast_daemon.core.restart_patience import PAUSES, RestartPatience, Sign
-from holdfast_daemon.core.words import phase_name
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

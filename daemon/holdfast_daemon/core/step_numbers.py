@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from holdfast_daemon.core import detection, standstill
+from holdfast_daemon.core import detection
 from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
 from holdfast_daemon.core.detectors.numbers.non_finite import unexpected
 from holdfast_daemon.core.model import Telemetry, Totals, counted
-from holdfast_daemon.core.recovery import response
+from holdfast_daemon.core.recovery import response, standstills
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -23,7 +23,7 @@ def count_step(tick: Tick, summary: store.StepSummary) -> None:
             record.newest_step = summary.step
     for finding in detection.look_at_step(tick, summary):
         response.note(tick, finding)
-    standstill.learn(tick, summary)
+    standstills.learn(tick, summary)
     tick.state = replace(
         tick.state,
         deadlines=tick.state.deadlines.observe(summary.duration_s, summary.phase_s),

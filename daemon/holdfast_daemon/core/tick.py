@@ -1,5 +1,6 @@
 """One tick of the core: a working copy of the state, and the actions it has led to."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -10,6 +11,9 @@ from holdfast_proto.v1 import store_pb2 as store
 
 Timed: TypeAlias = Callable[[str], AbstractContextManager[object]]
 """Takes the name of a part of the tick; its context times it. The core itself knows no clock."""
+
+LEAD_S = 2.0
+"""Time from a decision to the last rank that knows of it: a report, a tick and a command, and room for a busy node."""
 
 
 class Tick:
@@ -78,6 +82,14 @@ class Tick:
     def send_to(self, node: str, command: store.NodeCommand) -> None:
         """Order something of one node, beside the orders of the present phase."""
         self.actions.append(Send(node, command))
+
+    def step_ahead(self) -> int | None:
+        """Return a step that no rank will have finished when a command sent now arrives; None before one is timed."""
+        step_s = self.state.deadlines.median_step_s
+        if step_s is None or not self.ranks:
+            return None
+        newest = max(rank.progress.step for rank in self.ranks.values())
+        return newest + math.ceil(LEAD_S / max(step_s, 1e-3))
 
     def once(self, what: str) -> bool:
         """Whether this is the first time in this generation that ``what`` is to be told."""

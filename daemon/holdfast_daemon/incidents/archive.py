@@ -1,4 +1,4 @@
-"""Keeps every incident of a run as a folder, with the recording that its verdict came from."""
+"""Keeps every incident of a run on disk: all versions in a log, the newest in a folder with its recording."""
 
 import asyncio
 import logging
@@ -8,11 +8,33 @@ from pathlib import Path
 
 from holdfast_daemon.core.model import CoreState, Observation
 from holdfast_daemon.incidents import folder as incident_folder
+from holdfast_daemon.incidents.story import story_text
 from holdfast_daemon.replay.recorded_tick import difference, framed
 from holdfast_daemon.replay.recording import Excerpt, Recording
 from holdfast_proto.v1.store_pb2 import Incident, Verdict
 
 log = logging.getLogger(__name__)
+
+
+class IncidentLog:
+    """One JSON object per line; of several with one id the last is the newest."""
+
+    def __init__(self, directory: Path, run: str) -> None:
+        self._path = directory / f"incidents-{run}.jsonl"
+        self.attempts_total = 0
+        self.failures_total = 0
+
+    def append(self, incident: Incident) -> None:
+        """Append a version; a full disk is counted and logged once, and stops nothing."""
+        self.attempts_total += 1
+        try:
+            line = story_text(incident, indent=None)
+            with self._path.open("a") as file:
+                file.write(line)
+        except Exception as error:  # noqa: BLE001 (whatever it is: the incident is in the store, and the run is led)
+            self.failures_total += 1
+            if self.failures_total == 1:
+                log.error("cannot append to %s: %s", self._path, error)
 
 
 class IncidentArchive:

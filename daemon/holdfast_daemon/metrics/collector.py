@@ -7,7 +7,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from holdfast_daemon.core.model import CoreState, ranks_of
-from holdfast_daemon.core.standstill import has_given_up
+from holdfast_daemon.core.recovery.standstills import has_given_up
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.metrics import run_families as of_run
 from holdfast_daemon.metrics import self_families as of_self

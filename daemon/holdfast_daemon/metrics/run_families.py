@@ -4,8 +4,8 @@ The collector fills them; docs/metrics.md, the dashboards and their tests read t
 """
 
 from holdfast_daemon.core.kinds import RECOVERABLE
+from holdfast_daemon.core.naming import kind_name
 from holdfast_daemon.core.step_summary import QUANTITIES
-from holdfast_daemon.core.words import kind_name
 from holdfast_proto.metric_family import counter, declared_in, gauge, histogram
 from holdfast_proto.v1 import store_pb2 as store
 

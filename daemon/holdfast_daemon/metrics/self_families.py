@@ -4,7 +4,7 @@
 """
 
 from holdfast_daemon.core.detectors import registry as detectors
-from holdfast_daemon.validation.refusals import SOURCES
+from holdfast_daemon.validation.intake import SOURCES
 from holdfast_proto.metric_family import counter, declared_in, gauge, histogram
 
 TICK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)

@@ -3,7 +3,7 @@
 import math
 
 from holdfast_daemon.core.model import CheckpointRequest, StopRequest
-from holdfast_daemon.core.words import kind_name
+from holdfast_daemon.core.naming import kind_name
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
 

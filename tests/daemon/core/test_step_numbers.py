@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from holdfast_daemon.core.detectors.numbers.overflow_loop import LIMIT_STEPS
-from holdfast_daemon.core.words import kind_name
+from holdfast_daemon.core.naming import kind_name
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon.incidents.log import IncidentLog
+from holdfast_daemon.incidents.archive import IncidentLog
 from holdfast_proto.v1 import store_pb2 as store
 
 INCIDENT = store.Incident(

@@ -185,7 +185,7 @@ async def test_an_operators_stop_ends_the_run(store_server: StoreServer, folder:
     publish_spec(store_server)
     async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
         await train(it, agent)
-        it.shell.request_stop()
+        it.shell.requests.stop()
         await it.until_phase(store.RUN_PHASE_FAILED)
         await until(lambda: agent.outcome, "the agent is told")
         assert agent.outcome == "stopped by an operator"
@@ -197,11 +197,11 @@ async def test_an_operators_checkpoint_is_set_for_a_step_that_nobody_has_reached
     publish_spec(store_server)
     async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
         await until(lambda: agent.state.ranks, "the ranks have started")
-        early = await it.shell.request_checkpoint()
+        early = await it.shell.requests.checkpoint()
         assert (early.step, early.reason) == (-1, "the run is starting, not running: try again when it is")
         await train(it, agent, steps=3)
         await it.until_phase(store.RUN_PHASE_RUNNING)
-        answers = await asyncio.gather(it.shell.request_checkpoint(), it.shell.request_checkpoint())
+        answers = await asyncio.gather(it.shell.requests.checkpoint(), it.shell.requests.checkpoint())
         await until(lambda: "take_checkpoint" in agent.kinds(), "the agent is told")
         assert all(isinstance(answer, CheckpointAnswered) and answer.step > 3 for answer in answers)
 
@@ -217,7 +217,7 @@ async def test_an_operators_checkpoint_is_refused_while_no_rank_is_known(
         with store_server.client() as operator:
             operator.delete(keys.node(RUN, NODE))  # its lease has lapsed, or the store has just come back empty
         await until(lambda: it.shell.state and not it.shell.state.nodes, "the node is gone")
-        order = asyncio.ensure_future(it.shell.request_checkpoint())
+        order = asyncio.ensure_future(it.shell.requests.checkpoint())
         await asyncio.wait([order, it.task], return_when=asyncio.FIRST_COMPLETED, timeout=10)
         if it.task.done():
             order.cancel()
@@ -278,7 +278,7 @@ async def test_a_store_that_is_away_when_a_run_retires_does_not_end_the_daemon(
     publish_spec(store_server)
     async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
         await train(it, agent)
-        it.shell.request_stop()
+        it.shell.requests.stop()
         await until(lambda: agent.outcome, "the agent is told of the end")
         await until(lambda: it.shell.state and not it.shell.state.nodes, "the agent has left")
         store_server.kill()
@@ -300,7 +300,7 @@ async def test_a_daemon_that_is_back_within_its_lease_sends_commands_that_are_no
             await first.until_phase(store.RUN_PHASE_RUNNING)
         async with daemon(folder, store_server, lease_s=60.0) as second:
             await until(lambda: second.shell.leads, "the same name holds the same lease")
-            second.shell.request_stop()
+            second.shell.requests.stop()
             await until(lambda: agent.outcome, "the agent is told")
         start, finish = agent.commands
     assert start.fence == finish.fence

@@ -22,7 +22,7 @@ def shell_of(folder: Path, world: World, *, leads: bool) -> RunShell:
     """A shell that holds a world's state."""
     url = f"unix://{folder}/no-store.sock"
     shell = RunShell(connect(url), world.spec.run, options(folder, url), Clock(), TickMetrics(CollectorRegistry()))
-    shell.state, shell.leads, shell.store_up = world.state, leads, True
+    shell.state, shell.leadership.leads, shell.store_up = world.state, leads, True
     return shell
 
 

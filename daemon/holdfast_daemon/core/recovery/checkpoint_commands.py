@@ -1,8 +1,8 @@
 """What is ordered about checkpoints: to take one for an operator or by time, to let go of its slots, to keep one."""
 
 from holdfast_daemon.core import incidents
-from holdfast_daemon.core.ahead import step_ahead
 from holdfast_daemon.core.model import CheckpointAnswered
+from holdfast_daemon.core.naming import run_phase_name
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.session_pb2 import ReleaseAt
@@ -13,7 +13,7 @@ def serve(tick: Tick) -> None:
     if tick.observes:
         tick.actions.append(CheckpointAnswered(-1, "the run is only observed: its own program takes its checkpoints"))
     elif tick.record.phase != store.RUN_PHASE_RUNNING:
-        phase = store.RunPhase.Name(tick.record.phase).removeprefix("RUN_PHASE_").lower()
+        phase = run_phase_name(tick.record.phase)
         tick.actions.append(CheckpointAnswered(-1, f"the run is {phase}, not running: try again when it is"))
     elif not tick.ranks:
         tick.actions.append(CheckpointAnswered(-1, "no node of the run is heard of: try again when one is"))
@@ -46,7 +46,7 @@ def release(tick: Tick, checkpoint: int) -> None:
     Sent once: ranks that hear nothing of it let go after a while all the same.
     """
     trains = tick.record.phase in (store.RUN_PHASE_RUNNING, store.RUN_PHASE_LEAVING)
-    step = step_ahead(tick) if trains else None
+    step = tick.step_ahead() if trains else None
     if step is not None:
         message = ReleaseAt(step=checkpoint, at_step=step)
         for node in tick.record.nodes:
@@ -66,7 +66,7 @@ def keep_newest_before(tick: Tick, step: int, incident: store.Incident) -> None:
 
 
 def _take(tick: Tick) -> int | None:
-    step = step_ahead(tick)
+    step = tick.step_ahead()
     if step is not None:
         tick.send(tick.record.nodes, lambda _: store.NodeCommand(take_checkpoint=store.TakeCheckpoint(step=step)))
         restart_timer(tick)

@@ -6,7 +6,6 @@ no incident.
 """
 
 from holdfast_daemon.core import detection, incidents
-from holdfast_daemon.core.ahead import step_ahead
 from holdfast_daemon.core.death import is_clean
 from holdfast_daemon.core.detectors.deaths.dead_rank import DeadRank
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
@@ -46,7 +45,7 @@ def absorb_wishes(tick: Tick) -> None:
 
 def begin(tick: Tick) -> None:
     """Agree on the step; until one has been timed, that waits."""
-    step = step_ahead(tick)
+    step = tick.step_ahead()
     if step is not None:
         with tick.edit_record() as record:
             record.leave_step = step

@@ -2,29 +2,30 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import takewhile
 
-from holdfast_daemon.core import detection, incidents, standstill
+from holdfast_daemon.core import detection, incidents
 from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.model import counted
+from holdfast_daemon.core.naming import kind_name
 from holdfast_daemon.core.recovery import (
     checkpoint_commands,
-    checkpoint_failures,
     checkpoint_reads,
-    late_exit,
     leaving,
     membership,
     new_generation,
     response,
-    restarts,
-    restore,
+    standstills,
     suspicion,
 )
-from holdfast_daemon.core.recovery.ending import FINISHED, RESEND_S, ended, finish
+from holdfast_daemon.core.recovery.ending import FINISHED, RESEND_S, end_after_training, ended, finish
 from holdfast_daemon.core.tick import Tick
-from holdfast_daemon.core.words import kind_name
 from holdfast_proto.v1 import store_pb2 as store
 
 EVIDENCE_PATIENCE_S = 6.0
+
+_TRIED = (store.INCIDENT_STATE_OPEN, store.INCIDENT_STATE_FAILED, store.INCIDENT_STATE_RECOVERED)
+"""States of incidents for which a restart was tried."""
 
 REASON_PATIENCE_S = 2.0
 """A node says in its state that it could not start a generation, and in an event that it was for its checkpoint, which
@@ -45,7 +46,7 @@ def waiting(tick: Tick) -> None:
     if len(ready) >= tick.state.spec.nodes and not running:
         with tick.edit_record() as record:
             record.nodes[:] = ready[: tick.state.spec.nodes]
-        begin_generation(tick)
+        new_generation.begin(tick)
 
 
 def _take_over(tick: Tick, running: dict[str, store.NodeState]) -> None:
@@ -56,54 +57,6 @@ def _take_over(tick: Tick, running: dict[str, store.NodeState]) -> None:
         record.nodes[:] = in_rank_order
         record.generation = generation
     tick.enter(store.RUN_PHASE_RUNNING)
-
-
-def begin_generation(tick: Tick) -> None:
-    """Order every node to start its ranks from the newest state that all can have."""
-    new_generation.see_history(tick)
-    standstill.drop(tick, "another generation begins")
-    record = tick.record
-    point = restore.choose(tick.state.members, tick.world_size, record.unreadable_checkpoints, tick.now)
-    if point is None:
-        checkpoint_reads.refuse_damaged(tick)
-        return
-    if point.history is not None:
-        new_generation.begin_history(tick, point.history)
-    known_generations = [record.generation, *(node.checkpoint_generation for node in tick.state.nodes.values())]
-    with tick.edit_record() as edited:
-        edited.generation = 1 + max(known_generations)
-        edited.source = point.source
-        edited.resumed_step = point.step
-        edited.step_at_restart = record.newest_step
-        edited.newest_step = max(record.newest_step, point.step)
-    tick.enter(store.RUN_PHASE_STARTING)
-    new_generation.forget(tick, after_step=point.step)
-    where = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.SOURCE_CHECKPOINT: "a checkpoint"}
-    after = "" if point.step < 0 else f" after step {point.step}"
-    if not record.failed_reads:  # else it is one of many attempts
-        start = f"generation {tick.record.generation} starts from {where[point.source]}{after}"
-        incidents.add_line_to_open(tick, start)
-        checkpoint_failures.passed_over(tick, point.passed_over, f"{start} instead")
-    _send_start(tick, list(tick.record.nodes))
-
-
-def _send_start(tick: Tick, nodes: list[str]) -> None:
-    record, per_node = tick.record, tick.state.spec.ranks_per_node
-    first_rank = {name: index * per_node for index, name in enumerate(record.nodes)}
-
-    def command(node: str) -> store.NodeCommand:
-        start = store.StartGeneration(
-            first_rank=first_rank[node],
-            ranks=per_node,
-            world_size=tick.world_size,
-            rendezvous_node=record.nodes[0],
-            source=record.source,
-            step=record.resumed_step,
-            history=record.history if record.HasField("history") else None,
-        )
-        return store.NodeCommand(start=start)
-
-    tick.send(nodes, command)
 
 
 def starting(tick: Tick) -> None:
@@ -117,7 +70,7 @@ def starting(tick: Tick) -> None:
         return
     behind = [name for name in record.nodes if name in nodes and nodes[name].generation < record.generation]
     if behind and tick.now - tick.state.sent_unix_s > RESEND_S:
-        _send_start(tick, behind)
+        new_generation.send_start(tick, behind)
     ranks = tick.ranks
     if len(ranks) == tick.world_size and all(rank.steps_done for rank in ranks.values()):
         ended = max(rank.first_step_ended_unix_s for rank in ranks.values())
@@ -132,8 +85,8 @@ def running(tick: Tick) -> None:
         incidents.close(tick, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=tick.now)
         finish(tick, store.RUN_PHASE_FINISHED, FINISHED)
         return
-    standstill.note_pauses(tick)
-    if late_exit.end(tick):
+    standstills.note_pauses(tick)
+    if end_after_training(tick):
         return
     suspicion.watch(tick)
     membership.stop_strays(tick)
@@ -144,11 +97,11 @@ def running(tick: Tick) -> None:
         if stops_the_run and is_explained:
             continue
         is_explained |= stops_the_run
-        stands_still |= standstill.is_one(finding)
+        stands_still |= standstills.is_one(finding)
         response.respond(tick, finding)
         if tick.record.phase != judged_in:
             return
-    standstill.settle(tick, is_seen=stands_still)
+    standstills.settle(tick, is_seen=stands_still)
     if judged_in == store.RUN_PHASE_RUNNING and tick.record.leave_by_unix_s:
         leaving.begin(tick)
     elif judged_in == store.RUN_PHASE_RUNNING:
@@ -194,13 +147,13 @@ def stopping(tick: Tick) -> None:
     unread = checkpoint_reads.failure(tick)
     if unread:  # no restart that brought nothing: the files are away
         if checkpoint_reads.may_try_again(tick, unread):
-            begin_generation(tick)
+            new_generation.begin(tick)
         return
     # Restarts for uncertain signs are counted apart: they never fail a run that may only be slow.
-    stuck = restarts.without_progress(record)
+    stuck = _restarts_without_progress(record)
     limit = tick.state.spec.restarts_without_progress
     if stuck > limit:
-        reason = restarts.why_given_up(tick, limit)
+        reason = _why_given_up(tick, limit)
         incidents.close(tick, store.INCIDENT_STATE_FAILED, reason)
         finish(tick, store.RUN_PHASE_FAILED, reason)
         return
@@ -215,7 +168,7 @@ def stopping(tick: Tick) -> None:
         edited.restarts_total = record.restarts_total + 1
         edited.outcome = ""
     incidents.add_line_to_open(tick, f"ranks of generation {record.generation} are gone")
-    begin_generation(tick)
+    new_generation.begin(tick)
 
 
 def _may_be_unreadable(tick: Tick) -> bool:
@@ -232,6 +185,33 @@ def _may_be_unreadable(tick: Tick) -> bool:
 def _has_obeyed(node: store.NodeState, generation: int) -> bool:
     """Whether a node has had ranks of a generation, or never any of this run: it has just come to it."""
     return generation in (node.generation, node.failed_generation) or (node.ready and not node.generation)
+
+
+def _restarts_without_progress(record: store.CoordinatorState) -> int:
+    """Return how many restarts in a row for certain signs have followed on one that brought no new step."""
+    if record.newest_step > record.step_at_restart:
+        return 0
+    return record.restarts_without_progress + (not record.restart_is_uncertain)
+
+
+def _why_given_up(tick: Tick, limit: int) -> str:
+    """Return the last line of a run that is not started again.
+
+    If the same rank ended or hung at the same step each time, it says so: the data or the state of that step does it.
+    """
+    outcome = tick.record.outcome
+    tried = [tick.state.incidents[name] for name in sorted(tick.state.incidents, reverse=True)]
+    verdicts = [incident.verdict for incident in tried if incident.state in _TRIED]
+    same = list(takewhile(lambda one: _place(one) == _place(verdicts[0]), verdicts))
+    if len(same) > limit and same[0].culprits:
+        step = "before the first step" if same[0].step < 0 else f"at step {same[0].step}"
+        times = f"rank {same[0].culprits[0]} fails {step} each time, {len(same)} times in a row"
+        return f"{times}, so its data or state there is the likely cause: {outcome}"
+    return f"{limit} restarts in a row brought no new step: {outcome}"
+
+
+def _place(verdict: store.Verdict) -> tuple[int, list[int], int]:
+    return verdict.kind, list(verdict.culprits[:1]), verdict.step
 
 
 HANDLERS: dict[int, Callable[[Tick], None]] = {

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from holdfast_daemon.core import incidents, standstill
+from holdfast_daemon.core import incidents
 from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.kinds import RECOVERABLE
-from holdfast_daemon.core.recovery import checkpoint_commands, suspicion
+from holdfast_daemon.core.recovery import checkpoint_commands, standstills, suspicion
 from holdfast_daemon.core.recovery.ending import finish
 from holdfast_daemon.core.restart_patience import Sign, uncertain_restarts
 from holdfast_daemon.core.tick import Tick
@@ -20,10 +20,10 @@ def respond(tick: Tick, finding: Finding) -> None:
     if verdict.kind == store.VERDICT_KIND_BAD_CONFIGURATION:
         incidents.note_incident(tick, verdict, last_progress_unix_s=finding.last_progress_unix_s)
         finish(tick, store.RUN_PHASE_FAILED, verdict.message)
-    elif standstill.is_one(finding):
+    elif standstills.is_one(finding):
         _stand_still(tick, finding)
     elif tick.state.spec.mode == store.MODE_ACT and verdict.kind in RECOVERABLE:
-        standstill.drop(tick, f"another verdict explains it: {verdict.message}")
+        standstills.drop(tick, f"another verdict explains it: {verdict.message}")
         with tick.edit_record() as record:
             record.restart_is_uncertain = False
         _recover(tick, finding, None)
@@ -41,9 +41,9 @@ def note(tick: Tick, finding: Finding) -> None:
 
 def _stand_still(tick: Tick, finding: Finding) -> None:
     """Report a standstill; restart the run if its signs have lasted for long enough."""
-    judged = standstill.judge(tick, finding)
+    judged = standstills.judge(tick, finding)
     if not judged.is_due:
-        incident = standstill.report(tick, finding)
+        incident = standstills.report(tick, finding)
         if incident is not None:
             _gather(tick, incident, finding)
         return
@@ -52,7 +52,7 @@ def _stand_still(tick: Tick, finding: Finding) -> None:
     with tick.edit_record() as record:
         record.restart_is_uncertain = is_uncertain
         record.uncertain_restarts = repeats
-    _recover(tick, finding, standstill.take_over(tick, finding.verdict))
+    _recover(tick, finding, standstills.take_over(tick, finding.verdict))
     incidents.add_line_to_open(tick, f"restart: {judged.reason}")
 
 

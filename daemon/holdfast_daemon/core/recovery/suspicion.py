@@ -12,7 +12,7 @@ from dataclasses import replace
 from holdfast_daemon.core.detection import ask, view_of
 from holdfast_daemon.core.detectors import registry
 from holdfast_daemon.core.model import Suspicion, Totals, counted
-from holdfast_daemon.core.recovery.restore import newest_common_snapshot
+from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 

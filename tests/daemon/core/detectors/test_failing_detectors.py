@@ -7,7 +7,7 @@ import pytest
 
 from holdfast_daemon.core.detectors import registry
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult
-from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.model import Action, DetectorFailed
 from tests.support.core_world import World

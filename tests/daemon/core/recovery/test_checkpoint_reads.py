@@ -3,7 +3,7 @@
 import itertools
 
 from holdfast_daemon.core.recovery import checkpoint_reads
-from holdfast_daemon.core.recovery.restore import RestorePoint, choose
+from holdfast_daemon.core.recovery.restore_point import RestorePoint, choose
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast_daemon.core.ahead import LEAD_S
 from holdfast_daemon.core.model import StopRequest
+from holdfast_daemon.core.tick import LEAD_S
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.test_coordinator import running
 from tests.support.core_world import World

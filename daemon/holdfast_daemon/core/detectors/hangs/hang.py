@@ -1,17 +1,15 @@
 """What the detectors of hangs share: whether there is one, who is at its root, and how it is told."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
 from holdfast_daemon.core.waits.named_calls import GroupId, group_id
 from holdfast_daemon.core.waits.wait_graph import MissedCall, WaitAnalysis
-from holdfast_daemon.core.words import phase_name
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 _EDGES_KEPT = 32
-_NAMES_SHOWN = 8
 
 _DOES = {
     common.ACTIVITY_STOPPED: "is stopped",
@@ -108,45 +106,6 @@ def _has_left(view: View, number: int) -> bool:
     return rank is not None and (rank.HasField("exit") or rank.left_training)
 
 
-def root_findings(
-    view: View, kind: "store.VerdictKind", *, is_meant: Callable[["common.Activity"], bool]
-) -> tuple[Finding, ...]:
-    """Return the verdict on the ranks at the root that do what is meant, if there are any."""
-    culprits = [rank for rank in roots(view) if is_meant(view.activity(rank))]
-    if not culprits:
-        return ()
-    message = root_message(view, culprits[0])
-    if len(culprits) == 2:
-        message += f"; rank {culprits[1]} stands still on its own, too"
-    elif len(culprits) > 2:
-        message += f"; ranks {listed(culprits[1:])} stand still on their own, too"
-    return (hang_finding(view, kind, culprits, message),)
-
-
-def root_message(view: View, root: int) -> str:
-    """Return one line on a rank that others wait for: what it does, who waits for it, and where."""
-    message = f"rank {root} {_how(view, view.known_ranks[root])}"
-    missed = next((call for call in view.wait_analysis.missed if call.rank == root), None)
-    if missed is not None:
-        call = f"{_call_name(view, missed)} {missed.seq} of group {group_name(view, missed.group)}"
-        waiters = missed.waiters
-        who = f"rank {waiters[0]} waits" if len(waiters) == 1 else f"ranks {listed(waiters)} wait"
-        elsewhere = f", {missed.elsewhere} elsewhere" if missed.elsewhere else ""
-        message += f"; {who} for it in {call}{elsewhere}"
-    return message
-
-
-def _how(view: View, rank: store.RankState) -> str:
-    if rank.life == store.LIFE_EXITED:
-        return "ended while others still wait for it"
-    if rank.left_training:
-        return "has left training while others still wait for it"
-    where = f"in {phase_name(rank.progress.phase)} of step {rank.progress.step}"
-    stack = view.stacks.get(rank.rank)
-    frame = f", at {stack.frame}" if stack is not None and stack.frame else ""
-    return f"{what_it_does(view, rank.rank)} {where}{frame}"
-
-
 def what_it_does(view: View, number: int) -> str:
     """Return in a few words what a rank is seen to do."""
     return _DOES.get(view.activity(number), "makes no progress")
@@ -167,7 +126,7 @@ def hang_finding(view: View, kind: "store.VerdictKind", culprits: Sequence[int],
         phase=first.progress.phase,
         group=call.group,
         seq=call.seq,
-        op=_call_name(view, call),
+        op=call_name(view, call),
         activity=view.activity(culprits[0]) if culprits else common.ACTIVITY_UNSPECIFIED,
     )
     return Finding(verdict=verdict, last_progress_unix_s=_last_progress(view, culprits), stands_still=True)
@@ -180,7 +139,7 @@ def _last_progress(view: View, culprits: Sequence[int]) -> float:
     return view.now - min(rank.stalled_s for rank in of)
 
 
-def _call_name(view: View, call: WaitAnalysis | MissedCall) -> str:
+def call_name(view: View, call: WaitAnalysis | MissedCall) -> str:
     """Return what the recorders of those that wait call a call, if any has said."""
     waiters = {edge.waiter for edge in view.wait_analysis.edges if (edge.group, edge.seq) == (call.group, call.seq)}
     named = (pending for rank in sorted(waiters) for pending in view.known_ranks[rank].pending)
@@ -192,10 +151,3 @@ def group_name(view: View, name: str) -> str:
     groups = (group for rank in view.ranks.values() for group in rank.progress.groups)
     description = next((group.description for group in groups if group.group == name and group.description), "")
     return f"{name} ({description})" if description else name
-
-
-def listed(names: Iterable[int | str]) -> str:
-    """Return ranks or nodes as people list them: the first few, and how many more."""
-    every = list(names)
-    shown = ", ".join(map(str, every[:_NAMES_SHOWN]))
-    return f"{shown} and {len(every) - _NAMES_SHOWN} more" if len(every) > _NAMES_SHOWN else shown

@@ -14,6 +14,7 @@ from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, F
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.hangs.aborted_call import AbortedCall, aborted_call, names_are_in
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.naming import listed, ranks_named
 from holdfast_daemon.core.peer_loss import bytes_expected_and_got
 from holdfast_daemon.core.waits.named_calls import MismatchedCall
 from holdfast_daemon.core.waits.wait_graph import ArrivedCall
@@ -49,7 +50,7 @@ class MismatchedOrder(Detector):
 
 def _circle(view: View) -> Finding:
     cycle = view.wait_analysis.cycle
-    message = f"ranks {hang.listed(cycle)} wait for each other: their calls are in different orders, or one is missing"
+    message = f"ranks {listed(cycle)} wait for each other: their calls are in different orders, or one is missing"
     finding = hang.hang_finding(view, store.VERDICT_KIND_MISMATCHED_ORDER, list(cycle), message)
     inside = [edge for edge in view.wait_analysis.edges if edge.waiter in cycle and edge.awaited in cycle]
     for edge in inside[:_SIDES_SHOWN]:
@@ -62,7 +63,7 @@ def _circle(view: View) -> Finding:
 
 def _left_behind(view: View, call: ArrivedCall) -> Finding:
     where = f"call {call.seq} of group {hang.group_name(view, call.group)}"
-    who = f"{_ranks(call.held)} {'is' if len(call.held) == 1 else 'are'}"
+    who = f"{ranks_named(call.held)} {'is' if len(call.held) == 1 else 'are'}"
     message = f"{who} still in {where}, which all others have completed: it made another call there, or lost data"
     finding = hang.hang_finding(view, store.VERDICT_KIND_MISMATCHED_ORDER, list(call.held), message)
     verdict, named = finding.verdict, view.ranks[call.held[0]].pending
@@ -77,7 +78,7 @@ def _mismatched(view: View, call: MismatchedCall) -> Finding:
     odd = sorted(set(everybody) - set(most))
     culprits = odd if 2 * len(odd) < len(everybody) else sorted(everybody)
     where = f"call {call.seq} of group {hang.group_name(view, call.group)}"
-    sides = [f"{_ranks(ranks)} in {' '.join(part for part in called if part)}" for called, ranks in call.sides]
+    sides = [f"{ranks_named(ranks)} in {' '.join(part for part in called if part)}" for called, ranks in call.sides]
     message = f"ranks have met in different calls: {where} finds {' and '.join(sides[:_SIDES_SHOWN])}"
     finding = hang.hang_finding(view, store.VERDICT_KIND_MISMATCHED_ORDER, culprits, message)
     finding.verdict.group, finding.verdict.seq, finding.verdict.op = call.group, call.seq, call.sides[0][0][0]
@@ -86,7 +87,7 @@ def _mismatched(view: View, call: MismatchedCall) -> Finding:
 
 
 def _aborted(view: View, found: AbortedCall) -> Finding:
-    call, others, aborted = found.call, _ranks(found.others), _ranks(found.aborted)
+    call, others, aborted = found.call, ranks_named(found.others), ranks_named(found.aborted)
     where = f"call {call.seq} of group {hang.group_name(view, call.group)}"
     if len(found.others) > 1:
         message = f"{aborted} have met in {where} with different sizes: one of them called with a wrong one"
@@ -104,7 +105,3 @@ def _met(rank: int, ended: store.RankExit) -> str:
     sizes = bytes_expected_and_got(ended.last_words)
     met = "" if sizes is None else f": it expected {sizes[0]} bytes and got {sizes[1]}"
     return f"rank {rank} was aborted{met}"
-
-
-def _ranks(numbers: tuple[int, ...]) -> str:
-    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {hang.listed(numbers)}"

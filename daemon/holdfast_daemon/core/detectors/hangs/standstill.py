@@ -10,7 +10,7 @@ from typing import ClassVar
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.words import phase_name
+from holdfast_daemon.core.naming import phase_name
 from holdfast_proto.v1 import store_pb2 as store
 
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.naming import listed
 from holdfast_daemon.core.waits.meeting import RECV
 from holdfast_daemon.core.waits.wait_graph import ArrivedCall
 from holdfast_proto.v1 import store_pb2 as store
@@ -44,7 +45,7 @@ class Transport(Detector):
 
 def _message(view: View, call: ArrivedCall) -> str:
     nodes = sorted({view.node_of[rank] for rank in call.members if rank in view.node_of})
-    between = f" between nodes {hang.listed(nodes)}" if len(nodes) > 1 else ""
+    between = f" between nodes {listed(nodes)}" if len(nodes) > 1 else ""
     group = f"group {hang.group_name(view, call.group)}"
     if call.op == RECV:
         receiver, sender = call.members

@@ -12,6 +12,7 @@ from holdfast_daemon.core import death
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
+from holdfast_daemon.core.naming import listed
 from holdfast_daemon.core.peer_loss import exception_line
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -71,4 +72,4 @@ def _shown(view: View) -> Finding | None:
 
 
 def _nodes(names: set[str]) -> str:
-    return f"{'node' if len(names) == 1 else 'nodes'} {hang.listed(sorted(names))}"
+    return f"{'node' if len(names) == 1 else 'nodes'} {listed(sorted(names))}"

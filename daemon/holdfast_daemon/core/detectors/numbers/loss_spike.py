@@ -1,11 +1,11 @@
-"""The loss has jumped and stays up: see loss.py for when."""
+"""The loss has jumped and stays up: see loss_watch.py for when."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
+from holdfast_daemon.core.detectors.numbers.loss_watch import LossReading, LossWatch
 from holdfast_daemon.core.detectors.view import StepView
-from holdfast_daemon.core.loss import LossReading, LossWatch
 from holdfast_proto.v1 import store_pb2 as store
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
-from holdfast_daemon.core.detectors.hangs.naming import ranks_named
 from holdfast_daemon.core.detectors.view import StepView
+from holdfast_daemon.core.naming import ranks_named
 from holdfast_proto.v1 import store_pb2 as store
 
 UNDECIDED_STEPS = 16

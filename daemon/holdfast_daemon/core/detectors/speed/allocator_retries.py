@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
-from holdfast_daemon.core.detectors.hangs.naming import ranks_named
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.naming import ranks_named
 from holdfast_proto.v1 import store_pb2 as store
 
 SAMPLE_EVERY_S = 60.0

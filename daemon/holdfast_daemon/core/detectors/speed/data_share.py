@@ -13,8 +13,8 @@ from statistics import median
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
-from holdfast_daemon.core.detectors.hangs.naming import ranks_named
 from holdfast_daemon.core.detectors.view import StepView, View
+from holdfast_daemon.core.naming import ranks_named
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

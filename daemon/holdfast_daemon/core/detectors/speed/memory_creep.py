@@ -28,9 +28,9 @@ from statistics import median
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
-from holdfast_daemon.core.detectors.hangs.naming import gib, ranks_named
 from holdfast_daemon.core.detectors.numbers.robust import theil_sen_slope
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.naming import gib, ranks_named
 from holdfast_proto.v1 import store_pb2 as store
 
 SAMPLE_EVERY_S = 10.0

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
-from holdfast_daemon.core.detectors.hangs.naming import ranks_named
 from holdfast_daemon.core.detectors.speed.own_time import OwnTime, is_measured, own_times
 from holdfast_daemon.core.detectors.speed.slow_ranks import Slow, slow_ranks
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.words import phase_name
+from holdfast_daemon.core.naming import phase_name, ranks_named
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

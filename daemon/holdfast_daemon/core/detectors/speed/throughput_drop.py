@@ -26,7 +26,7 @@ from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
 from holdfast_daemon.core.detectors.speed.own_time import is_measured
-from holdfast_daemon.core.detectors.speed.pace import Pace, pace_of, usual_pace
+from holdfast_daemon.core.detectors.speed.step_pace import StepPace, pace_of, usual_pace
 from holdfast_daemon.core.detectors.view import StepView, View
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -54,7 +54,7 @@ class _Drop:
     since_step: int
     shown_unix_s: float
     """When it began to show."""
-    before: Pace
+    before: StepPace
     busy_before_s: float | None
     """None if not known."""
     steps: int = 1
@@ -72,7 +72,7 @@ class ThroughputDrop(Detector):
 
     name: ClassVar[str] = "throughput_drop"
 
-    _paces: tuple[Pace, ...] = ()
+    _paces: tuple[StepPace, ...] = ()
     """Of the newest steps."""
     _drop: _Drop | None = None
     _steps: int = 0
@@ -113,7 +113,7 @@ class ThroughputDrop(Detector):
         """Begin anew."""
         return type(self)()
 
-    def _begin(self, step: StepView, before: Pace, paces: tuple[Pace, ...]) -> _Drop:
+    def _begin(self, step: StepView, before: StepPace, paces: tuple[StepPace, ...]) -> _Drop:
         return _Drop(
             since_step=step.step - _slower_for(paces, before),
             shown_unix_s=step.now,
@@ -121,7 +121,7 @@ class ThroughputDrop(Detector):
             busy_before_s=median(self._busy_s) if len(self._busy_s) >= _BUSY_LEAST else None,
         )
 
-    def _verdict(self, drop: _Drop, newest: Pace) -> store.Verdict:
+    def _verdict(self, drop: _Drop, newest: StepPace) -> store.Verdict:
         before = drop.before
         cause, phase = self._bottleneck(drop, newest)
         what = []
@@ -140,7 +140,7 @@ class ThroughputDrop(Detector):
             confidence_ratio=1.0,
         )
 
-    def _bottleneck(self, drop: _Drop, newest: Pace) -> tuple[str, "common.Phase"]:
+    def _bottleneck(self, drop: _Drop, newest: StepPace) -> tuple[str, "common.Phase"]:
         """Return what the added seconds are spent on, for people, and the phase that says so."""
         before = drop.before
         added_s = newest.training_s - before.training_s
@@ -162,16 +162,16 @@ class ThroughputDrop(Detector):
         return "computation" if grown_s >= _CAUSE_RATIO * added_s else "communication"
 
 
-def _is_slower(before: Pace, newest: Pace) -> bool:
+def _is_slower(before: StepPace, newest: StepPace) -> bool:
     takes_longer = newest.training_s > _RATIO_LIMIT * before.training_s
     return takes_longer and (not before.tokens or newest.tokens_per_s < before.tokens_per_s / _RATIO_LIMIT)
 
 
-def _is_less_used(before: Pace, newest: Pace) -> bool:
+def _is_less_used(before: StepPace, newest: StepPace) -> bool:
     return newest.mfu < _MFU_LIMIT_RATIO * before.mfu and newest.tokens >= _TOKENS_RATIO * before.tokens
 
 
-def _slower_for(paces: tuple[Pace, ...], before: Pace) -> int:
+def _slower_for(paces: tuple[StepPace, ...], before: StepPace) -> int:
     """Return how many steps before the newest one the drop began."""
     newest = paces[-NEWEST_STEPS:]
     began = (index for index, pace in enumerate(newest) if _is_slower(before, pace) or _is_less_used(before, pace))

@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast_daemon.core.detectors.hangs.data_stall import DataStall
-from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
 from holdfast_daemon.core.detectors.hangs.mismatched_order import MismatchedOrder
+from holdfast_daemon.core.detectors.hangs.root_ranks import DataStall, HungCollective
 from holdfast_daemon.core.detectors.hangs.transport import Transport
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store

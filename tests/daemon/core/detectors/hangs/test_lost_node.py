@@ -1,7 +1,7 @@
 """A node that is gone, and an agent that is gone alone."""
 
-from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
 from holdfast_daemon.core.detectors.hangs.lost_node import LostNode
+from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.views import NOW, Ranks
 

@@ -4,8 +4,8 @@ import pytest
 
 from holdfast_daemon.core.detectors.deaths.dead_rank import DeadRank
 from holdfast_daemon.core.detectors.hangs.aborted_call import NAMES_PATIENCE_S
-from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
 from holdfast_daemon.core.detectors.hangs.mismatched_order import MismatchedOrder
+from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
 from holdfast_daemon.core.detectors.hangs.transport import Transport
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store

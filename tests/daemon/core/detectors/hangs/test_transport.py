@@ -1,6 +1,6 @@
 """Calls that everybody has entered and nobody leaves."""
 
-from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
 from holdfast_daemon.core.detectors.hangs.transport import Transport
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store

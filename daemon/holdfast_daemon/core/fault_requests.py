@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from holdfast_daemon.core.model import CoreState, FaultAnswered, Send, counted, ranks_of
+from holdfast_daemon.core.naming import run_phase_name
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
@@ -18,7 +19,7 @@ def refusal(state: CoreState, fault: Fault) -> str:
     if not state.spec.injection_allowed:
         return "this run allows no faults: start it with --allow-faults"
     if state.record.phase not in _PHASES:
-        phase = store.RunPhase.Name(state.record.phase).removeprefix("RUN_PHASE_").lower()
+        phase = run_phase_name(state.record.phase)
         return f"the run is {phase}, not running: try again when it is"
     if not _node_of(state, fault.rank):
         alive = sorted(number for number, rank in _ranks(state).items() if not rank.HasField("exit"))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon.core.loss import SPIKE_OF, LossReading, LossWatch
+from holdfast_daemon.core.detectors.numbers.loss_watch import SPIKE_OF, LossReading, LossWatch
 
-CURVES = Path(__file__).parents[3].parent / "shared" / "data" / "loss_curves"
+CURVES = Path(__file__).parents[5].parent / "shared" / "data" / "loss_curves"
 HEALTHY = ("gpt2_124m_llmc_clean.csv", "gpt2_1p5b_rank0_blips.csv")
 
 pytestmark = pytest.mark.skipif(not CURVES.is_dir(), reason="the loss curves are not beside the repository")

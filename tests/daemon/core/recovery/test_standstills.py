@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast_daemon.core.model import StopRequest
+from holdfast_daemon.core.recovery.standstills import KNOWN_PAUSES, has_given_up
 from holdfast_daemon.core.restart_patience import UNCERTAIN_RESTARTS
-from holdfast_daemon.core.standstill import KNOWN_PAUSES, has_given_up
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.test_coordinator import running

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from holdfast_daemon.core.loss import MIN_HISTORY, WINDOW, LossReading, LossWatch
+from holdfast_daemon.core.detectors.numbers.loss_watch import MIN_HISTORY, WINDOW, LossReading, LossWatch
 
 NOISE = [0.01 * math.sin(12.9898 * i) for i in range(1000)]
 

@@ -13,11 +13,10 @@ from holdfast_daemon.core.detection import view_of
 from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.detectors.view import is_stopped
 from holdfast_daemon.core.kinds import HANGS
+from holdfast_daemon.core.naming import activity_name, kind_name, phase_name
 from holdfast_daemon.core.restart_patience import UNCERTAIN_RESTARTS, RestartPatience, Sign, uncertain_restarts
 from holdfast_daemon.core.signs import Judgement
 from holdfast_daemon.core.tick import Tick
-from holdfast_daemon.core.words import kind_name, phase_name
-from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 KNOWN_PAUSES = 32
@@ -169,5 +168,5 @@ def _know(tick: Tick, verdict: store.Verdict, lasted_s: float) -> None:
 
 def _kind(verdict: store.Verdict) -> str:
     """Return what pauses of one kind have in common. Which rank it was is not part of it: any may evaluate."""
-    activity = common.Activity.Name(verdict.activity).removeprefix("ACTIVITY_").lower()
+    activity = activity_name(verdict.activity)
     return f"{kind_name(verdict.kind)} in {phase_name(verdict.phase)}, {activity}"

@@ -1,7 +1,7 @@
 import pytest
 
 from holdfast_daemon.control.status import status_of
-from holdfast_daemon.core import injection
+from holdfast_daemon.core import fault_requests
 from holdfast_daemon.core.model import Action, FaultAnswered, FaultRequest
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
@@ -21,7 +21,7 @@ def world() -> World:
 
 
 def refusal(world: World, *, rank: int) -> str:
-    return injection.refusal(world.state, Fault(kind="kill", rank=rank))
+    return fault_requests.refusal(world.state, Fault(kind="kill", rank=rank))
 
 
 def answers(actions: list[Action]) -> list[str]:

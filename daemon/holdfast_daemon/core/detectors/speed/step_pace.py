@@ -11,7 +11,7 @@ _PAUSES = (common.PHASE_EVAL, common.PHASE_IDLE)
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepPace:
     """The numbers of one step, or the medians of several."""
 
     training_s: float
@@ -27,11 +27,11 @@ class Pace:
     """Model FLOPs utilisation, mean over ranks; 0 if not reported."""
 
 
-def pace_of(summary: store.StepSummary) -> Pace:
+def pace_of(summary: store.StepSummary) -> StepPace:
     """Return the numbers of a step."""
     pauses_s = sum(summary.phase_s.get(phase, 0.0) for phase in _PAUSES)
     training_s = max(0.0, summary.duration_s - pauses_s)
-    return Pace(
+    return StepPace(
         training_s=training_s,
         data_s=summary.phase_s.get(common.PHASE_DATA, 0.0),
         checkpoint_s=summary.phase_s.get(common.PHASE_CHECKPOINT, 0.0),
@@ -42,9 +42,9 @@ def pace_of(summary: store.StepSummary) -> Pace:
     )
 
 
-def usual_pace(paces: Sequence[Pace]) -> Pace:
+def usual_pace(paces: Sequence[StepPace]) -> StepPace:
     """Return the medians of one or more steps: those that checkpoint now and then do not show."""
-    return Pace(
+    return StepPace(
         training_s=_median(paces, lambda pace: pace.training_s),
         data_s=_median(paces, lambda pace: pace.data_s),
         checkpoint_s=_median(paces, lambda pace: pace.checkpoint_s),
@@ -59,5 +59,5 @@ def _mean(mean: store.Mean) -> float:
     return mean.sum / mean.count if mean.count else 0.0
 
 
-def _median(paces: Iterable[Pace], number: Callable[[Pace], float]) -> float:
+def _median(paces: Iterable[StepPace], number: Callable[[StepPace], float]) -> float:
     return median(number(pace) for pace in paces)
