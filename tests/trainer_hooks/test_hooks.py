@@ -215,12 +215,12 @@ def test_full_backlog_drops_the_oldest_and_counts() -> None:
     assert (backlog.pop(), backlog.pop(), backlog.pop(), backlog.dropped_total) == (3, 4, None, 3)
 
 
-def test_order_is_taken_once_and_refused_after_its_step() -> None:
+def test_a_command_for_a_step_is_taken_once_and_refused_after_its_step() -> None:
     timeline = Timeline(lambda step, phase, unix_ns: None)
-    orders = StepCommands(timeline)
-    assert orders.place(3)
+    commands = StepCommands(timeline)
+    assert commands.place(3)
     timeline.boundary = 3
-    assert (orders.take(2), orders.take(3), orders.take(3)) == (False, True, False)
-    assert not orders.place(3)
-    assert orders.place(4)
-    assert not orders.take(3)
+    assert (commands.take(2), commands.take(3), commands.take(3)) == (False, True, False)
+    assert not commands.place(3)
+    assert commands.place(4)
+    assert not commands.take(3)

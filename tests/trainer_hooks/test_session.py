@@ -229,7 +229,7 @@ def test_slots_are_requested_granted_and_filled_on_command(agent: Any, launch: L
     assert record.phase_s[Phase.CHECKPOINT] > 0
 
 
-def test_a_slot_is_let_go_of_when_the_agent_says_so(agent: Any, launch: Launch, make_slots: Any) -> None:
+def test_a_slot_is_released_on_command(agent: Any, launch: Launch, make_slots: Any) -> None:
     launch(snapshot_every=1)
     paths = make_slots(2)
     with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:

@@ -1,4 +1,4 @@
-"""What runs beside the training loop when an agent has started the rank, put together."""
+"""Puts together the parts of the hooks that run when an agent has started the rank."""
 
 import os
 from collections.abc import Mapping
@@ -37,7 +37,10 @@ BACKLOG_SNAPSHOTS = 64
 
 
 class Sidecar:
-    """Reporter, progress record and snapshots of one rank. Its methods are for the training thread."""
+    """Owns a rank's reporter, progress record, snapshots and checks, and runs them at the end of each step.
+
+    Only the training thread calls it.
+    """
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class Sidecar:
                 timeline=timeline,
                 once=once,
                 coordinates=coordinates,
-                late=self._landed.append,  # one thread at a time: a landing begins after the end of the one before
+                late=self._landed.append,  # from one thread at a time: a landing starts after the one before has ended
             )
             if state and not context.observed
             else None
@@ -107,12 +110,13 @@ class Sidecar:
         )
 
     def start(self) -> None:
-        """Start to record and to report."""
+        """Record point-to-point calls from now on, and start to report."""
         self._point_to_point.install()
         self._reporter.start()
 
     def before_first_step(self) -> None:
-        """Look again for torch; raises ConfigurationError if the state cannot be encoded."""
+        """Check that the state can be saved. Raises ConfigurationError if it cannot be encoded."""
+        # Again, in case torch.distributed was imported after attach().
         self._point_to_point.install()
         if self._snapshots is None:
             return
@@ -122,10 +126,10 @@ class Sidecar:
             raise ConfigurationError(str(error)) from None
 
     def end_step(self, step: int, until: int) -> bool:
-        """Close ``step``, the newest of a loop that ends before ``until``; return whether to stop here."""
-        # The order of these two lines is what StepCommands relies on.
+        """Close ``step`` of a loop that ends before ``until``; return whether to leave the loop here."""
+        # First the boundary, then the commands: StepCommands relies on this order.
         self._timeline.boundary = step
-        # Hardly ever is anything due: looking is cheaper than asking.
+        # A look into the dict is cheaper than a call, and almost always it is empty.
         stop = bool(self._stop_commands.due) and self._stop_commands.take(step)
         commanded = bool(self._snapshot_commands.due) and self._snapshot_commands.take(step)
         if self._snapshots is not None:
@@ -139,7 +143,7 @@ class Sidecar:
         return stop
 
     def watch_gradients(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None) -> None:
-        """See :meth:`Hooks.watch_gradients`."""
+        """Watch a chain of modules: see :meth:`Hooks.watch_gradients`."""
         if self._finished:
             return
         if self._gradients is None:

@@ -1,4 +1,4 @@
-"""A fault that an agent orders of a rank."""
+"""An agent's command to a rank to harm itself."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ Launch = Callable[..., RankContext]
 
 
 def answer(agent: AgentServer, fault: Fault) -> CommandAck:
-    """Order a fault and return what the rank answers."""
+    """Send a command for a fault and return the rank's answer."""
     known = len(agent.of("ack"))
     agent.wait_until(lambda: agent.of("hello"))
     agent.command(RankCommand(id=known + 1, generation=2, inject_fault=fault))

@@ -105,10 +105,10 @@ def test_slots_are_not_made_ready_any_further_after_a_stop(make_slots: MakeSlots
 
 
 @pytest.mark.parametrize("runtime", [2], indirect=True)
-def test_memory_that_cannot_be_locked_is_told_once(
+def test_memory_that_cannot_be_locked_is_logged_once(
     make_slots: MakeSlots, runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
     SlotPreparation([Slot(path) for path in make_slots(2)], OnceLog()).join()
     assert [record.message for record in caplog.records] == [
-        "snapshots will hold up the training thread: cudaHostRegister failed with error 2"
+        "snapshots will stall the training thread: cudaHostRegister failed with error 2"
     ]

@@ -150,14 +150,14 @@ def test_while_one_of_two_slots_is_pinned_snapshots_go_on_in_the_other(pinned: t
     assert run.snapshots.skipped_total == 0
 
 
-def test_a_slot_is_let_go_of_at_the_end_of_the_ordered_step(pinned: tuple[Any, list[Path]]) -> None:
+def test_a_slot_is_released_at_the_end_of_the_step_in_the_command(pinned: tuple[Any, list[Path]]) -> None:
     run, paths = pinned
     mark_written(paths[1])
     run.desk.releases.place(1, at_step=4)
     assert [run.end(step).slot for step in (3, 4, 5)] == [0, 1, 0]
 
 
-def test_an_order_to_let_go_that_comes_too_late_is_carried_out_at_the_end_of_the_next_step(
+def test_a_command_to_release_that_comes_too_late_is_carried_out_at_the_end_of_the_next_step(
     pinned: tuple[Any, list[Path]],
 ) -> None:
     run, paths = pinned
@@ -168,7 +168,7 @@ def test_an_order_to_let_go_that_comes_too_late_is_carried_out_at_the_end_of_the
     assert run.desk.releases.due(4) == []
 
 
-def test_a_slot_that_is_still_being_written_from_is_let_go_of_afterwards(pinned: tuple[Any, list[Path]]) -> None:
+def test_a_slot_that_the_agent_still_reads_is_released_afterwards(pinned: tuple[Any, list[Path]]) -> None:
     run, paths = pinned
     run.desk.releases.place(1, at_step=3)
     assert [run.end(step).slot for step in (3, 4)] == [0, 0]
@@ -176,7 +176,7 @@ def test_a_slot_that_is_still_being_written_from_is_let_go_of_afterwards(pinned:
     assert run.end(5).slot == 1
 
 
-def test_an_order_to_let_go_of_another_checkpoint_changes_nothing(pinned: tuple[Any, list[Path]]) -> None:
+def test_a_command_to_release_another_checkpoint_changes_nothing(pinned: tuple[Any, list[Path]]) -> None:
     run, paths = pinned
     mark_written(paths[1])
     run.desk.releases.place(0, at_step=3)
@@ -195,7 +195,7 @@ def test_the_next_checkpoint_takes_the_slot_of_one_that_is_written(pinned: tuple
     assert headers(paths) == [(SlotState.COMPLETE, 3, False), (SlotState.COMPLETE, 4, True)]
 
 
-def test_ordered_snapshot_is_pinned_although_none_is_due(bench: Any, make_slots: MakeSlots) -> None:
+def test_a_commanded_snapshot_is_pinned_although_none_is_due(bench: Any, make_slots: MakeSlots) -> None:
     run = bench({"counter": Counter()})
     run.grant(make_slots())
     assert run.end(0) is None

@@ -37,6 +37,13 @@ def test_nan_comes_back_as_nan() -> None:
     assert math.isnan(round_trip([math.nan])[0])
 
 
+def test_mappings_keep_the_names_that_checkpoints_on_disk_have_for_them() -> None:
+    state = {"a": OrderedDict(x=1), "b": Counter("z")}
+    assert encode_state(state).tree == {
+        "dict": [["a", {"ordered": [["x", 1]]}], ["b", {"counter": [["z", 1]]}]],
+    }
+
+
 def test_tensors_are_numbered_in_order_and_named_by_their_place() -> None:
     image = encode_state({"model": OrderedDict({"0.weight": torch.ones(2)}), "data": {"seen": [torch.zeros(1)]}})
     assert [part.name for part in image.parts] == ["model/0.weight", "data/seen/0"]

@@ -23,8 +23,6 @@ class Injector:
 
     def __init__(self, site: Site, rank: int) -> None:
         self.rank = rank
-        self.struck: list[Fault] = []
-        """Oldest first."""
         self._site = site
         self._lock = threading.Lock()
         self._waiting: list[Fault] = []
@@ -98,7 +96,6 @@ class Injector:
             return due
 
     def _strike(self, fault: Fault) -> None:
-        self.struck.append(fault)
         effect = CATALOGUE[fault.kind].strike(fault, self._site)
         if effect is not None:
             self._effects.append(effect)

@@ -1,4 +1,4 @@
-"""The rank's stream to its agent, opened again whenever it breaks."""
+"""The rank's stream to its agent, which opens again whenever it breaks."""
 
 import contextlib
 import threading
@@ -23,15 +23,15 @@ _CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
 
 class Link:
-    """Keeps one session with the agent; all blocking is done in its own thread.
+    """Keeps one session with the agent. All waiting for the agent happens in the link's own thread.
 
-    One message is on its way at a time: while the agent does not read, nothing piles up in gRPC. A message
-    is repeated in the next session unless gRPC has taken it, so the agent may see one twice.
+    The link sends one message at a time, so that nothing piles up in gRPC while the agent does not read. It repeats a
+    message in the next session unless gRPC has taken it. The agent may therefore get a message twice.
 
     Args:
         target: gRPC target of the agent.
         hello: first message of every session.
-        wake: set whenever a message has arrived or the next one may be sent.
+        wake: event that the link sets when a message has arrived, or when the next one may be sent.
     """
 
     def __init__(self, target: str, hello: Hello, wake: threading.Event, once: OnceLog) -> None:
@@ -49,23 +49,23 @@ class Link:
         self._thread = threading.Thread(target=self._run, name=f"{THREAD_PREFIX}link", daemon=True)
 
     def start(self) -> None:
-        """Start to connect, in the background."""
+        """Start the thread that connects."""
         self._thread.start()
 
     @property
     def ready(self) -> bool:
-        """Whether the agent has said Welcome and the last message is written."""
+        """Whether the agent has sent its Welcome and gRPC has written the last message."""
         with self._lock:
             return self._welcomed and self._pending is None
 
     def send(self, message: RankMessage) -> None:
-        """Hand over a message; only while :attr:`ready`."""
+        """Send a message. Only call this while :attr:`ready`."""
         with self._lock:
             self._pending = message
             self._outgoing.put(message)
 
     def close(self, timeout_s: float) -> None:
-        """Say that nothing follows and wait until the agent has read it all, or for ``timeout_s``."""
+        """Tell the agent that nothing follows, wait for up to ``timeout_s`` until it has read all, and disconnect."""
         deadline_s = monotonic() + timeout_s
         with self._lock:
             self._closing.set()
@@ -89,7 +89,7 @@ class Link:
             backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
 
     def _converse(self) -> bool:
-        """Hold one session until it breaks; return whether the agent said Welcome."""
+        """Hold one session until it breaks; return whether the agent sent its Welcome."""
         welcomed = False
         with grpc.insecure_channel(self._target, _CHANNEL_OPTIONS) as channel:
             outgoing = self._open(channel)
@@ -122,7 +122,7 @@ class Link:
         yield self._hello
         while (message := outgoing.get()) is not None:
             yield message
-            # gRPC asks for more once it has written the message, and never if the session broke.
+            # gRPC asks for the next message once it has written this one, and never if the session broke.
             with self._lock:
                 if self._pending is message:
                     self._pending = None
@@ -139,10 +139,10 @@ class Link:
 
 
 def show_name() -> None:
-    """Give the calling thread the name towards the kernel that it has in Python; the kernel keeps 15 bytes of it.
+    """Show the kernel the name that the calling thread has in Python. The kernel keeps 15 bytes of it.
 
-    Threads that it starts inherit the name, so those of its gRPC channel are known as the hooks', too. The agent does
-    not take what they do for the rank's work. Where there is no /proc, nothing happens.
+    Threads that this one starts inherit the name, so the threads of its gRPC channel count as the hooks' too. By the
+    name the agent can tell their work from the rank's. Without /proc this does nothing.
     """
     with contextlib.suppress(OSError):
         Path("/proc/thread-self/comm").write_text(threading.current_thread().name)

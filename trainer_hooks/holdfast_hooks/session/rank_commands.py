@@ -1,4 +1,4 @@
-"""Carrying out what the agent tells this rank. Reporter thread only."""
+"""Carries out the agent's commands to this rank. Reporter thread only."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,20 +11,20 @@ from holdfast_proto.v1 import fault_pb2
 from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
 
 Outcome = tuple[bool, str]
-"""Accepted, and why not or what was done."""
+"""Whether a command was accepted, and the reason or the result in words."""
 
 
 class RankCommands:
-    """Executes commands of this generation.
+    """Executes commands of this generation, or places them for the training thread, and answers each.
 
     Args:
-        generation: commands of any other are refused.
-        rank: names the evidence file.
-        snapshots: orders for a persisted snapshot at the end of a step.
-        stops: orders to leave the loop at the end of a step.
-        releases: orders to let go of a checkpoint's slot.
+        generation: this rank's. Commands of another one are refused.
+        rank: number in the name of the evidence file.
+        snapshots: commands for a snapshot at the end of a step, pinned for a checkpoint.
+        stops: commands to leave the loop at the end of a step.
+        releases: commands to release a checkpoint's slot.
         refusal: returns why this rank takes no snapshots, or "" if it does.
-        injector: harms this rank when told to; None: the run allows no faults.
+        injector: the faults of this rank; None if the run allows none.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class RankCommands:
         self._accepted_faults: list[Fault] = []
 
     def execute(self, command: RankCommand) -> CommandAck:
-        """Do what ``command`` says, or place it for the training thread; return the answer."""
+        """Carry ``command`` out, or place it for the training thread; return the answer."""
         if command.generation == self._generation:
             accepted, detail = self._outcome(command)
         else:
@@ -57,7 +57,7 @@ class RankCommands:
         return CommandAck(id=command.id, accepted=accepted, detail=detail)
 
     def answered(self) -> None:
-        """Arm what was accepted, now that the answers are on their way: this rank may not live to send more."""
+        """Arm the accepted faults, now that their answers are sent: this rank may not live to send more."""
         if self._injector is not None and self._accepted_faults:
             accepted, self._accepted_faults = self._accepted_faults, []
             self._injector.lie_in_wait(accepted)
@@ -79,11 +79,11 @@ class RankCommands:
             case kind:
                 return False, f"unknown command {kind}"
 
-    def _accept_fault(self, order: fault_pb2.Fault) -> Outcome:
+    def _accept_fault(self, fault: fault_pb2.Fault) -> Outcome:
         if self._injector is None:
             return False, "this run allows no faults: start it with --allow-faults"
         try:
-            self._accepted_faults += self._injector.accept(Fault.from_message(order))
+            self._accepted_faults += self._injector.accept(Fault.from_message(fault))
         except ValueError as error:
             return False, str(error)
         return True, ""
@@ -103,5 +103,5 @@ class RankCommands:
         return True, str(path)
 
 
-def _place(orders: StepCommands, step: int) -> Outcome:
-    return (True, "") if orders.place(step) else (False, f"step {step} has already ended")
+def _place(commands: StepCommands, step: int) -> Outcome:
+    return (True, "") if commands.place(step) else (False, f"step {step} has already ended")

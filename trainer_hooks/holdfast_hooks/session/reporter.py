@@ -1,4 +1,4 @@
-"""The background thread that reports to the agent and takes its commands."""
+"""The background thread that reports to the agent and carries out its commands."""
 
 import threading
 from collections import deque
@@ -19,7 +19,7 @@ _OUTBOX_MESSAGES = 256
 
 
 class Reporter:
-    """Owns everything between the training thread's notes and the agent."""
+    """Polls progress, sends a report every interval, answers commands and asks for slots: one thread of each rank."""
 
     def __init__(
         self, *, target: str, hello: Hello, sources: Sources, commands: RankCommands, desk: SlotDesk, once: OnceLog
@@ -40,7 +40,7 @@ class Reporter:
         self._thread = threading.Thread(target=self._run, name=f"{THREAD_PREFIX}reporter", daemon=True)
 
     def start(self) -> None:
-        """Start to report."""
+        """Start the threads that connect and report."""
         self._link.start()
         self._thread.start()
 
@@ -68,7 +68,7 @@ class Reporter:
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception as error:  # noqa: BLE001 - whatever fails here, the run must go on and be reported
+        except Exception as error:  # noqa: BLE001 - whatever fails here, training and reporting must continue
             self._once.warn("a report failed", repr(error))
 
     def _tick(self) -> None:
@@ -113,7 +113,7 @@ class Reporter:
             self._outbox.append(RankMessage(slot_request=request))
 
     def _drain(self) -> None:
-        """Send acknowledgements and the final report as far as the agent takes them in time."""
+        """Send the answers and the final report, as far as the agent takes them before the deadline."""
         deadline_s = self._deadline_s
         assert deadline_s is not None
         self._builder.poll()

@@ -1,4 +1,4 @@
-"""Threads that copy and compare memory, as many as torch computes with."""
+"""The threads that copy and compare memory and read slots: as many as torch computes with."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ def end_copy_threads() -> None:
 
 
 def number_of_threads() -> int:
-    """Return how many they are."""
+    """Return the number of these threads, that of torch's own."""
     import torch
 
     return torch.get_num_threads()

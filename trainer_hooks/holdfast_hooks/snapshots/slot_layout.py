@@ -1,4 +1,4 @@
-"""Where the tensors of a state lie in a slot, and copying them there."""
+"""The places of a state's tensors in a slot, and the copies to them."""
 
 import dataclasses
 import functools
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SlotLayout:
-    """One tensor after the other, aligned. Stays the same from snapshot to snapshot as a rule."""
+    """The place of each tensor in a slot: one after the other, aligned.
+
+    It is computed once, and again only if a name, shape or dtype of the state changes.
+    """
 
     signature: tuple[Any, ...]
     entries: tuple[TensorEntry, ...]
@@ -29,13 +32,13 @@ class SlotLayout:
 
     @functools.cached_property
     def entries_json(self) -> bytes:
-        """The entries as Meta encodes them; kept, as it takes longer than many a copy."""
+        """The entries as Meta encodes them. Kept, because encoding takes longer than copying a small state."""
         return json.dumps([dataclasses.asdict(entry) for entry in self.entries], separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True)
 class LaidOutMeta(Meta):
-    """A Meta whose entries are encoded once per layout and not once per snapshot."""
+    """A Meta whose entries are encoded once per layout, and not once per snapshot."""
 
     layout: SlotLayout
     encoded: bytes
@@ -69,7 +72,7 @@ def lay_out(image: Image, known: SlotLayout | None) -> SlotLayout:
 
 
 def dtype_name(tensor: "torch.Tensor") -> str:
-    """Return the dtype as a TensorEntry spells it."""
+    """Return the dtype in the spelling of a TensorEntry."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -88,7 +91,7 @@ def _entry(part: Part, offset: int) -> TensorEntry:
 
 
 class _Place(NamedTuple):
-    """Where a tensor lies in a mapped slot."""
+    """A tensor's place in a mapped slot."""
 
     tensor: "torch.Tensor"
     address: int
@@ -96,18 +99,18 @@ class _Place(NamedTuple):
 
 
 class SlotTensors:
-    """The tensors' places in one mapped slot, ready to be copied to."""
+    """Tensors that view one mapped slot, to copy a state into it."""
 
     def __init__(self, slot: Slot, entries: Sequence[TensorEntry]) -> None:
         self.unchanged_bytes = 0
-        """Of what the last :meth:`copy` found in place."""
+        """Bytes that the last :meth:`copy` found in place."""
         tensors = [place(slot, entry) for entry in entries]
         self._places = [
             tensor if tensor is None else _Place(tensor, tensor.data_ptr(), tensor.nbytes) for tensor in tensors
         ]
 
     def copy(self, parts: Iterable[Part]) -> list[DeviceCopy]:
-        """Copy what is in host memory to its place, unless it lies there already; return what is left to copy."""
+        """Copy the tensors in host memory that differ from their places; return the copies left to the device."""
         left: list[DeviceCopy] = []
         with HostCopies() as copies:
             for place, part in zip(self._places, parts, strict=True):
@@ -117,7 +120,7 @@ class SlotTensors:
                 if not source.is_cpu:
                     left.append(DeviceCopy(place.tensor, part))
                 elif _is_stored_in_order(source):
-                    copies.add(place.address, source.data_ptr(), place.nbytes)
+                    copies.add(place.address, source.data_ptr(), place.nbytes)  # while threads copy those before
                 else:
                     place.tensor.copy_(source.detach())
         self.unchanged_bytes = copies.unchanged_bytes
@@ -125,7 +128,7 @@ class SlotTensors:
 
 
 def _is_stored_in_order(tensor: "torch.Tensor") -> bool:
-    """Whether its memory holds its elements and nothing else, one after the other and as they are."""
+    """Whether its memory holds its elements, in order and without gaps, so that bytes can be copied."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 

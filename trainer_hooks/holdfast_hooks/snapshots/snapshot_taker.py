@@ -1,4 +1,13 @@
-"""Copying the state into a slot at the end of a step. Training thread only."""
+"""Takes a rank's snapshots: copies of its state in a slot, at the end of a step. Training thread only.
+
+A rank has two slots, and they take turns. From the first snapshot on, one of them always holds a complete one, so that
+a rank that dies in the middle of a copy leaves the one before.
+
+A checkpoint pins the slot with its snapshot. The agent reads it while training continues, and snapshots continue in the
+other slot. The slot stays pinned after its shard is written, until all ranks release theirs at the end of the same
+step. Otherwise one rank would overwrite the snapshot that the others still hold, and a fault in that moment would leave
+no step that all ranks have.
+"""
 
 import functools
 import time
@@ -18,23 +27,26 @@ from holdfast_proto.snapshot import DATA_OFFSET, Header, Slot, SlotState, align
 from holdfast_proto.v1.session_pb2 import SnapshotTaken
 
 _GRANT_WAIT_S = 30.0
+"""Longest wait for slots after the last step."""
 _PIN_WAIT_S = 60.0
+"""Longest wait after the last step until the agent has written the checkpoint before."""
 _WAIT_STEP_S = 0.01
 _META_GROWTH_BYTES = 1 << 20
 _LATE_SLOTS = 3
-"""While a rank's copies are under way, another may end the next step and begin to overwrite what it holds besides: only
-a third slot leaves both the step before."""
+"""Slots of a rank on a GPU, whose copies end during the next step. Another rank may already end that step and overwrite
+its older slot. With a third slot both ranks still hold the step before."""
 
 
 class SnapshotTaker:
-    """Takes the snapshots of one rank. Failures are counted and logged, never raised.
+    """Decides at the end of each step whether a snapshot is due, chooses the slot and copies the state into it.
 
-    Only after the last step does it wait for anything but the copy: for slots, and for the agent to
-    finish the checkpoint before.
+    It counts and logs failures and never raises them: training continues without a snapshot. It waits for nothing but
+    the copy, except after the last step: then also for slots, and until the agent has written the checkpoint before.
 
-    ``late`` is told, in another thread, of snapshots that are complete only some time after the end of their step:
-    those of tensors on a GPU, whose copies overlap with the next step. Without it, and with fewer than _LATE_SLOTS
-    slots, they are waited for.
+    Args:
+        late: is called, in another thread, with each snapshot that becomes complete after the end of its step. These
+            are snapshots with tensors on a GPU, whose copies overlap with the next step. Without ``late``, or with
+            fewer than _LATE_SLOTS slots, the training thread waits for these copies too.
     """
 
     def __init__(
@@ -51,7 +63,7 @@ class SnapshotTaker:
     ) -> None:
         self.skipped_total = 0
         self.refusal = ""
-        """Why no snapshot can be taken for the rest of this run; empty if they can."""
+        """Reason why this rank takes no more snapshots; empty if it does."""
         self._state = state
         self._coordinates = coordinates or {}
         self._context = context
@@ -67,14 +79,14 @@ class SnapshotTaker:
         self._landing: Landing | None = None
 
     def capture(self) -> Image:
-        """Take the state apart, random states included. Raises TypeError if it cannot be encoded."""
+        """Encode the state and the random states; nothing is copied. Raises TypeError if that is not possible."""
         live = {name: stateful.state_dict() for name, stateful in self._state.items()}
         return encode_state({**live, random_states.KEY: random_states.capture()})
 
     def at_boundary(self, step: int, *, commanded: bool, last: bool) -> SnapshotTaken | None:
-        """At the end of ``step``: take a snapshot if one is due; return what was taken.
+        """Take a snapshot at the end of ``step`` if one is due; return it if it is complete.
 
-        ``commanded``: a checkpoint of this step was asked for. ``last``: no step follows.
+        ``commanded``: the agent has asked for a checkpoint of this step. ``last``: no step follows.
         """
         checkpoint = commanded or last or _is_due(step, self._context.checkpoint_every)
         due = checkpoint or _is_due(step, self._context.snapshot_every)
@@ -112,15 +124,17 @@ class SnapshotTaker:
         return None
 
     def _measure(self) -> None:
-        """After the first step optimizers have their state: ask for slots, before the first snapshot is due."""
-        self._measured = True
+        """Ask for slots after the first step, before the first snapshot is due."""
+        self._measured = True  # not before: optimizers have no state until their first step
         image = self.capture()
         self._fitting_grant(self._prepare(image))
 
     def _take(self, step: int, *, checkpoint: bool, last: bool) -> SnapshotTaken | None:
         started_s = time.monotonic()
         self._measured = True
+        # One snapshot at a time. Its slot could otherwise be chosen again while the device still copies into it.
         self._await_landing()
+        # A disk is too slow for every snapshot: slots on it serve checkpoints alone.
         if self._desk.grant is not None and self._desk.grant.on_disk and not checkpoint:
             return None
         image = self.capture()
@@ -131,9 +145,11 @@ class SnapshotTaker:
         if grant is None:
             self.skipped_total += 1
             return None
+        # Before a slot is chosen, because the released one may be the one to write.
         self._carry_out_releases(grant, step)
         persist = checkpoint and self._may_pin(grant, last=last)
         if persist:
+            # No checkpoint waits for the release of the one before, whose shard is written by now.
             _release(grant)
         index = self._choose(grant)
         self.skipped_total += index is None or (checkpoint and not persist)
@@ -145,7 +161,7 @@ class SnapshotTaker:
             self._copy_late(left, taken, started_s, functools.partial(_commit, grant, meta, taken), self._late)
             if last:
                 self._await_landing()
-            return None
+            return None  # it is not complete yet; ``late`` gets it when it is
         for place, part in left:
             place.copy_(part.local.detach())
         _commit(grant, meta, taken)
@@ -161,7 +177,7 @@ class SnapshotTaker:
         return LaidOutMeta.of(image.tree, layout, self._coordinates)
 
     def _fitting_grant(self, meta: LaidOutMeta) -> GrantedSlots | None:
-        """Return the grant if the snapshot fits, else have the reporter ask for a larger one."""
+        """Return the granted slots if the snapshot fits, else have the reporter ask for larger ones."""
         needed_bytes = align(DATA_OFFSET + meta.layout.data_bytes) + len(meta.encode())
         grant = self._desk.grant
         if grant is not None and needed_bytes <= grant.bytes_per_slot:
@@ -174,14 +190,17 @@ class SnapshotTaker:
         return bool(self._desk.refusal) or self._fitting_grant(meta) is not None
 
     def _carry_out_releases(self, grant: GrantedSlots, step: int) -> None:
-        """Let go, as commanded, of the slots of checkpoints; one whose shard is still being written keeps its order."""
+        """Release the slots of checkpoints for which a command is due.
+
+        While the agent still reads a slot, its command stays and is due again at the end of the next step.
+        """
         for checkpoint in self._desk.releases.due(step):
             if not any(_is_being_written(slot) and slot.header.step == checkpoint for slot in grant.slots):
                 _release(grant, checkpoint)
                 self._desk.releases.drop(checkpoint)
 
     def _may_pin(self, grant: GrantedSlots, *, last: bool) -> bool:
-        """Whether no other snapshot is being made a checkpoint."""
+        """Whether the agent has no other snapshot left to write."""
         return _wait_for(lambda: not any(map(_is_being_written, grant.slots)), _PIN_WAIT_S if last else 0.0)
 
     def _choose(self, grant: GrantedSlots) -> int | None:
@@ -190,7 +209,7 @@ class SnapshotTaker:
         return choose_slot(headers, restored=restored, generation=self._context.generation)
 
     def _copy(self, grant: GrantedSlots, taken: SnapshotTaken, image: Image, meta: LaidOutMeta) -> list[DeviceCopy]:
-        """Begin a snapshot and copy what is in host memory; return what is still to be copied."""
+        """Begin a snapshot and copy the tensors in host memory; return the copies that are left to the device."""
         if self._copier is None or not self._copier.serves(grant, meta.layout):
             self._copier = _Copier(grant, meta.layout)
         grant.slots[taken.slot].begin(generation=self._context.generation, step=taken.step, rank=self._rank)
@@ -219,7 +238,7 @@ class SnapshotTaker:
         self._landing = Landing(event, left, complete, self._once)
 
     def _await_landing(self) -> None:
-        """Wait for the snapshot before, should it still be under way."""
+        """Wait for the snapshot before, if its copies are still under way."""
         if self._landing is not None:
             self._landing.wait()
             self.skipped_total += self._landing.failed
@@ -236,7 +255,7 @@ def _is_being_written(slot: Slot) -> bool:
 
 
 def _release(grant: GrantedSlots, checkpoint: int | None = None) -> None:
-    """Take back the slots whose shards are written: those of one checkpoint, or all."""
+    """Unpin the slots whose shards are written: the slot of one checkpoint, or all."""
     for slot in grant.slots:
         header = slot.header
         if header.written and checkpoint in (None, header.step):
@@ -244,7 +263,7 @@ def _release(grant: GrantedSlots, checkpoint: int | None = None) -> None:
 
 
 class _Copier:
-    """Keeps the views of the slots' tensors while neither slots nor layout change."""
+    """Keeps the tensors that view the slots while neither slots nor layout change: making them is slow."""
 
     def __init__(self, grant: GrantedSlots, layout: SlotLayout) -> None:
         self._grant = grant
@@ -261,22 +280,26 @@ class _Copier:
 
 
 def choose_slot(headers: Sequence[Header], *, restored: Sequence[bool], generation: int) -> int | None:
-    """Return the slot to write next: unpinned, the oldest, and not the newest complete snapshot.
+    """Return the slot to write next, the oldest that is neither pinned nor the newest complete snapshot, or None.
 
-    The newest is the last one of this generation; before its first, the one that was restored; else the
-    one of the latest step. ``restored`` tells which slot this rank started from. Of two slots the newest is written to
-    if the other one is pinned: that is complete, and what all ranks fall back to meanwhile.
+    The newest snapshot is the last one of this generation. Before its first one, it is the snapshot that was restored,
+    else the one of the latest step. ``restored`` marks the slot from which this rank started.
+
+    With two slots, one of them pinned, this is the newest one after all. The pinned snapshot is complete, and all ranks
+    can fall back to it.
     """
 
     def age(index: int) -> tuple[bool, bool, bool, int, int]:
         header = headers[index]
+        # A torn copy is worth nothing, so it counts as the oldest. An older generation may have come to a later step,
+        # but since then the run has started again from an earlier one.
         complete = header.state is SlotState.COMPLETE
         own = header.generation == generation
         return complete, own, restored[index] and not own, header.generation, header.step
 
     by_age = sorted(range(len(headers)), key=age)
-    beside_pinned = len(headers) == LEAST_SLOTS and all(headers[index].persist for index in by_age[:-1])
-    if headers[by_age[-1]].state is SlotState.COMPLETE and not beside_pinned:
+    other_is_pinned = len(headers) == LEAST_SLOTS and all(headers[index].persist for index in by_age[:-1])
+    if headers[by_age[-1]].state is SlotState.COMPLETE and not other_is_pinned:
         by_age.pop()
     return next((index for index in by_age if not headers[index].persist), None)
 
