@@ -1,8 +1,20 @@
-"""Differences to an earlier state of the same tensor: integer subtraction of the bits, small numbers either way.
+"""Differences of a tensor to an earlier state of itself, taken between the bits of its numbers.
 
-Subtraction wraps around, so it is exact for every pair of values, NaNs included. The zig-zag code puts the
-sign last (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), so that a small difference of either sign has high bytes of
-zero. An exclusive-or would turn each carry into a run of ones and compresses a little worse.
+Weights change little from one checkpoint to the next. The bits of two floating-point numbers of one sign, read as
+integers, are as close as the numbers are. So an integer subtraction of the bits gives small numbers, whose high bytes
+are nearly all zero and compress to almost nothing.
+
+* The subtraction wraps around, so it is exact for every pair of values, NaNs and changes of sign included.
+* The zig-zag code puts the sign into the last bit: 0, -1, 1, -2, ... become 0, 1, 2, 3, ... Otherwise a small negative
+  difference would have high bytes of 255 next to the zeros of the positive ones.
+* An exclusive-or would be cheaper, but it turns each carry into a run of ones and compresses a little worse.
+
+Running means of optimizers do more than change a little: they decay. Where gradients have been small since the earlier
+state, all of Adam's second moments have lost the same part of themselves. They are closer to the earlier state made
+smaller by that part (:func:`decayed`) than to the earlier state itself. Elsewhere in the tensor the part differs, so it
+is chosen for each chunk.
+
+Arrays are ``Elements``: shape (n,), unsigned integers that hold the bits.
 """
 
 import numpy as np
@@ -11,18 +23,22 @@ from holdfast_checkpoint.codec.planes import FLOAT32, ElementFormat, Elements, P
 from holdfast_checkpoint.codec.sampling import count, entropy_bits, sample
 
 _WORTHWHILE = 0.97
-"""A difference is worth it if it needs at most this fraction of the bits; for less gain a chunk is not tied to an
-earlier state."""
+"""Largest size of a difference, as a share of the plain chunk's, at which it is used. A chunk that is a difference
+needs the earlier state to be read, and a gain of less than 3 % is not worth that."""
 
 _FRACTION, _LEADING_ONE = 0x7FFFFF, 0x800000
+"""Bits of a float32's fraction, and the one in front of it that the format leaves out."""
 _MOST_LOST = 254
+"""Largest loss in 256ths: a chunk stores it in one byte together with its kind."""
 _SHARE_BELOW = 0.95
-"""Of the numbers: what has gained since has lost less than what has merely decayed."""
+"""Quantile of the losses that counts as mere decay. A number that has also received gradients has lost less, so mere
+decay is at the upper end; the highest few per cent are outliers."""
 
 
 def subtract(elements: Elements, previous: Elements) -> Elements:
     """Return the zig-zag code of ``elements - previous``."""
     difference: Elements = elements - previous
+    # Zig-zag without branches, for signed d: (d << 1) ^ (-1 if d < 0 else 0).
     sign: Elements = np.right_shift(difference, 8 * difference.itemsize - 1)
     np.left_shift(difference, 1, out=difference)
     np.bitwise_xor(difference, np.negative(sign, out=sign), out=difference)
@@ -30,7 +46,7 @@ def subtract(elements: Elements, previous: Elements) -> Elements:
 
 
 def add(difference: Elements, previous: Elements) -> Elements:
-    """Undo :func:`subtract`."""
+    """Return the elements whose :func:`subtract` from ``previous`` gave ``difference``."""
     sign: Elements = np.bitwise_and(difference, 1)
     elements: Elements = np.right_shift(difference, 1)
     np.bitwise_xor(elements, np.negative(sign, out=sign), out=elements)
@@ -39,10 +55,12 @@ def add(difference: Elements, previous: Elements) -> Elements:
 
 
 def best_loss(elements: Elements, previous: Elements, element_format: ElementFormat) -> int | None:
-    """Return how much of ``previous`` is to be taken for lost (:func:`decayed`) for the smallest difference.
+    """Return the loss of ``previous``, in 256ths, that is likely to give the smallest difference; see :func:`decayed`.
 
-    None if no difference is likely to compress better than ``elements`` by themselves. Only float32 numbers decay.
+    None if ``elements`` are likely to compress as well by themselves. Losses other than 0 are tried for float32 only,
+    the type of optimizers' moments.
     """
+    # Judged by the entropy of a sample: to encode both ways and compare would double the cost of a checkpoint.
     now, before = sample(elements), sample(previous)
     losses = {0, typical_loss(now, before)} if element_format == FLOAT32 else {0}
     bits = {loss: _bits(split(subtract(now, decayed(before, loss)), is_float=False)) for loss in losses}
@@ -51,17 +69,20 @@ def best_loss(elements: Elements, previous: Elements, element_format: ElementFor
 
 
 def _bits(planes: list[Plane]) -> float:
-    """Return the bits per element that a perfect code of each byte plane for itself needs."""
+    """Return the bits per element that perfect codes need, one for each byte plane."""
     return sum(entropy_bits(count(plane)) for plane in planes)
 
 
 def decayed(previous: Elements, lost: int) -> Elements:
-    """Return the bits of numbers made smaller by ``lost`` 256ths (0 to 254) of themselves, or nearly so.
+    """Return the bits of float32 numbers made smaller by ``lost`` 256ths (0 to 254) of themselves, or nearly so.
 
-    In integers and not floating point, which must give the same wherever it is computed.
+    The reader has to compute the very same bits, on any processor. So this is integer arithmetic on the bits.
     """
     if not lost:
         return previous
+    # A 256th of the significand, times ``lost``, is subtracted from the bits. The borrow may run into the exponent,
+    # and then the number is made smaller by another amount. That costs compression for this number and nothing else:
+    # the writer takes the difference to what the reader will compute.
     significands = np.bitwise_or(np.bitwise_and(previous, _FRACTION), _LEADING_ONE)
     np.right_shift(significands, 8, out=significands)
     np.multiply(significands, lost, out=significands)
@@ -69,8 +90,9 @@ def decayed(previous: Elements, lost: int) -> Elements:
 
 
 def typical_loss(elements: Elements, previous: Elements) -> int:
-    """Return how many 256ths of themselves numbers have lost that have merely decayed; 0 if they have grown."""
-    comparable = np.bitwise_xor(elements, previous) <= _FRACTION  # of the same exponent
+    """Return the loss, in 256ths, of numbers that have merely decayed since ``previous``; 0 if they have grown."""
+    # Of the same sign and exponent: only then the difference of the bits is one of significands.
+    comparable = np.bitwise_xor(elements, previous) <= _FRACTION
     elements, previous = elements[comparable], previous[comparable]
     if not elements.size:
         return 0
