@@ -5,13 +5,13 @@ from contextlib import closing
 
 import numpy
 import torch
+from torch import Tensor
 
 import holdfast_hooks
 from holdfast_hooks import Phase, Stateful
 from holdfast_trainer.config import TrainConfig, TrainerConfig
 from holdfast_trainer.data.batches import Batches
 from holdfast_trainer.data.corpus import Corpus
-from holdfast_trainer.evaluate import validation_loss
 from holdfast_trainer.expert_statistics import expert_statistics
 from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.optimizer import make_optimizer, make_scheduler
@@ -93,6 +93,16 @@ def seed_random_states(seed: int) -> None:
     random.seed(seed)
     numpy.random.seed(seed)
     torch.manual_seed(seed)
+
+
+def validation_loss(runner: Runner, batches: Batches, *, count: int) -> Tensor | None:
+    """Return the mean loss over ``count`` validation batches on the ranks of the last stage, else None.
+
+    All ranks must call it.
+    """
+    losses = [runner.evaluate(batches.validation(index)) for index in range(count)]
+    known = [loss for loss in losses if loss is not None]
+    return torch.stack(known).mean() if known else None
 
 
 def is_due(step: int, config: TrainConfig) -> bool:

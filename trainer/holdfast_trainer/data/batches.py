@@ -5,6 +5,7 @@ is the same window of text at every data-parallel degree, and the step number al
 """
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,11 +15,11 @@ from torch import Tensor
 
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.data.corpus import Corpus
-from holdfast_trainer.data.fingerprint import fingerprint
-from holdfast_trainer.data.order import sample_window
 from holdfast_trainer.data.prefetch import Prefetch
 from holdfast_trainer.data.tokenizer import Tokens
-from holdfast_trainer.data.zigzag import zigzag_positions
+from holdfast_trainer.parallel.context_parallel import zigzag_positions
+
+_FEISTEL_ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -118,3 +119,40 @@ class Batches:
         inputs = batch.inputs.to(self._device, non_blocking=True)
         targets = batch.targets.to(self._device, non_blocking=True)
         return dataclasses.replace(batch, inputs=inputs, targets=targets)
+
+
+def sample_window(sample: int, windows: int, seed: int) -> int:
+    """Return the window that the run's ``sample``-th sample is: every window once an epoch, newly shuffled each."""
+    epoch, index = divmod(sample, windows)
+    return permuted(index, windows, f"{seed}/{epoch}".encode())
+
+
+def permuted(index: int, size: int, key: bytes) -> int:
+    """Return where a permutation of range(size), chosen by ``key`` (at most 64 bytes), sends ``index``.
+
+    A Feistel network over the next even number of bits, walked until it lands inside (Black and Rogaway,
+    "Ciphers with Arbitrary Finite Domains", 2002): no table, and any place of it costs the same.
+    """
+    half_bits = ((size - 1).bit_length() + 1) // 2
+    mask = (1 << half_bits) - 1
+    while True:
+        left, right = index >> half_bits, index & mask
+        for round_number in range(_FEISTEL_ROUNDS):
+            message = right.to_bytes(8) + bytes([round_number])
+            noise = int.from_bytes(hashlib.blake2b(message, digest_size=8, key=key).digest())
+            left, right = right, left ^ (noise & mask)
+        index = left << half_bits | right
+        if index < size:
+            return index
+
+
+def fingerprint(epochs: Sequence[int], windows: Sequence[int], tokens: Tokens) -> bytes:
+    """Return the BLAKE2b of a batch: which window in which epoch each sample is, and ``tokens`` [samples, length].
+
+    The epoch counts, so that seeing a window again in the next one is no repetition.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for epoch, window in zip(epochs, windows, strict=True):
+        digest.update(epoch.to_bytes(8) + window.to_bytes(8))
+    digest.update(tokens.data)
+    return digest.digest()

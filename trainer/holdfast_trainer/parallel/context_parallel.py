@@ -1,6 +1,6 @@
 """Context parallelism: the ranks of a group share each sequence, two chunks of it on every rank.
 
-Rank r of C holds the chunks r and 2C - 1 - r of 2C (``data/zigzag.py``). Only what looks at other tokens must know:
+Rank r of C holds the chunks r and 2C - 1 - r of 2C. Only what looks at other tokens must know:
 attention, which gathers keys and values (Grattafiori et al., "The Llama 3 Herd of Models", 2024, section 3.3.2), and
 the counting of experts' tokens.
 """
@@ -16,6 +16,22 @@ from holdfast_trainer.moe.experts import MixtureOfExperts
 from holdfast_trainer.moe.routing import earlier_picks
 from holdfast_trainer.parallel.autograd_collectives import gather_parts
 from holdfast_trainer.parallel.mesh import Mesh
+
+
+def zigzag_positions(sequence: int, cp_size: int, cp_index: int) -> Tensor:
+    """Return the positions that rank ``cp_index`` of ``cp_size`` holds: int64 [sequence / cp_size], ascending.
+
+    The sequence is cut into 2 x cp_size chunks, of which rank r holds r and, counted from the end, r: under causal
+    attention a late place costs more than an early one, and so every rank has the same to do (Grattafiori et al.,
+    "The Llama 3 Herd of Models", 2024, section 3.3.2). ``sequence`` must be a multiple of 2 x cp_size, unless
+    cp_size is 1.
+    """
+    places = torch.arange(sequence)
+    if cp_size == 1:
+        return places
+    assert sequence % (2 * cp_size) == 0
+    chunks = places.chunk(2 * cp_size)
+    return torch.cat([chunks[cp_index], chunks[-1 - cp_index]])
 
 
 def apply_context_parallel(model: Transformer, mesh: Mesh) -> None:

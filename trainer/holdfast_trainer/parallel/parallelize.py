@@ -12,12 +12,11 @@ from torch.distributed.tensor.parallel import (
 )
 
 from holdfast_trainer.config import ParallelConfig, TrainerConfig
-from holdfast_trainer.data.zigzag import zigzag_positions
 from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.model.stages import Stage, held_stages
 from holdfast_trainer.model.transformer import Transformer
 from holdfast_trainer.parallel.activation_checkpointing import apply_to_blocks
-from holdfast_trainer.parallel.context_parallel import apply_context_parallel
+from holdfast_trainer.parallel.context_parallel import apply_context_parallel, zigzag_positions
 from holdfast_trainer.parallel.expert_parallel import apply_expert_parallel
 from holdfast_trainer.parallel.mesh import Mesh
 from holdfast_trainer.parallel.offload import move_buffers, state_device
