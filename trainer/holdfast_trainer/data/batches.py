@@ -1,7 +1,7 @@
-"""Which samples make up which step, as tensors.
+"""The batches of a run: which samples belong to which step, in which order, as tensors.
 
-The order is keyed by the number of samples consumed so far, not by rank or step: sample ``i`` of the run
-is the same window of text at every data-parallel degree, and the step number alone is the data position.
+The number of samples used so far decides the order, not the rank or the step. Sample ``i`` of the run is the same
+window of text at every data-parallel degree, and the step number alone is the data position.
 """
 
 import dataclasses
@@ -24,21 +24,21 @@ _FEISTEL_ROUNDS = 4
 
 @dataclass(frozen=True)
 class Batch:
-    """One data-parallel rank's share of a global batch; of each sample, what its context-parallel rank holds."""
+    """The share of a global batch that one data-parallel rank has. Of each sample, it has its context-parallel part."""
 
     inputs: Tensor
     """int64 [samples, local sequence]."""
     targets: Tensor
-    """The tokens that follow the inputs, of the same shape."""
+    """Tokens that follow the inputs, of the same shape."""
     positions: Tensor
-    """Where in the sequence the inputs stand: int64 [local sequence]."""
+    """Positions of the inputs in the sequence: int64 [local sequence]."""
     fingerprint: bytes
-    """Of the whole share: the same on all ranks of one data-parallel index."""
+    """Fingerprint of the whole share, the same on all ranks of one data-parallel index: 16 bytes."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """A run of tokens, cut into windows of ``sequence`` tokens and the one after."""
+    """Tokens, cut into windows of ``sequence`` tokens. Each window has one more token: the last target."""
 
     tokens: Tokens
     sequence: int
@@ -52,7 +52,7 @@ class Windows:
 
 
 class Batches:
-    """The batches of one rank, on ``device``. Close it to end the thread that reads ahead."""
+    """Reads the batches of one rank and puts them on ``device``. :meth:`close` ends the thread that reads ahead."""
 
     def __init__(
         self, config: TrainerConfig, corpus: Corpus, *, dp_index: int, device: torch.device, cp_index: int = 0
@@ -72,7 +72,7 @@ class Batches:
 
     @property
     def wait_s(self) -> float:
-        """How long the last :meth:`training` waited for the batch to be read."""
+        """Seconds that the last :meth:`training` waited for its batch."""
         return self._prefetch.wait_s
 
     def training(self, step: int) -> Batch:
@@ -80,13 +80,13 @@ class Batches:
         return self._on_device(self._prefetch.get(step))
 
     def validation(self, index: int) -> Batch:
-        """Return this rank's share of the ``index``-th validation batch: windows evenly spread, the same every time."""
+        """Return this rank's share of validation batch ``index``: evenly spread windows, always the same."""
         windows = len(self._validation)
         chosen = [i * windows // self._validation_samples % windows for i in self._samples(index)]
         return self._on_device(self._read(self._validation, [0] * len(chosen), chosen))
 
     def close(self) -> None:
-        """End the thread that reads ahead. There are no training batches afterwards."""
+        """End the thread that reads ahead. :meth:`training` cannot be called afterwards."""
         self._prefetch.close()
 
     def _samples(self, step: int) -> range:
@@ -109,10 +109,10 @@ class Batches:
         )
 
     def _pinned(self, tensor: Tensor) -> Tensor:
-        """Make the copy to a GPU one that the training thread need not wait for."""
+        """Pin the tensor if it goes to a GPU, so that the training thread need not wait for the copy."""
         if self._device.type != "cuda":
             return tensor
-        with torch.cuda.device(self._device):  # a new thread's is the first GPU, whichever the rank's is
+        with torch.cuda.device(self._device):  # In a new thread, the current GPU is the first one, not the rank's.
             return tensor.pin_memory()
 
     def _on_device(self, batch: Batch) -> Batch:
@@ -122,16 +122,17 @@ class Batches:
 
 
 def sample_window(sample: int, windows: int, seed: int) -> int:
-    """Return the window that the run's ``sample``-th sample is: every window once an epoch, newly shuffled each."""
+    """Return the window that is sample number ``sample`` of the run. Each epoch has all windows, in a new order."""
     epoch, index = divmod(sample, windows)
     return permuted(index, windows, f"{seed}/{epoch}".encode())
 
 
 def permuted(index: int, size: int, key: bytes) -> int:
-    """Return where a permutation of range(size), chosen by ``key`` (at most 64 bytes), sends ``index``.
+    """Return the image of ``index`` under a permutation of range(size) that ``key`` (at most 64 bytes) selects.
 
-    A Feistel network over the next even number of bits, walked until it lands inside (Black and Rogaway,
-    "Ciphers with Arbitrary Finite Domains", 2002): no table, and any place of it costs the same.
+    A Feistel network permutes the next power of four. It is applied again until the result is below ``size`` (Black and
+    Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). This needs no table of the order, so that a resumed run
+    finds any sample at the same cost.
     """
     half_bits = ((size - 1).bit_length() + 1) // 2
     mask = (1 << half_bits) - 1
@@ -147,9 +148,9 @@ def permuted(index: int, size: int, key: bytes) -> int:
 
 
 def fingerprint(epochs: Sequence[int], windows: Sequence[int], tokens: Tokens) -> bytes:
-    """Return the BLAKE2b of a batch: which window in which epoch each sample is, and ``tokens`` [samples, length].
+    """Return 16 bytes that identify a batch: a BLAKE2b over its epochs, its windows and ``tokens`` [samples, length].
 
-    The epoch counts, so that seeing a window again in the next one is no repetition.
+    The epoch is part of it, so that a window of the next epoch does not count as a repetition.
     """
     digest = hashlib.blake2b(digest_size=16)
     for epoch, window in zip(epochs, windows, strict=True):
