@@ -56,11 +56,12 @@ bench: setup  ## Run the benchmarks beside their peers
 lint: setup check-proto  ## Check style, types, imports and generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(SOURCES) benchmarks examples tests dashboards
+	$(BIN)/mypy $(SOURCES) benchmarks examples tests dashboards docs
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python dashboards/metrics_page.py --check
 	$(BIN)/python docs/include_examples.py --check
 	$(BIN)/python dashboards/grafana/generate.py --check
+	$(BIN)/python docs/check_prose.py
 
 proto: setup  ## Generate the message stubs from the .proto files
 	$(call generate,.)

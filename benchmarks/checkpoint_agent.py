@@ -1,4 +1,4 @@
-"""The agent's side of a rank's checkpoints, in a process of its own: slots, and the real writer with its workers."""
+"""The agent's side of a rank's checkpoints, in a process of its own: slots, and the real saver with its workers."""
 
 import asyncio
 import multiprocessing
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from holdfast_agent.checkpoints.writer import CheckpointWriter
+from holdfast_agent.checkpoints.inventory import CheckpointInventory
+from holdfast_agent.checkpoints.shard_saver import ShardSaver
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.format.shard_index import step_directory
 from holdfast_checkpoint.store.directory import CheckpointDirectory
@@ -76,13 +77,15 @@ async def _write_all(pipe: Connection, folder: Path, checkpoints: Path, bytes_pe
             failures.append(event.checkpoint_failed.reason)
 
     memory = SnapshotMemory(Path("/dev/shm"), folder / "slots", f"{RUN}-{folder.name}", "local")
-    writer = CheckpointWriter(memory, CheckpointDirectory(checkpoints, kept=2), RUN, keep_failure, full_every=1)
+    inventory = CheckpointInventory(CheckpointDirectory(checkpoints, kept=2), None, None, RUN)
+    saver = ShardSaver(inventory, memory, keep_failure, full_every=1)
     try:
         pipe.send(list(memory.grant(0, bytes_per_slot, 1).paths))
         while (step := await asyncio.to_thread(pipe.recv)) is not None:
-            writer.schedule(0, step, 1)
-            await writer.drain(_PATIENCE_S)
+            saver.schedule(0, step, 1)
+            await saver.drain(_PATIENCE_S)
             pipe.send(Written(step, failures.pop() if failures else ""))
     finally:
-        writer.close()
+        inventory.close()
+        saver.close()
         memory.remove_all()

@@ -23,7 +23,7 @@ from torch import Tensor
 from holdfast_agent.checkpoints.workers import CheckpointWorkers
 from holdfast_checkpoint.format.shard_index import load_index, shard_path, slot_bytes_needed
 from holdfast_hooks import Stateful
-from holdfast_hooks.restore.restore import restore
+from holdfast_hooks.restore.slot_restore import restore
 from holdfast_proto.snapshot import DATA_OFFSET, allocate
 
 

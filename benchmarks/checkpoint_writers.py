@@ -17,7 +17,7 @@ from holdfast_checkpoint.format.manifest import load_manifest
 from holdfast_hooks import Stateful
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
-from holdfast_hooks.snapshots.snapshots import Snapshots
+from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1.session_pb2 import SlotGrant, SnapshotTaken
@@ -46,7 +46,7 @@ class Holdfast:
         self._desk = SlotDesk(OnceLog())
         context = RankContext(run=RUN, generation=1, agent="unix:/nowhere", black_box="", snapshot_every=1)
         timeline = Timeline(lambda step, phase, unix_ns: None)
-        self._snapshots = Snapshots(
+        self._snapshots = SnapshotTaker(
             state=state, context=context, rank=0, desk=self._desk, timeline=timeline, once=OnceLog()
         )
         assert self.snapshot() is None  # asks for slots
@@ -71,7 +71,7 @@ class Holdfast:
     def snapshot(self, *, persist: bool = False) -> SnapshotTaken | None:
         """Take a snapshot as at the end of a step."""
         self._step += 1
-        return self._snapshots.at_boundary(self._step, ordered=persist, last=False)
+        return self._snapshots.at_boundary(self._step, commanded=persist, last=False)
 
     def begin(self) -> None:
         """See Writer."""

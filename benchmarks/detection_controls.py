@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.detection_run import HarmedRun
+from holdfast_cli.settings.schema import PresetName
 from holdfast_hooks.faults import Fault
 from holdfast_proto.v1 import store_pb2 as store
 
-PRESETS = {"fast": store.PRESET_FAST, "default": store.PRESET_DEFAULT, "patient": store.PRESET_PATIENT}
+PRESETS = {preset.value: preset for preset in PresetName}
 LAYOUT = "dp2tp2"
 
 FIRST_STEP_S = 8.0

@@ -16,6 +16,7 @@ from benchmarks.detection_truth import SYMPTOMS, Judgement, judge
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.settings.schema import PresetName
 from holdfast_hooks.faults import Fault
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.control_pb2 import RunStatus
@@ -89,7 +90,7 @@ class HarmedRun:
         layout: str,
         folder: Path,
         *,
-        preset: "store.Preset" = store.PRESET_FAST,
+        preset: PresetName = PresetName.FAST,
         first_step_s: float = 0.0,
         name: str | None = None,
     ) -> None:

@@ -24,17 +24,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from holdfast_agent.checkpoints.loader import slot_for
+from holdfast_agent.checkpoints.restorer import slot_for
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.format.slot_shard import read_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_cli.control import ControlError
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.settings.schema import PresetName
 from holdfast_proto import black_box
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, PRESET_FAST, RUN_PHASE_RUNNING, Incident
+from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, RUN_PHASE_RUNNING, Incident
 
 RANKS = 8
 STEPS = 100_000
@@ -153,7 +154,7 @@ def measure(kills: int, colds: int, console: Console) -> dict[str, object]:
             directory=Path(folder),
             snapshot_every=1,
             checkpoint_every=CHECKPOINT_EVERY,
-            preset=PRESET_FAST,
+            preset=PresetName.FAST,
         )
         console.print(f"training with {RANKS} ranks; one is killed {kills} times")
         with LocalRun(options) as local:

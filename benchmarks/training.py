@@ -34,8 +34,8 @@ from torch.nn import functional
 import holdfast_hooks
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.settings.schema import ModeName
 from holdfast_hooks import Phase
-from holdfast_proto.v1.store_pb2 import MODE_OBSERVE
 from holdfast_trainer.config import (
     DataConfig,
     DistributedConfig,
@@ -171,7 +171,7 @@ def measure(ranks: int, steps: int) -> dict[str, object]:
             directory=Path(folder),
             snapshot_every=0,
             checkpoint_every=0,
-            mode=MODE_OBSERVE,
+            mode=ModeName.OBSERVE,
         )
         with LocalRun(options) as local:
             local.wait()

@@ -1,36 +1,49 @@
-"""The catalogue of all metrics, and whether a real ``/metrics`` text agrees with it."""
+"""All metric families of both components, and whether a real ``/metrics`` text agrees with them."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
 
-from prometheus_client import Metric as Family
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from dashboards.agent_metrics import AGENT_METRICS
-from dashboards.daemon_metrics import DAEMON_METRICS
-from dashboards.metric import PREFIX, Component, Metric
+from holdfast_agent.metrics import families as agent
+from holdfast_daemon.metrics import run_families, self_families
+from holdfast_proto.metric_family import PREFIX, MetricFamily
 
-CATALOGUE: Mapping[Component, tuple[Metric, ...]] = {"agent": AGENT_METRICS, "daemon": DAEMON_METRICS}
+Component = Literal["agent", "daemon"]
+
+SECTIONS: Mapping[str, tuple[MetricFamily, ...]] = {
+    "Agent": agent.FAMILIES,
+    "Daemon: the run": run_families.FAMILIES,
+    "Daemon: itself": self_families.FAMILIES,
+}
+"""Families by their section of docs/metrics.md."""
+
+CATALOGUE: Mapping[Component, tuple[MetricFamily, ...]] = {
+    "agent": agent.FAMILIES,
+    "daemon": run_families.FAMILIES + self_families.FAMILIES,
+}
 
 
 def series_names() -> frozenset[str]:
-    """Every name that a query may use."""
-    return frozenset(name for metrics in CATALOGUE.values() for metric in metrics for name in metric.series_names())
+    """Return every name that a query may use."""
+    return frozenset(name for families in CATALOGUE.values() for family in families for name in family.series_names())
 
 
 def fixed_values(label: str) -> frozenset[str]:
-    """All values that ``label`` takes in metrics where it has a fixed set; empty if it has none."""
-    metrics = (metric for component in CATALOGUE.values() for metric in component)
-    return frozenset(value for metric in metrics for value in metric.values.get(label, ()))
+    """Return all values that ``label`` takes in families where it has a fixed set; empty if it has none."""
+    families = (family for component in CATALOGUE.values() for family in component)
+    return frozenset(value for family in families for value in family.values.get(label, ()))
 
 
 def differences(component: Component, text: str) -> list[str]:
-    """Compare what ``component`` exports (its ``/metrics`` text) with the catalogue.
+    """Compare what ``component`` exports (its ``/metrics`` text) with the families that it declares.
 
-    Returns one line per difference: a metric that is missing or unknown, a wrong type, wrong labels, or a
-    label value outside the fixed set. Metrics without our prefix are not ours to judge.
+    Returns one line per difference: a family that is missing or unknown, a wrong type, help, labels or buckets, or a
+    label value outside the fixed set. Families without our prefix come from client_python and are passed over.
     """
-    exported = {_name(family): family for family in text_string_to_metric_families(text) if _is_ours(family)}
-    expected = {metric.name: metric for metric in CATALOGUE[component]}
+    exported = {_name(metric): metric for metric in text_string_to_metric_families(text) if _is_ours(metric)}
+    expected = {family.name: family for family in CATALOGUE[component]}
     found = [f"{name}: missing" for name in expected.keys() - exported.keys()]
     found += [f"{name}: not in the catalogue" for name in exported.keys() - expected.keys()]
     for name in expected.keys() & exported.keys():
@@ -38,32 +51,35 @@ def differences(component: Component, text: str) -> list[str]:
     return sorted(found)
 
 
-def _is_ours(family: Family) -> bool:
+def _is_ours(metric: Metric) -> bool:
     # client_python adds the creation time of every counter and histogram as a gauge of its own.
-    return family.name.startswith(PREFIX) and not family.name.endswith("_created")
+    return metric.name.startswith(PREFIX) and not metric.name.endswith("_created")
 
 
-def _name(family: Family) -> str:
-    return f"{family.name}_total" if family.type == "counter" else family.name
+def _name(metric: Metric) -> str:
+    return f"{metric.name}_total" if metric.type == "counter" else metric.name
 
 
-def _family_differences(metric: Metric, family: Family) -> Iterator[str]:
-    if family.type != metric.kind:
-        yield f"{metric.name}: type is {family.type}, should be {metric.kind}"
+def _family_differences(family: MetricFamily, metric: Metric) -> Iterator[str]:
+    if metric.type != family.kind:
+        yield f"{family.name}: type is {metric.type}, should be {family.kind}"
         return
-    label_sets = [
-        {label: value for label, value in sample.labels.items() if label != "le"}
-        for sample in family.samples
-        if not sample.name.endswith("_created")
-    ]
-    yield from _label_differences(metric, label_sets)
+    if metric.documentation != family.help:
+        yield f"{family.name}: help is {metric.documentation!r}, should be {family.help!r}"
+    samples = [sample.labels for sample in metric.samples if not sample.name.endswith("_created")]
+    yield from _label_differences(
+        family, [{label: labels[label] for label in labels if label != "le"} for labels in samples]
+    )
+    bounds = {labels["le"] for labels in samples if "le" in labels}
+    if bounds and bounds != {*map(str, family.buckets), "+Inf"}:
+        yield f"{family.name}: buckets are {sorted(bounds)}, should be {list(family.buckets)}"
 
 
-def _label_differences(metric: Metric, label_sets: Iterable[Mapping[str, str]]) -> Iterator[str]:
+def _label_differences(family: MetricFamily, label_sets: Iterable[Mapping[str, str]]) -> Iterator[str]:
     for labels in {tuple(sorted(labels)) for labels in label_sets}:
-        if set(labels) != set(metric.labels):
-            yield f"{metric.name}: labels are {list(labels)}, should be {sorted(metric.labels)}"
-    for label, allowed in metric.values.items():
+        if set(labels) != set(family.labels):
+            yield f"{family.name}: labels are {list(labels)}, should be {sorted(family.labels)}"
+    for label, allowed in family.values.items():
         unknown = {labels[label] for labels in label_sets if label in labels} - set(allowed)
         if unknown:
-            yield f"{metric.name}: {label} is {sorted(unknown)}, should be one of {list(allowed)}"
+            yield f"{family.name}: {label} is {sorted(unknown)}, should be one of {list(allowed)}"

@@ -1,11 +1,11 @@
-"""Files that are generated and committed."""
+"""Writes or checks a generated file that is committed."""
 
 import sys
 from pathlib import Path
 
 
 def write_or_check(path: Path, text: str, *, check: bool) -> int:
-    """Write ``text``, or with ``check`` only compare; return an exit status: 1 if the file is out of date."""
+    """Write ``text``, or with ``check`` only compare. Return an exit code: 1 if the file is out of date."""
     if not check:
         path.write_text(text, encoding="utf-8")
         return 0

@@ -2,5 +2,5 @@
 
 REPOSITORY_URL = "https://github.com/holdfast-dev/holdfast"
 RUNBOOK_URL = f"{REPOSITORY_URL}/blob/main/docs/runbook.md"
-"""Every alert's ``runbook_url`` is this and an anchor."""
+"""Address of the runbook; every alert's ``runbook_url`` adds an anchor to it."""
 METRICS_URL = f"{REPOSITORY_URL}/blob/main/docs/metrics.md"

@@ -14,27 +14,32 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
 
 from holdfast_agent import session
 from holdfast_agent.checkpoints.claim import claim
+from holdfast_agent.checkpoints.inventory import CheckpointInventory
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
-from holdfast_agent.checkpoints.writer import CheckpointWriter
-from holdfast_agent.commands.commands import Orders
+from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
+from holdfast_agent.checkpoints.restorer import CheckpointRestorer
+from holdfast_agent.checkpoints.shard_saver import ShardSaver
+from holdfast_agent.commands.command_runner import CommandRunner
 from holdfast_agent.departure import Departure
 from holdfast_agent.metrics.collector import AgentCollector
 from holdfast_agent.movement.tree_watch import TreeWatch
 from holdfast_agent.node import Node
 from holdfast_agent.observer import Observer
 from holdfast_agent.options import AgentOptions
-from holdfast_agent.processes import record
+from holdfast_agent.processes import agent_record
 from holdfast_agent.processes.containment import keep_going
 from holdfast_agent.processes.parent_client import WarmParentClient
+from holdfast_agent.rank_messages import RankMessages
+from holdfast_agent.rank_supervisor import RankSupervisor, sweep
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
-from holdfast_agent.supervisor import Supervisor
 from holdfast_checkpoint import processes
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable
 from holdfast_checkpoint.processes import AgentError
@@ -58,6 +63,16 @@ LEAVE_PATIENCE_S = 2.0
 
 TICK_PAUSE_S = 0.5
 _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+
+
+@dataclass(frozen=True)
+class Agent:
+    """The parts of a running agent."""
+
+    node: Node
+    link: StoreLink
+    checkpoints: NodeCheckpoints
+    supervisor: RankSupervisor
 
 
 class Startup:
@@ -101,9 +116,9 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
         directory.mkdir(parents=True, exist_ok=True)
     make_private_directory(options.runtime_directory, "--runtime-directory")
     startup.is_alone = not options.record.exists()
-    lock = record.lock(options.node_directory / "agent.lock")
+    lock = agent_record.lock(options.node_directory / "agent.lock")
     link = StoreLink(redis_client.connect(options.store_url, options.store_password_file), options.run, options.node)
-    saved = record.load(options.record)
+    saved = agent_record.load(options.record)
     spec = await _find_spec(link, saved)
     memory = SnapshotMemory(options.shm_directory, options.directory / "slots", spec.run, options.node)
     staging = options.checkpoint_staging or options.node_directory / "checkpoints"
@@ -111,49 +126,47 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     if not is_url(location):
         location = str(options.directory.joinpath(location))
     bandwidth = Bandwidth(spec.checkpoint_upload_bytes_per_s)
-    checkpoints = open_checkpoints(location, staging, spec.checkpoints_kept, bandwidth, run=spec.run)
+    place = open_checkpoints(location, staging, spec.checkpoints_kept, bandwidth, run=spec.run)
     known = KnownCheckpoints(location, options.node_directory / "known-checkpoints.json")
     takes_over = saved is not None and saved.instance == spec.instance
     left = saved.ranks if saved is not None else ()
     startup.is_alone = not takes_over and not any(processes.is_alive(rank.pid, rank.start_ticks) for rank in left)
-    secondary = _open_secondary(spec, checkpoints, bandwidth)
+    secondary = _open_secondary(spec, place, bandwidth)
     if not takes_over:
-        checkpoints.check_writable()  # of ranks that train already the next checkpoint will tell
-        if secondary is not None and not checkpoints.committed() and not checkpoints.histories.records:
-            secondary.hand_over(checkpoints.histories)
-        if spec.command:  # else somebody else's launcher takes the checkpoints
-            claim(checkpoints, known, spec, location)
-    writer = CheckpointWriter(
+        place.check_writable()  # if ranks train already, their next checkpoint shows it
+        if secondary is not None and not place.committed() and not place.histories.records:
+            secondary.hand_over(place.histories)
+        if spec.command:  # else another launcher starts the ranks, and takes the checkpoints
+            claim(place, known, spec, location)
+    inventory = CheckpointInventory(place, secondary, known, spec.run, takes_over=takes_over)
+    saver = ShardSaver(
+        inventory,
         memory,
-        checkpoints,
-        spec.run,
         link.emit,
         full_every=options.checkpoint_full_every,
         compression=options.checkpoint_compression,
         writers=spec.ranks_per_node,
-        secondary=secondary,
-        takes_over=takes_over,
-        known=known,
     )
-    node = Node(options, spec, link, memory, writer)
+    checkpoints = NodeCheckpoints(memory, inventory, saver, CheckpointRestorer(inventory, memory))
+    node = Node(options, spec, memory, inventory)
     if secondary is not None:
         secondary.start(node.ranks_of_world)
-    supervisor = Supervisor(node)
-    collector = AgentCollector(node, supervisor)
+    agent = Agent(node, link, checkpoints, RankSupervisor(node, link, checkpoints))
+    collector = AgentCollector(node, link, checkpoints)
     metrics = _serve_metrics(options, collector)
     try:
         if saved is not None and takes_over:
             memory.adopt()
-            supervisor.adopt(saved)
+            agent.supervisor.adopt(saved)
         else:
             if saved is not None:
-                supervisor.sweep(saved)
+                sweep(saved)
             memory.remove_all()
         startup.is_alone &= not node.ranks
-        return await _run(options, node, supervisor, startup, metrics.port)
+        return await _run(agent, startup, metrics.port)
     finally:
         metrics.close()
-        writer.close()
+        checkpoints.close()
         os.close(lock)
 
 
@@ -179,42 +192,45 @@ async def _find_spec(link: StoreLink, saved: AgentRecord | None) -> store.RunSpe
     raise AgentError(f"the store (--redis) {where} after {SPEC_PATIENCE_S:.0f} s: start the run with `holdfast run`")
 
 
-async def _run(options: AgentOptions, node: Node, supervisor: Supervisor, startup: Startup, metrics_port: int) -> int:
-    admit = Observer(node, supervisor).admit if node.observes else node.admit
-    server = await session.serve(node, options.session_socket, admit)
-    orders = Orders(node, supervisor)
+async def _run(agent: Agent, startup: Startup, metrics_port: int) -> int:
+    node, options = agent.node, agent.node.options
+    admit = Observer(node, agent.supervisor).admit if node.observes else node.admit
+    messages = RankMessages(node, agent.checkpoints.memory, agent.checkpoints.saver, agent.link.emit)
+    server = await session.serve(messages, node.errors, options.session_socket, admit)
+    commands = CommandRunner(node, agent.supervisor, agent.checkpoints, agent.link.emit)
     departure = Departure(node, options.preemption_grace_s)
     departure.listen()
     endpoint = {"pid": os.getpid(), "metrics_port": metrics_port, "socket": str(options.session_socket)}
     _write_endpoint(options, endpoint)
     startup.is_alone = False
-    tasks = [asyncio.create_task(job) for job in _jobs(node, supervisor, orders)]
-    ends: list[asyncio.Future[Any]] = [asyncio.create_task(departure.due.wait()), orders.finished]
+    tasks = [asyncio.create_task(job) for job in _jobs(agent, commands)]
+    ends: list[asyncio.Future[Any]] = [asyncio.create_task(departure.due.wait()), commands.finished]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    order = orders.finished.result() if orders.finished.done() else store.FinishRun(outcome="terminated")
-    log.info("ending: %s", order.outcome)
-    await _end(node, supervisor, order.patience_s or DRAIN_PATIENCE_S, departure.hurried)
+    finish = commands.finished.result() if commands.finished.done() else store.FinishRun(outcome="terminated")
+    log.info("ending: %s", finish.outcome)
+    await _end(agent, finish.patience_s or DRAIN_PATIENCE_S, departure.hurried)
     for job_or_end in (*tasks, *ends):
         await redis_client.end(job_or_end)
     await server.stop(grace=None)
     options.session_socket.unlink(missing_ok=True)
     options.endpoint_file.unlink(missing_ok=True)
-    return ExitCode.SUCCESS if order.succeeded else ExitCode.FAILED
+    return ExitCode.SUCCESS if finish.succeeded else ExitCode.FAILED
 
 
-def _jobs(node: Node, supervisor: Supervisor, orders: Orders) -> list[Coroutine[None, None, None]]:
-    """Return what an agent does all the time. No job's error ends another."""
+def _jobs(agent: Agent, commands: CommandRunner) -> list[Coroutine[None, None, None]]:
+    """Return the jobs that an agent does until it ends. An error in one ends no other."""
+    node, supervisor, link = agent.node, agent.supervisor, agent.link
 
     def receive() -> Awaitable[None]:
-        return node.link.receive_commands(supervisor.last_command, orders.handle, orders.refuse_entry)
+        return link.receive_commands(supervisor.record.last_command, commands.handle, commands.refuse_entry)
 
     keep = functools.partial(keep_going, node.errors)
     jobs = [
-        keep("events", node.link.send_events),
+        keep("events", link.send_events),
         keep("commands", receive),
-        # Without a state for three seconds the node counts as lost.
-        keep("tick", lambda: _tick(node, supervisor), longest_pause_s=TICK_PAUSE_S),
-        keep("checkpoints", node.writer.refresh),
+        # A node that publishes no state for three seconds counts as lost.
+        keep("tick", lambda: _tick(agent), longest_pause_s=TICK_PAUSE_S),
+        keep("checkpoints", agent.checkpoints.inventory.refresh),
         keep("process_trees", TreeWatch(node).run),
     ]
     if node.observes:
@@ -224,30 +240,32 @@ def _jobs(node: Node, supervisor: Supervisor, orders: Orders) -> list[Coroutine[
     return jobs
 
 
-async def _tick(node: Node, supervisor: Supervisor) -> None:
-    """Let time pass for the ranks and publish the node's state, at once if something has changed."""
+async def _tick(agent: Agent) -> None:
+    """Let time pass for the ranks and publish the node's state, immediately if something has changed."""
+    node, supervisor = agent.node, agent.supervisor
     last = time.monotonic()
     ticks = 0
     while True:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(node.changed.wait(), TICK_S)
         now = time.monotonic()
-        # If this agent was held up, so was what it would have heard: that time counts for nobody.
+        # If this agent was paused, the reports of its ranks waited too. That time must not count as a stall of theirs.
         node.pass_time(min(now - last, 2 * TICK_S))
         last = now
         ticks += 1
         if node.changed.is_set() or ticks % PUBLISH_TICKS == 0:
             node.changed.clear()
-            supervisor.note_cgroups()
-            supervisor.save_if_due()
-            await node.link.publish_state(node.state(ready=supervisor.parent.is_ready), node.spec)
+            supervisor.exits.note_cgroups()
+            supervisor.record.save_if_due()
+            await agent.link.publish_state(node.state(ready=supervisor.parent.is_ready), node.spec)
 
 
-async def _end(node: Node, supervisor: Supervisor, patience_s: float, hurried: asyncio.Event) -> None:
-    """Leave nothing behind: ranks, checkpoints under way, snapshot memory, warm parent."""
+async def _end(agent: Agent, patience_s: float, hurried: asyncio.Event) -> None:
+    """Leave nothing behind: end the ranks, finish the checkpoints, remove the slots, dismiss the warm parent."""
+    node, supervisor, link = agent.node, agent.supervisor, agent.link
 
     async def drain() -> None:
-        written = asyncio.create_task(node.writer.drain(patience_s))
+        written = asyncio.create_task(agent.checkpoints.saver.drain(patience_s))
         hurry = asyncio.create_task(hurried.wait())
         await asyncio.wait([written, hurry], return_when=asyncio.FIRST_COMPLETED)
         for task in (written, hurry):
@@ -256,25 +274,25 @@ async def _end(node: Node, supervisor: Supervisor, patience_s: float, hurried: a
             written.result()
 
     async def remove() -> None:
-        node.memory.remove_all()
+        agent.checkpoints.memory.remove_all()
 
     steps: list[Callable[[], Awaitable[None]]] = [
         supervisor.stop,
         drain,
-        lambda: node.link.flush(patience_s=2.0),
+        lambda: link.flush(patience_s=2.0),
         remove,
         lambda: _dismiss(supervisor.parent),
-        node.link.withdraw,
+        link.withdraw,
     ]
     for step in steps:
-        with node.errors.contained("end"):  # what fails to end must not keep the rest from it
+        with node.errors.contained("end"):  # a step that fails must not prevent the next ones
             await step()
     node.options.parent_socket.unlink(missing_ok=True)
     node.options.record.unlink(missing_ok=True)
 
 
 async def _dismiss(parent: WarmParentClient) -> None:
-    """See the warm parent gone; one that is still importing will not listen."""
+    """End the warm parent, by a request if it listens. While it imports it does not, and is killed."""
     pid, ticks = parent.pid, parent.start_ticks
     deadline = time.monotonic() + (LEAVE_PATIENCE_S if parent.is_ready else 0.0)
     with contextlib.suppress(OSError):

@@ -5,8 +5,8 @@ import shutil
 
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
+from holdfast_agent.rank_supervisor import GENERATIONS_KEPT, RankSupervisor
 from holdfast_agent.reports.message_checks import clean_hello, flaw_of_hello
-from holdfast_agent.supervisor import GENERATIONS_KEPT, Supervisor
 from holdfast_checkpoint import processes
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 class Observer:
     """Learns from the ranks' own words which world runs on this node."""
 
-    def __init__(self, node: Node, supervisor: Supervisor) -> None:
+    def __init__(self, node: Node, supervisor: RankSupervisor) -> None:
         self._node = node
         self._supervisor = supervisor
 
@@ -36,7 +36,7 @@ class Observer:
             return None
         clean_hello(hello, lambda reason: node.errors.refuse("rank_messages", reason))
         known = node.ranks.get(hello.rank)
-        same_launch = (hello.generation, hello.world_size) == (node.generation, node.start_order.world_size)
+        same_launch = (hello.generation, hello.world_size) == (node.generation, node.start.world_size)
         if same_launch and known is not None and _is_process(known, hello.pid):
             known.welcome(hello)
             return known
@@ -55,8 +55,8 @@ class Observer:
         ranks = hello.local_world_size or hello.world_size
         first_rank = hello.rank - hello.local_rank
         log.info("generation %d: %d ranks, launched by somebody else", hello.generation, ranks)
-        order = store.StartGeneration(first_rank=first_rank, ranks=ranks, world_size=hello.world_size, step=-1)
-        node.begin_generation(hello.generation, order)
+        start = store.StartGeneration(first_rank=first_rank, ranks=ranks, world_size=hello.world_size, step=-1)
+        node.begin_generation(hello.generation, start)
         node.ranks.update({rank.rank: rank for rank in kept})
         old = node.options.black_box(hello.generation - GENERATIONS_KEPT, 0).parent
         shutil.rmtree(old, ignore_errors=True)
@@ -64,8 +64,8 @@ class Observer:
     def _enter(self, hello: session.Hello) -> Rank:
         rank = Rank(hello.rank, hello.generation, hello.local_rank, hello.pid, processes.start_ticks(hello.pid))
         rank.welcome(hello)
-        self._supervisor.watch(rank)
-        self._supervisor.save()
+        self._supervisor.exits.watch(rank)
+        self._supervisor.record.save()
         self._node.changed.set()
         return rank
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_checkpoint.codec.compression import Compression
+from holdfast_checkpoint.codec.registry import Compression
 from holdfast_proto.rank_context import ObservedNode, black_box_path
 
 

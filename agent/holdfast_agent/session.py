@@ -4,17 +4,16 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 
+from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.rank import Rank
+from holdfast_agent.processes.rank_channel import Outbox
+from holdfast_agent.rank_messages import RankMessages
 from holdfast_proto.sockets import claimed
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import session_pb2_grpc
-
-if TYPE_CHECKING:
-    from holdfast_agent.node import Node
 
 REPORT_INTERVAL_S = 0.2
 
@@ -23,10 +22,11 @@ Admit = Callable[[session.Hello], Rank | None]
 
 
 class RankSessions(session_pb2_grpc.RankAgentServicer):
-    """One stream per rank: messages up go to the node, commands come down from each rank's outbox."""
+    """One stream per rank: messages from the rank are folded in, messages to it come from its channel's outbox."""
 
-    def __init__(self, node: "Node", admit: Admit) -> None:
-        self._node = node
+    def __init__(self, messages: RankMessages, errors: Errors, admit: Admit) -> None:
+        self._messages = messages
+        self._errors = errors
         self._admit = admit
 
     async def Session(  # noqa: N802  the name is the proto's
@@ -41,7 +41,7 @@ class RankSessions(session_pb2_grpc.RankAgentServicer):
         hello = first.hello
         rank: Rank | None = None
         grant: session.SlotGrant | None = None
-        with self._node.errors.contained("rank_messages"):
+        with self._errors.contained("rank_messages"):
             rank = self._admit(hello)
         if rank is None:
             await context.abort(
@@ -49,11 +49,11 @@ class RankSessions(session_pb2_grpc.RankAgentServicer):
                 f"rank {hello.rank} of generation {hello.generation} is not one of this agent's",
             )
             return
-        outbox: asyncio.Queue[session.AgentMessage | None] = asyncio.Queue()
-        rank.outbox = outbox
+        outbox: Outbox = asyncio.Queue()
+        rank.channel.outbox = outbox
         yield session.AgentMessage(welcome=session.Welcome(report_interval_s=REPORT_INTERVAL_S))
-        with self._node.errors.contained("rank_messages"):
-            grant = self._node.existing_slots(rank)
+        with self._errors.contained("rank_messages"):
+            grant = self._messages.existing_slots(rank)
         if grant is not None:
             yield session.AgentMessage(slot_grant=grant)
         reader = asyncio.create_task(self._read(rank, requests, outbox))
@@ -62,28 +62,22 @@ class RankSessions(session_pb2_grpc.RankAgentServicer):
                 yield message
         finally:
             reader.cancel()
-            if rank.outbox is outbox:
-                rank.outbox = None
+            # A rank that has reconnected in the meantime has a newer session.
+            if rank.channel.outbox is outbox:
+                rank.channel.outbox = None
 
-    async def _read(
-        self,
-        rank: Rank,
-        requests: AsyncIterator[session.RankMessage],
-        outbox: "asyncio.Queue[session.AgentMessage | None]",
-    ) -> None:
+    async def _read(self, rank: Rank, requests: AsyncIterator[session.RankMessage], outbox: Outbox) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
             async for message in requests:
-                await self._node.receive(rank, message)
+                await self._messages.receive(rank, message)
         outbox.put_nowait(None)
 
 
-async def serve(node: "Node", socket_path: Path, admit: Admit | None = None) -> grpc.aio.Server:
-    """Serve ranks on a unix socket, mode 0600. Raises OSError if the socket cannot be had.
-
-    ``admit``: says who is served; by default the ranks that the node has started.
-    """
+async def serve(messages: RankMessages, errors: Errors, socket_path: Path, admit: Admit) -> grpc.aio.Server:
+    """Serve the ranks that ``admit`` lets in on a unix socket, mode 0600. Raises OSError if it cannot be created."""
     server = grpc.aio.server()
-    session_pb2_grpc.add_RankAgentServicer_to_server(RankSessions(node, admit or node.admit), server)  # type: ignore[no-untyped-call]
+    sessions = RankSessions(messages, errors, admit)
+    session_pb2_grpc.add_RankAgentServicer_to_server(sessions, server)  # type: ignore[no-untyped-call]
     with claimed(socket_path, "--runtime-directory") as target:
         server.add_insecure_port(target)
         await server.start()

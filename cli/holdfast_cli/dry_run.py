@@ -1,4 +1,4 @@
-"""A layout is tried on this machine before it is launched, and what came of it is told."""
+"""Tries a layout on this machine before it is launched, and reports the outcome."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from holdfast_trainer.config import TrainerConfig
 
 
-def tell_dry_run(settings: "TrainerConfig", *, json: bool) -> None:
+def report_dry_run(settings: "TrainerConfig", *, json: bool) -> None:
     """Try a step of the layout's ranks and print the outcome; raise ConfigurationError if it does not work.
 
     Each problem but the last, which is the error's, is a line on stderr.
     """
-    from holdfast_trainer.dry_run.layout_trial import dry_run
+    from holdfast_trainer.dry_run.layout_trial import dry_run  # it imports torch: only those who ask for a dry run wait
 
     result = dry_run(settings)
     if json:

@@ -9,6 +9,12 @@ class CommandError(Exception):
     exit_code: int = ExitCode.FAILED
 
 
+class UsageError(CommandError):
+    """The command line lacks something that no file has either."""
+
+    exit_code = ExitCode.USAGE
+
+
 class ConfigurationError(CommandError):
     """A setting is wrong: trying again cannot help."""
 

@@ -1,60 +1,114 @@
-"""Entry point of the ``holdfast`` command."""
+"""Entry point of the ``holdfast`` command: the name of each command, its flags, and the module that does the work."""
 
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
 
-from holdfast_cli.commands import (
-    checkpoint,
-    demo,
-    incidents,
-    inject,
-    observe,
-    operate,
-    plan,
-    publish,
-    replay,
-    run,
-    services,
+from holdfast_cli.command_line.declaring import command_of, group_of
+from holdfast_cli.command_line.help import HelpCommand, HelpGroup
+from holdfast_cli.flags import checkpoints, planning, runs, services, watching
+
+_COMMANDS = "holdfast_cli.commands"
+_FOREIGN = {"allow_interspersed_args": False}
+"""Everything after the first word that is no option of ours belongs to the trainer."""
+
+
+def _group(name: str | None, about: str | None, **others: Any) -> typer.Typer:
+    return typer.Typer(
+        name=name,
+        help=about,
+        no_args_is_help=not others.get("invoke_without_command", False),
+        cls=HelpGroup,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **others,
+    )
+
+
+class Entry(NamedTuple):
+    """A command: its name, its flags, and the function in ``commands`` that does the work."""
+
+    name: str
+    """Words after ``holdfast``."""
+    flags: type[Any]
+    work: str
+    """MODULE:FUNCTION."""
+    panel: str | None = None
+    """Heading over it in the help of its group."""
+    context: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple has no default factory, and nobody changes it
+
+
+_RUNS, _LOOK, _TRY, _SERVE = "Start a run", "Look at a run, and control it", "Plan and try", "Run the services yourself"
+ENTRIES = (
+    Entry("run", runs.Run, "run:run", _RUNS, _FOREIGN),
+    Entry("observe", runs.Observe, "observe:observe", _RUNS, _FOREIGN),
+    Entry("publish", runs.Publish, "publish:publish", _RUNS, _FOREIGN),
+    Entry("status", watching.Status, "operate:status", _LOOK),
+    Entry("replay", watching.Replay, "replay:replay", _LOOK),
+    Entry("stop", watching.Stop, "operate:stop", _LOOK),
+    Entry("plan", planning.Plan, "plan:plan", _TRY, planning.CONTEXT),
+    Entry("demo", runs.Demo, "demo:demo", _TRY),
+    Entry("inject", watching.Inject, "inject:inject", _TRY),
+    Entry("agent", services.Agent, "agent:agent", _SERVE),
+    Entry("daemon", services.Daemon, "daemon:daemon", _SERVE),
+    Entry("config show", runs.ShowConfig, "config:show", None, _FOREIGN),
+    Entry("config check", runs.CheckConfig, "config:check"),
+    Entry("incidents show", watching.ShowIncident, "incidents:show"),
+    Entry("incidents export", watching.ExportIncident, "incidents:export"),
+    Entry("checkpoint now", checkpoints.TakeCheckpoint, "checkpoint:now"),
+    Entry("checkpoint list", checkpoints.ListCheckpoints, "checkpoint:list_checkpoints"),
+    Entry("checkpoint show", checkpoints.ShowCheckpoint, "checkpoint:show"),
+    Entry("checkpoint release", checkpoints.ReleaseCheckpoint, "checkpoint:release"),
+    Entry("checkpoint verify", checkpoints.VerifyCheckpoint, "checkpoint:verify"),
+    Entry("checkpoint drill", checkpoints.DrillCheckpoint, "checkpoint_state:drill_checkpoint"),
+    Entry("checkpoint export", checkpoints.ExportCheckpoint, "checkpoint_state:export_step"),
+    Entry("checkpoint import", checkpoints.ImportCheckpoint, "checkpoint_state:import_file"),
 )
-from holdfast_cli.errors import CommandError
+INCIDENTS = Entry("incidents", watching.Incidents, "incidents:list_incidents", _LOOK)
+"""A group that works without a sub-command too."""
 
 
-class _OneLineErrors(TyperGroup):
-    """Turns a CommandError into its line on stderr and its exit code."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except CommandError as error:
-            typer.echo(f"holdfast: {error}", err=True)
-            raise typer.Exit(error.exit_code) from None
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"holdfast {version('holdfast-torch')}")
+        raise typer.Exit
 
 
-app = typer.Typer(
-    cls=_OneLineErrors,
-    name="holdfast",
-    help="Keeps a distributed PyTorch training run alive and explains what went wrong.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-# Everything after the first word that is no option of ours belongs to the trainer.
-app.command(context_settings={"allow_interspersed_args": False})(run.run)
-app.command(context_settings={"allow_interspersed_args": False})(observe.observe)
-app.command()(demo.demo)
-app.command()(operate.status)
-app.add_typer(incidents.app, name="incidents")
-app.command()(replay.replay)
-app.add_typer(checkpoint.app, name="checkpoint")
-app.command()(operate.stop)
-app.command()(inject.inject)
-app.command(context_settings=plan.CONTEXT)(plan.plan)
-app.command(context_settings={"allow_interspersed_args": False})(publish.publish)
-app.command()(services.agent)
-app.command()(services.daemon)
+def _app() -> typer.Typer:
+    app = _group("holdfast", "Keep a distributed PyTorch training run alive, and explain what went wrong.")
+    incidents = _group("incidents", INCIDENTS.flags.__doc__, invoke_without_command=True)
+    incidents.callback()(group_of(INCIDENTS.flags, f"{_COMMANDS}.{INCIDENTS.work}"))
+    groups = {
+        "": app,
+        "incidents": incidents,
+        "config": _group("config", "Show or check the settings of a run: flags, file and defaults."),
+        "checkpoint": _group("checkpoint", "Take, list, verify, export and import checkpoints."),
+    }
+    app.add_typer(groups["config"], rich_help_panel=_TRY)
+    app.add_typer(incidents, rich_help_panel=_LOOK)
+    app.add_typer(groups["checkpoint"], rich_help_panel=_LOOK)
+    for entry in ENTRIES:
+        group_name, _, name = entry.name.rpartition(" ")
+        declare = groups[group_name].command(
+            name, cls=HelpCommand, rich_help_panel=entry.panel, context_settings=entry.context
+        )
+        declare(command_of(entry.flags, f"{_COMMANDS}.{entry.work}"))
+    return app
+
+
+app = _app()
+
+
+@app.callback()
+def holdfast(
+    is_version_asked: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Keep a distributed PyTorch training run alive, and explain what went wrong."""
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from holdfast_daemon.clock import Clock
 from holdfast_daemon.control import server as control
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.runs import Runs
-from holdfast_daemon.leadership.turn_metrics import TurnMetrics
+from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.metrics.collector import DaemonCollector
 from holdfast_daemon.options import DaemonOptions
 from holdfast_proto import metrics_server, redis_client
@@ -40,8 +40,8 @@ async def _serve(options: DaemonOptions) -> None:
     client = redis_client.connect(options.store_url, options.store_password_file)
     clock = Clock()
     registry = CollectorRegistry(auto_describe=True)
-    turns = TurnMetrics(registry)
-    runs = Runs(client, lambda run: RunShell(client, run, options, clock, turns), turns)
+    ticks = TickMetrics(registry)
+    runs = Runs(client, lambda run: RunShell(client, run, options, clock, ticks), ticks)
     registry.register(DaemonCollector(runs))
     metrics = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
     server = await control.serve(control.ControlService(runs, clock), options.control)

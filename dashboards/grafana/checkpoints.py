@@ -16,7 +16,7 @@ ROW = Row(
     panels=(
         Panel(
             title="Age of the newest checkpoint",
-            description="What losing a node would cost now, and the usual time between checkpoints.",
+            description="Progress that the loss of a node would cost now, and the usual time between checkpoints.",
             unit="s",
             queries=(
                 Query('time() - max(holdfast_run_checkpoint_last_success_timestamp_seconds{run="$run"} > 0)', "age"),
@@ -25,22 +25,22 @@ ROW = Row(
         ),
         Panel(
             title="Checkpoints",
-            description="Begun and failed since the run began, sum over nodes.",
+            description="Checkpoints committed or failed since the run began, and those that failed, sum over agents.",
             unit="none",
             queries=(
-                Query('sum(holdfast_checkpoint_attempts_total{run="$run"})', "begun"),
+                Query('sum(holdfast_checkpoint_attempts_total{run="$run"})', "committed or failed"),
                 Query('sum(holdfast_checkpoint_failures_total{run="$run"})', "failed"),
             ),
         ),
         Panel(
             title="Checkpoint size",
-            description="Newest checkpoint before and after compression, sum over nodes.",
+            description="Newest checkpoint before and after compression, sum over agents.",
             unit="bytes",
             queries=(Query('sum by (form) (holdfast_checkpoint_bytes{run="$run"})', "{{form}}"),),
         ),
         Panel(
             title="Secondary behind",
-            description="Committed checkpoints that the secondary lacks yet, and failed copies since the run began.",
+            description="Committed checkpoints that the secondary still lacks, and failed copies since the run began.",
             unit="none",
             queries=(
                 Query('max(holdfast_checkpoint_secondary_lag_checkpoints{run="$run"})', "checkpoints behind"),
@@ -49,8 +49,8 @@ ROW = Row(
         ),
         Panel(
             title="Checkpoint duration",
-            description="Time from the snapshot to the committed checkpoint. Training does not wait for it. Within the "
-            "range shown.",
+            description="Time from the snapshot to the commit of its checkpoint, within the range shown. Training "
+            "does not wait for it.",
             unit="s",
             kind="stat",
             queries=(
@@ -60,7 +60,7 @@ ROW = Row(
         ),
         Panel(
             title="Training stalled by snapshots",
-            description="How long a training thread waits for the copy of its state.",
+            description="Time that a training thread waits for the copy of its state.",
             unit="s",
             queries=(
                 Query(_quantile(0.5, "holdfast_snapshot_stall_seconds"), "median"),
@@ -69,7 +69,7 @@ ROW = Row(
         ),
         Panel(
             title="Snapshots",
-            description="Taken, and skipped although due, per second over all ranks.",
+            description="Snapshots per second over all ranks: taken, and due but skipped.",
             unit="ops",
             queries=(
                 Query('sum(rate(holdfast_snapshots_total{run="$run"}[$__rate_interval]))', "taken"),
@@ -89,7 +89,7 @@ ROW = Row(
         ),
         Panel(
             title="Restarts since the run began",
-            description="By reason, and the steps that had to be repeated.",
+            description="Restarts by reason, and the steps that they had to repeat.",
             unit="none",
             kind="bars",
             queries=(
@@ -99,7 +99,7 @@ ROW = Row(
         ),
         Panel(
             title="Time lost",
-            description="Since the run began, by cause; productive time for comparison.",
+            description="Time lost since the run began, by cause, next to the productive time.",
             unit="s",
             kind="bars",
             queries=(

@@ -10,7 +10,7 @@ ROW = Row(
     panels=(
         Panel(
             title="State",
-            description="What the run is doing now.",
+            description="Current state of the run.",
             unit="none",
             kind="stat",
             width=4,
@@ -20,7 +20,7 @@ ROW = Row(
         ),
         Panel(
             title="Step",
-            description="Newest step that the run has completed; -1 before the first.",
+            description="Newest step that all ranks have completed; -1 before the first.",
             unit="none",
             kind="stat",
             width=4,
@@ -29,7 +29,7 @@ ROW = Row(
         ),
         Panel(
             title="Productive share",
-            description="Time with new progress, as a share of all time, within the range shown.",
+            description="Goodput: time with new progress as a share of all time, within the range shown.",
             unit="percentunit",
             kind="stat",
             width=4,
@@ -39,7 +39,7 @@ ROW = Row(
         ),
         Panel(
             title="Firing alerts",
-            description="Alerts of this run that fire now; the watchdog, which always fires, is left out.",
+            description="Alerts of this run that fire now, without the watchdog, which always fires.",
             unit="none",
             kind="stat",
             width=4,
@@ -66,7 +66,8 @@ ROW = Row(
         ),
         Panel(
             title="Ranks by state",
-            description="How many ranks start, run, stand still or have exited, and how many there should be.",
+            description="Ranks that are starting, running, stalled or exited, and the size of the world. A stalled "
+            "rank is also running.",
             unit="none",
             queries=(
                 Query('max by (state) (holdfast_ranks{run="$run"})', "{{state}}"),
@@ -75,14 +76,14 @@ ROW = Row(
         ),
         Panel(
             title="Incidents since the run began",
-            description="By kind. The record of an incident names its culprit and keeps its evidence.",
+            description="Incidents by kind. The record of an incident names its culprit and keeps its evidence.",
             unit="none",
             kind="bars",
             queries=(Query('max by (kind) (holdfast_incidents_total{run="$run"})', "{{kind}}"),),
         ),
         Panel(
             title="How the run is watched",
-            description="Mode: how far the daemon may go by itself. Preset: how patient it is.",
+            description="Mode: observe reports, act also restarts. Preset: how patient the daemon is.",
             unit="none",
             kind="stat",
             show_names=True,

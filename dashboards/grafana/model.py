@@ -1,4 +1,4 @@
-"""What a dashboard shows, apart from how Grafana spells it."""
+"""The content of a dashboard, apart from Grafana's way to write it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,7 +16,7 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One panel. Every kind but ``timeseries`` shows the newest value alone."""
+    """One panel. Every kind but ``timeseries`` shows only the newest value."""
 
     title: str
     description: str
@@ -25,12 +25,15 @@ class Panel:
     queries: tuple[Query, ...]
     kind: PanelKind = "timeseries"
     width: int = 8
-    """Of 24 columns."""
+    """Columns of the grid's 24."""
     height: int = 8
+    """Rows of the grid."""
     decimals: int | None = None
+    """Digits after the point; None: Grafana chooses."""
     log_scale: bool = False
+    """Whether the axis of a time series is logarithmic."""
     show_names: bool = False
-    """Of a stat: show the legend, not the value."""
+    """Whether a stat shows its legend instead of its value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Annotation:
-    """Moments drawn as vertical lines on every time series."""
+    """Moments that Grafana draws as vertical lines on every time series."""
 
     name: str
     expr: str

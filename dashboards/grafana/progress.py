@@ -57,7 +57,7 @@ ROW = Row(
         ),
         Panel(
             title="Step duration",
-            description="Over all ranks. A tail far above the median is a straggler; see the row below.",
+            description="Duration of a step over all ranks. A tail far above the median is a straggler.",
             unit="s",
             queries=(
                 Query(_step_duration(0.5), "median"),
@@ -66,7 +66,7 @@ ROW = Row(
         ),
         Panel(
             title="Steps",
-            description="Newest completed step. It falls back when a restart repeats steps.",
+            description="Newest completed step. It goes back when a restart repeats steps.",
             unit="none",
             queries=(Query('max(holdfast_run_step{run="$run"})', "step"),),
         ),

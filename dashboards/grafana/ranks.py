@@ -1,4 +1,4 @@
-"""Row: which rank is it? Time series show the ten oddest ranks, so that large runs stay readable."""
+"""Row: which rank is it? Time series show the ten highest ranks, so that large runs stay readable."""
 
 from dashboards.grafana.model import Panel, Query, Row
 
@@ -10,12 +10,12 @@ _COMPLETED = 'max by (run, group, rank) (holdfast_rank_collective_seq{run="$run"
 
 
 def _with_place(expression: str) -> str:
-    # A rank that moves is for a moment known to two agents: topk picks one.
+    # For a moment, two agents export a rank that moves to another node: topk picks one of them.
     place = 'topk by (run, rank) (1, holdfast_rank_info{run="$run"})'
     return f"sum by (rank, node, gpu) (({expression}) * on (run, rank) group_left (node, gpu) {place})"
 
 
-def _oddest(expression: str) -> str:
+def _highest(expression: str) -> str:
     return f"topk({_SHOWN}, {expression})"
 
 
@@ -28,8 +28,8 @@ ROW = Row(
     panels=(
         Panel(
             title="Ranks, longest without progress first",
-            description="A rank that waits for another stands still too: the culprit is the one that is furthest "
-            "behind. The incident names it.",
+            description="A rank that waits for another one stalls, too. The culprit is the one that is furthest "
+            "behind; the incident names it.",
             unit="none",
             kind="table",
             width=24,
@@ -42,64 +42,64 @@ ROW = Row(
         ),
         Panel(
             title="Time without progress",
-            description="Since the last change of step, phase or collective number.",
+            description="Time since the last change of step, phase or collective number: the ten longest.",
             unit="s",
-            queries=(Query(_oddest(f"time() - {_PROGRESS}"), "rank {{rank}}"),),
+            queries=(Query(_highest(f"time() - {_PROGRESS}"), "rank {{rank}}"),),
         ),
         Panel(
             title="Collectives behind the front",
-            description="How many collectives a rank has enqueued fewer than the foremost member of its group. In a "
+            description="Collectives that the furthest member of the group has enqueued and this rank has not. In a "
             "hang, the rank that the others wait for is behind.",
             unit="none",
             queries=(
                 Query(
-                    _oddest(f"max by (run, group) ({_ENQUEUED}) - on (run, group) group_right () {_ENQUEUED}"),
+                    _highest(f"max by (run, group) ({_ENQUEUED}) - on (run, group) group_right () {_ENQUEUED}"),
                     "rank {{rank}}, group {{group}}",
                 ),
             ),
         ),
         Panel(
             title="Collectives in flight",
-            description="Enqueued and not completed, per rank and group.",
+            description="Collectives that a rank has enqueued and not completed, by group.",
             unit="none",
-            queries=(Query(_oddest(f"{_ENQUEUED} - {_COMPLETED}"), "rank {{rank}}, group {{group}}"),),
+            queries=(Query(_highest(f"{_ENQUEUED} - {_COMPLETED}"), "rank {{rank}}, group {{group}}"),),
         ),
         Panel(
             title="Slowest ranks",
-            description="Duration of the newest step. Where steps synchronise, look at the phases instead.",
+            description="Duration of the newest step. If steps synchronise all ranks, look at the phases instead.",
             unit="s",
             queries=(
-                Query(_oddest('max by (rank) (holdfast_rank_step_duration_seconds{run="$run"})'), "rank {{rank}}"),
+                Query(_highest('max by (rank) (holdfast_rank_step_duration_seconds{run="$run"})'), "rank {{rank}}"),
             ),
         ),
         Panel(
             title="Waiting for data",
-            description="Share of its time that a rank waits for its data loader.",
+            description="Share of its time in which a rank waits for its data loader.",
             unit="percentunit",
-            queries=(Query(_oddest(_rate_per_rank("holdfast_rank_data_wait_seconds_total")), "rank {{rank}}"),),
+            queries=(Query(_highest(_rate_per_rank("holdfast_rank_data_wait_seconds_total")), "rank {{rank}}"),),
         ),
         Panel(
             title="Memory",
-            description="Of the device, held by tensors and reserved by the caching allocator: fullest ranks.",
+            description="Device memory occupied by tensors, and reserved by the caching allocator: the fullest ranks.",
             unit="bytes",
             queries=(
                 Query(
-                    _oddest('max by (rank) (holdfast_rank_memory_allocated_bytes{run="$run"})'),
+                    _highest('max by (rank) (holdfast_rank_memory_allocated_bytes{run="$run"})'),
                     "rank {{rank}} allocated",
                 ),
                 Query(
-                    _oddest('max by (rank) (holdfast_rank_memory_reserved_bytes{run="$run"})'),
+                    _highest('max by (rank) (holdfast_rank_memory_reserved_bytes{run="$run"})'),
                     "rank {{rank}} reserved",
                 ),
             ),
         ),
         Panel(
             title="Memory trouble",
-            description="Allocations per second that had to be retried or failed.",
+            description="Allocations per second that torch had to retry, and that failed.",
             unit="ops",
             queries=(
-                Query(_oddest(_rate_per_rank("holdfast_rank_alloc_retries_total")), "rank {{rank}} retries"),
-                Query(_oddest(_rate_per_rank("holdfast_rank_ooms_total")), "rank {{rank}} failures"),
+                Query(_highest(_rate_per_rank("holdfast_rank_alloc_retries_total")), "rank {{rank}} retries"),
+                Query(_highest(_rate_per_rank("holdfast_rank_ooms_total")), "rank {{rank}} failures"),
             ),
         ),
     ),

@@ -1,4 +1,7 @@
-"""Row: the sidecar itself. A daemon that looks after several runs has series without a run label: shown for each."""
+"""Row: the sidecar itself.
+
+A daemon that watches several runs exports series without a run label; every run's dashboard shows them.
+"""
 
 from dashboards.grafana.model import Panel, Query, Row
 
@@ -18,37 +21,37 @@ ROW = Row(
     panels=(
         Panel(
             title="Agents and daemons",
-            description="Whether each answers when scraped.",
+            description="1 if the agent or daemon answers when Prometheus scrapes it, else 0.",
             unit="none",
             queries=(Query('up{component=~"agent|daemon", run=~"$run|"}', "{{component}} {{instance}}"),),
         ),
         Panel(
             title="Leader",
-            description="1 for the daemon that leads the run. Exactly one should.",
+            description="1 for the daemon that leads the run. Exactly one should lead.",
             unit="none",
             queries=(Query('holdfast_coordinator_leader{run="$run"}', "{{instance}}"),),
         ),
         Panel(
-            title="Coordinator's rounds",
-            description="99th percentile of a round's duration.",
+            title="Ticks",
+            description="Duration of a tick of the leader's loop, 99th percentile.",
             unit="s",
             queries=(Query(_quantile(0.99, "holdfast_coordinator_tick_duration_seconds"), "99th percentile"),),
         ),
         Panel(
-            title="Slow rounds",
-            description="Rounds per second that took longer than the time between rounds.",
+            title="Slow ticks",
+            description="Ticks per second that took longer than the time between two ticks.",
             unit="ops",
             queries=(Query(_rate("holdfast_coordinator_slow_ticks_total", "instance"), "{{instance}}"),),
         ),
         Panel(
             title="Redis reachable",
-            description="As each agent and daemon sees it. Training goes on without it.",
+            description="1 if Redis answers the agent or daemon, else 0. Training continues without Redis.",
             unit="none",
             queries=(Query('holdfast_store_up{run=~"$run|"}', "{{component}} {{instance}}"),),
         ),
         Panel(
             title="Redis calls",
-            description="Calls per second and those that failed.",
+            description="Calls per second, and those that failed.",
             unit="ops",
             queries=(
                 Query(_rate("holdfast_store_operations_total", "component"), "{{component}}"),
@@ -66,13 +69,13 @@ ROW = Row(
         ),
         Panel(
             title="Hooks' CPU time",
-            description="CPU cores used by the reporter thread of a rank: dearest ranks.",
+            description="CPU cores that a rank's reporter thread uses: the ten highest.",
             unit="percentunit",
             queries=(Query(f"topk(10, {_rate('holdfast_hook_reporter_cpu_seconds_total', 'rank')})", "rank {{rank}}"),),
         ),
         Panel(
             title="Versions",
-            description="How many processes run each version. One version should be left after an update.",
+            description="Processes of each version. After an update there should be one version.",
             unit="none",
             kind="bars",
             queries=(

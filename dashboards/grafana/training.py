@@ -1,4 +1,4 @@
-"""Row: how well the run trains, by the numbers that the trainer reports. Panels stay empty for what it does not."""
+"""Row: how well the run trains. A panel stays empty if the trainer does not report its number."""
 
 from dashboards.grafana.model import Panel, Query, Row
 
@@ -9,13 +9,13 @@ ROW = Row(
     panels=(
         Panel(
             title="Model FLOPs utilisation",
-            description="The model's FLOP/s over the devices' peak, mean over ranks.",
+            description="The model's FLOP/s divided by the devices' peak, mean over ranks.",
             unit="percentunit",
             queries=(Query('max(holdfast_mfu_ratio{run="$run"})', "utilisation"),),
         ),
         Panel(
             title="Pipeline bubble",
-            description="Share of a step that a rank's pipeline stage sat idle: mean, and the ten most idle ranks.",
+            description="Share of a step in which a rank's pipeline stage was idle: mean, and the ten highest.",
             unit="percentunit",
             queries=(
                 Query('max(holdfast_pipeline_bubble_ratio{run="$run"})', "mean"),
@@ -31,8 +31,8 @@ ROW = Row(
         ),
         Panel(
             title="Loss scale",
-            description="Halves at every overflow and grows while there is none. A scale that only falls is a run "
-            "that does not train.",
+            description="It halves at every overflow and grows while there is none. If it only falls, the run does "
+            "not train.",
             unit="none",
             log_scale=True,
             queries=(Query('max(holdfast_loss_scale{run="$run"})', "loss scale"),),
@@ -51,7 +51,7 @@ ROW = Row(
         Panel(
             title="Duplicate samples",
             description="Steps since the run began that trained on samples of another data-parallel rank or of an "
-            "earlier step. Should stay 0.",
+            "earlier step. It should stay 0.",
             unit="none",
             queries=(Query('max(holdfast_duplicate_steps_total{run="$run"})', "steps"),),
         ),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_agent.main import Startup
-from holdfast_agent.processes import record
+from holdfast_agent.processes import agent_record
 from holdfast_checkpoint import processes
 from holdfast_checkpoint.processes import AgentError
 from holdfast_proto import keys
@@ -82,12 +82,12 @@ def test_with_ranks_of_an_earlier_agent_the_same_failure_is_none_and_leaves_all_
             ranks = [RankRecord(rank=0, pid=rank.pid, start_ticks=processes.start_ticks(rank.pid))]
             start = store.StartGeneration(ranks=1, world_size=1, source=store.SOURCE_SEED)
             saved = AgentRecord(run=RUN, node=NODE, instance="i", generation=1, ranks=ranks, spec=spec, start=start)
-            record.save(path, saved)
+            agent_record.save(path, saved)
             done = agent(folder, store_server, "--metrics-port", str(taken.getsockname()[1]))
             assert done.returncode == ExitCode.FAILED
             assert "--metrics-port" in line_of(done)
             assert rank.poll() is None
-            assert record.load(path) == saved
+            assert agent_record.load(path) == saved
         finally:
             os.killpg(rank.pid, signal.SIGKILL)
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent.commands.commands import Orders
 from holdfast_agent.observer import Observer
-from holdfast_agent.processes import record
-from holdfast_agent.supervisor import Supervisor
+from holdfast_agent.processes import agent_record
+from holdfast_agent.rank_supervisor import sweep
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -57,7 +56,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.node: RecordedNode = make_node(folder, command=())
-        self.supervisor = Supervisor(self.node)
+        self.supervisor = self.node.supervisor()
         self.observer = Observer(self.node, self.supervisor)
 
     def hello(self, rank: int, pid: int, *, generation: int = 1, world_size: int = 2, run: str = RUN) -> bool:
@@ -141,7 +140,7 @@ async def test_a_rank_that_has_said_that_it_is_finished_has_left_with_code_0(fol
     world = World(folder)
     pid = children.start()
     world.hello(0, pid)
-    await world.node.receive(world.node.ranks[0], session.RankMessage(report=session.Report(finished=True)))
+    await world.node.messages.receive(world.node.ranks[0], session.RankMessage(report=session.Report(finished=True)))
     world.node.pass_time(600.0)
     assert world.node.ranks[0].stalled_s == 0.0  # it may take its time to leave
     children.reap(pid)
@@ -233,13 +232,13 @@ async def test_nothing_that_touches_the_ranks_is_obeyed(folder: Path, children: 
     world = World(folder)
     pid = children.start()
     world.hello(0, pid)
-    orders = Orders(world.node, world.supervisor)
+    orders = world.node.commands(world.supervisor)
     await orders.handle(store.NodeCommand(id="1", instance="i", generation=2, start=store.StartGeneration()), "1-0")
     await orders.handle(store.NodeCommand(id="2", instance="i", generation=1, stop=store.StopGeneration()), "2-0")
     await orders.handle(store.NodeCommand(id="3", instance="i", generation=1, leave=store.LeaveAt(step=9)), "3-0")
     assert world.node.link.kinds() == ["command_refused"] * 3
     await world.supervisor.stop()
-    world.supervisor.sweep(record.load(world.node.options.record) or pytest.fail("no record"))
+    sweep(agent_record.load(world.node.options.record) or pytest.fail("no record"))
     assert world.node.ranks[0].is_alive
     assert children.all[0].poll() is None
     finish = store.FinishRun(succeeded=True)
@@ -254,7 +253,7 @@ async def test_the_next_agent_knows_the_ranks_of_the_one_before(folder: Path, ch
         world.hello(rank, pid, generation=2)
     next_world = World(folder)
     children.end(pids[1])
-    next_world.supervisor.adopt(record.load(world.node.options.record) or pytest.fail("no record"))
+    next_world.supervisor.adopt(agent_record.load(world.node.options.record) or pytest.fail("no record"))
     assert (await next_world.exit_of(1)).signal == signal.SIGKILL
     known = next_world.node.ranks[0]
     assert next_world.hello(0, pids[0], generation=2)

@@ -47,7 +47,7 @@ async def served(folder: Path) -> AsyncIterator[RecordedNode]:
     """A node with two ranks of a generation, and its service."""
     node = make_node(folder)
     begin(node, GENERATION, {0: 1, 1: 1})
-    server = await session.serve(node, node.options.session_socket)
+    server = await session.serve(node.messages, node.errors, node.options.session_socket, node.admit)
     try:
         yield node
     finally:
@@ -157,9 +157,7 @@ async def test_reports_from_a_generation_that_is_over_count_for_nothing(folder: 
 
 async def test_a_command_comes_down_and_its_acknowledgement_goes_up(folder: Path) -> None:
     async with served(folder) as node, welcomed(node, 0) as first, welcomed(node, 1) as second:
-        acks = [
-            node.command(node.ranks[rank], pb.RankCommand(snapshot_at=pb.SnapshotAt(step=10 + rank))) for rank in (0, 1)
-        ]
+        acks = [node.ranks[rank].command(pb.RankCommand(snapshot_at=pb.SnapshotAt(step=10 + rank))) for rank in (0, 1)]
         commands = [(await rank.hear()).command for rank in (first, second)]
         assert [command.snapshot_at.step for command in commands] == [10, 11]
         assert {command.generation for command in commands} == {GENERATION}
@@ -167,23 +165,23 @@ async def test_a_command_comes_down_and_its_acknowledgement_goes_up(folder: Path
         await first.say(ack=pb.CommandAck(id=commands[0].id, accepted=True))
         answers = await asyncio.wait_for(asyncio.gather(*acks), 30)
         assert [(answer.accepted, answer.detail) for answer in answers] == [(True, ""), (False, "too late")]
-        assert node.acks == {}
+        assert not any(rank.channel.unacknowledged for rank in node.ranks.values())
 
 
 async def test_a_command_for_a_rank_without_a_session_is_given_up_at_once(folder: Path) -> None:
     async with served(folder) as node:
-        assert node.command(node.ranks[0], pb.RankCommand()).cancelled()
+        assert node.ranks[0].command(pb.RankCommand()).cancelled()
         async with welcomed(node, 0):
             pass
-        await until(lambda: node.ranks[0].outbox is None, "the session has ended")
-        assert node.command(node.ranks[0], pb.RankCommand()).cancelled()
+        await until(lambda: node.ranks[0].channel.outbox is None, "the session has ended")
+        assert node.ranks[0].command(pb.RankCommand()).cancelled()
 
 
 async def test_of_two_sessions_of_a_rank_the_newer_one_gets_the_commands(folder: Path) -> None:
     async with served(folder) as node, contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(welcomed(node, 0))
         newer = await stack.enter_async_context(welcomed(node, 0))
-        node.command(node.ranks[0], pb.RankCommand(stop_at=pb.StopAt(step=4)))
+        node.ranks[0].command(pb.RankCommand(stop_at=pb.StopAt(step=4)))
         assert (await newer.hear()).command.stop_at.step == 4
 
 
@@ -237,7 +235,7 @@ async def test_a_pinned_snapshot_of_every_rank_becomes_a_checkpoint_and_is_held(
             await until(lambda: node.link.emitted, "the checkpoint is committed")
             assert node.link.kinds() == ["checkpoint_committed"]
             assert node.link.emitted[0].checkpoint_committed.step == 9
-            await node.writer.drain(30)
+            await node.saver.drain(30)
         state = node.state(ready=True)
         assert list(state.checkpoints) == [9]
         assert [list(rank.snapshots) for rank in state.ranks] == [[9], [9]]

@@ -15,11 +15,11 @@ from holdfast_checkpoint.store.run_checkpoints import open_checkpoints
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.settings.schema import PresetName
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RESOLVED,
     INCIDENT_STATE_STANDSTILL,
-    PRESET_FAST,
     RUN_PHASE_FINISHED,
     Incident,
 )
@@ -79,7 +79,7 @@ class Runs:
             "ranks": RANKS,
             "checkpoint_every": CHECKPOINT_EVERY,
             "snapshot_every": 1,
-            "preset": PRESET_FAST,
+            "preset": PresetName.FAST,
             "environment": {
                 "HOLDFAST_TEST_MARK": self.mark,
                 "PACED_HURRY": str(self.hurry_file(name)),

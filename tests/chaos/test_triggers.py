@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from holdfast_checkpoint.codec.compression import Compression
+from holdfast_checkpoint.codec.registry import Compression
 from holdfast_checkpoint.format.keeping import kept_reason
 from holdfast_cli.control import ControlClient
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.run_folder.record import find_record
-from holdfast_proto.v1.store_pb2 import MODE_OBSERVE, RUN_PHASE_FINISHED
+from holdfast_cli.settings.schema import ModeName
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 from tests.chaos.conftest import PATIENCE_S, Runs, faults, finish, until, until_step
 
 pytestmark = pytest.mark.system
@@ -98,7 +99,7 @@ def kept(runs: Runs, name: str) -> dict[int, str]:
 @pytest.fixture(scope="module")
 def observed(runs: Runs) -> Iterator[LocalRun]:
     """A run that takes no checkpoint by itself, and is left to itself."""
-    with runs.run("observed", **TWO_RANKS, mode=MODE_OBSERVE) as local:
+    with runs.run("observed", **TWO_RANKS, mode=ModeName.OBSERVE) as local:
         until_step(local, 6)
         yield local
 

@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.format.slot_shard import write_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
+from holdfast_cli.commands.run import run_name
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, LastCheckpointError
 from holdfast_cli.main import app
+from holdfast_cli.settings.schema import RunSettings
 from holdfast_cli.views.summary import closing_line, ended_badly, stopped_line
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, allocate
@@ -82,14 +84,12 @@ def test_another_name_is_refused_before_anything_starts(checkpoints: CheckpointD
 
 
 def test_a_run_without_a_name_takes_that_of_its_checkpoints(checkpoints: CheckpointDirectory) -> None:
-    from holdfast_cli.commands.run import _name
-    from holdfast_cli.commands.training_options import TrainingOptions
-
-    assert _name(None, str(checkpoints.path), TrainingOptions()) == "r"
-    assert _name("r", str(checkpoints.path), TrainingOptions()) == "r"
-    assert _name("x", str(checkpoints.path), TrainingOptions(adopt=True)) == "x"
+    location = str(checkpoints.path)
+    assert run_name(RunSettings(checkpoint_directory=location)) == "r"
+    assert run_name(RunSettings(checkpoint_directory=location, run="r")) == "r"
+    assert run_name(RunSettings(checkpoint_directory=location, run="x", adopt=True)) == "x"
     shutil.rmtree(checkpoints.path)
-    assert _name(None, str(checkpoints.path), TrainingOptions()).startswith("run-")
+    assert run_name(RunSettings(checkpoint_directory=location)).startswith("run-")
 
 
 def test_from_scratch_and_adopt_exclude_each_other() -> None:

@@ -218,7 +218,7 @@ async def test_a_leader_whose_predecessor_left_junk_goes_on_from_what_the_nodes_
         assert agent.kinds() == ["start"]
 
 
-async def test_a_spec_that_turns_bad_leaves_a_led_run_led(store_server: StoreServer, folder: Path) -> None:
+async def test_a_spec_that_ticks_bad_leaves_a_led_run_led(store_server: StoreServer, folder: Path) -> None:
     publish_spec(store_server)
     async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
         await train(it, agent)

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from dashboards.catalogue import CATALOGUE, differences
-from dashboards.metric import Component
+from dashboards.catalogue import CATALOGUE, Component, differences
 from tests.support.catalogue_exporter import CatalogueCollector
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -56,20 +55,34 @@ def test_a_value_outside_a_fixed_set_is_named(agent_text: str) -> None:
     ]
 
 
+def test_a_help_text_of_somebody_elses_is_named(agent_text: str) -> None:
+    text = agent_text.replace("HELP holdfast_store_up ", "HELP holdfast_store_up Not ")
+    assert [line.partition(" is ")[0] for line in differences("agent", text)] == ["holdfast_store_up: help"]
+
+
+def test_a_wrong_bucket_is_named(agent_text: str) -> None:
+    text = agent_text.replace('step_duration_seconds_bucket{le="0.05"', 'step_duration_seconds_bucket{le="0.06"')
+    assert [line.partition(" are ")[0] for line in differences("agent", text)] == [
+        "holdfast_step_duration_seconds: buckets"
+    ]
+
+
 def test_names_follow_the_conventions() -> None:
     for component in COMPONENTS:
-        names = [metric.name for metric in CATALOGUE[component]]
+        names = [family.name for family in CATALOGUE[component]]
         assert len(names) == len(set(names))
-        for metric in CATALOGUE[component]:
-            assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
-            assert not set(metric.labels) & {"job", "type", "cluster", "env", "step", "pid", "generation"}, metric.name
-            assert metric.kind != "histogram" or "rank" not in metric.labels, metric.name
-            assert set(metric.values) <= set(metric.labels), metric.name
+        for family in CATALOGUE[component]:
+            assert family.name.endswith("_total") == (family.kind == "counter"), family.name
+            assert not set(family.labels) & {"job", "type", "cluster", "env", "step", "pid", "generation"}, family.name
+            assert family.kind != "histogram" or "rank" not in family.labels, family.name
+            assert set(family.values) <= set(family.labels), family.name
+            assert bool(family.buckets) == (family.kind == "histogram"), family.name
+            assert list(family.buckets) == sorted(family.buckets), family.name
 
 
 def test_every_failure_counter_has_its_attempts() -> None:
     for component in COMPONENTS:
-        names = {metric.name for metric in CATALOGUE[component]}
+        names = {family.name for family in CATALOGUE[component]}
         for failures in (name for name in names if name.endswith("_failures_total")):
             stem = failures.removesuffix("_failures_total")
             assert names & {f"{stem}_attempts_total", f"{stem}_operations_total"}, failures

@@ -45,7 +45,6 @@ def test_the_pages_that_show_commands_are_read() -> None:
     [
         "holdfast run --rank 8 -- python train.py",
         "holdfast run --ranks eight -- python train.py",
-        "holdfast run --ranks 8",
         "holdfast incident show 0001",
         "holdfast incidents show 0001 --full",
         "holdfast checkpoint drill --rank 2",

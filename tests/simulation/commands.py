@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.simulation.story_world import StoryWorld, turn_s
+from tests.simulation.story_world import StoryWorld, tick_s
 
 Command = Callable[[StoryWorld, Sequence[str], Mapping[str, str]], None]
 
@@ -25,7 +25,7 @@ _LOST_PEER = "Traceback\nRuntimeError: [gloo/transport/tcp/pair.cc:553] Connecti
 
 
 def begin(options: Mapping[str, str]) -> StoryWorld:
-    """Return the world that the command ``run`` asks for, before its first turn."""
+    """Return the world that the command ``run`` asks for, before its first tick."""
     return StoryWorld(
         nodes=int(options.get("nodes", "1")),
         ranks_per_node=int(options.get("ranks", "4")),
@@ -45,13 +45,13 @@ def train(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -
 def wait(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
     """wait 2.5: seconds pass in which no rank moves."""
     seconds = float(words[0])
-    for _turn in range(round(seconds / turn_s(seconds))):
-        world.turn(seconds=turn_s(seconds))
+    for _tick in range(round(seconds / tick_s(seconds))):
+        world.tick(seconds=tick_s(seconds))
 
 
 def until(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
     """until running: seconds pass until the run is in a phase."""
-    world.until(words[0], turns=3000)
+    world.until(words[0], ticks=3000)
 
 
 def phase(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
@@ -190,7 +190,7 @@ def unreadable(world: StoryWorld, words: Sequence[str], options: Mapping[str, st
     """unreadable 39 says='digest differs': a checkpoint does not read back."""
     told = store.CheckpointUnreadable(step=int(words[0]), reason=options["says"])
     world.events.append(store.Event(node="node0", checkpoint_unreadable=told))
-    world.turn()
+    world.tick()
 
 
 def nonfinite(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
@@ -199,7 +199,7 @@ def nonfinite(world: StoryWorld, words: Sequence[str], options: Mapping[str, str
     summary.nonfinite.add(rank=0, quantity="grad_norm")
     summary.nonfinite.add(rank=int(options["rank"]), quantity="gradient", module=options["module"], unix_s=world.now)
     world.events.append(store.Event(node="node0", generation=summary.generation, step_summary=summary))
-    world.turn()
+    world.tick()
 
 
 COMMANDS: dict[str, Command] = {

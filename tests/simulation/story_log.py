@@ -1,9 +1,9 @@
-"""What a scenario's log says of a turn: suspicions, verdicts, incidents, orders, phases."""
+"""What a scenario's log says of a tick: suspicions, verdicts, incidents, commands, phases."""
 
 from collections.abc import Iterable, Iterator
 
-from holdfast_daemon.core.model import Action, CheckpointOrdered, CoreState, DetectorFailed, SaveIncident, Send
-from holdfast_daemon.core.words import kind_name
+from holdfast_daemon.core.model import Action, CheckpointAnswered, CoreState, DetectorFailed, SaveIncident, Send
+from holdfast_daemon.core.naming import kind_name
 from holdfast_proto.v1 import store_pb2 as store
 
 _SOURCES = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.SOURCE_CHECKPOINT: "a checkpoint"}
@@ -11,14 +11,14 @@ _SOURCES = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.
 
 def lines(before: CoreState, after: CoreState, actions: Iterable[Action]) -> Iterator[str]:
     """Yield one line for each thing that has happened."""
-    told = list(actions)
+    taken = list(actions)
     for what in ("raised", "resolved", "confirmed"):
         new = after.totals.suspicions.get(what, 0) - before.totals.suspicions.get(what, 0)
         yield from [f"suspicion {what}"] * max(0, new)
-    yield from _incidents(before, (action.incident for action in told if isinstance(action, SaveIncident)))
-    yield from _orders([action for action in told if isinstance(action, Send)])
-    for action in told:
-        if isinstance(action, CheckpointOrdered | DetectorFailed):
+    yield from _incidents(before, (action.incident for action in taken if isinstance(action, SaveIncident)))
+    yield from _commands([action for action in taken if isinstance(action, Send)])
+    for action in taken:
+        if isinstance(action, CheckpointAnswered | DetectorFailed):
             yield str(action)
     if after.record.phase != before.record.phase:
         yield f"phase {_phase(before)} -> {_phase(after)}"
@@ -41,15 +41,15 @@ def _incidents(before: CoreState, saved: Iterable[store.Incident]) -> Iterator[s
             yield f"incident {incident.id} {state}{lost}"
 
 
-def _orders(sent: list[Send]) -> Iterator[str]:
+def _commands(sent: list[Send]) -> Iterator[str]:
     nodes: dict[str, list[str]] = {}
     for send in sent:
-        nodes.setdefault(_order(send.command), []).append(send.node)
-    for order, names in nodes.items():
-        yield f"order to {', '.join(names)}: {order}"
+        nodes.setdefault(_command_text(send.command), []).append(send.node)
+    for text, names in nodes.items():
+        yield f"command to {', '.join(names)}: {text}"
 
 
-def _order(command: store.NodeCommand) -> str:
+def _command_text(command: store.NodeCommand) -> str:
     kind = command.WhichOneof("kind")
     match kind:
         case "start":
@@ -58,10 +58,10 @@ def _order(command: store.NodeCommand) -> str:
         case "stop":
             return f"stop generation {command.generation}"
         case "gather_evidence":
-            order = command.gather_evidence
-            stacks = f", stacks of ranks {list(order.stack_ranks)}" if order.stack_ranks else ""
-            recorders = ", flight recorders" if order.flight_recorder else ""
-            return f"gather evidence for {order.incident or 'the suspicion'}{stacks}{recorders}"
+            gather = command.gather_evidence
+            stacks = f", stacks of ranks {list(gather.stack_ranks)}" if gather.stack_ranks else ""
+            recorders = ", flight recorders" if gather.flight_recorder else ""
+            return f"gather evidence for {gather.incident or 'the suspicion'}{stacks}{recorders}"
         case "persist_snapshot" | "keep_checkpoint" | "take_checkpoint":
             return f"{kind.replace('_', ' ')} of step {getattr(command, kind).step}"
         case _:

@@ -11,13 +11,13 @@ from tests.simulation import story_log
 from tests.support.core_world import TICK_S, World
 
 STEP_S = 0.3
-LONG_S, LONG_TURN_S = 60.0, 0.5
-"""Of long waits the turns are fewer: what takes minutes is not judged by tenths of a second."""
+LONG_S, LONG_TICK_S = 60.0, 0.5
+"""Of long waits the ticks are fewer: what takes minutes is not judged by tenths of a second."""
 
 
-def turn_s(seconds: float) -> float:
-    """Return how long each turn of a wait is."""
-    return TICK_S if seconds < LONG_S else LONG_TURN_S
+def tick_s(seconds: float) -> float:
+    """Return how long each tick of a wait is."""
+    return TICK_S if seconds < LONG_S else LONG_TICK_S
 
 
 @dataclass
@@ -43,12 +43,12 @@ class StoryWorld(World):
         """Since the run began."""
         return self.now - self.began
 
-    def turn(self, *requests: Request, seconds: float = TICK_S) -> list[Action]:
+    def tick(self, *requests: Request, seconds: float = TICK_S) -> list[Action]:
         for node in self.node_states.values():
             for rank in node.ranks:
                 rank.silent_s = rank.silent_s + seconds if rank.rank in self.silent else 0.1
         before = self.state
-        actions = super().turn(*requests, seconds=seconds)
+        actions = super().tick(*requests, seconds=seconds)
         self.log += (f"{self.elapsed_s:6.1f} {line}" for line in story_log.lines(before, self.state, actions))
         return actions
 
@@ -68,14 +68,14 @@ class StoryWorld(World):
                     rank.traced, rank.workers = False, 0
                     del rank.progress.channels[:], rank.pending[:]
             loss = losses[step] if losses else 2.0
-            self.train(turn_s=STEP_S, step_s=STEP_S, loss=loss)
+            self.train(tick_s=STEP_S, step_s=STEP_S, loss=loss)
 
     def spend(self, phase: "common.Phase", seconds: float) -> None:
         """Let all ranks do something else than training for a while: its time is part of the next step's."""
         for number in range(self.world_size):
             self.rank(number).progress.phase = phase
-        for _ in range(round(seconds / turn_s(seconds))):
-            self.turn(seconds=turn_s(seconds))
+        for _ in range(round(seconds / tick_s(seconds))):
+            self.tick(seconds=tick_s(seconds))
         self.spent_s[phase] = seconds
 
     def set_group(self, name: str, enqueued: Mapping[int, int], completed: int) -> None:
@@ -102,10 +102,10 @@ class StoryWorld(World):
         else:
             super()._obey(node, command)
 
-    def _gather(self, node: store.NodeState, order: store.GatherEvidence) -> None:
+    def _gather(self, node: store.NodeState, message: store.GatherEvidence) -> None:
         here = {rank.rank for rank in node.ranks}
-        stacks = [self.stacks[rank] for rank in order.stack_ranks if rank in here and rank in self.stacks]
-        captured = store.EvidenceCaptured(incident=order.incident, suspicion=order.suspicion, stacks=stacks)
-        if order.incident:
+        stacks = [self.stacks[rank] for rank in message.stack_ranks if rank in here and rank in self.stacks]
+        captured = store.EvidenceCaptured(incident=message.incident, suspicion=message.suspicion, stacks=stacks)
+        if message.incident:
             captured.files.append(f"{node.node}/stacks.txt")
         self.events.append(store.Event(node=node.node, generation=node.generation, evidence_captured=captured))

@@ -5,9 +5,9 @@ import random
 import pytest
 
 from holdfast_daemon.core.deadlines import Deadlines
-from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.waits.wait_graph import find
+from holdfast_daemon.core.waits.wait_graph import analyse
 from holdfast_proto.v1 import store_pb2 as store
 from tests.simulation.machine import Machine
 from tests.simulation.programs import Do, Layout, Programs, random_layout, training
@@ -24,7 +24,7 @@ def view_of(ranks: dict[int, store.RankState]) -> View:
         world_size=len(ranks),
         ranks=ranks,
         node_of={rank: f"node{rank // 8}" for rank in ranks},
-        lost_nodes={},
+        missing_nodes={},
         deadlines=deadlines,
         first_exit_unix_s=0.0,
         stacks={},
@@ -32,8 +32,8 @@ def view_of(ranks: dict[int, store.RankState]) -> View:
 
 
 def named_by_detector(ranks: dict[int, store.RankState]) -> list[int]:
-    sight = HungCollective().see_turn(view_of(ranks))
-    return [rank for seen in sight.seen for rank in seen.verdict.culprits]
+    result = HungCollective().see_tick(view_of(ranks))
+    return [rank for finding in result.findings for rank in finding.verdict.culprits]
 
 
 def hang_at_random(seed: int) -> tuple[Machine, int]:
@@ -54,14 +54,14 @@ def someone_waits(machine: Machine) -> bool:
 
 def names_what_it_misses(machine: Machine, culprit: int, programs: Programs) -> bool:
     """Whether the call that is told is the culprit's next one in its group, and others are in it."""
-    finding = find(machine.states())
-    if finding.op == "collective":
-        ids = [i for i, g in enumerate(programs.groups) if g.name == finding.group and culprit in g.members]
-        return finding.seq == machine.entered[culprit, ids[0]] + 1
-    peer = finding.edges[0].waiter
-    if finding.op == "recv":
-        return finding.seq == machine.sent[culprit, peer] + 1
-    return finding.seq == machine.posted[peer, culprit] + 1
+    analysis = analyse(machine.states())
+    if analysis.op == "collective":
+        ids = [i for i, g in enumerate(programs.groups) if g.name == analysis.group and culprit in g.members]
+        return analysis.seq == machine.entered[culprit, ids[0]] + 1
+    peer = analysis.edges[0].waiter
+    if analysis.op == "recv":
+        return analysis.seq == machine.sent[culprit, peer] + 1
+    return analysis.seq == machine.posted[peer, culprit] + 1
 
 
 @pytest.mark.parametrize("eager_sends", [True, False], ids=["buffered_sends", "rendezvous_sends"])
@@ -72,16 +72,16 @@ def test_rank_stuck_before_any_call_of_a_step_is_the_only_root(culprit: int, eag
         if do in (Do.WAIT, Do.WAIT_RECV):
             continue  # has just posted what it would wait for
         machine = Machine(programs, {culprit: calls}, eager_sends=eager_sends).run()
-        finding = find(machine.states())
-        assert (finding.roots, finding.cycle) == ((culprit,), ()), f"stuck after {calls} calls"
+        analysis = analyse(machine.states())
+        assert (analysis.roots, analysis.cycle) == ((culprit,), ()), f"stuck after {calls} calls"
         assert names_what_it_misses(machine, culprit, programs), f"stuck after {calls} calls"
 
 
 def test_an_undisturbed_step_ends_with_nobody_waiting() -> None:
     machine = Machine(training(SMALL), {}, eager_sends=False).run()
     assert not someone_waits(machine)
-    finding = find(machine.states())
-    assert finding.edges == () and finding.everyone_arrived == ()
+    analysis = analyse(machine.states())
+    assert analysis.edges == () and analysis.everyone_arrived == ()
 
 
 @pytest.mark.parametrize("seeds", [range(first, first + 75) for first in range(0, 300, 75)], ids=str)
@@ -89,15 +89,15 @@ def test_of_any_layout_counters_alone_name_no_innocent_rank(seeds: range) -> Non
     """A call that the culprit has posted ahead makes it look held: it is then in the knot, and nobody is named."""
     for seed in seeds:
         machine, culprit = hang_at_random(seed)
-        finding = find(machine.states())
+        analysis = analyse(machine.states())
         if not someone_waits(machine):
             continue
-        assert finding.everyone_arrived == (), f"seed {seed}"
-        if finding.roots:
-            assert finding.roots == (culprit,), f"seed {seed}"
+        assert analysis.everyone_arrived == (), f"seed {seed}"
+        if analysis.roots:
+            assert analysis.roots == (culprit,), f"seed {seed}"
             assert names_what_it_misses(machine, culprit, machine.programs), f"seed {seed}"
         else:
-            assert culprit in finding.knot, f"seed {seed}"
+            assert culprit in analysis.knot, f"seed {seed}"
 
 
 @pytest.mark.parametrize("sign", ["thread_state", "process_state", "silent_s"])
@@ -135,9 +135,9 @@ def test_ranks_that_call_in_two_orders_are_a_knot_of_both() -> None:
     calls = list(programs.calls)
     *before, enter_tensor, wait_tensor, enter_world, wait_world = calls[3]
     calls[3] = (*before, enter_world, wait_world, enter_tensor, wait_tensor)
-    finding = find(Machine(Programs(programs.groups, tuple(calls)), {}).run().states())
-    assert finding.roots == ()
-    assert set(finding.cycle) == {2, 3}
+    analysis = analyse(Machine(Programs(programs.groups, tuple(calls)), {}).run().states())
+    assert analysis.roots == ()
+    assert set(analysis.cycle) == {2, 3}
 
 
 def test_one_rank_of_a_thousand_is_named() -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast_daemon.core import coordinator
-from holdfast_daemon.core.model import Action, CheckpointOrdered, Observation, Request, SaveIncident, Send
+from holdfast_daemon.core.model import Action, CheckpointAnswered, Observation, Request, SaveIncident, Send
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -47,8 +47,8 @@ class World:
             for i in range(self.nodes)
         }
         self.events: list[store.Event] = []
-        self.orders: list[tuple[str, store.NodeCommand]] = []
-        self.ordered_checkpoints: list[CheckpointOrdered] = []
+        self.commands: list[tuple[str, store.NodeCommand]] = []
+        self.checkpoint_answers: list[CheckpointAnswered] = []
 
     @property
     def world_size(self) -> int:
@@ -65,7 +65,7 @@ class World:
     def rank(self, number: int) -> store.RankState:
         return self.node_states[f"node{number // self.ranks_per_node}"].ranks[number % self.ranks_per_node]
 
-    def turn(self, *requests: Request, seconds: float = TICK_S) -> list[Action]:
+    def tick(self, *requests: Request, seconds: float = TICK_S) -> list[Action]:
         """Let time pass, show the world to the core, obey it."""
         self.now += seconds
         for node in self.node_states.values():
@@ -84,11 +84,11 @@ class World:
         for action in actions:
             match action:
                 case Send(node=name, command=command):
-                    self.orders.append((name, command))
+                    self.commands.append((name, command))
                     if self.obeys and name in self.node_states:
                         self._obey(self.node_states[name], command)
-                case CheckpointOrdered():
-                    self.ordered_checkpoints.append(action)
+                case CheckpointAnswered():
+                    self.checkpoint_answers.append(action)
                 case SaveIncident():
                     pass
         return actions
@@ -96,13 +96,13 @@ class World:
     def _moves(self, rank: store.RankState) -> bool:
         return rank.rank in self.moving or rank.thread_state == "R"
 
-    def until(self, phase: str, turns: int = 1000) -> None:
-        """Take turns until the run is in a phase."""
-        for _ in range(turns):
+    def until(self, phase: str, ticks: int = 1000) -> None:
+        """Take ticks until the run is in a phase."""
+        for _ in range(ticks):
             if self.phase == phase:
                 return
-            self.turn()
-        raise AssertionError(f"the run is {self.phase}, not {phase}, after {turns} turns")
+            self.tick()
+        raise AssertionError(f"the run is {self.phase}, not {phase}, after {ticks} ticks")
 
     def _obey(self, node: store.NodeState, command: store.NodeCommand) -> None:
         match command.WhichOneof("kind"):
@@ -145,9 +145,9 @@ class World:
         snapshot: bool = True,
         step_s: float = 0.3,
         loss: float = 2.0,
-        turn_s: float = 0.01,
+        tick_s: float = 0.01,
     ) -> None:
-        """Let every rank finish some steps, with a turn after each that comes ``turn_s`` later."""
+        """Let every rank finish some steps, with a tick after each that comes ``tick_s`` later."""
         for _ in range(steps):
             for node in self.node_states.values():
                 for rank in node.ranks:
@@ -170,7 +170,7 @@ class World:
                 )
                 self.events.append(store.Event(node=node.node, generation=node.generation, step_summary=summary))
             self.spent_s.clear()
-            self.turn(seconds=turn_s)
+            self.tick(seconds=tick_s)
 
     def _seq(self, rank: store.RankState, *, enqueued: int, completed: int) -> None:
         del rank.progress.groups[:]
@@ -206,4 +206,4 @@ class World:
         self.state = coordinator.begin(self.spec)
 
     def sent(self, kind: str) -> list[store.NodeCommand]:
-        return [command for _, command in self.orders if command.WhichOneof("kind") == kind]
+        return [command for _, command in self.commands if command.WhichOneof("kind") == kind]

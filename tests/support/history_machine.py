@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from holdfast_agent.checkpoints.claim import OtherRunError, claim, owners_of
+from holdfast_agent.checkpoints.inventory import CheckpointInventory
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
-from holdfast_agent.checkpoints.writer import CheckpointWriter
-from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.history import folder_name
 from holdfast_checkpoint.format.manifest import MANIFEST
@@ -29,7 +28,7 @@ from holdfast_checkpoint.store.histories import Histories, StorePlace
 from holdfast_checkpoint.store.locations import HistoryCheckpoints
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
 from holdfast_checkpoint.store.secondary import Secondary
-from holdfast_daemon.core.recovery import restore
+from holdfast_daemon.core.recovery import restore_point
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -211,7 +210,7 @@ class Machine:
         """Generation and step of a save -> its number."""
         self._step = -1
         self._checkpoints: RunCheckpoints | None = None
-        self._writer: CheckpointWriter | None = None
+        self._inventory: CheckpointInventory | None = None
         self._unreadable: set[int] = set()
         self._target = snapshots.empty()
         for name in ("rename", "unlink", "mkdir"):
@@ -249,7 +248,7 @@ class Machine:
 
     def start(self, *, from_scratch: bool = False, adopt: bool = False) -> None:
         """Start the run in a new process, or a new generation in the one that lives."""
-        if self._writer is None or from_scratch or adopt:
+        if self._inventory is None or from_scratch or adopt:
             self._stop()
             try:
                 if not self._open(from_scratch=from_scratch, adopt=adopt):
@@ -296,8 +295,8 @@ class Machine:
                 slot.unlink()
                 self._checkpoints.publish(step, rank)
             manifest = self._checkpoints.commit_if_complete(step, RANKS, self._run)
-            assert self._writer is not None
-            self._writer._look()
+            assert self._inventory is not None
+            self._inventory.look()
         except CheckpointError as error:
             self.log.append(f"  step {step}: {error}")
             return
@@ -370,40 +369,39 @@ class Machine:
         spec = store.RunSpec(
             run=self._run, instance=str(self._instances), from_scratch=from_scratch, adopt=adopt, command=["true"]
         )
-        memory = SnapshotMemory(self._folder / "shm", self._folder / "slots", self._run, "node0")
         try:
             checkpoints.check_writable()
             claim(checkpoints, known, spec, "place")
-            writer = CheckpointWriter(memory, checkpoints, self._run, lambda _event: None, known=known)
+            inventory = CheckpointInventory(checkpoints, None, known, self._run)
         except CheckpointError as error:
             self.log.append(f"  refused: {error}")
             return False
-        self._checkpoints, self._writer = checkpoints, writer
+        self._checkpoints, self._inventory = checkpoints, inventory
         self._unreadable = set()
         return True
 
     def _choose(self) -> None:
         """Start from what the core chooses; a missing file ends the start, a damaged one has it choose again."""
-        assert self._writer is not None
+        assert self._inventory is not None
         assert self._checkpoints is not None
         while True:
             try:
-                self._writer._look()
+                self._inventory.look()
             except CheckpointError as error:
                 self.log.append(f"  not seen: {error}")  # the agent goes on with what it has seen before
-            writer = self._writer
+            inventory = self._inventory
             node = store.NodeState(
-                history=writer.history, checkpoints=writer.committed, damaged_checkpoints=writer.damaged
+                history=inventory.history, checkpoints=inventory.committed, damaged_checkpoints=inventory.damaged
             )
-            point = restore.choose({"node0": node}, RANKS, self._unreadable)
-            self._generation = max(self._generation, writer.newest_generation + 1)
+            point = restore_point.choose({"node0": node}, RANKS, self._unreadable)
+            self._generation = max(self._generation, inventory.newest_generation + 1)
             if point is None:
                 self.log.append("  refused: all are damaged")
                 self._stop()
                 return
             try:
                 if point.history is not None:
-                    writer._begin_history(point.history)
+                    inventory.begin_history(point.history)
                     self._unreadable = {step for step in self._unreadable if step <= point.step}
                 if point.source == store.SOURCE_SEED:
                     lost = self._expected()
@@ -420,7 +418,7 @@ class Machine:
                 self._stop()
                 return
             self._step = point.step
-            self.log.append(f"  generation {self._generation} from step {point.step} in {writer.history}")
+            self.log.append(f"  generation {self._generation} from step {point.step} in {inventory.history}")
             return
 
     def _load(self, checkpoints: RunCheckpoints, step: int) -> tuple[int, int]:
@@ -438,9 +436,9 @@ class Machine:
 
     def _stop(self) -> None:
         left, self.crashes.left = self.crashes.left, None
-        if self._writer is not None:
-            self._writer.close()
-        self._writer = self._checkpoints = None
+        if self._inventory is not None:
+            self._inventory.close()
+        self._inventory = self._checkpoints = None
         self.crashes.left = left
 
     def _take_in_unreported(self) -> None:

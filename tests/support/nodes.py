@@ -4,14 +4,22 @@ from pathlib import Path
 
 import redis.asyncio
 
-from holdfast_agent.checkpoints.writer import CheckpointWriter
+from holdfast_agent.checkpoints.inventory import CheckpointInventory
+from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
+from holdfast_agent.checkpoints.restorer import CheckpointRestorer
+from holdfast_agent.checkpoints.shard_saver import Emit, ShardSaver
+from holdfast_agent.commands.command_runner import CommandRunner
 from holdfast_agent.node import Node
 from holdfast_agent.options import AgentOptions
 from holdfast_agent.processes.rank import Rank
+from holdfast_agent.rank_messages import RankMessages
+from holdfast_agent.rank_supervisor import RankSupervisor
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint import processes
 from holdfast_checkpoint.store.directory import CheckpointDirectory
+from holdfast_checkpoint.store.locations import Checkpoints
+from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -37,13 +45,27 @@ class RecordingLink(StoreLink):
 
 
 class RecordedNode(Node):
-    """A node whose link is known to record."""
+    """A node with the parts of an agent around it, and a link that records."""
 
-    link: RecordingLink
+    def __init__(self, options: AgentOptions, spec: store.RunSpec, checkpoints: NodeCheckpoints, link: RecordingLink):
+        super().__init__(options, spec, checkpoints.memory, checkpoints.inventory)
+        self.checkpoints = checkpoints
+        self.memory, self.inventory = checkpoints.memory, checkpoints.inventory
+        self.saver, self.restorer = checkpoints.saver, checkpoints.restorer
+        self.link = link
+        self.messages = RankMessages(self, self.memory, self.saver, link.emit)
+
+    def supervisor(self) -> RankSupervisor:
+        """Return a supervisor of its processes."""
+        return RankSupervisor(self, self.link, self.checkpoints)
+
+    def commands(self, supervisor: RankSupervisor) -> CommandRunner:
+        """Return what carries out commands to it."""
+        return CommandRunner(self, supervisor, self.checkpoints, self.link.emit)
 
 
 def make_node(folder: Path, *, store_url: str = "", command: tuple[str, ...] = ("true",)) -> RecordedNode:
-    """Return a node of two ranks that keeps its files in ``folder``; without a URL its store is away."""
+    """Return a node of two ranks that keeps its files in ``folder``; without a URL its store is unreachable."""
     options = AgentOptions(
         run=RUN,
         node=NODE,
@@ -58,13 +80,20 @@ def make_node(folder: Path, *, store_url: str = "", command: tuple[str, ...] = (
     link = RecordingLink(connect(options.store_url))
     memory = SnapshotMemory(options.shm_directory, options.directory / "slots", RUN, NODE)
     checkpoints = CheckpointDirectory(options.directory / "checkpoints", kept=spec.checkpoints_kept)
-    writer = CheckpointWriter(memory, checkpoints, RUN, link.emit)
-    return RecordedNode(options, spec, link, memory, writer)
+    return RecordedNode(options, spec, node_checkpoints(memory, checkpoints, link.emit), link)
+
+
+def node_checkpoints(
+    memory: SnapshotMemory, primary: Checkpoints, emit: Emit, secondary: Secondary | None = None
+) -> NodeCheckpoints:
+    """Return what a node of the run keeps in ``memory`` and at the two places."""
+    inventory = CheckpointInventory(primary, secondary, None, RUN)
+    saver = ShardSaver(inventory, memory, emit)
+    return NodeCheckpoints(memory, inventory, saver, CheckpointRestorer(inventory, memory))
 
 
 def begin(node: Node, generation: int, pids: dict[int, int]) -> None:
     """Enter a generation with one rank per process."""
-    order = store.StartGeneration(ranks=len(pids), world_size=len(pids))
-    node.begin_generation(generation, order)
+    node.begin_generation(generation, store.StartGeneration(ranks=len(pids), world_size=len(pids)))
     for number, pid in pids.items():
         node.ranks[number] = Rank(number, generation, number, pid, processes.start_ticks(pid))

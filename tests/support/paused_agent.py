@@ -5,10 +5,11 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 from holdfast_agent import main
-from holdfast_agent.supervisor import Supervisor
+from holdfast_agent.rank_supervisor import RankSupervisor
+from holdfast_agent.reports.store_link import StoreLink
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.nodes import begin, make_node
 
@@ -24,12 +25,13 @@ class Printed:
 async def watch(folder: Path, pids: list[int]) -> None:
     node = make_node(folder)
     begin(node, 1, dict(enumerate(pids)))
-    node.link = cast(Any, Printed())
-    supervisor = cast(
-        Supervisor,
-        SimpleNamespace(note_cgroups=lambda: None, save_if_due=lambda: None, parent=SimpleNamespace(is_ready=True)),
+    supervisor = SimpleNamespace(
+        exits=SimpleNamespace(note_cgroups=lambda: None),
+        record=SimpleNamespace(save_if_due=lambda: None),
+        parent=SimpleNamespace(is_ready=True),
     )
-    await main._tick(node, supervisor)
+    link = cast(StoreLink, Printed())
+    await main._tick(main.Agent(node, link, node.checkpoints, cast(RankSupervisor, supervisor)))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from holdfast_hooks.once import OnceLog
 from holdfast_hooks.restore.dcp import CheckpointReader, CheckpointWriter
 from holdfast_hooks.restore.starting_point import start_from
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
-from holdfast_hooks.snapshots.snapshots import Snapshots
+from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot, allocate
@@ -173,11 +173,11 @@ def save(folder: Path, layout: str, rank: int) -> dict[str, Any]:
     allocate(slot, 1 << 20)
     desk = SlotDesk(OnceLog())
     desk.receive(SlotGrant(paths=[str(slot)]))
-    snapshots = Snapshots(
+    snapshots = SnapshotTaker(
         state=training.state, context=context_of(folder), rank=rank, desk=desk,
         timeline=Timeline(lambda step, phase, unix_ns: None), once=OnceLog(), coordinates=training.coordinates,
     )  # fmt: skip
-    assert snapshots.at_boundary(STEP, ordered=True, last=False) is not None, snapshots.refusal
+    assert snapshots.at_boundary(STEP, commanded=True, last=False) is not None, snapshots.refusal
     checkpoints = CheckpointDirectory(folder / "checkpoints", kept=2)
     index = write_shard(slot, checkpoints.step_directory(STEP), run="run", world_size=SIZES[layout])
     stored = [tensor.entry.name for tensor in index.tensors if tensor.is_stored and tensor.entry.writer is not None]

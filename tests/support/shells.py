@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.leadership.run_shell import RunShell
-from holdfast_daemon.leadership.turn_metrics import TurnMetrics
+from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.options import DaemonOptions
 from holdfast_proto import keys
 from holdfast_proto.redis_client import connect
@@ -61,7 +61,7 @@ async def daemon(
 ) -> AsyncIterator[Daemon]:
     """Run a shell, whatever becomes of it."""
     client = connect(server.url)
-    shell = RunShell(client, RUN, options(folder, server.url, name, lease_s), Clock(), TurnMetrics(CollectorRegistry()))
+    shell = RunShell(client, RUN, options(folder, server.url, name, lease_s), Clock(), TickMetrics(CollectorRegistry()))
     it = Daemon(shell)
     try:
         yield it

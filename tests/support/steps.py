@@ -19,9 +19,9 @@ def show(detector: Detector, summaries: Iterable[store.StepSummary]) -> tuple[De
     """Return the detector after steps, and its verdicts."""
     verdicts = []
     for summary in summaries:
-        sight = detector.see_step(view(summary))
-        detector = sight.next
-        verdicts += [seen.verdict for seen in sight.seen]
+        result = detector.see_step(view(summary))
+        detector = result.next
+        verdicts += [finding.verdict for finding in result.findings]
     return detector, verdicts
 
 

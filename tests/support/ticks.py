@@ -1,4 +1,4 @@
-"""Shows detectors the state of ranks, turn by turn."""
+"""Shows detectors the state of ranks, tick by tick."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -10,7 +10,7 @@ from holdfast_proto.v1 import store_pb2 as store
 START_UNIX_S = 1_000_000.0
 
 
-def turn(now: float, ranks: Iterable[store.RankState], node_of: Mapping[int, str] | None = None) -> View:
+def tick(now: float, ranks: Iterable[store.RankState], node_of: Mapping[int, str] | None = None) -> View:
     """Return the state of ranks as a detector sees it; all on one node if nothing is said."""
     by_number = {rank.rank: rank for rank in ranks}
     return View(
@@ -18,29 +18,29 @@ def turn(now: float, ranks: Iterable[store.RankState], node_of: Mapping[int, str
         world_size=len(by_number),
         ranks=by_number,
         node_of=node_of or dict.fromkeys(by_number, "n0"),
-        lost_nodes={},
+        missing_nodes={},
         deadlines=Deadlines.for_preset(store.PRESET_FAST),
         first_exit_unix_s=0.0,
         stacks={},
     )
 
 
-def turns(
+def ticks(
     count: int, ranks: int, state: Callable[[int, int], store.RankState], *, every_s: float = 1.0
 ) -> Iterator[View]:
-    """Yield turns. ``state(rank, turn)`` returns a rank's state but for its number."""
+    """Yield ticks. ``state(rank, tick)`` returns a rank's state but for its number."""
     for number in range(count):
         states = [state(rank, number) for rank in range(ranks)]
         for rank, of_rank in enumerate(states):
             of_rank.rank = rank
-        yield turn(START_UNIX_S + number * every_s, states)
+        yield tick(START_UNIX_S + number * every_s, states)
 
 
 def watch(detector: Detector, views: Iterable[View]) -> tuple[Detector, list[store.Verdict]]:
-    """Return the detector after turns, and its verdicts."""
+    """Return the detector after ticks, and its verdicts."""
     verdicts = []
     for view in views:
-        sight = detector.see_turn(view)
-        detector = sight.next
-        verdicts += [seen.verdict for seen in sight.seen]
+        result = detector.see_tick(view)
+        detector = result.next
+        verdicts += [finding.verdict for finding in result.findings]
     return detector, verdicts

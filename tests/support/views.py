@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_daemon.core.detectors.framework import Detector
-from holdfast_daemon.core.detectors.view import LostNode, View
+from holdfast_daemon.core.detectors.view import MissingNode, View
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -80,7 +80,7 @@ class Ranks:
         for _ in range(3):
             deadlines = deadlines.observe(0.3, {})
         lost = {
-            name: LostNode(
+            name: MissingNode(
                 since_unix_s=NOW - 3.0,
                 state=store.NodeState(
                     node=name,
@@ -95,7 +95,7 @@ class Ranks:
             world_size=len(self.ranks),
             ranks={number: rank for number, rank in self.ranks.items() if node_of[number] not in self.missing},
             node_of=node_of,
-            lost_nodes=lost,
+            missing_nodes=lost,
             deadlines=deadlines,
             first_exit_unix_s=self.first_exit_unix_s,
             stacks=self.stacks,
@@ -104,9 +104,9 @@ class Ranks:
 
     def verdict(self, detector: Detector) -> store.Verdict | None:
         """Return what a detector sees."""
-        seen = detector.see_turn(self.view()).seen
-        assert len(seen) <= 1
-        return seen[0].verdict if seen else None
+        finding = detector.see_tick(self.view()).findings
+        assert len(finding) <= 1
+        return finding[0].verdict if finding else None
 
 
 def hung_in_one_group(culprit: int = 1) -> Ranks:

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 import holdfast_hooks
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.replicas.replicas import Replicas
+from holdfast_hooks.replicas.replica_check import ReplicaCheck
 from holdfast_hooks.replicas.sets import replica_sets
 from holdfast_hooks.telemetry.gradient_origin import GradientWatch
 from holdfast_proto.v1.session_pb2 import StepRecord
@@ -23,7 +23,7 @@ def check_watched(config: TrainerConfig) -> None:
     """Train a little and look: nothing is found until memory is corrupted, or a gradient, and then just that."""
     rank = Rank(config)
     state = {"model": holdfast_hooks.merged(rank.parts.modules)}
-    replicas = Replicas(state, OnceLog(), budget_ratio=EVERY_STEP)
+    replicas = ReplicaCheck(state, OnceLog(), budget_ratio=EVERY_STEP)
     watch = GradientWatch(OnceLog())
     for stage, module in zip(rank.parts.stages, rank.parts.modules, strict=True):
         watch.watch(module.chain(), then="head" if stage.is_last else None)
@@ -73,7 +73,7 @@ def found(watch: GradientWatch) -> StepRecord:
     return record
 
 
-def conflicts(replicas: Replicas, step: int) -> set[str]:
+def conflicts(replicas: ReplicaCheck, step: int) -> set[str]:
     """Return the parts that not all ranks which hold them hold alike."""
     record = StepRecord()
     sums = replicas.check(step)

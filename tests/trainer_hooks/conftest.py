@@ -14,7 +14,7 @@ import pytest
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
-from holdfast_hooks.snapshots.snapshots import Snapshots
+from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import allocate
@@ -30,6 +30,8 @@ class AgentServer(session_pb2_grpc.RankAgentServicer):
     def __init__(self, socket: Path) -> None:
         self.target = f"unix:{socket}"
         self.messages: list[RankMessage] = []
+        self.slots: list[Path] = []
+        """Granted to every rank, with its welcome."""
         self._changed = threading.Condition()
         self._outgoing: list[SimpleQueue[AgentMessage | None]] = []
         self._server: grpc.Server | None = None
@@ -54,6 +56,8 @@ class AgentServer(session_pb2_grpc.RankAgentServicer):
         self._outgoing.append(outgoing)
         threading.Thread(target=self._read, args=(requests, outgoing), daemon=True).start()
         yield AgentMessage(welcome=Welcome(report_interval_s=0.02))
+        if self.slots:
+            yield AgentMessage(slot_grant=SlotGrant(paths=[str(path) for path in self.slots]))
         while (message := outgoing.get()) is not None:
             yield message
 
@@ -146,7 +150,7 @@ class SnapshotBench:
         self.desk = SlotDesk(OnceLog())
         self.timeline = Timeline(lambda step, phase, unix_ns: None)
         self.timeline.enter(Phase.FORWARD_BACKWARD)
-        self.snapshots = Snapshots(
+        self.snapshots = SnapshotTaker(
             state=state,
             context=self.context,
             rank=0,
@@ -159,8 +163,8 @@ class SnapshotBench:
     def grant(self, paths: list[Path], **fields: Any) -> None:
         self.desk.receive(SlotGrant(paths=[str(path) for path in paths], **fields))
 
-    def end(self, step: int, *, ordered: bool = False, last: bool = False) -> session_pb2.SnapshotTaken | None:
-        return self.snapshots.at_boundary(step, ordered=ordered, last=last)
+    def end(self, step: int, *, commanded: bool = False, last: bool = False) -> session_pb2.SnapshotTaken | None:
+        return self.snapshots.at_boundary(step, commanded=commanded, last=last)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import torch
 
 import holdfast_hooks
 from holdfast_hooks import ConfigurationError, Phase
-from holdfast_hooks.step_commands import StepOrders
+from holdfast_hooks.phases import AT_STEP_START, BEFORE_FIRST_STEP
+from holdfast_hooks.step_commands import StepCommands
 from holdfast_hooks.telemetry.backlog import Backlog
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto import black_box
@@ -39,6 +41,20 @@ def test_phases_have_the_numbers_of_the_contract() -> None:
     assert {f"PHASE_{phase.name}": phase.value for phase in Phase} == {
         name: number for name, number in common_pb2.Phase.items() if number
     }
+
+
+def test_the_time_of_a_step_is_counted_to_its_phases_whichever_there_are() -> None:
+    moments: list[tuple[int, int]] = []
+    timeline = Timeline(lambda step, phase, unix_ns: moments.append((step, phase)))
+    for phase in Phase:
+        timeline.begin(int(phase))
+        timeline.enter(phase)
+        time.sleep(0.001)
+        _, _, duration_ns, phase_ns, _ = timeline.end()
+        assert phase_ns[phase] >= 1e6
+        assert sum(phase_ns) == duration_ns
+        assert moments[-2:] == [(phase, AT_STEP_START), (phase, phase)]
+    assert moments[0] == (-1, BEFORE_FIRST_STEP)
 
 
 def test_without_an_agent_everything_works_and_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +181,7 @@ def test_hooks_import_neither_torch_nor_the_parts_that_other_components_need(fol
         for name in ("torch", "numpy", "redis", "prometheus_client", "xxhash", "zstandard", "psutil"):
             sys.modules[name] = None  # importing it raises
         import holdfast_hooks
-        from holdfast_hooks.snapshots.slot_desk import Grant
+        from holdfast_hooks.snapshots.slot_desk import GrantedSlots
         from holdfast_proto.v1.session_pb2 import SlotGrant
 
         class Loader:
@@ -199,12 +215,12 @@ def test_full_backlog_drops_the_oldest_and_counts() -> None:
     assert (backlog.pop(), backlog.pop(), backlog.pop(), backlog.dropped_total) == (3, 4, None, 3)
 
 
-def test_order_is_taken_once_and_refused_after_its_step() -> None:
+def test_a_command_for_a_step_is_taken_once_and_refused_after_its_step() -> None:
     timeline = Timeline(lambda step, phase, unix_ns: None)
-    orders = StepOrders(timeline)
-    assert orders.place(3)
+    commands = StepCommands(timeline)
+    assert commands.place(3)
     timeline.boundary = 3
-    assert (orders.take(2), orders.take(3), orders.take(3)) == (False, True, False)
-    assert not orders.place(3)
-    assert orders.place(4)
-    assert not orders.take(3)
+    assert (commands.take(2), commands.take(3), commands.take(3)) == (False, True, False)
+    assert not commands.place(3)
+    assert commands.place(4)
+    assert not commands.take(3)

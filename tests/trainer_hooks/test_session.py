@@ -7,7 +7,7 @@ import torch
 
 import holdfast_hooks
 from holdfast_hooks import Phase, sidecar
-from holdfast_hooks.telemetry.scalars import DeferredScalar
+from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_proto import black_box
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot
@@ -97,8 +97,8 @@ def test_numbers_that_a_gpu_still_owes_hold_their_step_back_and_nobody_waits(age
         steps = run_steps(hooks, 3)
         for _ in range(3):
             if next(steps) == 1:
-                hooks._timeline.values["overflow"] = DeferredScalar(torch.tensor(True), arrived)
-                hooks._timeline.values["dropped_tokens"] = DeferredScalar(torch.tensor(7), arrived)
+                hooks._timeline.values["overflow"] = DeferredNumbers((torch.tensor(True),), arrived)
+                hooks._timeline.values["dropped_tokens"] = DeferredNumbers((torch.tensor(7),), arrived)
         reports = len(agent.of("report"))
         agent.wait_until(lambda: len(agent.of("report")) > reports + 2)
         assert [record.step for record in agent.steps] == [0]
@@ -229,7 +229,7 @@ def test_slots_are_requested_granted_and_filled_on_command(agent: Any, launch: L
     assert record.phase_s[Phase.CHECKPOINT] > 0
 
 
-def test_a_slot_is_let_go_of_when_the_agent_says_so(agent: Any, launch: Launch, make_slots: Any) -> None:
+def test_a_slot_is_released_on_command(agent: Any, launch: Launch, make_slots: Any) -> None:
     launch(snapshot_every=1)
     paths = make_slots(2)
     with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:

@@ -14,9 +14,9 @@ from torch.distributed.fsdp import fully_shard
 
 import holdfast_hooks
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.restore.restore import restore
+from holdfast_hooks.restore.slot_restore import restore
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
-from holdfast_hooks.snapshots.snapshots import Snapshots
+from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot, allocate
@@ -119,10 +119,10 @@ def take_snapshot(state: dict[str, Any], slot: Path, rank: int, folder: Path) ->
     desk = SlotDesk(OnceLog())
     desk.receive(SlotGrant(paths=[str(slot)]))
     timeline = Timeline(lambda step, phase, unix_ns: None)
-    snapshots = Snapshots(
+    snapshots = SnapshotTaker(
         state=state, context=context(folder, rank), rank=rank, desk=desk, timeline=timeline, once=OnceLog()
     )
-    assert snapshots.at_boundary(2, ordered=True, last=False) is not None
+    assert snapshots.at_boundary(2, commanded=True, last=False) is not None
 
 
 def fsdp(folder: Path, rank: int) -> None:

@@ -6,9 +6,9 @@ from holdfast_proto.exit_codes import ExitCode
 
 
 class ConfigurationError(Exception):
-    """The run cannot work as configured; the message is one line that says what to change.
+    """The run cannot work as configured. The message is one line that says what to change.
 
-    Left uncaught it ends the rank with ``exit_code``, which agents do not answer with a restart.
+    If nothing catches it, it ends the rank with ``exit_code``, and no agent starts the rank again.
     """
 
     exit_code: ClassVar[int] = ExitCode.CONFIGURATION

@@ -1,6 +1,7 @@
-"""What a training loop sees of Holdfast."""
+"""The API of a training loop: attach, steps, enter, report, watch_gradients, close."""
 
 import atexit
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,10 +14,10 @@ from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.restore.starting_point import start_from
 from holdfast_hooks.sidecar import Sidecar
-from holdfast_hooks.snapshots.snapshots import reject_unsuitable
+from holdfast_hooks.snapshots.snapshot_taker import reject_unsuitable
 from holdfast_hooks.state.encoding import Stateful
+from holdfast_hooks.telemetry.deferred import to_number
 from holdfast_hooks.telemetry.last_words import LastWords
-from holdfast_hooks.telemetry.scalars import to_scalar
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.rank_context import RankContext
@@ -36,21 +37,21 @@ def attach(
     device: str = "cpu",
     check_replicas: bool = True,
 ) -> "Hooks":
-    """Put Holdfast into this training process.
+    """Attach Holdfast to this training process.
 
     Args:
-        state: what a restart must bring back, by name: model, optimizer, scheduler, data position. The
+        state: objects that a restart must restore, by name: model, optimizer, scheduler, data position. The
             random states of Python, numpy and torch are always part of it.
-        coordinates: mesh axis -> this rank's index, e.g. ``{"pp": 0, "dp": 1, "tp": 0}``. ``dp`` is the index
-            of the rank's share of the data: ranks that differ in it train on different samples.
-        device: where this rank computes, as torch names it.
-        check_replicas: compare, at the end of every step, some of the parameters in ``state`` that ranks hold alike
-            (under DistributedDataParallel, or as replicated DTensors). Takes a thousandth of the time at most.
-            False where replicas are meant to drift apart between steps, as with local SGD.
+        coordinates: this rank's index in each mesh axis, e.g. ``{"pp": 0, "dp": 1, "tp": 0}``. ``dp`` is the index
+            of the rank's share of the data: ranks with different ``dp`` train on different samples.
+        device: torch's name of the device on which this rank computes.
+        check_replicas: compare, at the end of every step, some of the parameters in ``state`` that several ranks hold
+            alike (under DistributedDataParallel, or as replicated DTensors). This takes a thousandth of the time at
+            most. Pass False if replicas may differ between steps, as with local SGD.
 
-    In a process that no agent has started everything works, but nothing is sent, saved or restored; under
-    ``holdfast observe`` everything is sent, but still nothing is saved or restored.
-    Raises ConfigurationError if ``state`` cannot be saved or the agent's context makes no sense.
+    In a process that no agent has started, all calls work, but the hooks send, save and restore nothing. Under
+    ``holdfast observe`` they send everything, and still save and restore nothing.
+    Raises ConfigurationError if ``state`` cannot be saved or the agent's context is not valid.
     """
     hooks = Hooks(state=state or {}, coordinates=coordinates or {}, device=device, check_replicas=check_replicas)
     hooks.start()
@@ -58,7 +59,7 @@ def attach(
 
 
 class Hooks:
-    """The library inside one training process; made by :func:`attach`. For the training thread only."""
+    """Connects one training loop to Holdfast. :func:`attach` makes it. Only the training thread may call it."""
 
     def __init__(
         self, *, state: Mapping[str, Stateful], coordinates: Mapping[str, int], device: str, check_replicas: bool
@@ -70,6 +71,8 @@ class Hooks:
         self._once = OnceLog()
         self._black_box: BlackBoxWriter | None = None
         self._last_words = LastWords(keep=self._keep_words, send=self._send_words)
+        self._undo = contextlib.ExitStack()
+        """Patches that closing undoes, the newest first."""
         self._coordinates = coordinates
         self._device = device
         self._check_replicas = check_replicas
@@ -83,6 +86,7 @@ class Hooks:
     def start(self) -> None:
         """Install the exception hooks and, under an agent, start to report."""
         self._last_words.install()
+        self._undo.callback(self._last_words.uninstall)
         identity = Identity.from_environment()
         self._context = _read_context(identity)
         if self._context is None:
@@ -92,7 +96,7 @@ class Hooks:
         self._black_box = _open_black_box(self._context, identity, self._once)
         if self._black_box is not None:
             self._timeline = Timeline(self._black_box.moment)
-        # Straight to the timeline: called several times a step, it shall not cost a second frame.
+        # Straight to the timeline: a loop calls this several times a step, and a second frame would double its cost.
         self.enter = self._timeline.enter  # type: ignore[method-assign]
         self._sidecar = Sidecar(
             context=self._context,
@@ -111,9 +115,9 @@ class Hooks:
     def steps(self, until: int, start: int = 0) -> Iterator[int]:
         """Yield the numbers of the steps to train, ``start`` to ``until - 1``.
 
-        First restores the state if the agent has one to start from, and goes on at the step after it. Each
-        time the loop comes back, the step that it worked on is closed: reported, snapshotted if due. After the
-        last step, or when told to stop, a checkpoint is taken.
+        If the agent has a state to start from, this restores it first and continues at the step after it. Each time
+        the loop asks for the next step, the hooks close the one before: they report it, and take a snapshot if one is
+        due. After the last step, or on a command to stop, they take a checkpoint.
         """
         self._prepare()
         timeline = self._timeline
@@ -127,7 +131,7 @@ class Hooks:
         timeline.enter(Phase.IDLE)
 
     def enter(self, phase: Phase) -> None:
-        """Say that the training thread is in ``phase`` from now on, until the next call or the step's end."""
+        """Count the time from now on to ``phase``, until the next call or the end of the step."""
         self._timeline.enter(phase)
 
     def report(
@@ -147,29 +151,29 @@ class Hooks:
         dropped_tokens: "int | torch.Tensor | None" = None,
         samples: bytes | None = None,
     ) -> None:
-        """Report numbers of the current step. Tensors on a GPU are read later, without waiting for them here.
+        """Report numbers of the current step. This never waits for a GPU: the reporter thread reads tensors later.
 
-        Of several calls in a step the last value counts; ``tokens`` alone add up.
+        If a step reports a value several times, the last one counts. Only ``tokens`` add up.
 
         Args:
-            loss: training loss. The run's is the mean over the ranks that report one.
+            loss: training loss. The loss of the run is the mean over the ranks that report one.
             validation_loss: loss on held-out data.
-            grad_norm: global norm of the gradient, before it is clipped.
-            learning_rate: of the step.
-            tokens: this rank's share of the tokens trained on: the run's are the sum over ranks.
+            grad_norm: global norm of the gradient, before clipping.
+            learning_rate: learning rate of the step.
+            tokens: number of tokens that this rank trained on. The number of the run is the sum over ranks.
             update_norm: global norm of the parameters' change.
-            loss_scale: the factor on the loss, where the precision (fp16) needs one.
+            loss_scale: factor on the loss, if the precision (fp16) needs one.
             overflow: whether the step was skipped because gradients were not finite.
             mfu: model FLOPs utilisation, 0 to 1: the model's FLOP/s over the device's peak in the dtype used.
-            pipeline_bubble: share of the step, 0 to 1, in which this rank's pipeline stage sat idle.
+            pipeline_bubble: share of the step, 0 to 1, in which this rank's pipeline stage was idle.
             balance_loss: load-balance loss of a mixture of experts' router.
-            dropped_tokens: this rank's share of the tokens that expert capacity dropped: the run's are the sum.
-            samples: fingerprint, 8 or 16 bytes, of the samples that this rank used in the step. Two data-parallel
-                ranks that report the same one trained on the same samples, and so did two steps; both are
-                told as incidents. Ranks that share samples by design, those of one ``dp``, report the same. Put
-                the epoch in if samples come back in the same batches.
+            dropped_tokens: number of tokens that expert capacity dropped on this rank. The run's is the sum.
+            samples: fingerprint, 8 or 16 bytes, of the samples that this rank used in the step. If two data-parallel
+                ranks or two steps have the same fingerprint, they used the same samples, and Holdfast reports an
+                incident. Ranks that share samples by design, those with one ``dp``, report the same one. Include the
+                epoch if batches repeat from epoch to epoch.
         """
-        # Plain floats, the usual case, are stored right here: a call costs more than all the rest.
+        # Plain floats, the usual case, are stored right here, because a call costs more than all the rest.
         values = self._timeline.values
         if type(loss) is float:
             values["loss"] = loss
@@ -183,7 +187,7 @@ class Hooks:
             self._note("learning_rate", learning_rate)
         if validation_loss is not None:
             self._note("validation_loss", validation_loss)
-        # One line for all that most steps do not report: `is` never asks a tensor for its value.
+        # One test for all values that most steps do not report. `is` never asks a tensor for its value.
         if not (
             update_norm is loss_scale is overflow is mfu is pipeline_bubble is balance_loss is dropped_tokens is None
         ):
@@ -204,22 +208,22 @@ class Hooks:
             self._once.warn("tokens is not reported", "give a whole number as an int")
 
     def watch_gradients(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None = "loss") -> None:
-        """Have the module named in which a gradient first is not finite; of a long chain, the part of it.
+        """Name the module in which a gradient first is not finite. In a long chain, name the part of the chain.
 
-        Costs four sums in a backward pass at most.
+        This costs at most four sums in a backward pass. Call it once for each chain, such as a pipeline stage, before
+        the first step.
 
         Args:
-            modules: a chain, by name and in the order of the forward pass: blocks that each take the output of the
-                one before. Call it once for each chain, such as a pipeline stage, before the first step. Modules
-                within one graph of torch.compile are passed over.
-            then: what to name if the gradient of the last one's output is not finite; None if that gradient comes
-                from another rank, which then tells of it.
+            modules: a chain by name, in the order of the forward pass. Each module takes the output of the one before.
+                Modules inside a graph of torch.compile are not watched.
+            then: name to report if the gradient of the last output is not finite. None if that gradient comes from
+                another rank, which then reports it.
         """
         if self._sidecar is not None:
             self._sidecar.watch_gradients(modules, then=then)
 
     def close(self) -> None:
-        """Say that this rank means to leave, send what is left (two seconds at most) and undo every patch."""
+        """Report that this rank leaves, send what is left (for two seconds at most) and undo every patch."""
         self._close(finished=not self._failed)
 
     def __enter__(self) -> "Hooks":
@@ -231,7 +235,7 @@ class Hooks:
         if error is None or isinstance(error, (SystemExit, GeneratorExit)):
             self._close(finished=not (isinstance(error, SystemExit) and error.code))
         else:
-            # The exception hooks stay: they turn a ConfigurationError into its exit code.
+            # The exception hooks stay until the process ends: they turn a ConfigurationError into its exit code.
             self._last_words.say(error)
 
     def _close(self, *, finished: bool) -> None:
@@ -243,10 +247,10 @@ class Hooks:
             self._black_box.finish()
         if self._sidecar is not None:
             self._sidecar.finish(timeout_s=_FLUSH_S, finished=finished)
-        self._last_words.uninstall()
+        self._undo.close()
 
     def _prepare(self) -> None:
-        """Before the first step: restore, or make sure that the state can be saved at all."""
+        """Restore the state before the first step, or make sure that it can be saved at all."""
         if self._prepared or self._sidecar is None or self._context is None:
             return
         self._prepared = True
@@ -256,7 +260,7 @@ class Hooks:
 
     def _note(self, name: str, value: "float | torch.Tensor") -> None:
         try:
-            self._timeline.values[name] = to_scalar(value)
+            self._timeline.values[name] = to_number(value)
         except (TypeError, ValueError, RuntimeError) as error:
             self._once.warn(f"{name} is not reported", error)
 
@@ -284,7 +288,7 @@ class Hooks:
 
 
 def _nowhere(step: int, phase: int, unix_ns: int) -> None:
-    """Stand in for a black box."""
+    """Take the place of a black box."""
 
 
 def _read_context(identity: Identity) -> RankContext | None:

@@ -1,4 +1,4 @@
-"""Which rank this process is."""
+"""This process's rank, from the variables that its launcher sets."""
 
 import os
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class _Launcher:
-    """The variables in which a launcher tells a process its place."""
+    """Names of the variables in which a launcher passes a process its place in the world."""
 
     rank: str
     world_size: str
@@ -25,7 +25,8 @@ _LAUNCHERS = (
         "OMPI_COMM_WORLD_LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
-    # Of a job step: a batch script has SLURM_PROCID and SLURM_NTASKS too, and is no rank. https://slurm.schedmd.com/srun.html
+    # The variables of a job step. A batch script has SLURM_PROCID and SLURM_NTASKS too, but it is not a rank.
+    # https://slurm.schedmd.com/srun.html
     _Launcher("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 )
 
@@ -38,13 +39,13 @@ class Identity:
     world_size: int
     local_rank: int
     local_world_size: int = 0
-    """Ranks on this node; 0: the launcher does not say."""
+    """Number of ranks on this node; 0 if the launcher does not say."""
     store_port: int = 0
-    """Port of the store at which the ranks meet; 0: the launcher does not say, or not in a number."""
+    """Port of the rendezvous store; 0 if the launcher does not say, or says something else than a port."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Identity":
-        """Read the variables of torchelastic, else those of mpirun or srun; without any this is a world of one."""
+        """Read the variables of torchelastic, else of mpirun, else of srun. Without any, this is a world of one."""
         set_by = (names for names in _LAUNCHERS if names.rank in environment and names.world_size in environment)
         names = next(set_by, _TORCHELASTIC)
         return cls(

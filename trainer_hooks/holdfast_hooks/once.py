@@ -1,4 +1,4 @@
-"""Warnings that do not repeat themselves."""
+"""Warnings that appear once."""
 
 import logging
 
@@ -6,13 +6,13 @@ _logger = logging.getLogger("holdfast_hooks")
 
 
 class OnceLog:
-    """Logs the first occurrence of each failure. Counters tell how often it happened."""
+    """Logs the first occurrence of each failure, so that a failure in every step does not fill the log."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
 
     def warn(self, failure: str, detail: object) -> None:
-        """Log one line for ``failure``, unless it was logged before; ``detail`` may differ each time."""
+        """Log one line for ``failure`` unless it has been logged before, whatever its ``detail`` was then."""
         if failure not in self._seen:
             self._seen.add(failure)
             _logger.warning("%s: %s", failure, " ".join(str(detail).split()))

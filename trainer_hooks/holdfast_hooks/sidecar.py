@@ -1,7 +1,8 @@
-"""What runs beside the training loop when an agent has started the rank, put together."""
+"""Puts together the parts of the hooks that run when an agent has started the rank."""
 
 import os
 from collections.abc import Mapping
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from holdfast_hooks.errors import ConfigurationError
@@ -11,18 +12,18 @@ from holdfast_hooks.identity import Identity
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
-from holdfast_hooks.replicas.replicas import Replicas
-from holdfast_hooks.session.commands import Commands
+from holdfast_hooks.replicas.replica_check import ReplicaCheck
+from holdfast_hooks.session.rank_commands import RankCommands
 from holdfast_hooks.session.reporter import Reporter
+from holdfast_hooks.snapshots.copy_threads import end_copy_threads
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
-from holdfast_hooks.snapshots.snapshots import Snapshots
+from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.state.encoding import Stateful
-from holdfast_hooks.step_commands import StepOrders
+from holdfast_hooks.step_commands import StepCommands
 from holdfast_hooks.telemetry.backlog import Backlog
-from holdfast_hooks.telemetry.collector import Sources
-from holdfast_hooks.telemetry.device import device_named
+from holdfast_hooks.telemetry.device_memory import memory_of
 from holdfast_hooks.telemetry.gradient_origin import GradientWatch
-from holdfast_hooks.telemetry.modules import NewModules
+from holdfast_hooks.telemetry.report_builder import Sources
 from holdfast_hooks.telemetry.timeline import StepSample, Timeline
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.rank_context import RankContext
@@ -36,7 +37,10 @@ BACKLOG_SNAPSHOTS = 64
 
 
 class Sidecar:
-    """Reporter, progress record and snapshots of one rank. Its methods are for the training thread."""
+    """Owns a rank's reporter, progress record, snapshots and checks, and runs them at the end of each step.
+
+    Only the training thread calls it.
+    """
 
     def __init__(
         self,
@@ -56,11 +60,11 @@ class Sidecar:
         self._steps: Backlog[StepSample] = Backlog(BACKLOG_STEPS)
         self._taken: Backlog[SnapshotTaken] = Backlog(BACKLOG_SNAPSHOTS)
         self._landed: Backlog[SnapshotTaken] = Backlog(BACKLOG_SNAPSHOTS)
-        self._snapshot_orders = StepOrders(timeline)
-        self._stop_orders = StepOrders(timeline)
+        self._snapshot_commands = StepCommands(timeline)
+        self._stop_commands = StepCommands(timeline)
         self._desk = SlotDesk(once)
         self._snapshots = (
-            Snapshots(
+            SnapshotTaker(
                 state=state,
                 context=context,
                 rank=identity.rank,
@@ -68,22 +72,23 @@ class Sidecar:
                 timeline=timeline,
                 once=once,
                 coordinates=coordinates,
-                late=self._landed.append,  # one thread at a time: a landing begins after the end of the one before
+                late=self._landed.append,  # from one thread at a time: a landing starts after the one before has ended
             )
             if state and not context.observed
             else None
         )
         self._once = once
-        self._replicas = Replicas(state, once) if state and check_replicas else None
+        self._replicas = ReplicaCheck(state, once) if state and check_replicas else None
         self._gradients: GradientWatch | None = None
-        self._has_findings = self._replicas is not None
+        self._has_checks = self._replicas is not None
+        self._injector = Injector(Site(timeline, state), identity.rank) if context.faults_allowed else None
+        self._finished = False
         self._point_to_point = PointToPointRecord(black_box, once)
         self._sources = Sources(
             timeline=timeline,
             progress=ProgressPoll(black_box, self._point_to_point, once),
             point_to_point=self._point_to_point,
-            device=device_named(device),
-            modules=NewModules(),
+            device_memory=memory_of(device),
             steps=self._steps,
             snapshots=(self._taken, self._landed),
         )
@@ -91,26 +96,27 @@ class Sidecar:
             target=context.agent,
             hello=_hello(context, identity, coordinates, device),
             sources=self._sources,
-            commands=Commands(
+            commands=RankCommands(
                 generation=context.generation,
                 rank=identity.rank,
-                snapshots=self._snapshot_orders,
-                stops=self._stop_orders,
+                snapshots=self._snapshot_commands,
+                stops=self._stop_commands,
                 releases=self._desk.releases,
                 refusal=self._why_no_snapshots,
-                injector=Injector(Site(timeline, state), identity.rank) if context.faults_allowed else None,
+                injector=self._injector,
             ),
             desk=self._desk,
             once=once,
         )
 
     def start(self) -> None:
-        """Start to record and to report."""
+        """Record point-to-point calls from now on, and start to report."""
         self._point_to_point.install()
         self._reporter.start()
 
     def before_first_step(self) -> None:
-        """Look again for torch; raises ConfigurationError if the state cannot be encoded."""
+        """Check that the state can be saved. Raises ConfigurationError if it cannot be encoded."""
+        # Again, in case torch.distributed was imported after attach().
         self._point_to_point.install()
         if self._snapshots is None:
             return
@@ -120,37 +126,52 @@ class Sidecar:
             raise ConfigurationError(str(error)) from None
 
     def end_step(self, step: int, until: int) -> bool:
-        """Close ``step``, the newest of a loop that ends before ``until``; return whether to stop here."""
-        # The order of these two lines is what StepOrders relies on.
+        """Close ``step`` of a loop that ends before ``until``; return whether to leave the loop here."""
+        # First the boundary, then the commands: StepCommands relies on this order.
         self._timeline.boundary = step
-        # Hardly ever is anything due: looking is cheaper than asking.
-        stop = bool(self._stop_orders.due) and self._stop_orders.take(step)
-        ordered = bool(self._snapshot_orders.due) and self._snapshot_orders.take(step)
+        # A look into the dict is cheaper than a call, and almost always it is empty.
+        stop = bool(self._stop_commands.due) and self._stop_commands.take(step)
+        commanded = bool(self._snapshot_commands.due) and self._snapshot_commands.take(step)
         if self._snapshots is not None:
-            taken = self._snapshots.at_boundary(step, ordered=ordered, last=stop or step + 1 == until)
+            taken = self._snapshots.at_boundary(step, commanded=commanded, last=stop or step + 1 == until)
             self._sources.snapshots_skipped_total = self._snapshots.skipped_total
             if taken is not None:
                 self._taken.append(taken)
-        if self._has_findings:
-            self._note_findings(step)
+        if self._has_checks:
+            self._note_checks(step)
         self._steps.append(self._timeline.end())
         return stop
 
     def watch_gradients(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None) -> None:
-        """See :meth:`Hooks.watch_gradients`."""
+        """Watch a chain of modules: see :meth:`Hooks.watch_gradients`."""
+        if self._finished:
+            return
         if self._gradients is None:
             self._gradients = GradientWatch(self._once)
-            self._has_findings = True
+            self._has_checks = True
         self._gradients.watch(modules, then=then)
 
     def finish(self, *, timeout_s: float, last_words: str | None = None, finished: bool = False) -> None:
-        """Send what is left, within ``timeout_s``, and undo the patches. ``finished``: the rank means to leave."""
+        """Send what is left, within ``timeout_s``, and undo every patch. Later calls do nothing.
+
+        ``finished``: the rank means to leave.
+        """
+        if self._finished:
+            return
+        self._finished = True
+        deadline_s = monotonic() + timeout_s
         self._reporter.finish(timeout_s=timeout_s, last_words=last_words, finished=finished)
         self._point_to_point.uninstall()
         if self._gradients is not None:
             self._gradients.close()
+        if self._injector is not None:
+            self._injector.disarm()
+        if self._snapshots is not None:
+            self._snapshots.close(max(0.0, deadline_s - monotonic()))
+        end_copy_threads()
+        self._desk.close(max(0.0, deadline_s - monotonic()))
 
-    def _note_findings(self, step: int) -> None:
+    def _note_checks(self, step: int) -> None:
         values = self._timeline.values
         if self._replicas is not None and (sums := self._replicas.check(step)) is not None:
             values["replicas"] = sums

@@ -1,12 +1,12 @@
-"""A process that does the heavy part of checkpoints: ``python -m holdfast_agent.checkpoints.worker [PRIORITY]``.
+"""A process that does the heavy part of checkpoints: ``python -m holdfast_agent.checkpoints.worker PRIORITY``.
 
-Takes a job per line on stdin and answers each with a line on stdout, JSON both::
+It reads one job per line on stdin and answers each with one line on stdout, both in JSON::
 
     {"task": "write", "arguments": {"slot": "/dev/shm/...", ...}}
     {}  or  {"error": "CheckpointUnreadable", "message": "..."}
 
-It ends with its stdin, and with the thread that has started it. An error that no task is known to raise ends it
-as well. See ``checkpoint_workers.py`` for the other end.
+It ends when its stdin closes, or when the thread that started it ends. An error that no task is known to raise also
+ends it. ``workers.py`` is the other end.
 """
 
 import ctypes
@@ -16,20 +16,49 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
-from holdfast_agent.checkpoints.allocator import keep_freed_memory
-from holdfast_agent.checkpoints.core_share import CoreShare
-from holdfast_agent.checkpoints.loader import verify_share
-from holdfast_checkpoint.codec.compression import Compression
-from holdfast_checkpoint.codec.registry import BYTE_PLANES, codec_named
+from holdfast_checkpoint.codec.registry import BYTE_PLANES, Compression, codec_named
 from holdfast_checkpoint.errors import CheckpointError
-from holdfast_checkpoint.format.manifest import load_manifest
+from holdfast_checkpoint.format.manifest import Manifest, load_committed_index, load_manifest
+from holdfast_checkpoint.format.shard_index import shard_path
+from holdfast_checkpoint.format.shard_reader import verify_shard
 from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
-from holdfast_checkpoint.priority import lower_priority, use_idle_time
+from holdfast_checkpoint.priority import cpu_times_s, lower_priority, use_idle_time
 from holdfast_proto.snapshot import SnapshotError
 
 _PR_SET_PDEATHSIG = 1
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
+_KEPT_BYTES = 32 << 20  # the largest value that glibc accepts for the second
+
+_WINDOW_S = 0.02
+"""Time that this process must have run or waited before CoreShare judges again: long enough to measure, and only a few
+tensors."""
+
+
+class CoreShare:
+    """Judges whether this process, which has one thread, gets the CPU time that it asks for.
+
+    Compression is worth its time only on a core that nobody else wants. The last judgement stands until there is
+    enough new time to judge by.
+    """
+
+    def __init__(self) -> None:
+        self._looked_s = monotonic()
+        self._seen_s = cpu_times_s(os.getpid())
+        self._is_enough = True
+
+    def is_enough(self) -> bool:
+        """Return whether it has lately run for longer than it has waited for a core."""
+        if monotonic() - self._looked_s < _WINDOW_S:
+            return self._is_enough
+        self._looked_s = monotonic()
+        ran_s, waited_s = (now - then for now, then in zip(cpu_times_s(os.getpid()), self._seen_s, strict=True))
+        if ran_s + waited_s >= _WINDOW_S:
+            self._is_enough = ran_s > waited_s
+            self._seen_s = cpu_times_s(os.getpid())
+        return self._is_enough
 
 
 _core_share = CoreShare()
@@ -56,20 +85,33 @@ def verify(directory: str, ranks: Sequence[int], world_size: int) -> None:
     verify_share(Path(directory), load_manifest(Path(directory)), ranks, world_size)
 
 
-_TASKS: dict[str, Callable[..., None]] = {"write": write, "restore": restore, "verify": verify}
+def verify_share(directory: Path, manifest: Manifest, ranks: Sequence[int], world_size: int) -> None:
+    """Read the shards that fall to ``ranks`` of a world whose size differs from that of the writers.
 
+    Every shard falls to exactly one rank, so the nodes together verify all shards before any rank loads its part.
+    Raises CheckpointUnreadable.
+    """
+    for saved_rank in range(manifest.world_size):
+        if saved_rank % world_size in ranks:
+            index = load_committed_index(directory, manifest, saved_rank)
+            verify_shard(shard_path(directory, saved_rank), index)
+
+
+_TASKS: dict[str, Callable[..., None]] = {"write": write, "restore": restore, "verify": verify}
 
 _PRIORITIES: dict[str, Callable[[], None]] = {"normal": lambda: None, "low": lower_priority, "idle": use_idle_time}
 
 
 def main() -> None:
-    """Do jobs until there is nobody to give them."""
+    """Do jobs until stdin closes."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the agent, which sees its checkpoints written first
+    # Ctrl-C reaches the whole process group. The agent handles it, and waits for the checkpoints being written.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A library that prints to stdout would corrupt the answers, so they get a descriptor of their own.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever a library prints is no answer
+    os.dup2(2, 1)
     keep_freed_memory()
-    codec_named(BYTE_PLANES)  # before the priority: a start must not take long
+    codec_named(BYTE_PLANES)  # imports it before the priority drops, so that the first job does not wait for that
     _PRIORITIES[sys.argv[1]]()
     for line in sys.stdin:
         print(json.dumps(_answer(json.loads(line))), file=answers)
@@ -81,6 +123,18 @@ def _answer(job: dict[str, Any]) -> dict[str, str]:
     except (CheckpointError, SnapshotError) as error:
         return {"error": type(error).__name__, "message": str(error)}
     return {}
+
+
+def keep_freed_memory() -> None:
+    """Make the C library keep freed memory, up to some ten MiB, instead of returning it to the kernel.
+
+    The kernel clears every page that it hands out. For buffers that come and go with each chunk, that is as much work
+    as encoding them. Does nothing if the C library is not glibc.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 if __name__ == "__main__":

@@ -1,33 +1,62 @@
-"""Says what is wrong with a leader's command before anything of it is carried out."""
+"""Decides whether a leader's command is refused, before any of it is carried out. Does no I/O."""
 
 import math
-import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from holdfast_proto.v1 import store_pb2 as store
 
 LARGEST = 2**53
-"""Of steps and generations: what every language of the store's clients can count to."""
+"""Largest step or generation: every client of the store can count to it, whatever its language."""
 
 MOST_RANKS = 4096
-"""Of a node whose run does not say how many it has."""
+"""Most ranks of a node whose run does not say how many it has."""
 
 FENCE_AHEAD_MS = 365 * 86_400_000
-"""A fence is a time of the store's clock, in milliseconds, or little more. One from far ahead would lock all leaders
-out."""
+"""How far a fence may be ahead of this node's clock. A fence is a time of the store's clock, in milliseconds, or little
+more. If an agent obeyed one from the far future, it would refuse every later leader."""
+
+HARMLESS = ("gather_evidence", "finish")
+"""Commands that are also carried out on a node whose ranks another launcher has started."""
 
 _NAME_BYTES = 200
 
 
-def flaw(command: store.NodeCommand, spec: store.RunSpec) -> str:
-    """Return why a command cannot be carried out whatever the node's state is, or "" if nothing is wrong."""
-    return next(_flaws(command, spec), "")
+@dataclass(frozen=True)
+class Known:
+    """The state of a node that a command must fit."""
+
+    fence: int
+    """Highest fencing number that the node has obeyed."""
+    generation: int
+    """Newest generation on the node."""
+    observes: bool
+    """Whether another launcher has started the node's ranks."""
 
 
-def _flaws(command: store.NodeCommand, spec: store.RunSpec) -> Iterator[str]:
+def refusal(command: store.NodeCommand, spec: store.RunSpec, known: Known, *, now_unix_s: float) -> str:
+    """Return why a command is refused; "" if it is not."""
+    return next(_refusals(command, spec, known, now_unix_s), "")
+
+
+def _refusals(command: store.NodeCommand, spec: store.RunSpec, known: Known, now_unix_s: float) -> Iterator[str]:
+    kind = command.WhichOneof("kind")
+    if command.instance != spec.instance or not command.instance:
+        named = f"instance {command.instance[:64]!r}" if command.instance else "no instance"
+        yield f"it is for {named} of the run, this one is {spec.instance!r}"
+    yield from _flaws(command, spec, now_unix_s)
+    if command.fence < known.fence:
+        yield f"its leader has fence {command.fence}, a newer one has {known.fence}"
+    if known.observes and kind not in HARMLESS:
+        yield "its ranks were launched by somebody else: they are watched and never touched"
+    if command.generation < known.generation and kind != "finish":
+        yield f"it is about generation {command.generation}, this node is at {known.generation}"
+
+
+def _flaws(command: store.NodeCommand, spec: store.RunSpec, now_unix_s: float) -> Iterator[str]:
     if not command.id or len(command.id) > _NAME_BYTES:
         yield "it has no proper id"
-    if command.fence > time.time() * 1000 + FENCE_AHEAD_MS:
+    if command.fence > now_unix_s * 1000 + FENCE_AHEAD_MS:
         yield f"fence {command.fence} is far ahead of this node's clock"
     if command.generation > LARGEST:
         yield f"generation {command.generation} is out of range"
@@ -69,11 +98,11 @@ def _flaws_of_start(command: store.NodeCommand, spec: store.RunSpec) -> Iterator
         yield from _flaws_of_steps(start.step)
 
 
-def _flaws_of_evidence(order: store.GatherEvidence) -> Iterator[str]:
-    if not (order.incident or order.suspicion):
+def _flaws_of_evidence(command: store.GatherEvidence) -> Iterator[str]:
+    if not (command.incident or command.suspicion):
         yield "it names neither incident nor suspicion"
-    for name in (order.incident, order.suspicion):
-        # It becomes a part of a path.
+    for name in (command.incident, command.suspicion):
+        # The name becomes a part of a path. One with a slash could have the agent write anywhere.
         if "/" in name or "\0" in name or name in (".", "..") or len(name.encode()) > _NAME_BYTES:
             yield f"{name[:40]!r} cannot be the name of a folder"
 

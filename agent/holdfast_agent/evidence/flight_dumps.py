@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from holdfast_agent.evidence.folder import EvidenceFolder
+from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.stacks import STOPPED
-from holdfast_agent.node import Node
+from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.rank import Rank
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1.common_pb2 import PendingCall
@@ -26,12 +26,12 @@ def dump_name(rank: int) -> str:
     return f"rank-{rank:05}.flight_recorder.json"
 
 
-async def collect(node: Node, ranks: Iterable[Rank], folder: EvidenceFolder) -> list[PendingCall]:
-    """Have all ranks that can answer write their dumps; return the collectives that these show to be incomplete."""
+async def collect(ranks: Iterable[Rank], folder: EvidenceFolder, errors: Errors) -> list[PendingCall]:
+    """Have all ranks that can answer write their dumps; return the collectives that the dumps show to be incomplete."""
     asked = [rank for rank in ranks if rank.is_alive]
     capture = session.CaptureEvidence(directory=str(folder.path))
     acks = {
-        rank.rank: node.command(rank, session.RankCommand(capture_evidence=capture))
+        rank.rank: rank.command(session.RankCommand(capture_evidence=capture))
         for rank in asked
         if rank.process_state not in STOPPED
     }
@@ -43,7 +43,7 @@ async def collect(node: Node, ranks: Iterable[Rank], folder: EvidenceFolder) -> 
             named, junk = pending_calls(folder.path / dump_name(rank.rank), rank.rank)
             calls += named
             if junk:
-                node.errors.refuse("recorders", "entries of a Flight Recorder dump that make no sense")
+                errors.refuse("recorders", "entries of a Flight Recorder dump that make no sense")
                 folder.miss(dump_name(rank.rank), f"{junk} of its entries make no sense")
         except FileNotFoundError:
             folder.miss(dump_name(rank.rank), _why_missing(rank, acks.get(rank.rank)))

@@ -1,17 +1,19 @@
-"""Gathers what an incident is judged from, before the ranks are gone."""
+"""Gathers the evidence of an incident before its ranks are gone."""
 
 import asyncio
 import contextlib
 import dataclasses
 import json
+import shutil
 from collections.abc import Awaitable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from holdfast_agent.evidence import flight_dumps, stacks, suspicions
-from holdfast_agent.evidence.folder import EvidenceFolder
+from holdfast_agent.evidence import flight_dumps, stacks
+from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.node_state import write_device_state, write_node_state
 from holdfast_agent.evidence.process_state import write_process_state
 from holdfast_agent.node import Node
@@ -23,102 +25,124 @@ from holdfast_proto.v1.common_pb2 import PendingCall
 Part = TypeVar("Part")
 
 FILES_PATIENCE_S = 2.0
-"""For what is read from /proc and from the disks, which may hang."""
+"""Seconds for reading /proc and disks, which may hang."""
+
+SUSPICIONS_KEPT = 2
+"""Folders of suspicions that are kept: one that was not confirmed is soon of no use."""
 
 
-async def gather(node: Node, order: store.GatherEvidence) -> store.EvidenceCaptured:
-    """Fill the folder of the incident, or of the suspicion if there is no incident; return what is in it.
+class EvidenceGatherer:
+    """Gathers the evidence of one node's ranks."""
 
-    Raises OSError if the folder cannot be made.
-    """
-    captured = store.EvidenceCaptured(incident=order.incident, suspicion="" if order.incident else order.suspicion)
-    folder = _folder(node, order)
-    ranks = list(node.ranks.values())
-    named = [node.ranks[rank] for rank in order.stack_ranks if rank in node.ranks and node.ranks[rank].is_alive]
-    dumps = flight_dumps.collect(node, ranks, folder) if order.flight_recorder else _nothing()
-    summaries, calls, _ = await asyncio.gather(
-        _attempt(node, folder, "stacks", _look_at_processes(node, folder, ranks, named, is_sure=bool(order.incident))),
-        _attempt(node, folder, "Flight Recorder dumps", dumps),
-        _attempt(node, folder, "state of the devices", write_device_state(folder)),
-    )
-    captured.stacks.extend(summary for summary in summaries or () if summary is not None)
-    captured.pending.extend(calls or ())
-    folder.write(f"node-{folder.node}.findings.json", _json(captured))
-    captured.files.extend(folder.files())
-    return captured
+    def __init__(self, node: Node, checkpoints: Path) -> None:
+        """``checkpoints``: local folder of the checkpoints, whose free space is evidence."""
+        self._node = node
+        self._checkpoints = checkpoints
+
+    async def gather(self, command: store.GatherEvidence) -> store.EvidenceCaptured:
+        """Fill the folder of the incident, or of the suspicion if there is no incident; return its contents.
+
+        Raises OSError if the folder cannot be created.
+        """
+        suspicion = "" if command.incident else command.suspicion
+        captured = store.EvidenceCaptured(incident=command.incident, suspicion=suspicion)
+        folder = self._folder(command)
+        ranks = list(self._node.ranks.values())
+        known = self._node.ranks
+        named = [known[rank] for rank in command.stack_ranks if rank in known and known[rank].is_alive]
+        is_sure = bool(command.incident)
+        dumps = flight_dumps.collect(ranks, folder, self._node.errors) if command.flight_recorder else _nothing()
+        summaries, calls, _ = await asyncio.gather(
+            self._attempt(folder, "stacks", self._look_at_processes(folder, ranks, named, is_sure=is_sure)),
+            self._attempt(folder, "Flight Recorder dumps", dumps),
+            self._attempt(folder, "state of the devices", write_device_state(folder)),
+        )
+        captured.stacks.extend(summary for summary in summaries or () if summary is not None)
+        captured.pending.extend(calls or ())
+        folder.write(f"node-{folder.node}.findings.json", _json(captured))
+        captured.files.extend(folder.files())
+        return captured
+
+    async def _attempt(self, folder: EvidenceFolder, what: str, job: Awaitable[Part]) -> Part | None:
+        """Return a part of the evidence; None, and a line in the folder, if it fails."""
+        try:
+            return await job
+        except OSError as error:
+            folder.miss(what, str(error))
+        except Exception as error:  # noqa: BLE001  the other parts are then needed all the more
+            self._node.errors.note("evidence", error)
+            folder.miss(what, repr(error))
+        return None
+
+    def _folder(self, command: store.GatherEvidence) -> EvidenceFolder:
+        options = self._node.options
+        suspicion = options.suspicion_directory(command.suspicion)
+        if not command.incident:
+            _make_room(suspicion.parent)
+            return EvidenceFolder(suspicion, options.node)
+        folder = EvidenceFolder(options.incident_directory(command.incident), options.node)
+        if command.suspicion:
+            # Nothing was gathered then, or another node that shares this folder has moved it.
+            with contextlib.suppress(FileNotFoundError):
+                suspicion.rename(folder.path / "suspicion")
+        return folder
+
+    async def _look_at_processes(
+        self, folder: EvidenceFolder, ranks: list[Rank], named: list[Rank], *, is_sure: bool
+    ) -> "list[store.StackSummary | None]":
+        # First /proc, then py-spy: while py-spy pauses a process, /proc shows the pause and not what it did before.
+        await self._write_files(folder, ranks, named)
+        # A suspect may be healthy, so nothing pauses it before the verdict.
+        jobs = (
+            self._attempt(folder, f"stacks of rank {rank.rank}", stacks.take(rank, folder, may_pause=is_sure))
+            for rank in named
+        )
+        return await asyncio.gather(*jobs)
+
+    async def _write_files(self, folder: EvidenceFolder, ranks: list[Rank], named: list[Rank]) -> None:
+        options = self._node.options
+
+        def write() -> None:
+            for rank in ranks:
+                with _contained(folder, f"rank {rank.rank}"):
+                    _write_black_box(options.black_box(rank.generation, rank.rank), rank, folder)
+                    if rank.exit is None:
+                        write_process_state(rank, folder, threads=rank in named)
+                    else:
+                        folder.write(f"rank-{rank.rank:05}.exit.json", _json(rank.exit))
+            with _contained(folder, "state of the node"):
+                write_node_state(folder, [options.directory, options.shm_directory, self._checkpoints])
+
+        try:
+            await asyncio.wait_for(asyncio.to_thread(write), FILES_PATIENCE_S)
+        except TimeoutError:
+            folder.miss("the rest of what is read from /proc and disks", f"not read within {FILES_PATIENCE_S:g} s")
 
 
 async def _nothing() -> list[PendingCall]:
     return []
 
 
-async def _attempt(node: Node, folder: EvidenceFolder, what: str, job: Awaitable[Part]) -> Part | None:
-    """Return a part of the evidence; None, and a line in the folder, if it fails in a way that nobody expected."""
-    try:
-        return await job
-    except OSError as error:
-        folder.miss(what, str(error))
-    except Exception as error:  # noqa: BLE001  the other parts are needed all the more
-        node.errors.note("evidence", error)
-        folder.miss(what, repr(error))
-    return None
-
-
-def _folder(node: Node, order: store.GatherEvidence) -> EvidenceFolder:
-    suspicion = node.options.suspicion_directory(order.suspicion)
-    if not order.incident:
-        suspicions.make_room(suspicion.parent)
-        return EvidenceFolder(suspicion, node.options.node)
-    folder = EvidenceFolder(node.options.incident_directory(order.incident), node.options.node)
-    if order.suspicion:
-        suspicions.take_in(suspicion, folder.path)
-    return folder
-
-
-async def _look_at_processes(
-    node: Node, folder: EvidenceFolder, ranks: list[Rank], named: list[Rank], *, is_sure: bool
-) -> "list[store.StackSummary | None]":
-    # One after the other: while py-spy pauses a process, /proc tells of that and not of what it did before.
-    await _write_files(node, folder, ranks, named)
-    # A suspect may be well: what pauses it waits for the verdict.
-    jobs = (
-        _attempt(node, folder, f"stacks of rank {rank.rank}", stacks.take(rank, folder, may_pause=is_sure))
-        for rank in named
-    )
-    return await asyncio.gather(*jobs)
-
-
-async def _write_files(node: Node, folder: EvidenceFolder, ranks: list[Rank], named: list[Rank]) -> None:
-    def write() -> None:
-        for rank in ranks:
-            with _contained(folder, f"rank {rank.rank}"):
-                _write_black_box(node, rank, folder)
-                if rank.exit is None:
-                    write_process_state(rank, folder, threads=rank in named)
-                else:
-                    folder.write(f"rank-{rank.rank:05}.exit.json", _json(rank.exit))
-        with _contained(folder, "state of the node"):
-            write_node_state(folder, [node.options.directory, node.options.shm_directory, node.writer.path])
-
-    try:
-        await asyncio.wait_for(asyncio.to_thread(write), FILES_PATIENCE_S)
-    except TimeoutError:
-        folder.miss("the rest of what is read from /proc and disks", f"not read within {FILES_PATIENCE_S:g} s")
+def _make_room(directory: Path) -> None:
+    """Remove all suspicions but the newest, so that there is room for one more."""
+    folders = sorted((path for path in directory.glob("*") if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    for folder in folders[: -(SUSPICIONS_KEPT - 1)]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _contained(folder: EvidenceFolder, what: str) -> Iterator[None]:
-    """Note what fails in the folder. For the thread that writes files, where the agent's counters are out of reach."""
+    """Note a failure in the folder. For the thread that writes files, which must not touch the agent's counters."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001  one rank's files must not cost those of the others
+    except Exception as error:  # noqa: BLE001  a failure of one rank's files must not cost those of the others
         folder.miss(what, repr(error))
 
 
-def _write_black_box(node: Node, rank: Rank, folder: EvidenceFolder) -> None:
+def _write_black_box(box: Path, rank: Rank, folder: EvidenceFolder) -> None:
     name = f"rank-{rank.rank:05}.black_box.json"
     try:
-        contents = black_box.read(node.options.black_box(rank.generation, rank.rank))
+        contents = black_box.read(box)
     except (OSError, ValueError) as error:
         folder.miss(name, str(error))
     else:

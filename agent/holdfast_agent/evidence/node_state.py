@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from holdfast_agent.evidence.brief_command import CommandFailedError, output_of
-from holdfast_agent.evidence.folder import EvidenceFolder
+from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.processes import cgroup
 
 DEVICE_PATIENCE_S = 2.0

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from holdfast_agent.evidence.folder import EvidenceFolder
+from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.processes.rank import Rank
 
 _OF_PROCESS = ("status", "stat", "wchan", "syscall", "stack", "limits")

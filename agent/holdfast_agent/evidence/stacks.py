@@ -5,7 +5,7 @@ from pathlib import Path
 
 from holdfast_agent.evidence import stack_dump
 from holdfast_agent.evidence.brief_command import CommandFailedError, output_of
-from holdfast_agent.evidence.folder import EvidenceFolder
+from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.stack_summary import summarize
 from holdfast_agent.processes.rank import Rank
 from holdfast_proto.v1.common_pb2 import ACTIVITY_COLLECTIVE, ACTIVITY_DATA, ACTIVITY_LOCK, ACTIVITY_STOPPED

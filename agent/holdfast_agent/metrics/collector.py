@@ -1,253 +1,126 @@
-"""The agent's /metrics: read from the node at each scrape, so that nothing stale can be left in it."""
+"""The agent's /metrics: read from the node at each scrape, so that it never shows a rank that is gone."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
+from holdfast_agent.metrics import families as declared
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
-from holdfast_agent.supervisor import Supervisor
+from holdfast_agent.reports.store_link import StoreLink
 from holdfast_checkpoint.store.secondary import Lag
+from holdfast_proto.metric_family import MetricFamily
 from holdfast_proto.metrics_server import MetricsServer
 from holdfast_proto.v1.common_pb2 import Phase
 
-PHASES = [phase for phase in Phase.values() if phase != Phase.PHASE_UNSPECIFIED]
-
-
-def _gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for values, number in rows:
-        family.add_metric(values, number)
-    return family
-
-
-def _counter(name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=labels)
-    for values, number in rows:
-        family.add_metric(values, number)
-    return family
+_OF_EACH_RANK: tuple[tuple[MetricFamily, Callable[[Rank], float | None]], ...] = (
+    (declared.RANK_UP, lambda rank: rank.is_alive),
+    (declared.RANK_STEP, lambda rank: rank.progress.step),
+    (declared.RANK_LAST_PROGRESS, lambda rank: rank.last_progress_unix_s),
+    (declared.RANK_STEP_DURATION, lambda rank: rank.last_step_s),
+    (declared.RANK_PIPELINE_BUBBLE, lambda rank: rank.pipeline_bubble),
+    (declared.RANK_DATA_WAIT, lambda rank: rank.phase_s.get(Phase.PHASE_DATA, 0.0)),
+    (declared.RANK_MEMORY_ALLOCATED, lambda rank: rank.memory.allocated_bytes),
+    (declared.RANK_MEMORY_RESERVED, lambda rank: rank.memory.reserved_bytes),
+    (declared.RANK_ALLOC_RETRIES, lambda rank: rank.memory.alloc_retries),
+    (declared.RANK_OOMS, lambda rank: rank.memory.ooms),
+    (declared.RANK_SNAPSHOT_UNCHANGED, lambda rank: rank.snapshots_unchanged_bytes),
+    (declared.REPORTER_CPU, lambda rank: rank.reporter_cpu_s),
+)
+"""Families with one sample for each rank, and its value; None: the rank has not reported one."""
 
 
 class AgentCollector(Collector):
     """Everything one agent exports."""
 
-    def __init__(self, node: Node, supervisor: Supervisor) -> None:
+    def __init__(self, node: Node, link: StoreLink, checkpoints: NodeCheckpoints) -> None:
         self._node = node
-        self._supervisor = supervisor
+        self._link = link
+        self._checkpoints = checkpoints
         self.server: MetricsServer | None = None
-        """That serves this, once there is one."""
+        """Server of these metrics, once it runs."""
 
     def collect(self) -> Iterator[Metric]:
         """Yield all families. Runs on the scraper's thread: it reads, and never writes, the node."""
         ranks = list(self._node.ranks.values())
         yield from self._rank_families(ranks)
-        yield from self._snapshot_families(ranks)
+        yield from self._checkpoint_families(ranks)
+        yield from self._secondary_families()
         yield from self._self_families(ranks)
-
-    def _label(self, rank: Rank) -> list[str]:
-        return [self._node.spec.run, str(rank.rank)]
 
     def _rank_families(self, ranks: list[Rank]) -> Iterator[Metric]:
         run, node = self._node.spec.run, self._node.options.node
-        per_rank = ["run", "rank"]
-        yield _gauge(
-            "holdfast_rank_info",
-            "Where a rank runs; joins with hardware exporters on UUID.",
-            ["run", "rank", "local_rank", "node", "gpu", "UUID"],
-            (([run, str(r.rank), str(r.local_rank), node, _gpu(r), ""], 1.0) for r in ranks),
+        labels = {rank.rank: (run, str(rank.rank)) for rank in ranks}
+        # The UUID stays empty: ranks do not report it, and the agent does not open a GPU.
+        places = [(run, str(r.rank), str(r.local_rank), node, r.device.partition(":")[2], "") for r in ranks]
+        yield declared.RANK_INFO.metric((place, 1) for place in places)
+        for family, value in _OF_EACH_RANK:
+            numbers = [(labels[rank.rank], value(rank)) for rank in ranks]
+            yield family.metric((label, number) for label, number in numbers if number is not None)
+        yield declared.RANK_PHASE_TIME.metric(
+            ((*labels[rank.rank], name), rank.phase_s.get(phase, 0.0))
+            for rank in ranks
+            for name, phase in declared.PHASES.items()
         )
-        plain: list[tuple[str, str, list[float]]] = [
-            ("rank_up", "1 while the rank's process lives.", [float(r.is_alive) for r in ranks]),
-            ("rank_step", "Step the rank is working on.", [float(r.progress.step) for r in ranks]),
-            (
-                "rank_last_progress_timestamp_seconds",
-                "Unix time of the rank's last change of progress.",
-                [r.last_progress_unix_s for r in ranks],
-            ),
-            ("rank_step_duration_seconds", "Duration of the rank's last step.", [r.last_step_s for r in ranks]),
-            (
-                "rank_memory_allocated_bytes",
-                "Memory allocated by tensors (CPU: resident set).",
-                [float(r.memory.allocated_bytes) for r in ranks],
-            ),
-            (
-                "rank_memory_reserved_bytes",
-                "Memory reserved by the caching allocator.",
-                [float(r.memory.reserved_bytes) for r in ranks],
-            ),
-        ]
-        for name, text, numbers in plain:
-            rows = zip(map(self._label, ranks), numbers, strict=True)
-            yield _gauge(f"holdfast_{name}", text, per_rank, rows)
-        yield _gauge(
-            "holdfast_rank_pipeline_bubble_ratio",
-            "Share of the rank's last step in which its pipeline stage sat idle.",
-            per_rank,
-            ((self._label(r), r.pipeline_bubble) for r in ranks if r.pipeline_bubble is not None),
-        )
-        yield _counter(
-            "holdfast_rank_phase_seconds",
-            "Time the training thread has spent in each phase.",
-            ["run", "rank", "phase"],
-            (([*self._label(r), _phase(p)], r.phase_s.get(p, 0.0)) for r in ranks for p in PHASES),
-        )
-        counters: list[tuple[str, str, list[float]]] = [
-            (
-                "rank_data_wait_seconds",
-                "Time the training thread has waited for data.",
-                [r.phase_s.get(Phase.PHASE_DATA, 0.0) for r in ranks],
-            ),
-            (
-                "rank_alloc_retries",
-                "Allocations that freed the cache first.",
-                [float(r.memory.alloc_retries) for r in ranks],
-            ),
-            ("rank_ooms", "Out-of-memory errors of the device allocator.", [float(r.memory.ooms) for r in ranks]),
-            (
-                "rank_snapshot_unchanged_bytes",
-                "Bytes of snapshots that the slot held already.",
-                [float(r.snapshots_unchanged_bytes) for r in ranks],
-            ),
-            ("hook_reporter_cpu_seconds", "CPU time of the hooks' reporter thread.", [r.reporter_cpu_s for r in ranks]),
-        ]
-        for name, text, numbers in counters:
-            yield _counter(f"holdfast_{name}", text, per_rank, zip(map(self._label, ranks), numbers, strict=True))
-        yield _gauge(
-            "holdfast_rank_collective_seq",
-            "Newest sequence number in a process group.",
-            ["run", "rank", "group", "point"],
-            (
-                ([*self._label(r), group.description or group.group, point], float(seq))
-                for r in ranks
-                for group in r.progress.groups
-                for point, seq in (("enqueued", group.enqueued), ("completed", group.completed))
-            ),
+        yield declared.RANK_COLLECTIVE_SEQ.metric(
+            ((*labels[rank.rank], group.description or group.group, point), seq)
+            for rank in ranks
+            for group in rank.progress.groups
+            for point, seq in (("enqueued", group.enqueued), ("completed", group.completed))
         )
 
-    def _snapshot_families(self, ranks: list[Rank]) -> Iterator[Metric]:
-        labels = {"run": self._node.spec.run}
-        run = [self._node.spec.run]
-        counters = self._node.writer.counters
-        yield self._node.step_durations.family("holdfast_step_duration_seconds", "Duration of steps.", labels)
-        yield counters.stalls.family(
-            "holdfast_snapshot_stall_seconds", "How long training threads waited for a snapshot.", labels
+    def _checkpoint_families(self, ranks: list[Rank]) -> Iterator[Metric]:
+        run, counters = self._node.spec.run, self._checkpoints.saver.counters
+        yield declared.STEP_DURATION.histogram([self._node.step_durations.row(run)])
+        yield declared.SNAPSHOT_STALL.histogram([counters.stalls.row(run)])
+        yield self._single(declared.SNAPSHOTS, self._node.snapshots_total)
+        yield self._single(declared.SNAPSHOTS_SKIPPED, sum(rank.snapshots_skipped for rank in ranks))
+        yield declared.CHECKPOINT_DURATION.histogram([counters.durations.row(run, "write")])
+        yield declared.CHECKPOINT_BYTES.metric(
+            [((run, "raw"), counters.raw_bytes), ((run, "stored"), counters.stored_bytes)]
         )
-        yield counters.durations.family(
-            "holdfast_checkpoint_duration_seconds",
-            "From the snapshot to the committed checkpoint.",
-            {**labels, "operation": "write"},
-        )
-        yield _counter("holdfast_snapshots", "Snapshots taken.", ["run"], [(run, self._node.snapshots_total)])
-        skipped = sum(r.snapshots_skipped for r in ranks)
-        yield _counter("holdfast_snapshots_skipped", "Snapshots due and not taken.", ["run"], [(run, skipped)])
-        yield _gauge(
-            "holdfast_checkpoint_bytes",
-            "Size of the newest checkpoint, before and after compression.",
-            ["run", "form"],
-            [([*run, "raw"], counters.raw_bytes), ([*run, "stored"], counters.stored_bytes)],
-        )
-        yield _counter("holdfast_checkpoint_attempts", "Checkpoints begun.", ["run"], [(run, counters.attempts)])
-        yield _counter("holdfast_checkpoint_failures", "Checkpoints that failed.", ["run"], [(run, counters.failures)])
-        yield from self._secondary_families(run)
-        yield _gauge(
-            "holdfast_checkpoint_last_success_timestamp_seconds",
-            "Unix time of the newest checkpoint that this agent committed.",
-            ["run"],
-            [(run, counters.last_success_unix_s)],
-        )
+        yield self._single(declared.CHECKPOINT_ATTEMPTS, counters.attempts)
+        yield self._single(declared.CHECKPOINT_FAILURES, counters.failures)
+        yield self._single(declared.CHECKPOINT_LAST_SUCCESS, counters.last_success_unix_s)
 
-    def _secondary_families(self, run: list[str]) -> Iterator[Metric]:
-        secondary = self._node.writer.secondary
-        attempts, failures = (secondary.attempts_total, secondary.failures_total) if secondary else (0, 0)
+    def _secondary_families(self) -> Iterator[Metric]:
+        run, inventory = self._node.spec.run, self._checkpoints.inventory
+        secondary = inventory.secondary
         lag = secondary.lag if secondary else Lag()
-        yield _counter(
-            "holdfast_checkpoint_copy_attempts", "Copies to the secondary begun.", ["run"], [(run, attempts)]
+        yield self._single(declared.CHECKPOINT_COPY_ATTEMPTS, secondary.attempts_total if secondary else 0)
+        yield self._single(declared.CHECKPOINT_COPY_FAILURES, secondary.failures_total if secondary else 0)
+        yield self._single(declared.SECONDARY_LAG_CHECKPOINTS, lag.checkpoints)
+        yield self._single(declared.SECONDARY_LAG_BYTES, lag.nbytes)
+        stores = {"primary": inventory.primary.store_retries, "secondary": secondary and secondary.remote.store.retries}
+        yield declared.CHECKPOINT_STORE_ATTEMPTS.metric(
+            ((run, name), retries.attempts_total if retries else 0) for name, retries in stores.items()
         )
-        yield _counter(
-            "holdfast_checkpoint_copy_failures", "Copies to the secondary that failed.", ["run"], [(run, failures)]
-        )
-        yield _gauge(
-            "holdfast_checkpoint_secondary_lag_checkpoints",
-            "Checkpoints that the secondary lacks.",
-            ["run"],
-            [(run, lag.checkpoints)],
-        )
-        yield _gauge(
-            "holdfast_checkpoint_secondary_lag_bytes",
-            "Bytes of this node that the secondary lacks.",
-            ["run"],
-            [(run, lag.nbytes)],
-        )
-        stores = {"primary": self._node.writer.store_retries, "secondary": secondary and secondary.remote.store.retries}
-        yield _counter(
-            "holdfast_checkpoint_store_attempts",
-            "Calls of an object store, every try counted.",
-            ["run", "location"],
-            [([*run, name], retries.attempts_total if retries else 0) for name, retries in stores.items()],
-        )
-        yield _counter(
-            "holdfast_checkpoint_store_failures",
-            "Calls of an object store that failed.",
-            ["run", "location"],
-            [([*run, name], retries.failures_total if retries else 0) for name, retries in stores.items()],
+        yield declared.CHECKPOINT_STORE_FAILURES.metric(
+            ((run, name), retries.failures_total if retries else 0) for name, retries in stores.items()
         )
 
     def _self_families(self, ranks: list[Rank]) -> Iterator[Metric]:
-        run, link = [self._node.spec.run], self._node.link
-        yield _counter(
-            "holdfast_events_dropped",
-            "Records lost because a buffer was full.",
-            ["run", "component"],
-            [([*run, "hooks"], sum(r.dropped for r in ranks)), ([*run, "agent"], link.events_dropped_total)],
+        node, run, link = self._node, self._node.spec.run, self._link
+        yield declared.EVENTS_DROPPED.metric(
+            [((run, "hooks"), sum(rank.dropped for rank in ranks)), ((run, "agent"), link.events_dropped_total)]
         )
-        attempts, failures = sum(r.recorder_attempts for r in ranks), sum(r.recorder_failures for r in ranks)
-        yield _counter("holdfast_hook_recorder_attempts", "Polls of collective progress.", ["run"], [(run, attempts)])
-        yield _counter(
-            "holdfast_hook_recorder_failures", "Polls of collective progress that failed.", ["run"], [(run, failures)]
-        )
-        yield _counter(
-            "holdfast_process_tree_look_attempts",
-            "Looks at the process trees of ranks without progress.",
-            ["run"],
-            [(run, self._node.tree_look_attempts_total)],
-        )
-        yield _counter(
-            "holdfast_process_tree_look_failures",
-            "Looks at a rank's process tree that could not tell if it moves.",
-            ["run"],
-            [(run, self._node.tree_look_failures_total)],
-        )
-        yield _counter("holdfast_reports", "Reports received from ranks.", ["run"], [(run, self._node.reports_total)])
-        errors = self._node.errors
-        yield _counter(
-            "holdfast_agent_errors",
-            "Unexpected errors in the agent itself.",
-            ["run", "task"],
-            [([*run, task], number) for task, number in errors.unexpected.items()],
-        )
-        refused = errors.refused | {"metrics": self.server.dropped_total if self.server is not None else 0}
-        yield _counter(
-            "holdfast_agent_refused",
-            "Input that made no sense.",
-            ["run", "source"],
-            [([*run, source], number) for source, number in refused.items()],
-        )
-        yield _gauge("holdfast_store_up", "1 while Redis answers.", ["run"], [(run, float(link.up))])
-        yield _counter("holdfast_store_operations", "Redis operations tried.", ["run"], [(run, link.operations_total)])
-        yield _counter("holdfast_store_failures", "Redis operations failed.", ["run"], [(run, link.failures_total)])
-        yield _gauge(
-            "holdfast_build_info", "Version.", ["version", "component"], [([version("holdfast-torch"), "agent"], 1.0)]
-        )
-        yield _gauge(
-            "holdfast_node_info", "Node of this agent.", ["run", "node"], [([*run, self._node.options.node], 1.0)]
-        )
+        yield self._single(declared.REPORTS, node.reports_total)
+        yield self._single(declared.RECORDER_ATTEMPTS, sum(rank.recorder_attempts for rank in ranks))
+        yield self._single(declared.RECORDER_FAILURES, sum(rank.recorder_failures for rank in ranks))
+        yield self._single(declared.TREE_LOOK_ATTEMPTS, node.tree_look_attempts_total)
+        yield self._single(declared.TREE_LOOK_FAILURES, node.tree_look_failures_total)
+        yield declared.AGENT_ERRORS.metric(((run, task), number) for task, number in node.errors.unexpected.items())
+        refused = node.errors.refused | {"metrics": self.server.dropped_total if self.server is not None else 0}
+        yield declared.AGENT_REFUSED.metric(((run, source), number) for source, number in refused.items())
+        yield self._single(declared.STORE_UP, link.up)
+        yield self._single(declared.STORE_OPERATIONS, link.operations_total)
+        yield self._single(declared.STORE_FAILURES, link.failures_total)
+        yield declared.BUILD_INFO.metric([((version("holdfast-torch"), "agent"), 1)])
+        yield declared.NODE_INFO.metric([((run, node.options.node), 1)])
 
-
-def _gpu(rank: Rank) -> str:
-    return rank.device.partition(":")[2]
-
-
-def _phase(number: int) -> str:
-    return Phase.Name(number).removeprefix("PHASE_").lower()
+    def _single(self, family: MetricFamily, value: float) -> Metric:
+        """Return a family whose only sample is that of the run."""
+        return family.metric([((self._node.spec.run,), value)])

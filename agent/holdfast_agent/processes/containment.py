@@ -8,7 +8,7 @@ once.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
@@ -77,6 +77,32 @@ class Errors:
             return False
         self._known.add(key)
         return True
+
+
+class BackgroundJobs:
+    """Runs coroutines of one job in the background. An unexpected exception in one is noted, and ends only that one."""
+
+    def __init__(self, errors: Errors, job: str) -> None:
+        self._errors = errors
+        self._job = job
+        # The event loop holds only weak references to tasks: without these, a running one could be collected.
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def running(self) -> int:
+        """Coroutines that have not ended."""
+        return len(self._tasks)
+
+    def begin(self, work: Coroutine[None, None, None]) -> None:
+        """Run ``work`` without waiting for it."""
+
+        async def contained() -> None:
+            with self._errors.contained(self._job):
+                await work
+
+        task = asyncio.get_running_loop().create_task(contained())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 async def keep_going(

@@ -4,6 +4,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
+from holdfast_agent.processes.rank_channel import RankChannel
 from holdfast_agent.processes.training_thread import ThreadStatus
 from holdfast_proto import black_box
 from holdfast_proto.v1 import session_pb2 as session
@@ -67,8 +68,8 @@ class Rank:
     """The first step of its generation, if an earlier agent started it: what it did since then is not known here."""
     newest_step: int = -1
     """Of the steps reported as finished."""
-    outbox: "asyncio.Queue[session.AgentMessage | None] | None" = None
-    """To the rank's session, None in it ends the session; no outbox while there is none."""
+    channel: RankChannel = field(default_factory=RankChannel)
+    """Way to the rank's session."""
     # For /metrics.
     last_progress_unix_s: float = field(default_factory=time.time)
     last_step_s: float = 0.0
@@ -94,6 +95,11 @@ class Rank:
     def has_left_training(self) -> bool:
         """Whether it has closed its hooks, and its process still runs."""
         return self.finished and self.is_alive
+
+    def command(self, command: session.RankCommand) -> "asyncio.Future[session.CommandAck]":
+        """Send a command; return the future of its acknowledgement, cancelled if the rank has no session."""
+        command.generation = self.generation
+        return self.channel.command(command)
 
     def pass_time(self, elapsed_s: float) -> None:
         """Age by time in which this agent itself ran. What a rank does once its hooks are closed is not seen."""

@@ -26,12 +26,12 @@ class HeldSlots:
 
     def wait(self, step: int, *, took_s: float = 0.0) -> None:
         """Wait for the order to release the slots of ``step``, from now on."""
-        self.ordered(step)
+        self.agreed(step)
         # The shards of other nodes may take longer: as long again.
         patience_s = max(RELEASE_PATIENCE_S, took_s)
         self._give_up[step] = asyncio.get_running_loop().call_later(patience_s, self.release, step)
 
-    def ordered(self, step: int) -> None:
+    def agreed(self, step: int) -> None:
         """All ranks of this node know when to let go: nothing is to be waited for."""
         timer = self._give_up.pop(step, None)
         if timer is not None:
@@ -39,5 +39,5 @@ class HeldSlots:
 
     def release(self, step: int) -> None:
         """Let go of the slots of ``step``, whatever other nodes do."""
-        self.ordered(step)
+        self.agreed(step)
         self._memory.release(step)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_agent.snapshots.memory_room import memory_room
-from holdfast_agent.snapshots.slot_files import (
-    SlotFile,
+from holdfast_agent.snapshots.rank_slots import (
+    RankSlot,
     create_slots,
     find_slots,
     is_private,
@@ -26,7 +26,7 @@ LEAST_SLOTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grant:
+class SlotAllocation:
     """A rank's slots, or why it has none."""
 
     paths: tuple[Path, ...]
@@ -59,7 +59,7 @@ class SnapshotMemory:
         self.shm_directory = shm_directory
         self._memory = shm_directory / f"holdfast-{os.geteuid()}-{run}@{node}"
         self._disk = disk_directory / node
-        self._files: dict[int, list[SlotFile]] = {}
+        self._files: dict[int, list[RankSlot]] = {}
         self._refusal: _Refusal | None = None
         self._lock = threading.RLock()
 
@@ -85,7 +85,7 @@ class SnapshotMemory:
             if any(files[-1].path.parent == self._disk for files in self._files.values()):
                 self._refusal = _Refusal(f"memory was too small for snapshots before: the slots are in {self._disk}")
 
-    def grant(self, rank: int, bytes_per_slot: int, ranks_on_node: int, slots: int = LEAST_SLOTS) -> Grant:
+    def grant(self, rank: int, bytes_per_slot: int, ranks_on_node: int, slots: int = LEAST_SLOTS) -> SlotAllocation:
         """Return ``slots`` of at least ``bytes_per_slot`` for ``rank``: those it has, or new ones if they are small.
 
         If it has too few it gets more, should there be room for them.
@@ -182,9 +182,9 @@ class SnapshotMemory:
                     directory.rmdir()
             self._files = {}
 
-    def _answer(self, paths: list[Path], problem: str = "") -> Grant:
+    def _answer(self, paths: list[Path], problem: str = "") -> SlotAllocation:
         refusal = self._refusal or _Refusal("")
-        return Grant(
+        return SlotAllocation(
             paths=tuple(paths),
             on_disk=self.on_disk,
             needed_bytes=refusal.needed_bytes,
@@ -242,7 +242,7 @@ class SnapshotMemory:
         self._files[rank] = files + create_slots(directory, rank, range(first, first + count), nbytes)
         self._drop_retired(rank)
 
-    def _current(self, rank: int) -> list[SlotFile]:
+    def _current(self, rank: int) -> list[RankSlot]:
         """Return the newest set of slots: those beside, and as large as, the last one created."""
         files = self._files.get(rank, [])
         return [f for f in files if (f.path.parent, f.nbytes) == (files[-1].path.parent, files[-1].nbytes)]
@@ -266,7 +266,7 @@ class SnapshotMemory:
             if header is not None and header.state is SlotState.COMPLETE and header.rank == rank:
                 yield file.path, header
 
-    def _existing(self) -> list[SlotFile]:
+    def _existing(self) -> list[RankSlot]:
         return [file for directory in self._directories() for file in find_slots(directory)]
 
     def _directories(self) -> list[Path]:

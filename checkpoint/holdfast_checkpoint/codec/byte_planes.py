@@ -13,8 +13,8 @@ import numpy as np
 
 from holdfast_checkpoint.codec.chunk import decode_chunk, encode_chunk, is_difference
 from holdfast_checkpoint.codec.plane_coder import PlaneEncoder
-from holdfast_checkpoint.codec.planes import Layout, layout_of
-from holdfast_checkpoint.codec.registry import Payload, PayloadError, Previous, Source
+from holdfast_checkpoint.codec.planes import ElementFormat, format_of
+from holdfast_checkpoint.codec.registry import Payload, PayloadError, Previous, RawBytes
 
 CHUNK_BYTES = 2 << 20
 """A multiple of every width; small enough for a chunk and its planes to stay in a core's caches."""
@@ -50,7 +50,7 @@ class ChunkTable:
 
 
 def encode(
-    raw: Source,
+    raw: RawBytes,
     dtype: str,
     store: Callable[[bytes | memoryview], None],
     *,
@@ -64,7 +64,7 @@ def encode(
     difference to it where that is likely to be smaller, and then :func:`decode` needs it too. With ``decoded``
     each chunk is decoded before it is stored: raises PayloadError if it is not what it was, else tells what it is.
     """
-    layout = layout_of(dtype)
+    element_format = format_of(dtype)
     encoder = PlaneEncoder()
     stored_bytes: list[int] = []
     needs_previous = False
@@ -73,9 +73,9 @@ def encode(
         chunk = slice(position, position + CHUNK_BYTES)
         part = raw[chunk]
         before = None if previous is None else previous[chunk]
-        stored = encode_chunk(part, layout, encoder, before)
+        stored = encode_chunk(part, element_format, encoder, before)
         if decoded is not None:
-            decoded(_checked(stored, part, layout, scratch, before))
+            decoded(_checked(stored, part, element_format, scratch, before))
         store(stored)
         stored_bytes.append(len(stored))
         needs_previous |= is_difference(stored)
@@ -103,7 +103,7 @@ def decode(
     Raises PayloadError if the payload is not what :func:`encode` has made, or if it needs ``previous``.
     """
     table = ChunkTable.from_json(descriptor)
-    layout = layout_of(dtype)
+    element_format = format_of(dtype)
     starts = range(0, nbytes, table.chunk_bytes)
     if len(starts) != len(table.stored_bytes):
         raise PayloadError(f"has {len(table.stored_bytes)} chunks, not {len(starts)}")
@@ -112,18 +112,18 @@ def decode(
         chunk = slice(start, min(start + table.chunk_bytes, nbytes))
         part = buffer[: chunk.stop - start] if into is None else buffer[chunk]
         stored = _read(payload, stored_bytes)
-        decode_chunk(stored, layout, part, None if previous is None else previous[chunk])
+        decode_chunk(stored, element_format, part, None if previous is None else previous[chunk])
         yield part
     if payload.read(1):
         raise PayloadError("is longer than it should be")
 
 
 def _checked(
-    stored: bytes, raw: memoryview, layout: Layout, scratch: memoryview, previous: memoryview | None
+    stored: bytes, raw: memoryview, element_format: ElementFormat, scratch: memoryview, previous: memoryview | None
 ) -> memoryview:
     """Decode a chunk, while it is in the core's caches. Raises PayloadError if that does not give ``raw``."""
     into = scratch[: len(raw)]
-    decode_chunk(memoryview(stored), layout, into, previous)
+    decode_chunk(memoryview(stored), element_format, into, previous)
     words = len(raw) // 8
     is_same = np.array_equal(np.frombuffer(into, np.uint64, words), np.frombuffer(raw, np.uint64, words))
     if not is_same or into[8 * words :] != raw[8 * words :]:

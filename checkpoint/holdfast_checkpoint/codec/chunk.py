@@ -3,8 +3,8 @@
 A chunk is cut into byte planes (``planes.py``), its own or those of its difference to an earlier state of the
 tensor (``differences.py``), and each plane is stored for itself (``plane_coder.py``)::
 
-    0   kind (one byte): 0 plain; 1 a difference; 1 + n, of float32 numbers, one to the earlier state after a loss
-        of n 256ths (``decay.py``)
+    0   kind (one byte): 0 plain; 1 a difference; 1 + n, of float32 numbers and by earlier versions, one to the
+        earlier state after a loss of n 256ths (``differences.decayed``)
     1   width: bytes per element, which is the number of planes (one byte)
     2   stored size of each plane, highest first (4 bytes each, little-endian)
     ..  the planes
@@ -17,47 +17,48 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast_checkpoint.codec.decay import decayed
-from holdfast_checkpoint.codec.differences import add, best_loss, subtract
+from holdfast_checkpoint.codec.differences import add, decayed, is_smaller, subtract
 from holdfast_checkpoint.codec.plane_coder import PlaneEncoder, Stored, are_noise, decode_plane
-from holdfast_checkpoint.codec.planes import FLOAT32, Elements, Layout, Plane, Words, join, lowest_words, split
+from holdfast_checkpoint.codec.planes import FLOAT32, ElementFormat, Elements, Plane, Words, join, lowest_words, split
 from holdfast_checkpoint.codec.registry import PayloadError
 
 _PLAIN, _DIFFERENCE = 0, 1
 
 
-def encode_chunk(raw: memoryview, layout: Layout, encoder: PlaneEncoder, previous: memoryview | None = None) -> bytes:
+def encode_chunk(
+    raw: memoryview, element_format: ElementFormat, encoder: PlaneEncoder, previous: memoryview | None = None
+) -> bytes:
     """Return the stored form of ``raw``; ``previous`` has its size, and is used if that pays."""
-    elements = _elements(raw, layout)
-    before = None if previous is None else _elements(previous, layout)
-    loss = None if before is None else best_loss(elements, before, layout)
-    if before is None or loss is None:
-        kind, stored = _PLAIN, _encode_planes(elements, encoder, is_float=layout.is_float)
+    elements = _elements(raw, element_format)
+    before = None if previous is None else _elements(previous, element_format)
+    if before is None or not is_smaller(elements, before, element_format):
+        kind, stored = _PLAIN, _encode_planes(elements, encoder, is_float=element_format.is_float)
     else:
-        difference = subtract(elements, decayed(before, loss))
-        kind, stored = _DIFFERENCE + loss, _encode_planes(difference, encoder, is_float=False)
+        kind, stored = _DIFFERENCE, _encode_planes(subtract(elements, before), encoder, is_float=False)
     sizes = [sum(len(piece) for piece in pieces) for pieces in stored]
-    header = _header_format(layout).pack(kind, layout.width, *sizes)
+    header = _header_format(element_format).pack(kind, element_format.width, *sizes)
     return b"".join([header, *(piece for pieces in stored for piece in pieces), raw[elements.nbytes :]])
 
 
-def decode_chunk(stored: memoryview, layout: Layout, into: memoryview, previous: memoryview | None = None) -> None:
+def decode_chunk(
+    stored: memoryview, element_format: ElementFormat, into: memoryview, previous: memoryview | None = None
+) -> None:
     """Undo :func:`encode_chunk`: fill ``into``. Raises PayloadError."""
-    elements = _elements(into, layout)
-    kind, sizes = _read_header(stored, layout)
+    elements = _elements(into, element_format)
+    kind, sizes = _read_header(stored, element_format)
     tail_bytes = len(into) - elements.nbytes
-    position = _header_format(layout).size
+    position = _header_format(element_format).size
     if position + sum(sizes) + tail_bytes != len(stored):
         raise PayloadError(f"has a chunk of {len(stored)} bytes, which is not what its header says")
     planes = _decode_planes(stored[position : position + sum(sizes)], sizes, elements.size)
     if kind == _PLAIN:
-        join(planes, elements, is_float=layout.is_float)
+        join(planes, elements, is_float=element_format.is_float)
     elif previous is None:
         raise PayloadError("is stored as the difference to an earlier state, which is not there")
     else:
         difference = np.empty_like(elements)
         join(planes, difference, is_float=False)
-        elements[:] = add(difference, decayed(_elements(previous, layout), kind - _DIFFERENCE))
+        elements[:] = add(difference, decayed(_elements(previous, element_format), kind - _DIFFERENCE))
     into[elements.nbytes :] = stored[position + sum(sizes) :]
 
 
@@ -90,21 +91,21 @@ def _decode_planes(stored: memoryview, sizes: list[int], elements: int) -> Itera
         yield np.frombuffer(stored, "<u2", offset=start)
 
 
-def _elements(raw: memoryview, layout: Layout) -> Elements:
+def _elements(raw: memoryview, element_format: ElementFormat) -> Elements:
     """View the whole elements of ``raw``."""
-    return np.frombuffer(raw, layout.bits, len(raw) // layout.width)
+    return np.frombuffer(raw, element_format.bits, len(raw) // element_format.width)
 
 
-def _header_format(layout: Layout) -> struct.Struct:
-    return struct.Struct(f"<BB{layout.width}I")
+def _header_format(element_format: ElementFormat) -> struct.Struct:
+    return struct.Struct(f"<BB{element_format.width}I")
 
 
-def _read_header(stored: memoryview, layout: Layout) -> tuple[int, list[int]]:
+def _read_header(stored: memoryview, element_format: ElementFormat) -> tuple[int, list[int]]:
     """Return the kind of a chunk and the stored sizes of its planes."""
-    header = _header_format(layout)
+    header = _header_format(element_format)
     if len(stored) < header.size:
         raise PayloadError("has a chunk that ends too early")
     kind, width, *sizes = header.unpack_from(stored)
-    if width != layout.width or (kind > _DIFFERENCE and layout != FLOAT32):
+    if width != element_format.width or (kind > _DIFFERENCE and element_format != FLOAT32):
         raise PayloadError(f"has a chunk of kind {kind} and width {width}, which does not fit its dtype")
     return kind, sizes

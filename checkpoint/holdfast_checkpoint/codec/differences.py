@@ -7,10 +7,10 @@ zero. An exclusive-or would turn each carry into a run of ones and compresses a 
 
 import numpy as np
 
-from holdfast_checkpoint.codec.decay import decayed, typical_loss
-from holdfast_checkpoint.codec.planes import FLOAT32, Elements, Layout, Plane, split
+from holdfast_checkpoint.codec.planes import ElementFormat, Elements, Plane, split
 from holdfast_checkpoint.codec.sampling import count, entropy_bits, sample
 
+_FRACTION, _LEADING_ONE = 0x7FFFFF, 0x800000
 _WORTHWHILE = 0.97
 """A difference is worth it if it needs at most this fraction of the bits; for less gain a chunk is not tied to an
 earlier state."""
@@ -34,16 +34,25 @@ def add(difference: Elements, previous: Elements) -> Elements:
     return elements
 
 
-def best_loss(elements: Elements, previous: Elements, layout: Layout) -> int | None:
-    """Return how much of ``previous`` is to be taken for lost (:func:`decayed`) for the smallest difference.
-
-    None if no difference is likely to compress better than ``elements`` by themselves. Only float32 numbers decay.
-    """
+def is_smaller(elements: Elements, previous: Elements, element_format: ElementFormat) -> bool:
+    """Whether the difference of ``elements`` to ``previous`` is likely to compress better than they do alone."""
     now, before = sample(elements), sample(previous)
-    losses = {0, typical_loss(now, before)} if layout == FLOAT32 else {0}
-    bits = {loss: _bits(split(subtract(now, decayed(before, loss)), is_float=False)) for loss in losses}
-    best = min(bits, key=bits.__getitem__)
-    return best if bits[best] <= _WORTHWHILE * _bits(split(now, is_float=layout.is_float)) else None
+    alone = _bits(split(now, is_float=element_format.is_float))
+    return _bits(split(subtract(now, before), is_float=False)) <= _WORTHWHILE * alone
+
+
+def decayed(previous: Elements, lost: int) -> Elements:
+    """Return the bits of float32 numbers made smaller by ``lost`` 256ths (0 to 254) of themselves, or nearly so.
+
+    Earlier versions stored differences to such numbers, to predict the moments of an optimizer; this one only reads
+    them. In integers and not floating point, which must give the same wherever it is computed.
+    """
+    if not lost:
+        return previous
+    significands = np.bitwise_or(np.bitwise_and(previous, _FRACTION), _LEADING_ONE)
+    np.right_shift(significands, 8, out=significands)
+    np.multiply(significands, lost, out=significands)
+    return np.subtract(previous, significands, out=significands)
 
 
 def _bits(planes: list[Plane]) -> float:

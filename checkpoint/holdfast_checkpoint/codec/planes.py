@@ -26,7 +26,7 @@ _FRACTION_BITS = 7
 
 
 @dataclass(frozen=True)
-class Layout:
+class ElementFormat:
     """What the codec has to know of a dtype."""
 
     width: int
@@ -40,27 +40,27 @@ class Layout:
         return np.dtype(f"<u{self.width}")
 
 
-FLOAT32 = Layout(4, True)
+FLOAT32 = ElementFormat(4, True)
 
-_LAYOUTS = {
-    "float64": Layout(8, True),
+_FORMATS = {
+    "float64": ElementFormat(8, True),
     "float32": FLOAT32,
-    "float16": Layout(2, True),
-    "bfloat16": Layout(2, True),
-    "complex128": Layout(8, True),
-    "complex64": Layout(4, True),
-    "int64": Layout(8, False),
-    "int32": Layout(4, False),
-    "int16": Layout(2, False),
-    "uint64": Layout(8, False),
-    "uint32": Layout(4, False),
-    "uint16": Layout(2, False),
+    "float16": ElementFormat(2, True),
+    "bfloat16": ElementFormat(2, True),
+    "complex128": ElementFormat(8, True),
+    "complex64": ElementFormat(4, True),
+    "int64": ElementFormat(8, False),
+    "int32": ElementFormat(4, False),
+    "int16": ElementFormat(2, False),
+    "uint64": ElementFormat(8, False),
+    "uint32": ElementFormat(4, False),
+    "uint16": ElementFormat(2, False),
 }
 
 
-def layout_of(dtype: str) -> Layout:
-    """Return the layout of a dtype, spelt as in a TensorEntry; of others, one-byte floats among them, plain bytes."""
-    return _LAYOUTS.get(dtype, Layout(1, False))
+def format_of(dtype: str) -> ElementFormat:
+    """Return the format of a dtype, spelt as in a TensorEntry. Any other dtype, one-byte floats included, is bytes."""
+    return _FORMATS.get(dtype, ElementFormat(1, False))
 
 
 def split(elements: Elements, *, is_float: bool, without_words: bool = False) -> list[Plane]:

@@ -3,21 +3,21 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast_checkpoint.codec.registry import Payload, PayloadError, Previous, Source
+from holdfast_checkpoint.codec.registry import Payload, PayloadError, Previous, RawBytes
 
 _PIECE_BYTES = 256 << 10
 """Stays in a core's own cache while it is copied and digested."""
 
 
 def encode(
-    raw: Source,
+    raw: RawBytes,
     dtype: str,
     store: Callable[[bytes | memoryview], None],
     *,
     previous: Previous | None = None,
     decoded: Callable[[memoryview], None] | None = None,
 ) -> None:
-    """Hand the bytes to ``store``; there is nothing else to say. See Codec."""
+    """Hand the bytes to ``store``; there is nothing else to say. See TensorCodec."""
     del dtype, previous
     for position in range(0, len(raw), _PIECE_BYTES):
         piece = raw[position : position + _PIECE_BYTES]
@@ -27,7 +27,7 @@ def encode(
 
 
 def needs_previous(descriptor: Any) -> bool:
-    """See Codec: no."""
+    """See TensorCodec: no."""
     del descriptor
     return False
 
@@ -41,7 +41,7 @@ def decode(
     *,
     previous: Previous | None = None,
 ) -> Iterator[memoryview]:
-    """Yield the bytes. See Codec."""
+    """Yield the bytes. See TensorCodec."""
     del dtype, descriptor, previous
     position = 0
     while position < nbytes:

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from typing import Any, Protocol, cast
 
 BYTE_PLANES = "byte-planes"
@@ -11,6 +12,15 @@ RAW = "raw"
 
 _MODULES = {BYTE_PLANES: "holdfast_checkpoint.codec.byte_planes", RAW: "holdfast_checkpoint.codec.raw"}
 """Imported on first use: a process that reads no checkpoint needs none of the packages they stand on."""
+
+
+class Compression(StrEnum):
+    """When writers compress tensors. They store the others raw, which takes a sixth of the CPU time."""
+
+    AUTO = "auto"
+    """Compress unless the writer has to wait for a core: then the ranks need it."""
+    ALWAYS = "always"
+    NEVER = "never"
 
 
 class PayloadError(ValueError):
@@ -31,18 +41,18 @@ class Previous(Protocol):
         """Return a part of them, valid until the next is asked for. Codecs ask for each once, in order."""
 
 
-class Source(Previous, Protocol):
+class RawBytes(Previous, Protocol):
     """The raw bytes of a tensor that is to be encoded; a memoryview is one."""
 
     def __len__(self) -> int: ...
 
 
-class Codec(Protocol):
+class TensorCodec(Protocol):
     """One way to store a tensor's raw bytes. Modules of _MODULES are codecs."""
 
     def encode(
         self,
-        raw: Source,
+        raw: RawBytes,
         dtype: str,
         store: Callable[[bytes | memoryview], None],
         *,
@@ -77,8 +87,8 @@ class Codec(Protocol):
         """
 
 
-def codec_named(name: str) -> Codec:
+def codec_named(name: str) -> TensorCodec:
     """Return a codec. Raises PayloadError if this version has none of that name, ImportError if it lacks a package."""
     if name not in _MODULES:
         raise PayloadError(f"is stored with codec {name!r}, which this version does not know")
-    return cast(Codec, importlib.import_module(_MODULES[name]))
+    return cast(TensorCodec, importlib.import_module(_MODULES[name]))

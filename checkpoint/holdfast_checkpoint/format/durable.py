@@ -8,6 +8,7 @@ import fcntl
 import itertools
 import mmap
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +117,12 @@ class NewFile:
         """Give up the memory in which the kernel keeps what is flushed: nobody reads it again soon."""
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         self._unflushed_bytes = 0
+
+
+def writer_of(name: str) -> int | None:
+    """Return the pid in the temporary name of a file that a process of this host writes; None for any other name."""
+    match = re.fullmatch(rf".+\.{re.escape(socket.gethostname())}\.(\d+)\.\d+\.tmp", name)
+    return None if match is None else int(match[1])
 
 
 def write_file(target: Path, data: bytes) -> None:

@@ -33,11 +33,11 @@ class Reader(Protocol):
         """Yield the raw bytes of a tensor in parts. Raises CheckpointUnreadable."""
 
 
-Place = Callable[[TensorEntry, Iterator[memoryview]], None]
+TakeTensor = Callable[[TensorEntry, Iterator[memoryview]], None]
 """Takes the raw bytes of a tensor, part by part: each is overwritten by the next."""
 
 
-def read_tensors(path: Path, open_reader: Callable[[], Reader], index: ShardIndex, place: Place) -> None:
+def read_tensors(path: Path, open_reader: Callable[[], Reader], index: ShardIndex, place: TakeTensor) -> None:
     """Read the tensors that are stored in the shard at ``path``, and give them to ``place``, in any order.
 
     What that does stays in the process that does it, which is not always this one, unless it writes to a file.

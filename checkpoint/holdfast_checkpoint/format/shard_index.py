@@ -1,5 +1,6 @@
 """The index of a shard: what a rank's part of a checkpoint holds, and where. See docs/checkpoint-format.md."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from holdfast_checkpoint.format.sealed_json import SealError, digest_of, seal, u
 from holdfast_proto.snapshot import TensorEntry
 
 FORMAT = 5
+
+_STEP_FOLDER = re.compile(r"step-(\d{8,})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +107,12 @@ class ShardIndex:
 def step_directory(checkpoints: Path, step: int) -> Path:
     """Where the checkpoint of ``step`` lies in a run's directory of checkpoints."""
     return checkpoints / f"step-{step:08}"
+
+
+def step_of(folder: str) -> int | None:
+    """Return the step whose checkpoint a folder of this name holds, or None for any other name."""
+    match = _STEP_FOLDER.fullmatch(folder)
+    return None if match is None else int(match[1])
 
 
 def shard_path(directory: Path, rank: int) -> Path:

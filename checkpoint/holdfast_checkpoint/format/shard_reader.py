@@ -7,11 +7,11 @@ from typing import Self
 from holdfast_checkpoint.codec.registry import PayloadError, codec_named
 from holdfast_checkpoint.errors import CheckpointUnreadable
 from holdfast_checkpoint.format.base_shard import BaseShard
-from holdfast_checkpoint.format.parallel_read import Place, read_tensors
+from holdfast_checkpoint.format.parallel_read import TakeTensor, read_tensors
 from holdfast_checkpoint.format.shard_file import ShardFile
 from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor, load_index_file
 
-__all__ = ["Place", "ShardReader", "verify_shard"]
+__all__ = ["ShardReader", "TakeTensor", "verify_shard"]
 
 
 class ShardReader:
@@ -61,7 +61,7 @@ class ShardReader:
         for _ in self.chunks(tensor, into):
             pass
 
-    def read_all(self, index: ShardIndex, place: Place) -> None:
+    def read_all(self, index: ShardIndex, place: TakeTensor) -> None:
         """Read the whole shard; ``place`` is given each of its tensors, to take all of its parts.
 
         On several cores, by forked processes, in which ``place`` is called. Raises CheckpointUnreadable if any byte is

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable
 
-from holdfast_checkpoint.codec.registry import BYTE_PLANES, RAW, PayloadError, Source, codec_named
+from holdfast_checkpoint.codec.registry import BYTE_PLANES, RAW, PayloadError, RawBytes, codec_named
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.base_shard import BaseShard
 from holdfast_checkpoint.format.durable import NewFile
@@ -30,7 +30,7 @@ class ShardWriter:
         self._file = file
         self._compress = compress
 
-    def store(self, entry: TensorEntry, raw: Source) -> StoredTensor:
+    def store(self, entry: TensorEntry, raw: RawBytes) -> StoredTensor:
         """Append a tensor's bytes and return where they are.
 
         What is stored was decoded and compared before. Raises OSError, CheckpointUnreadable if the earlier state

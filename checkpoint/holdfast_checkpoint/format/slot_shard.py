@@ -25,7 +25,7 @@ from holdfast_checkpoint.format.shard_index import (
     shard_path,
     step_directory,
 )
-from holdfast_checkpoint.format.shard_reader import Place, ShardReader
+from holdfast_checkpoint.format.shard_reader import ShardReader, TakeTensor
 from holdfast_checkpoint.format.shard_writer import ShardWriter, read_back
 from holdfast_checkpoint.format.slot_tensors import SlotFile, TensorBytes
 from holdfast_proto.snapshot import Header, Meta, Slot, SlotState, SnapshotError, TensorEntry
@@ -244,7 +244,7 @@ def _unpack(directory: Path, manifest: Manifest, index: ShardIndex, slot: Slot) 
     slot.commit(meta, data_bytes=index.data_bytes, persist=False)
 
 
-def _fetch(directory: Path, index: ShardIndex, wanted: list[TensorEntry], place: Place) -> None:
+def _fetch(directory: Path, index: ShardIndex, wanted: list[TensorEntry], place: TakeTensor) -> None:
     """Read those of the wanted tensors that the rank of ``index`` stores."""
     path = shard_path(directory, index.rank)
     stored = {(tensor.entry.name, tensor.entry.global_offset): tensor for tensor in index.tensors if tensor.is_stored}

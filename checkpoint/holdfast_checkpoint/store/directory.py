@@ -10,7 +10,6 @@ everybody who finds the same shards writes the same manifest.
 
 import contextlib
 import logging
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -32,12 +31,18 @@ from holdfast_checkpoint.format.manifest import (
     load_manifest,
     manifest_shards,
 )
-from holdfast_checkpoint.format.shard_index import ShardIndex, index_path, load_index, shard_path, step_directory
+from holdfast_checkpoint.format.shard_index import (
+    ShardIndex,
+    index_path,
+    load_index,
+    shard_path,
+    step_directory,
+    step_of,
+)
 from holdfast_checkpoint.format.shard_reader import verify_shard
 from holdfast_checkpoint.store.leftovers import remove_leftovers
 from holdfast_checkpoint.store.retention import base_step, outlived, previous_to, superfluous
 
-_STEP = re.compile(r"step-(\d{8,})")
 _NAMED = 4
 """Files in a message."""
 _logger = logging.getLogger(__name__)
@@ -101,7 +106,7 @@ class CheckpointDirectory:
         manifest = describe(indexes, previous=previous_to(manifests, step))
         with write_errors(directory):
             write_file(directory / MANIFEST, manifest.encode())
-            if not _vouches(directory, manifest):  # a shard was replaced meanwhile: see _make_way() in shard.py
+            if not _vouches(directory, manifest):  # a shard was replaced meanwhile: see _make_way() in slot_shard.py
                 remove_file(directory / MANIFEST)
                 flush_directory(directory)
                 return None
@@ -244,10 +249,10 @@ class CheckpointDirectory:
     def _step_directories(self) -> dict[int, Path]:
         with read_errors(self.path):
             try:
-                matches = [(path, _STEP.fullmatch(path.name)) for path in self.path.iterdir()]
+                folders = [(step_of(path.name), path) for path in self.path.iterdir()]
             except FileNotFoundError:
                 return {}
-        return {int(match[1]): path for path, match in matches if match}
+        return {step: path for step, path in folders if step is not None}
 
 
 def _complete_set(directory: Path, step: int, world_size: int, run: str) -> list[ShardIndex] | None:

@@ -25,7 +25,7 @@ from holdfast_checkpoint.store.object_store import ObjectStore
 Part = TypeVar("Part")
 
 
-class Place(Protocol):
+class RecordPlace(Protocol):
     """Where histories and their records are. Methods raise CheckpointError."""
 
     @property
@@ -113,7 +113,7 @@ class Histories(Generic[Part]):
     Every method raises CheckpointError if the place cannot be used.
     """
 
-    def __init__(self, place: Place, open_part: Callable[[int], Part]) -> None:
+    def __init__(self, place: RecordPlace, open_part: Callable[[int], Part]) -> None:
         self.place = place
         self.records: dict[int, HistoryRecord] = {}
         """By number, as last read."""

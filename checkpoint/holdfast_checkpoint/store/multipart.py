@@ -1,7 +1,7 @@
-"""Uploads in parts, to stores that speak S3. One that was cut off goes on with the parts that the store has.
+"""Uploads large files in parts to stores that speak S3, two parts at a time.
 
-Nothing is kept about an upload here: the store tells which ones are not finished, and the size and MD5 sum (ETag) of
-each part. So the next try goes on, and so does the next process.
+An upload that fails is ended, so that its parts do not stay in the bucket, and the next try begins again. If the
+process dies, the parts stay until a lifecycle rule of the bucket removes them. s3fs itself repeats a part that fails.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any
 from holdfast_checkpoint.priority import lower_priority
 
 PART_BYTES = 16 << 20
-"""What is no larger is put in one piece."""
+"""Size up to which a file is put in one piece."""
 
 _PARTS_AT_ONCE = 2
 _MOST_PARTS = 10_000
@@ -24,8 +24,6 @@ _MEBIBYTE = 1 << 20
 
 _Upload = dict[str, str]
 """Bucket, Key and UploadId, as S3 takes them."""
-_StoredPart = tuple[int, str]
-"""Size and ETag."""
 
 log = logging.getLogger(__name__)
 
@@ -41,85 +39,47 @@ class MultipartUploads:
         self._pace = pace
 
     def put(self, source: Path, path: str) -> None:
-        """Put a file as the object at ``path``. The caller sees whether it has arrived."""
+        """Put a file as the object at ``path``. The caller checks whether it has arrived."""
         bucket, key, _ = self._filesystem.split_path(path)
-        unfinished = self._unfinished(bucket, key)
-        there = self._parts(unfinished) if unfinished else {}
-        upload = unfinished or self._begin(bucket, key)
+        begun = self._call("create_multipart_upload", Bucket=bucket, Key=key)
+        upload = {"Bucket": bucket, "Key": key, "UploadId": str(begun["UploadId"])}
+        try:
+            self._put_parts(source, upload)
+        except BaseException:
+            self._abort(upload)
+            raise
+
+    def _put_parts(self, source: Path, upload: _Upload) -> None:
         numbers = range(1, math.ceil(source.stat().st_size / part_bytes(source)) + 1)
         with ThreadPoolExecutor(_PARTS_AT_ONCE, initializer=lower_priority) as threads:
-            etags = threads.map(lambda number: self._put_part(upload, source, number, there.get(number)), numbers)
+            etags = threads.map(lambda number: self._put_part(upload, source, number), numbers)
             parts = [{"PartNumber": number, "ETag": etag} for number, etag in zip(numbers, etags, strict=True)]
-        with contextlib.suppress(FileNotFoundError):  # it is complete, if only the answer to the last try was lost
+        # s3fs repeats a call whose answer was lost. The upload is then complete, and the store knows it no longer.
+        with contextlib.suppress(FileNotFoundError):
             self._call("complete_multipart_upload", **upload, MultipartUpload={"Parts": parts})
 
-    def abort(self, folder: str, is_stale: Callable[[str], bool]) -> None:
-        """End the unfinished uploads of those objects below ``folder`` whose paths are stale.
-
-        Of more than a thousand, the rest is left to the next time.
-        """
-        bucket, prefix, _ = self._filesystem.split_path(folder)
-        listed = self._call("list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/" if prefix else "")
-        for upload in listed.get("Uploads", ()):
-            if is_stale(f"{bucket}/{upload['Key']}"):
-                with contextlib.suppress(FileNotFoundError):  # another agent is faster
-                    name = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
-                    self._call("abort_multipart_upload", Bucket=bucket, **name)
-
-    def _begin(self, bucket: str, key: str) -> _Upload:
-        begun = self._call("create_multipart_upload", Bucket=bucket, Key=key)
-        return {"Bucket": bucket, "Key": key, "UploadId": str(begun["UploadId"])}
-
-    def _unfinished(self, bucket: str, key: str) -> _Upload | None:
-        """Return the newest unfinished upload of an object. Who may not list them begins anew."""
-        try:
-            listed = self._call("list_multipart_uploads", Bucket=bucket, Prefix=key)
-        except PermissionError:
-            return None
-        found = [upload for upload in listed.get("Uploads", ()) if upload["Key"] == key]
-        if not found:
-            return None
-        newest = max(found, key=lambda upload: upload["Initiated"])
-        log.info("the upload of %s goes on with the parts that are there", key)
-        return {"Bucket": bucket, "Key": key, "UploadId": str(newest["UploadId"])}
-
-    def _parts(self, upload: _Upload) -> dict[int, _StoredPart]:
-        """Return the parts that have arrived, by number. Who may not list them has none."""
-        parts: dict[int, _StoredPart] = {}
-        marker: dict[str, int] = {}
-        with contextlib.suppress(PermissionError), _going_on(upload):
-            while True:
-                listed = self._call("list_parts", **upload, **marker)
-                for part in listed.get("Parts", ()):
-                    parts[part["PartNumber"]] = (part["Size"], part["ETag"])
-                if not listed.get("IsTruncated"):
-                    break
-                marker = {"PartNumberMarker": listed["NextPartNumberMarker"]}
-        return parts
-
-    def _put_part(self, upload: _Upload, source: Path, number: int, there: _StoredPart | None) -> str:
-        """Put a part unless the same one is there. Returns its ETag."""
+    def _put_part(self, upload: _Upload, source: Path, number: int) -> str:
+        """Put a part and return its ETag."""
         with source.open("rb") as file:
             file.seek((number - 1) * part_bytes(source))
             data = file.read(part_bytes(source))
-        if there is not None and there[0] == len(data) and there[1].strip('"') == _md5(data).hexdigest():
-            return there[1]
         self._pace(len(data))
-        with _going_on(upload):
+        try:
             return str(self._call("upload_part", **upload, PartNumber=number, Body=data)["ETag"])
+        except FileNotFoundError as error:
+            # Somebody has ended the upload, for example a lifecycle rule. The bucket is not missing: try again.
+            raise OSError(f"the upload of {upload['Key']} was ended by another process") from error
+
+    def _abort(self, upload: _Upload) -> None:
+        """End an upload that has failed. That is a courtesy: whatever goes wrong with it, the first error counts."""
+        try:
+            self._call("abort_multipart_upload", **upload)
+        except Exception as error:  # noqa: BLE001 (see above)
+            log.info("the parts of %s stay in the bucket: %s", upload["Key"], error)
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self._filesystem.call_s3(method, **parameters)
         return answer
-
-
-@contextlib.contextmanager
-def _going_on(upload: _Upload) -> Iterator[None]:
-    """Let the next try begin anew if somebody has ended the upload: it is no missing bucket."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise OSError(f"the upload of {upload['Key']} was ended meanwhile") from error
 
 
 def part_bytes(source: Path) -> int:

@@ -9,7 +9,6 @@ share the place, without locks: everybody who finds the same indexes puts the sa
 """
 
 import contextlib
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -18,13 +17,19 @@ from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, C
 from holdfast_checkpoint.format.history import FIRST, folder_name
 from holdfast_checkpoint.format.keeping import KEPT
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, manifest_shards
-from holdfast_checkpoint.format.shard_index import ShardIndex, index_path, load_index, shard_path, step_directory
+from holdfast_checkpoint.format.shard_index import (
+    ShardIndex,
+    index_path,
+    load_index,
+    shard_path,
+    step_directory,
+    step_of,
+)
 from holdfast_checkpoint.format.slot_shard import check_committed, check_generation
 from holdfast_checkpoint.store.object_store import ObjectStore, StoredObject
 from holdfast_checkpoint.store.retention import outlived, superfluous
 
 Document = TypeVar("Document")
-_STEP = re.compile(r"step-(\d{8,})")
 
 
 class ObjectCheckpoints:
@@ -152,7 +157,6 @@ class ObjectCheckpoints:
             incomplete=_incomplete(listed, manifests),
         )
         self._remove(listed, old)
-        self.store.abort_uploads(lambda name: any(step <= newest.step for step in steps_of([name])))
 
     def retire(self, marked: Collection[int] = ()) -> None:
         """Remove the checkpoints of a history that a newer one has outlived, but for those that are marked."""
@@ -210,7 +214,7 @@ class ObjectCheckpoints:
     def _make_way(self, index: ShardIndex) -> None:
         """Remove the index of an unfinished save of this rank and step, before its shard is replaced.
 
-        What is committed stays. See ``shard.py`` for the order of the calls.
+        What is committed stays. See ``slot_shard.py`` for the order of the calls.
         """
         name = index_name(index.step, index.rank)
         self._check_manifest(index)
@@ -247,8 +251,7 @@ class ObjectCheckpoints:
 
 def steps_of(names: Iterable[str]) -> set[int]:
     """Return the steps whose folders hold the objects of these names."""
-    matches = (_STEP.fullmatch(name.partition("/")[0]) for name in names)
-    return {int(match[1]) for match in matches if match}
+    return {step for name in names if (step := step_of(name.partition("/")[0])) is not None}
 
 
 def step_name(step: int) -> str:

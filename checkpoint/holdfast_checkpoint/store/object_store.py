@@ -118,8 +118,8 @@ class ObjectStore:
     def upload(self, source: Path, name: str, check: Callable[[], None] = lambda: None) -> None:
         """Put a file and prove it: by its size and its MD5 sum where the store tells one, else by reading it.
 
-        To a store that speaks S3 a large one goes in parts, and an upload that was cut off goes on. ``check`` is called
-        before every try, and may raise CheckpointError.
+        To a store that speaks S3 a large one goes in parts. ``check`` is called before every try, and may raise
+        CheckpointError.
         """
 
         def put() -> None:
@@ -129,13 +129,6 @@ class ObjectStore:
                 raise OSError(f"{name} does not read back as it was put")
 
         self._try(put)
-
-    def abort_uploads(self, is_stale: Callable[[str], bool]) -> None:
-        """End the uploads in parts that are not finished, of objects whose names are stale."""
-        multipart = self._multipart
-        if multipart is not None:
-            start = len(self._path("")) + 1
-            self._try(lambda: multipart.abort(self._path(""), lambda path: is_stale(path[start:])))
 
     def is_copy(self, source: Path, name: str) -> bool:
         """Whether an object, which is there, has the bytes of a file."""

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import socket
 from collections import deque
 from collections.abc import Collection
@@ -13,14 +12,13 @@ from holdfast_checkpoint.format.durable import make_directory, remove_file, writ
 from holdfast_checkpoint.format.history import FIRST, HistoryRecord
 from holdfast_checkpoint.format.keeping import KEPT, keep
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, describe, manifest_shards
-from holdfast_checkpoint.format.shard_index import step_directory
+from holdfast_checkpoint.format.shard_index import step_directory, step_of
 from holdfast_checkpoint.store.directory import CheckpointDirectory, remove_checkpoint
 from holdfast_checkpoint.store.download import CheckpointDownload
 from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, kept_name
 from holdfast_checkpoint.store.retention import base_step, previous_to
 from holdfast_checkpoint.store.retries import Retries
 
-_STEP = re.compile(r"step-(\d{8,})")
 _UNDER_WAY = 3
 """Steps whose shards may be being written at once: a rank has no more slots. After the run went back they may be older
 than what is committed."""
@@ -180,6 +178,6 @@ class StagedCheckpoints:
         if not self.path.exists():
             return
         for directory in self.path.iterdir():
-            match = _STEP.fullmatch(directory.name)
-            if match and int(match[1]) not in staying and (before is None or int(match[1]) < before):
+            step = step_of(directory.name)
+            if step is not None and step not in staying and (before is None or step < before):
                 remove_checkpoint(directory)

@@ -6,18 +6,24 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, empty
+from torch.multiprocessing.spawn import ProcessException, start_processes
 
 from holdfast_checkpoint.errors import CheckpointUnreadable
 from holdfast_checkpoint.format.manifest import load_committed_indexes
 from holdfast_checkpoint.format.sealed_json import digest_of
 from holdfast_checkpoint.format.shard_index import ShardIndex
 from holdfast_cli.errors import CommandError
+from holdfast_hooks.restore.dcp.reader import SavedStateReader
 from holdfast_hooks.restore.saved_state import Chunk, SavedState, SavedTensor
-
-if TYPE_CHECKING:
-    import torch
-    from torch.distributed.device_mesh import DeviceMesh
 
 Part = tuple[str, tuple[int, ...]]
 """Key of a tensor, and where in it a stored part starts."""
@@ -41,8 +47,6 @@ def drill(directory: Path, ranks: int) -> DrillResult:
     Every tensor is spread over the processes along its first dim, and put together again to be digested.
     Raises CheckpointUnreadable, ConfigurationError if parts make no whole, CommandError if a process fails.
     """
-    from torch.multiprocessing.spawn import ProcessException, start_processes
-
     _, indexes = load_committed_indexes(directory)
     for tensor in whole_tensors(directory).values():
         tensor.check()
@@ -105,9 +109,6 @@ def differences(indexes: Iterable[ShardIndex], found: Mapping[Part, str]) -> Ite
 
 def _rank(rank: int, ranks: int, directory: str, folder: str) -> None:
     """One process of the group: leaves its report in ``folder``."""
-    import torch
-    import torch.distributed as dist
-
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
     report = _load_and_digest(Path(directory), rank, ranks)
@@ -116,14 +117,6 @@ def _rank(rank: int, ranks: int, directory: str, folder: str) -> None:
 
 
 def _load_and_digest(directory: Path, rank: int, ranks: int) -> dict[str, Any]:
-    import torch.distributed as dist
-    from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-    from torch.distributed.checkpoint.state_dict_loader import load
-    from torch.distributed.device_mesh import init_device_mesh
-
-    from holdfast_hooks.restore.dcp.reader import SavedStateReader
-
     saved = whole_tensors(directory)
     mesh = init_device_mesh("cpu", (ranks,))
     targets = {key: _spread(tensor, mesh) for key, tensor in saved.items()}
@@ -150,31 +143,23 @@ def _load_and_digest(directory: Path, rank: int, ranks: int) -> dict[str, Any]:
     return {"problem": "", "load_s": load_s, "loaded_bytes": loaded_bytes, "digests": digests}
 
 
-def _spread(tensor: SavedTensor, mesh: "DeviceMesh") -> "torch.Tensor":
+def _spread(tensor: SavedTensor, mesh: DeviceMesh) -> torch.Tensor:
     """Return memory for this rank's part of a tensor."""
-    import torch
-    from torch.distributed.tensor import Shard, empty
-
     dtype = getattr(torch, tensor.dtype)
     if not tensor.global_shape:
         return torch.empty((), dtype=dtype)
     return empty(*tensor.global_shape, dtype=dtype, device_mesh=mesh, placements=[Shard(0)])
 
 
-def _local(target: "torch.Tensor") -> "torch.Tensor":
-    from torch.distributed.tensor import DTensor
-
+def _local(target: torch.Tensor) -> torch.Tensor:
     return target.to_local() if isinstance(target, DTensor) else target
 
 
-def _gather(local: "torch.Tensor", tensor: SavedTensor, keeper: int, rank: int, ranks: int) -> "torch.Tensor | None":
+def _gather(local: torch.Tensor, tensor: SavedTensor, keeper: int, rank: int, ranks: int) -> torch.Tensor | None:
     """Put a tensor together on rank ``keeper``; None on the others.
 
     In bytes, because gloo does not know every dtype.
     """
-    import torch
-    import torch.distributed as dist
-
     if not tensor.global_shape:
         return local if rank == keeper else None
     if rank != keeper:
@@ -190,10 +175,8 @@ def _gather(local: "torch.Tensor", tensor: SavedTensor, keeper: int, rank: int, 
     return whole
 
 
-def _digest(whole: "torch.Tensor", chunk: Chunk) -> str:
+def _digest(whole: torch.Tensor, chunk: Chunk) -> str:
     """Return the digest of the region of ``whole`` that was stored as ``chunk``."""
-    import torch
-
     entry = chunk.stored.entry
     region = whole
     for dim, (start, length) in enumerate(zip(entry.global_offset, entry.shape, strict=True)):

@@ -22,7 +22,7 @@ from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, mani
 from holdfast_cli.checkpoints.exporting import MODEL, TREE
 from holdfast_cli.checkpoints.tensor_file import TensorFileError, open_file
 from holdfast_cli.errors import CommandError, ConfigurationError
-from holdfast_hooks.snapshots.layout import lay_out
+from holdfast_hooks.snapshots.slot_layout import lay_out
 from holdfast_hooks.state import random_states
 from holdfast_hooks.state.encoding import Image, decode_state, encode_state
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, align

@@ -1,26 +1,23 @@
 """What ``--checkpoints`` and ``--checkpoints-secondary`` name, checked before anything starts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from holdfast_agent.checkpoints.claim import other_run, owners_of
+from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.store.locations import PRIMARY, SECONDARY, check_location, is_url, open_objects
+from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints
+from holdfast_checkpoint.store.object_store import open_store
+from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
 from holdfast_cli.errors import CommandError, ConfigurationError
-
-if TYPE_CHECKING:
-    from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints
-    from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
 
 
 def primary_location(location: str) -> str:
     """Return ``--checkpoints`` as it is passed on: absolute path or URL. Raises ConfigurationError."""
-    from holdfast_checkpoint.store.locations import PRIMARY
-
     return _checked(PRIMARY, location)
 
 
 def secondary_location(location: str | None) -> str | None:
     """Return ``--checkpoints-secondary`` likewise."""
-    from holdfast_checkpoint.store.locations import SECONDARY
-
     return None if location is None else _checked(SECONDARY, location)
 
 
@@ -29,8 +26,6 @@ def usable_steps(location: str, run: str) -> list[int]:
 
     Raises CommandError.
     """
-    from holdfast_checkpoint.errors import CheckpointError
-
     try:
         checkpoints = _opened(location, run)
         return [step for step in checkpoints.committed() if not checkpoints.missing(step)]
@@ -43,9 +38,6 @@ def owner_of(location: str) -> str | None:
 
     Raises CommandError, ConfigurationError if they belong to several.
     """
-    from holdfast_agent.checkpoints.claim import owners_of
-    from holdfast_checkpoint.errors import CheckpointError
-
     try:
         owners = sorted(owners_of(_opened(location, "")))
     except CheckpointError as error:
@@ -59,9 +51,6 @@ def owner_of(location: str) -> str | None:
 
 def check_owner(location: str, run: str) -> None:
     """Raise ConfigurationError if the checkpoints at a location belong to runs of other names. Raises CommandError."""
-    from holdfast_agent.checkpoints.claim import other_run, owners_of
-    from holdfast_checkpoint.errors import CheckpointError
-
     try:
         owners = owners_of(_opened(location, run))
     except CheckpointError as error:
@@ -70,20 +59,15 @@ def check_owner(location: str, run: str) -> None:
         raise ConfigurationError(other_run(location, owners, run))
 
 
-def _opened(location: str, run: str) -> "RunCheckpoints":
-    from holdfast_checkpoint.store.run_checkpoints import open_checkpoints
-
+def _opened(location: str, run: str) -> RunCheckpoints:
     try:
         return open_checkpoints(primary_location(location), Path(), kept=1, run=run)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
 
 
-def open_remote(setting: str, url: str) -> "ObjectCheckpoints":
+def open_remote(setting: str, url: str) -> ObjectCheckpoints:
     """Return the checkpoints at a URL that ``setting`` names. Raises CommandError."""
-    from holdfast_checkpoint.errors import CheckpointError
-    from holdfast_checkpoint.store.locations import open_objects
-
     try:
         return open_objects(setting, url)
     except ValueError as error:
@@ -93,10 +77,6 @@ def open_remote(setting: str, url: str) -> "ObjectCheckpoints":
 
 
 def _checked(setting: str, location: str) -> str:
-    from holdfast_checkpoint.errors import CheckpointError
-    from holdfast_checkpoint.store.locations import check_location, is_url
-    from holdfast_checkpoint.store.object_store import open_store
-
     try:
         checked = check_location(setting, location)
         if is_url(checked):

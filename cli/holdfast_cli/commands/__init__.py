@@ -1,1 +1,1 @@
-"""The subcommands of ``holdfast``, one mechanism per module: options in, one call, output."""
+"""The work of each command: read its flags, make one call, print the outcome."""

@@ -2,42 +2,32 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from rich.console import Console
 
-from holdfast_cli.commands.options import DEFAULT_DIRECTORY, Control, Directory, Json, RunName
+from holdfast_cli.flags.watching import Status, Stop
+from holdfast_cli.local_run.local_run import has_ended
+from holdfast_cli.run_folder.ended import load_last_status
+from holdfast_cli.run_folder.ending import end_run
+from holdfast_cli.run_folder.target import find_target
+from holdfast_cli.views.display import display_for
+from holdfast_cli.views.output import print_json, to_json
+from holdfast_cli.views.run_view import Surroundings, render
 
 _LOOK_S = 0.2
 
 
-def status(
-    *,
-    run: RunName = None,
-    directory: Directory = DEFAULT_DIRECTORY,
-    control: Control = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until the run ends or Ctrl-C.")] = False,
-    json: Json = False,
-) -> None:
-    """Show how a run is: state, step, loss, every rank, the newest incident."""
-    from rich.console import Console
-
-    from holdfast_cli.local_run.local_run import has_ended
-    from holdfast_cli.run_folder.ended import load_last_status
-    from holdfast_cli.run_folder.target import find_target
-    from holdfast_cli.views.display import display_for
-    from holdfast_cli.views.output import print_json, to_json
-    from holdfast_cli.views.run_view import Surroundings, render
-
-    target = find_target(directory, run, control)
+def status(flags: Status) -> None:
+    """Print the status of a run, once or until it ends."""
+    target = find_target(flags.directory, flags.run, flags.control)
     last = load_last_status(Path(target.ended.directory)) if target.ended else None
     client = None if last is not None else target.connect()
     seen = last if client is None else client.status()
     surroundings = Surroundings(title=f"ended: {target.ended.outcome}" if target.ended else "")
     assert seen is not None
-    if json:
+    if flags.json:
         print_json(to_json(seen))
-    elif client is None or not watch:
+    elif client is None or not flags.watch:
         Console().print(render(seen, surroundings))
     else:
         with display_for(Console()) as display:
@@ -48,20 +38,11 @@ def status(
                 display.update(seen, surroundings)
 
 
-def stop(
-    *,
-    run: RunName = None,
-    directory: Directory = DEFAULT_DIRECTORY,
-    control: Control = None,
-    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for its end.")] = 60.0,
-) -> None:
-    """End a run after a last checkpoint: its ranks, agents and whatever `holdfast run` has started for it."""
-    from holdfast_cli.run_folder.ending import end_run
-    from holdfast_cli.run_folder.target import find_target
-
-    target = find_target(directory, run, control)
+def stop(flags: Stop) -> None:
+    """End a run. Without a record of it on this machine, only ask its daemon to."""
+    target = find_target(flags.directory, flags.run, flags.control)
     if target.record is not None:
-        print(f"{target.run}: {end_run(target.record, timeout_s)}")
+        print(f"{target.run}: {end_run(target.record, flags.timeout_s)}")
         return
     target.connect().stop_run()
     print("the daemon was told to end the run")

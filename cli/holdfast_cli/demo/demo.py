@@ -9,17 +9,21 @@ from pathlib import Path
 
 from rich.console import Console
 
+from holdfast_checkpoint.errors import CheckpointError
+from holdfast_checkpoint.store.comparison import differences
+from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_cli.demo.faults import FaultInjector, Hang, Kill
 from holdfast_cli.demo.report import DemoReport, judge
 from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.settings.schema import PresetName
 from holdfast_cli.views.display import display_for
 from holdfast_cli.views.run_view import Surroundings
 from holdfast_cli.views.summary import ended_badly
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import PRESET_FAST, RUN_PHASE_FINISHED, Incident
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, Incident
 
 LAYOUT = {"dp": 2, "tp": 2, "pp": 2}
 RANKS = 8
@@ -89,8 +93,6 @@ class Demo:
         )
 
     def _run(self, directory: Path, name: str, injector: FaultInjector) -> _Ended:
-        from holdfast_checkpoint.store.directory import CheckpointDirectory
-
         with (
             LocalRun(self._local_options(directory, name), self._interruption) as local,
             display_for(self._console) as display,
@@ -122,14 +124,11 @@ class Demo:
             snapshot_every=1,
             checkpoint_every=CHECKPOINT_EVERY,
             preemption_grace_s=0.0,  # nobody goes on with a demonstration
-            preset=PRESET_FAST,
+            preset=PresetName.FAST,
         )
 
 
 def _compare(a: Path, b: Path) -> list[str]:
-    from holdfast_checkpoint.errors import CheckpointError
-    from holdfast_checkpoint.store.comparison import differences
-
     try:
         return list(differences(a, b))
     except CheckpointError as error:

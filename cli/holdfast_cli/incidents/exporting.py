@@ -7,6 +7,7 @@ from pathlib import Path
 
 from holdfast_cli.incidents.files import file_names
 from holdfast_daemon.incidents import folder as incident_folder
+from holdfast_daemon.incidents.story import story_text
 from holdfast_proto.v1.store_pb2 import Incident
 
 
@@ -16,7 +17,7 @@ def export_incident(incident: Incident, folder: Path, target: Path) -> int:
     ``folder`` need not exist: the story then is all there is.
     """
     contents = {name: (folder / name).read_bytes() for name in file_names(folder)}
-    contents[incident_folder.STORY] = incident_folder.story_text(incident).encode()
+    contents[incident_folder.STORY] = story_text(incident).encode()
     contents[incident_folder.README] = incident_folder.README_TEXT.encode()
     partial = target.with_name(target.name + ".partial")
     with (

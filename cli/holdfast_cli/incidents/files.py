@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.json_format import ParseError
 
+from holdfast_proto.message_json import from_json
 from holdfast_proto.v1.common_pb2 import PendingCall
 from holdfast_proto.v1.store_pb2 import EvidenceCaptured, StackSummary
 
@@ -59,8 +60,8 @@ def _black_boxes(folder: Path) -> Iterator[BlackBoxLine]:
 def _findings(folder: Path) -> Iterator[EvidenceCaptured]:
     for found in _objects(folder, "node-*.findings.json"):
         try:
-            yield ParseDict(found, EvidenceCaptured(), ignore_unknown_fields=True)
-        except ParseError:
+            yield from_json(found, EvidenceCaptured())
+        except (ParseError, ValueError, TypeError, AttributeError):
             continue
 
 

@@ -13,7 +13,7 @@ def replay_lines(replay: Replay) -> Iterator[str]:
     yield f"recorded: {_verdict_line(replay.recorded)}"
     yield f"replayed: {_verdict_line(replay.replayed) if replay.replayed is not None else 'no such incident'}"
     agreement = "the same verdict" if replay.agrees else "another verdict"
-    yield f"{agreement}, from {replay.turns} turns in {replay.span_s:.1f} s"
+    yield f"{agreement}, from {replay.ticks} ticks in {replay.span_s:.1f} s"
 
 
 def _verdict_line(verdict: Verdict) -> str:

@@ -158,7 +158,7 @@ class LocalRun:
     @property
     def checkpoints(self) -> str:
         """Where the run's checkpoints are: absolute path or URL."""
-        return primary_location(str(self.options.checkpoint_directory or self.paths.directory / "checkpoints"))
+        return primary_location(self.options.checkpoint_directory or str(self.paths.directory / "checkpoints"))
 
     @property
     def checkpoint_directory(self) -> Path:

@@ -1,8 +1,23 @@
-"""What agents and the daemon are told of a run."""
+"""The message that describes a run to agents and the daemon."""
 
 from holdfast_cli.checkpoints.location import secondary_location
 from holdfast_cli.local_run.options import LocalRunOptions
-from holdfast_proto.v1.store_pb2 import RunSpec
+from holdfast_cli.settings.schema import ModeName, PresetName
+from holdfast_proto.v1.store_pb2 import (
+    MODE_ACT,
+    MODE_OBSERVE,
+    PRESET_DEFAULT,
+    PRESET_FAST,
+    PRESET_PATIENT,
+    RunSpec,
+)
+
+_MODES = {ModeName.OBSERVE: MODE_OBSERVE, ModeName.ACT: MODE_ACT}
+_PRESETS = {
+    PresetName.FAST: PRESET_FAST,
+    PresetName.DEFAULT: PRESET_DEFAULT,
+    PresetName.PATIENT: PRESET_PATIENT,
+}
 
 
 def run_spec(
@@ -14,8 +29,8 @@ def run_spec(
         nodes=nodes,
         ranks_per_node=options.ranks,
         command=options.command,
-        mode=options.mode,
-        preset=options.preset,
+        mode=_MODES[options.mode],
+        preset=_PRESETS[options.preset],
         restart_patience=options.restart_patience,
         snapshot_every=options.snapshot_every,
         checkpoint_every=options.checkpoint_every,

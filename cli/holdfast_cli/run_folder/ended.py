@@ -1,12 +1,10 @@
 """What remains to be read of a run whose daemon is gone."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from google.protobuf.json_format import ParseDict, ParseError
-
 from holdfast_cli.run_folder.record import RunRecord
+from holdfast_daemon.incidents.story import StoryError, parse_story
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident
 
@@ -39,8 +37,8 @@ def load_incidents(record: RunRecord) -> list[Incident]:
     found: dict[str, Incident] = {}
     for line in lines:
         try:
-            incident = ParseDict(json.loads(line), Incident(), ignore_unknown_fields=True)
-        except (json.JSONDecodeError, ParseError):
+            incident = parse_story(line)
+        except StoryError:
             continue  # the last line of a full disk
         if incident.detected_unix_s >= record.created_unix_s:
             found[incident.id] = incident
@@ -57,8 +55,8 @@ def load_earlier_incidents(run_directory: Path, run: str, present: Iterable[Inci
     found = []
     for story in (run_directory / "incidents" / run).glob(f"*/{STORY}"):
         try:
-            incident = ParseDict(json.loads(story.read_text()), Incident(), ignore_unknown_fields=True)
-        except (OSError, ValueError, TypeError, AttributeError, ParseError):
+            incident = parse_story(story.read_bytes())
+        except (OSError, StoryError):
             continue
         if incident.detected_unix_s not in known:
             incident.id = story.parent.name

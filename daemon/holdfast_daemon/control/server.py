@@ -71,7 +71,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     async def _leading(self, run: str, context: "grpc.aio.ServicerContext") -> RunShell:
         shell = await self._shell(run, context)
         if not (shell.leads and shell.store_up):
-            reason = "another daemon leads it" if shell.store_up else "the store is away"
+            reason = "another daemon leads it" if shell.store_up else "the store is unreachable"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"run {shell.run_name}: {reason}: try again")
         return shell
 
@@ -79,7 +79,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     async def GetStatus(  # noqa: N802
         self, request: control.GetStatusRequest, context: "grpc.aio.ServicerContext"
     ) -> control.RunStatus:
-        """Return the newest that is known, also while the store is away."""
+        """Return the newest that is known, also while the store is unreachable."""
         shell = await self._shell(request.run, context)
         if shell.state is None:
             return control.RunStatus(run=shell.run_name, store_up=shell.store_up, newest_step=-1)
@@ -102,7 +102,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     ) -> control.TakeCheckpointResponse:
         """Order a checkpoint and say at which step it will be."""
         shell = await self._leading(request.run, context)
-        ordered = await shell.order_checkpoint()
+        ordered = await shell.requests.checkpoint()
         if ordered.step < 0:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, ordered.reason)
         return control.TakeCheckpointResponse(step=ordered.step)
@@ -114,7 +114,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         """End a run, at once or after a last checkpoint."""
         shell = await self._leading(request.run, context)
         await _checked(context, check_seconds, request.grace_s, "grace_s")
-        refusal = await shell.order_stop(request.grace_s)
+        refusal = await shell.requests.stop(request.grace_s)
         if refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         return control.StopRunResponse()
@@ -126,7 +126,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         """Order a fault and wait for its rank's answer: the rank itself judges whether it makes sense."""
         shell = await self._leading(request.run, context)
         await _checked(context, check_fault, request.fault, "fault")
-        refusal = await shell.order_fault(request.fault)
+        refusal = await shell.requests.fault(request.fault)
         if refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         return control.InjectFaultResponse()

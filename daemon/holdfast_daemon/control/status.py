@@ -1,7 +1,7 @@
 """What operators see of a run: a view of the core's state."""
 
 from holdfast_daemon.core.model import CoreState, ranks_of
-from holdfast_daemon.core.recovery.restore import newest_common_snapshot
+from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD

@@ -2,7 +2,7 @@
 
 from contextlib import nullcontext
 
-from holdfast_daemon.core import absorb, injection
+from holdfast_daemon.core import absorb, fault_requests
 from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_daemon.core.model import (
     Action,
@@ -15,7 +15,7 @@ from holdfast_daemon.core.model import (
 )
 from holdfast_daemon.core.recovery import checkpoint_commands, leaving, lifecycle
 from holdfast_daemon.core.recovery.ending import ENDED, finish
-from holdfast_daemon.core.turn import Timed, Turn
+from holdfast_daemon.core.tick import Tick, Timed
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -38,26 +38,26 @@ def step(
     ``now`` is Unix time by a clock that never jumps. Nothing else enters: the same calls give the same answers.
     ``timed`` is for the caller, who may want to know how long each detector takes.
     """
-    turn = Turn(state, now, timed)
-    absorb.absorb(turn, observation)
+    tick = Tick(state, now, timed)
+    absorb.absorb(tick, observation)
     for request in observation.requests:
-        _serve(turn, request)
-    leaving.absorb_wishes(turn)
+        _serve(tick, request)
+    leaving.absorb_wishes(tick)
     phase = None
-    while phase != turn.record.phase:  # an order that needs no answer from outside is given in the same turn
-        phase = turn.record.phase
-        lifecycle.HANDLERS[phase](turn)
-    return turn.state, turn.actions
+    while phase != tick.record.phase:  # an order that needs no answer from outside is given in the same tick
+        phase = tick.record.phase
+        lifecycle.HANDLERS[phase](tick)
+    return tick.state, tick.actions
 
 
-def _serve(turn: Turn, request: Request) -> None:
+def _serve(tick: Tick, request: Request) -> None:
     match request:
         case StopRequest(grace_s=grace_s) if grace_s > 0:
-            leaving.ask(turn, grace_s)
+            leaving.ask(tick, grace_s)
         case StopRequest():
-            if turn.record.phase not in ENDED:
-                finish(turn, store.RUN_PHASE_FAILED, "stopped by an operator")
+            if tick.record.phase not in ENDED:
+                finish(tick, store.RUN_PHASE_FAILED, "stopped by an operator")
         case CheckpointRequest():
-            checkpoint_commands.serve(turn)
+            checkpoint_commands.serve(tick)
         case FaultRequest(fault=fault):
-            injection.serve(turn, fault)
+            fault_requests.serve(tick, fault)

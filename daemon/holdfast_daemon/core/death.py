@@ -4,6 +4,7 @@ import signal
 from collections.abc import Mapping
 from enum import IntEnum
 
+from holdfast_daemon.core.naming import phase_name
 from holdfast_daemon.core.peer_loss import (
     bytes_expected_and_got,
     connection_lost,
@@ -123,7 +124,7 @@ def _where(rank_exit: store_pb2.RankExit) -> str:
     moment = "before the first step" if rank_exit.step < 0 else f"step {rank_exit.step}"
     if rank_exit.phase == common_pb2.PHASE_UNSPECIFIED:
         return f" {moment}" if rank_exit.step < 0 else f" in {moment}"
-    phase = common_pb2.Phase.Name(rank_exit.phase).removeprefix("PHASE_").lower()
+    phase = phase_name(rank_exit.phase)
     return f" in {phase}, {moment}" if rank_exit.step < 0 else f" in {phase} of {moment}"
 
 

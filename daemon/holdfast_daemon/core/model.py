@@ -1,6 +1,5 @@
 """What the core is fed, what it keeps, what it orders."""
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -36,7 +35,7 @@ Request: TypeAlias = CheckpointRequest | StopRequest | FaultRequest
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What the shell has seen since the last turn."""
+    """What the shell has seen since the last tick."""
 
     nodes: Mapping[str, store.NodeState] = field(default_factory=dict)
     """Every node whose lease is alive, whole and newest."""
@@ -61,7 +60,7 @@ class SaveIncident:
 
 
 @dataclass(frozen=True)
-class CheckpointOrdered:
+class CheckpointAnswered:
     """Tell the operator at which step the checkpoint will be; -1: not now, and why."""
 
     step: int
@@ -85,7 +84,7 @@ class DetectorFailed:
     reason: str
 
 
-Action: TypeAlias = Send | SaveIncident | CheckpointOrdered | FaultAnswered | DetectorFailed
+Action: TypeAlias = Send | SaveIncident | CheckpointAnswered | FaultAnswered | DetectorFailed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +114,10 @@ class Totals:
     recoveries_s: tuple[float, ...] = ()
     """Last progress to the next optimizer step."""
 
-    def count(self, name: str, key: str, amount: float = 1) -> "Totals":
-        """Return totals with ``amount`` added under ``key`` of one of the mappings."""
-        mapping = dict(getattr(self, name))
-        mapping[key] = mapping.get(key, 0) + amount
-        return dataclasses.replace(self, **{name: mapping})  # type: ignore[arg-type]
+
+def counted(counts: Mapping[str, int], key: str) -> Mapping[str, int]:
+    """Return counts with one more of ``key``."""
+    return {**counts, key: counts.get(key, 0) + 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +171,7 @@ class CoreState:
     incidents: Mapping[str, store.Incident] = field(default_factory=dict)
     newest_faults: tuple[store.Event, ...] = ()
     """That were injected or refused, for operators to see."""
-    untold_faults: tuple[store.Event, ...] = ()
+    unreported_faults: tuple[store.Event, ...] = ()
     """Injected or refused, and not yet part of an incident's story."""
     first_exit_unix_s: float = 0.0
     """When the first abnormal exit of this generation was seen; 0: none."""
@@ -191,7 +189,7 @@ class CoreState:
     """Nodes that have sent the open incident's evidence."""
     sent_unix_s: float = 0.0
     """When the commands of the present phase were last sent."""
-    noted: frozenset[str] = frozenset()
+    reported_once: frozenset[str] = frozenset()
     """What has been told in this generation and is not to be told again."""
     counted_steps: Mapping[str, int] = field(default_factory=dict)
     """Per node, the newest step whose summary was counted."""

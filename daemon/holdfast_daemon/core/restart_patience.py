@@ -85,7 +85,7 @@ class RestartPatience:
         return self._of(self.table_pauses_s if phase in PAUSES else self.table_computing_s, phase)
 
     @property
-    def standing_s(self) -> float:
+    def suspended_s(self) -> float:
         """How long all ranks may be stopped together: somebody has suspended the run."""
         return self.table_computing_s * 2.0**self.repeats
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.naming import phase_name
 from holdfast_daemon.core.restart_patience import PAUSES, RestartPatience, Sign
-from holdfast_daemon.core.words import phase_name
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -43,10 +43,10 @@ def judge(view: View, verdict: store.Verdict, patience: RestartPatience) -> Judg
 
 def _mismatch(view: View, verdict: store.Verdict, patience: RestartPatience) -> Judgement:
     """Different calls at one number speak for themselves. A circle needs all of its ranks to be still."""
-    if view.parted_call is not None:
+    if view.mismatched_call is not None:
         return Judgement(True, Sign.CERTAIN, "the calls of ranks do not match")
     members = [view.known_ranks[rank] for rank in verdict.culprits if rank in view.known_ranks]
-    if set(view.finding.cycle) == set(verdict.culprits):
+    if set(view.wait_analysis.cycle) == set(verdict.culprits):
         # One that moves may be on its way to the call that the others wait for.
         if all(_is_still(rank) for rank in members):
             return Judgement(True, Sign.CERTAIN, "ranks wait for each other in a circle, and none of them moves")
@@ -58,7 +58,9 @@ def _mismatch(view: View, verdict: store.Verdict, patience: RestartPatience) -> 
 
 def _transport(view: View, verdict: store.Verdict, patience: RestartPatience) -> Judgement:
     """All have arrived and nothing completes: data that still moves is a slow link, not a dead one."""
-    arrived = (call for call in view.finding.everyone_arrived if (call.group, call.seq) == (verdict.group, verdict.seq))
+    arrived = (
+        call for call in view.wait_analysis.everyone_arrived if (call.group, call.seq) == (verdict.group, verdict.seq)
+    )
     call = next(arrived, None)
     ranks = (
         list(view.ranks.values()) if call is None else [view.ranks[rank] for rank in call.held if rank in view.ranks]
@@ -78,7 +80,7 @@ def _nobody_waits(view: View, patience: RestartPatience) -> Judgement:
     ranks = [rank for rank in view.ranks.values() if rank.life != store.LIFE_EXITED]
     if view.all_stopped:
         since_s = min((rank.stalled_s for rank in ranks), default=0.0)
-        is_due = since_s >= patience.standing_s
+        is_due = since_s >= patience.suspended_s
         return Judgement(is_due, Sign.NONE, f"all ranks have been stopped for {since_s:.0f} s")
     return _slowest(view, ranks, patience)
 
@@ -95,7 +97,7 @@ def _culprit(view: View, number: int, patience: RestartPatience) -> Judgement:
             return Judgement(True, Sign.CERTAIN, f"rank {number} is stopped, and no other rank is")
         is_waited_for = True
     else:
-        is_waited_for = any(call.rank == number for call in view.finding.missed)
+        is_waited_for = any(call.rank == number for call in view.wait_analysis.missed)
     if phase == common.PHASE_DATA and _waits_for_data_with_all(view):
         return _WAIT
     hidden = _may_wait_for(view, rank, patience)

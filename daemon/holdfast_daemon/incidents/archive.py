@@ -1,4 +1,4 @@
-"""Keeps every incident of a run as a folder, with the recording that its verdict came from."""
+"""Keeps every incident of a run on disk: all versions in a log, the newest in a folder with its recording."""
 
 import asyncio
 import logging
@@ -8,11 +8,33 @@ from pathlib import Path
 
 from holdfast_daemon.core.model import CoreState, Observation
 from holdfast_daemon.incidents import folder as incident_folder
-from holdfast_daemon.replay.recorded_turn import difference, framed
+from holdfast_daemon.incidents.story import story_text
+from holdfast_daemon.replay.recorded_tick import difference, framed
 from holdfast_daemon.replay.recording import Excerpt, Recording
 from holdfast_proto.v1.store_pb2 import Incident, Verdict
 
 log = logging.getLogger(__name__)
+
+
+class IncidentLog:
+    """One JSON object per line; of several with one id the last is the newest."""
+
+    def __init__(self, directory: Path, run: str) -> None:
+        self._path = directory / f"incidents-{run}.jsonl"
+        self.attempts_total = 0
+        self.failures_total = 0
+
+    def append(self, incident: Incident) -> None:
+        """Append a version; a full disk is counted and logged once, and stops nothing."""
+        self.attempts_total += 1
+        try:
+            line = story_text(incident, indent=None)
+            with self._path.open("a") as file:
+                file.write(line)
+        except Exception as error:  # noqa: BLE001 (whatever it is: the incident is in the store, and the run is led)
+            self.failures_total += 1
+            if self.failures_total == 1:
+                log.error("cannot append to %s: %s", self._path, error)
 
 
 class IncidentArchive:
@@ -26,7 +48,7 @@ class IncidentArchive:
         self._failures = directory / "failures" / run
         self._has_kept_failure = False
         self.recording = Recording()
-        """Of what the core is fed: the shell adds to it every turn."""
+        """Of what the core is fed: the shell adds to it every tick."""
         self._recorded: dict[str, Verdict] = {}
         """The verdicts whose recordings were written, by incident."""
         self._known: set[str] = set()
@@ -48,13 +70,13 @@ class IncidentArchive:
         excerpt = self.recording.excerpt()
         if excerpt is not None and self._is_news(incident, excerpt):
             self._recorded[incident.id] = incident.verdict
-            dropped = self.recording.dropped_turns_total
-            self._write(folder, lambda: incident_folder.write_recording(folder, excerpt, dropped_turns=dropped))
+            dropped = self.recording.dropped_ticks_total
+            self._write(folder, lambda: incident_folder.write_recording(folder, excerpt, dropped_ticks=dropped))
 
     def keep_failure(self, state: CoreState, now: float, observation: Observation, error: Exception) -> None:
         """Write down what the core failed on, the first time: state, observation and traceback.
 
-        The recording begins anew, because the turn was not taken as it was noted.
+        The recording begins anew, because the tick was not taken as it was noted.
         """
         self.recording.forget()
         if self._has_kept_failure:
@@ -65,7 +87,7 @@ class IncidentArchive:
         self._write(self._failures, lambda: incident_folder.write_failure(self._failures, excerpt, text))
 
     def _write(self, folder: Path, job: Callable[[], None]) -> None:
-        """Begin to write in a thread: on many ranks it takes a while, and orders wait for this turn to end."""
+        """Begin to write in a thread: on many ranks it takes a while, and orders wait for this tick to end."""
         self.attempts_total += 1
 
         async def write() -> None:
@@ -79,7 +101,7 @@ class IncidentArchive:
         task.add_done_callback(self._writing.discard)
 
     def _is_news(self, incident: Incident, excerpt: Excerpt) -> bool:
-        """Whether the recorded turns led to this verdict, and no recording says so yet."""
+        """Whether the recorded ticks led to this verdict, and no recording says so yet."""
         known = self._recorded.get(incident.id)
         before = excerpt.base.incidents.get(incident.id)
         seen = [known] if known is not None else [before.verdict] if before is not None else []

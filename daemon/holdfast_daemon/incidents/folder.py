@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import DecodeError
 
 from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.incidents.story import StoryError, parse_story, story_text
 from holdfast_daemon.replay.core_codec import decode_state, encode_state
-from holdfast_daemon.replay.recorded_turn import unframed
+from holdfast_daemon.replay.recorded_tick import unframed
 from holdfast_daemon.replay.recording import Excerpt
 from holdfast_daemon.replay.state_codec import CodecError
 from holdfast_proto.v1.recording_pb2 import RecordedTurn
@@ -20,11 +20,14 @@ from holdfast_proto.v1.store_pb2 import Incident
 
 STORY = "incident.json"
 STATE = "core.json"
-TURNS = "observations.binpb"
+TICKS = "observations.binpb"
 README = "README.txt"
 TRACEBACK = "traceback.txt"
 
-_FORMAT = 1
+_FORMAT = 2
+"""Number of the recording's format. It grows whenever a field of the core's state gets another name or meaning: a
+recording holds that state, and the core can only continue from a state of its own version. Stories have no number,
+because every version reads those of all earlier ones."""
 
 README_TEXT = """\
 One incident of a training run that Holdfast watched.
@@ -55,42 +58,20 @@ class RecordedIncident:
 
     incident: Incident
     base: CoreState
-    turns: tuple[RecordedTurn, ...]
+    ticks: tuple[RecordedTurn, ...]
 
 
 def set_older_aside(folder: Path, incident: Incident) -> None:
     """Rename the folder if an earlier run of the same name has left it, or if its story is damaged. Raises OSError."""
     try:
-        text = (folder / STORY).read_text()
+        detected_unix_s = parse_story((folder / STORY).read_bytes()).detected_unix_s
     except FileNotFoundError:
         return
-    except ValueError:
-        text = ""  # no UTF-8
-    detected_unix_s = _detected_unix_s(text)
-    if detected_unix_s is None:
+    except StoryError:
         folder.rename(folder.with_name(f"{folder.name}.damaged.{incident.detected_unix_s:.0f}"))
-    elif detected_unix_s != incident.detected_unix_s:
+        return
+    if detected_unix_s != incident.detected_unix_s:
         folder.rename(folder.with_name(f"{folder.name}.{detected_unix_s:.0f}"))
-
-
-def _detected_unix_s(story: str) -> float | None:
-    """Return when the incident of a story was detected; None if the story is damaged."""
-    try:
-        return _incident(story).detected_unix_s
-    except _DAMAGED:
-        return None
-
-
-def _incident(story: str | bytes) -> Incident:
-    """Parse a story. Raises one of ``_DAMAGED`` if that cannot be done."""
-    fields = json.loads(story)
-    if not isinstance(fields, dict):
-        raise ValueError(f"{STORY} is no object")
-    return ParseDict(fields, Incident(), ignore_unknown_fields=True)
-
-
-_DAMAGED = (ParseError, DecodeError, CodecError, ValueError, TypeError, AttributeError, RecursionError)
-"""What parsing junk may raise."""
 
 
 def write_story(folder: Path, incident: Incident) -> None:
@@ -100,23 +81,18 @@ def write_story(folder: Path, incident: Incident) -> None:
     _replace(folder / STORY, story_text(incident).encode())
 
 
-def story_text(incident: Incident) -> str:
-    """Return an incident as the JSON of ``incident.json``."""
-    return json.dumps(MessageToDict(incident, preserving_proto_field_name=True), indent=1) + "\n"
-
-
-def write_recording(folder: Path, excerpt: Excerpt, *, dropped_turns: int) -> None:
+def write_recording(folder: Path, excerpt: Excerpt, *, dropped_ticks: int) -> None:
     """Write what `holdfast replay` reads. Raises OSError, and CodecError if the state cannot be carried."""
-    state = {"format": _FORMAT, "dropped_turns": dropped_turns, "state": encode_state(excerpt.base)}
-    _replace(folder / TURNS, b"".join(excerpt.turns))
+    state = {"format": _FORMAT, "dropped_turns": dropped_ticks, "state": encode_state(excerpt.base)}
+    _replace(folder / TICKS, b"".join(excerpt.ticks))
     _replace(folder / STATE, json.dumps(state).encode())
 
 
 def write_failure(folder: Path, excerpt: Excerpt, text: str) -> None:
-    """Write the turn that the core failed on, and what it raised. Raises OSError, and CodecError as above."""
+    """Write the tick that the core failed on, and what it raised. Raises OSError, and CodecError as above."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TRACEBACK).write_text(text)
-    write_recording(folder, excerpt, dropped_turns=0)
+    write_recording(folder, excerpt, dropped_ticks=0)
 
 
 def read_recording(path: Path) -> RecordedIncident:
@@ -125,18 +101,24 @@ def read_recording(path: Path) -> RecordedIncident:
     Raises RecordingError.
     """
     try:
-        story, state, turns = _read(path, (STORY, STATE, TURNS))
-        incident = _incident(story)
-        return RecordedIncident(incident, _state(json.loads(state)), tuple(unframed(turns)))
+        story, state, ticks = _read(path, (STORY, STATE, TICKS))
+        incident = parse_story(story)
+        return RecordedIncident(incident, _state(json.loads(state), path), tuple(unframed(ticks)))
     except (OSError, tarfile.TarError) as error:
         raise RecordingError(f"{path}: {error}: name an incident's folder or exported archive") from None
-    except _DAMAGED as error:
+    except (CodecError, DecodeError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RecordingError(f"{path}: recorded by another version of Holdfast, or damaged: {error}") from None
 
 
-def _state(data: Any) -> CoreState:
-    if not isinstance(data, dict) or data.get("format") != _FORMAT:
-        raise ValueError(f"{STATE} is not of format {_FORMAT}")
+def _state(data: Any, path: Path) -> CoreState:
+    found = data.get("format") if isinstance(data, dict) else None
+    if not isinstance(found, int):
+        raise ValueError(f"{STATE} names no format")
+    if found != _FORMAT:
+        raise RecordingError(
+            f"{path}: its recording has format {found}, and this version of Holdfast replays format {_FORMAT}: use the"
+            f" version that recorded it; its story, {STORY}, can still be read"
+        )
     return decode_state(data["state"])
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.incidents.archive import same_verdict
 from holdfast_daemon.incidents.folder import RecordedIncident
-from holdfast_daemon.replay.recorded_turn import observation_of
+from holdfast_daemon.replay.recorded_tick import observation_of
 from holdfast_proto.v1.store_pb2 import Verdict
 
 
@@ -16,7 +16,7 @@ class Replay:
     recorded: Verdict
     replayed: Verdict | None
     """None: the core as it is now sees no such incident."""
-    turns: int
+    ticks: int
     span_s: float
     """Time that the recording covers."""
 
@@ -27,15 +27,15 @@ class Replay:
 
 
 def replay(recorded: RecordedIncident) -> Replay:
-    """Feed the core every recorded turn, as the shell once did. Raises CodecError if a turn cannot be read."""
+    """Feed the core every recorded tick, as the shell once did. Raises CodecError if a tick cannot be read."""
     state = recorded.base
-    for turn in recorded.turns:
-        state, _ = coordinator.step(state, turn.now_unix_s, observation_of(state.nodes, turn))
+    for tick in recorded.ticks:
+        state, _ = coordinator.step(state, tick.now_unix_s, observation_of(state.nodes, tick))
     incident = state.incidents.get(recorded.incident.id)
-    times = [turn.now_unix_s for turn in recorded.turns]
+    times = [tick.now_unix_s for tick in recorded.ticks]
     return Replay(
         recorded=recorded.incident.verdict,
         replayed=incident.verdict if incident is not None else None,
-        turns=len(times),
+        ticks=len(times),
         span_s=times[-1] - times[0] if times else 0.0,
     )

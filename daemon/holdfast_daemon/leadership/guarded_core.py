@@ -1,6 +1,6 @@
-"""Takes the core's turns, and goes on when one raises: what it raised on is found, passed over and counted.
+"""Takes the core's ticks, and goes on when one raises: what it raised on is found, passed over and counted.
 
-The core is pure, so that a turn may be tried any number of times. A run whose turn raised stays led: it is shown all
+The core is pure, so that a tick may be tried any number of times. A run whose tick raised stays led: it is shown all
 that does not raise, and no other run notices.
 """
 
@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import Action, CoreState, Observation, Request
-from holdfast_daemon.core.turn import Timed
+from holdfast_daemon.core.tick import Timed
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 Nodes: TypeAlias = Mapping[str, store.NodeState]
 
 MOST_TRIES = 64
-"""In one turn. On thousands of ranks a try takes a while, and other runs wait."""
+"""In one tick. On thousands of ranks a try takes a while, and other runs wait."""
 
 DISTRUST_S = 10.0
 """The state of a node that made the core raise is not shown again for so long."""
@@ -29,14 +29,14 @@ DISTRUST_S = 10.0
 
 @dataclass(frozen=True)
 class Stepped:
-    """What a turn has led to."""
+    """What a tick has led to."""
 
     state: CoreState
     actions: list[Action]
     failed_requests: tuple[Request, ...] = ()
     """Requests that were not served: the operators are to be answered."""
     error: Exception | None = None
-    """The first exception of the turn."""
+    """The first exception of the tick."""
 
 
 class GuardedCore:
@@ -49,13 +49,13 @@ class GuardedCore:
         """Until when, by node."""
 
     def step(self, state: CoreState, now: float, observation: Observation, timed: Timed = nullcontext) -> Stepped:
-        """Return what the turn leads to; without what it raises on, if it raises."""
+        """Return what the tick leads to; without what it raises on, if it raises."""
         nodes = self._trusted(state, now, observation.nodes)
         try:
             shown = Observation(nodes=nodes, events=observation.events, requests=observation.requests)
             return Stepped(*coordinator.step(state, now, shown, timed))
         except Exception as error:  # noqa: BLE001 (whatever it is, the run stays led; it is counted and logged once)
-            self._log(error, "a turn of its core failed: what it failed on is passed over")
+            self._log(error, "a tick of its core failed: what it failed on is passed over")
             return self._salvage(state, now, nodes, observation, error)
 
     def _trusted(self, state: CoreState, now: float, nodes: Nodes) -> Nodes:
@@ -93,20 +93,20 @@ class GuardedCore:
 
 
 class _Attempts:
-    """Tries turns, as many as are allowed in one."""
+    """Tries ticks, as many as are allowed in one."""
 
     def __init__(self, now: float) -> None:
         self._now = now
         self._left = MOST_TRIES
 
     def step(self, state: CoreState, observation: Observation) -> tuple[CoreState, list[Action]] | None:
-        """Return what a turn leads to; None if it raises, or if no try is left."""
+        """Return what a tick leads to; None if it raises, or if no try is left."""
         if self._left == 0:
             return None
         self._left -= 1
         try:
             return coordinator.step(state, self._now, observation)
-        except Exception:  # noqa: BLE001 (that a turn raises is the answer that is wanted here)
+        except Exception:  # noqa: BLE001 (that a tick raises is the answer that is wanted here)
             return None
 
     def bad_nodes(self, state: CoreState, nodes: Nodes) -> list[str] | None:

@@ -9,7 +9,7 @@ from typing import Any
 import redis.asyncio
 
 from holdfast_daemon.leadership.run_shell import RunShell
-from holdfast_daemon.leadership.turn_metrics import TurnMetrics
+from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_proto import keys
 from holdfast_proto.redis_client import StoreError, end
 
@@ -37,7 +37,7 @@ class Runs(Mapping[str, RunShell]):
     """The shells by the names of their runs. A shell that fails is replaced, and stops no other."""
 
     def __init__(
-        self, client: redis.asyncio.Redis, make_shell: Callable[[str], RunShell], metrics: TurnMetrics
+        self, client: redis.asyncio.Redis, make_shell: Callable[[str], RunShell], metrics: TickMetrics
     ) -> None:
         self._client = client
         self._make_shell = make_shell

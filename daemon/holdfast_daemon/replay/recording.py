@@ -1,14 +1,14 @@
 """Keeps the newest minute of what the core was fed, so that a verdict can be reached again from it.
 
 A recording begins with a state of the core, which costs nothing to keep because states are never changed, and goes
-on with what every turn was shown. A new one is begun every half minute; the last two are kept.
+on with what every tick was shown. A new one is begun every half minute; the last two are kept.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
 
 from holdfast_daemon.core.model import CoreState, Observation
-from holdfast_daemon.replay.recorded_turn import difference, framed
+from holdfast_daemon.replay.recorded_tick import difference, framed
 
 STRETCH_S = 30.0
 ROOM_BYTES = 64 * 2**20
@@ -16,52 +16,52 @@ ROOM_BYTES = 64 * 2**20
 
 @dataclass
 class _Stretch:
-    """A state of the core and the turns that followed it, oldest first, each as it stands in a file."""
+    """A state of the core and the ticks that followed it, oldest first, each as it stands in a file."""
 
     base: CoreState
     began_unix_s: float
-    turns: list[bytes] = field(default_factory=list)
+    ticks: list[bytes] = field(default_factory=list)
     nbytes: int = 0
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """What the recording holds at one moment: a state of the core, and the turns that followed it."""
+    """What the recording holds at one moment: a state of the core, and the ticks that followed it."""
 
     base: CoreState
-    turns: tuple[bytes, ...]
+    ticks: tuple[bytes, ...]
 
 
 class Recording:
-    """The newest turns of one run's core. ``room_bytes`` is for the turns; the two states are not counted."""
+    """The newest ticks of one run's core. ``room_bytes`` is for the ticks; the two states are not counted."""
 
     def __init__(self, room_bytes: int = ROOM_BYTES) -> None:
         self._room_bytes = room_bytes
         self._stretches: deque[_Stretch] = deque(maxlen=2)
-        self.dropped_turns_total = 0
+        self.dropped_ticks_total = 0
         """Let go before their time, because there was no room."""
 
     def note(self, state: CoreState, now: float, observation: Observation) -> None:
-        """Keep what the core is shown in the turn that it is about to take from ``state``."""
-        turn = framed(difference(state.nodes, now, observation))
-        while self._stretches and self._nbytes + len(turn) > self._room_bytes:
-            self.dropped_turns_total += len(self._stretches.popleft().turns)
+        """Keep what the core is shown in the tick that it is about to take from ``state``."""
+        tick = framed(difference(state.nodes, now, observation))
+        while self._stretches and self._nbytes + len(tick) > self._room_bytes:
+            self.dropped_ticks_total += len(self._stretches.popleft().ticks)
         if not self._stretches or now - self._stretches[-1].began_unix_s >= STRETCH_S:
             self._stretches.append(_Stretch(state, now))
         newest = self._stretches[-1]
-        newest.turns.append(turn)
-        newest.nbytes += len(turn)
+        newest.ticks.append(tick)
+        newest.nbytes += len(tick)
 
     def forget(self) -> None:
-        """Begin anew: the core goes on from a state that its last turn has not led to."""
+        """Begin anew: the core goes on from a state that its last tick has not led to."""
         self._stretches.clear()
 
     def excerpt(self) -> Excerpt | None:
         """Return what is kept; None if there is nothing."""
         if not self._stretches:
             return None
-        turns = tuple(turn for stretch in self._stretches for turn in stretch.turns)
-        return Excerpt(self._stretches[0].base, turns)
+        ticks = tuple(tick for stretch in self._stretches for tick in stretch.ticks)
+        return Excerpt(self._stretches[0].base, ticks)
 
     @property
     def _nbytes(self) -> int:

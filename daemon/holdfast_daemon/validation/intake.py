@@ -1,5 +1,6 @@
 """Takes in what one run's keys hold: parses it, checks it, and refuses what is bad, each message alone."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeVar
@@ -8,14 +9,39 @@ from google.protobuf.message import DecodeError, Message
 
 from holdfast_daemon.validation.event_rules import check_event
 from holdfast_daemon.validation.node_rules import KnownGroups, check_node
-from holdfast_daemon.validation.refusals import Refusals
 from holdfast_daemon.validation.rules import RefusedError, check_node_name
 from holdfast_daemon.validation.run_rules import check_incident, check_record, check_spec
 from holdfast_proto.v1 import store_pb2 as store
 
+log = logging.getLogger(__name__)
+
 Parsed = TypeVar("Parsed", bound=Message)
 Claims = frozenset[tuple[int, int]]
 """Ranks that a node says are alive there: pairs of generation and rank."""
+
+
+SOURCES = ("spec", "record", "incident", "node", "event", "key")
+"""Where a refused value was: one of these messages, or a key that holds another type of value."""
+
+
+class Refusals:
+    """Refused values of one run."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self.counts = dict.fromkeys(SOURCES, 0)
+
+    def add(self, source: str, what: str, reason: object, consequence: str = "it is passed over") -> None:
+        """Count a refused value; log it if it is the first of its source."""
+        self.counts[source] += 1
+        if self.counts[source] == 1:
+            log.error(
+                "run %s: %s is refused: %s: %s (further ones of this kind are counted only)",
+                self._run,
+                what,
+                " ".join(str(reason).split())[:300],
+                consequence,
+            )
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def node(tmp_path: Path) -> Iterator[RecordedNode]:
     """A node of two ranks whose checkpoints are in ``run/checkpoints``."""
     node = make_node(tmp_path)
     yield node
-    node.writer.close()
+    node.checkpoints.close()
 
 
 async def take(node: RecordedNode, snapshots: "Snapshots", step: int, contents: dict[str, bytes]) -> list[str]:
@@ -153,8 +153,8 @@ async def take(node: RecordedNode, snapshots: "Snapshots", step: int, contents: 
     grant = node.memory.grant(0, sum(map(len, contents.values())) + (1 << 16), 1)
     snapshots.fill(grant.paths[0], 0, step, tensors=contents)
     before = len(node.link.emitted)
-    node.writer.schedule(0, step, world_size=1)
-    await node.writer.drain(PATIENCE_S)
+    node.saver.schedule(0, step, world_size=1)
+    await node.saver.drain(PATIENCE_S)
     with Slot(grant.paths[0]) as slot:
         assert slot.header.written  # the rank may have its slot again, whatever became of the checkpoint
     failed = [event.checkpoint_failed for event in node.link.emitted[before:] if event.HasField("checkpoint_failed")]
@@ -176,9 +176,9 @@ async def test_full_disk_fails_one_checkpoint_in_one_line_and_the_next_is_writte
     assert "No space left on device: free space there or set --checkpoints" in reason
     assert "\n" not in reason
     assert list(small_tmpfs.rglob("*.tmp")) == []
-    assert node.writer.committed == [10]
+    assert node.inventory.committed == [10]
     assert await take(node, snapshots, 30, {"small": b"fits again"}) == []
-    assert node.writer.committed == [10, 30]
+    assert node.inventory.committed == [10, 30]
 
 
 async def test_directory_that_turns_read_only_fails_until_it_is_writable_again(
@@ -192,7 +192,7 @@ async def test_directory_that_turns_read_only_fails_until_it_is_writable_again(
         assert "--checkpoints" in reason
     subprocess.run(["mount", "-o", "remount,rw", small_tmpfs], check=True)
     assert await take(node, snapshots, 30, {"weight": b"30"}) == []
-    assert node.writer.committed == [30]
+    assert node.inventory.committed == [30]
 
 
 async def test_file_size_limit_fails_one_checkpoint_and_the_next_is_written(
@@ -203,7 +203,7 @@ async def test_file_size_limit_fails_one_checkpoint_and_the_next_is_written(
     (reason,) = await take(node, snapshots, 20, {"large": random.Random(1).randbytes(2 * MIB)})
     assert "File too large: raise the file size limit (ulimit -f) or set --checkpoints" in reason
     assert await take(node, snapshots, 30, {"weight": b"30"}) == []
-    assert node.writer.committed == [10, 30]
+    assert node.inventory.committed == [10, 30]
     assert list((tmp_path / "run" / "checkpoints").rglob("*.tmp")) == []
 
 
@@ -215,14 +215,14 @@ async def test_slow_disk_delays_the_checkpoint_and_nothing_else(
     worker.suspend()  # as one that waits for the disk for ever
     grant = node.memory.grant(0, 1 << 16, 1)
     snapshots.fill(grant.paths[1], 0, 20, tensors={"weight": b"20"})
-    node.writer.schedule(0, 20, world_size=1)
+    node.saver.schedule(0, 20, world_size=1)
     for step in range(21, 25):  # the rank takes its snapshots in the slot that is left
         snapshots.fill(grant.paths[0], 0, step, tensors={"weight": bytes([step])}, persist=False)
         await asyncio.sleep(0)
-    assert node.writer.committed == [10]
+    assert node.inventory.committed == [10]
     worker.resume()
-    await node.writer.drain(PATIENCE_S)
-    assert node.writer.committed == [10, 20]
+    await node.saver.drain(PATIENCE_S)
+    assert node.inventory.committed == [10, 20]
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])

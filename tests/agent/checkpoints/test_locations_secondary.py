@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent.checkpoints.writer import CheckpointWriter
+from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.shard_index import index_path, shard_path
@@ -15,12 +15,12 @@ from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
 from holdfast_proto.snapshot import Slot
+from tests.support.nodes import RUN, node_checkpoints
 from tests.support.object_places import QUICK, Place
 
 if TYPE_CHECKING:
     from tests.support.snapshots import Snapshots
 
-RUN = "run"
 Open = Callable[..., Secondary]
 
 
@@ -52,11 +52,11 @@ def copied(secondary: Secondary) -> list[int]:
     return sorted(secondary.remote.manifests())
 
 
-def writer_of(folder: Path, checkpoints: CheckpointDirectory, secondary: Secondary) -> CheckpointWriter:
+def node_of(folder: Path, checkpoints: CheckpointDirectory, secondary: Secondary) -> NodeCheckpoints:
     for name in ("shm", "slots"):
         (folder / name).mkdir(exist_ok=True)
     memory = SnapshotMemory(folder / "shm", folder / "slots", RUN, "node0")
-    return CheckpointWriter(memory, checkpoints, RUN, lambda _event: None, secondary=secondary)
+    return node_checkpoints(memory, checkpoints, lambda _event: None, secondary)
 
 
 def test_committed_checkpoints_are_copied_manifest_last(
@@ -151,17 +151,17 @@ async def test_emptied_primary_is_restored_from_the_secondary(
     snapshots.commit(checkpoints, 10)
     assert copied(opened()) == [10]
     shutil.rmtree(checkpoints.path)
-    writer = writer_of(tmp_path, checkpoints, opened(start=False))
+    node = node_of(tmp_path, checkpoints, opened(start=False))
     try:
-        assert writer.committed == [10]
-        point = await writer.starting_point(10, range(2), world_size=2, generation=3)
+        assert node.inventory.committed == [10]
+        point = await node.restorer.starting_point(10, range(2), world_size=2, generation=3)
         for rank, path in point.slots.items():
             with Slot(path) as slot:
                 assert (slot.header.rank, slot.header.step) == (rank, 10)
         assert sorted(point.slots) == [0, 1]
         assert checkpoints.committed() == [10]
     finally:
-        writer.close()
+        node.close()
 
 
 async def test_damaged_primary_is_mended_from_the_secondary(
@@ -171,13 +171,13 @@ async def test_damaged_primary_is_mended_from_the_secondary(
     secondary = opened()
     assert copied(secondary) == [10]
     shard_path(checkpoints.step_directory(10), 1).write_bytes(b"damaged")
-    writer = writer_of(tmp_path, checkpoints, secondary)
+    node = node_of(tmp_path, checkpoints, secondary)
     try:
-        point = await writer.starting_point(10, range(2), world_size=2, generation=3)
+        point = await node.restorer.starting_point(10, range(2), world_size=2, generation=3)
         assert sorted(point.slots) == [0, 1]
         checkpoints.verify(10)
     finally:
-        writer.close()
+        node.close()
 
 
 async def test_checkpoint_damaged_in_both_places_is_named(
@@ -188,35 +188,35 @@ async def test_checkpoint_damaged_in_both_places_is_named(
     assert copied(secondary) == [10]
     shard_path(checkpoints.step_directory(10), 1).write_bytes(b"damaged")
     secondary.remote.store.remove(["step-00000010/rank-00001.shard"])
-    writer = writer_of(tmp_path, checkpoints, secondary)
+    node = node_of(tmp_path, checkpoints, secondary)
     try:
         with pytest.raises(CheckpointUnreadable, match=r"rank-00001\.shard"):
-            await writer.starting_point(10, range(2), world_size=2, generation=3)
+            await node.restorer.starting_point(10, range(2), world_size=2, generation=3)
     finally:
-        writer.close()
+        node.close()
 
 
 async def test_checkpoint_that_another_node_has_just_committed_is_taken_from_the_primary(
     opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
-    writer = writer_of(tmp_path, checkpoints, opened(start=False))
+    node = node_of(tmp_path, checkpoints, opened(start=False))
     try:
         snapshots.commit(checkpoints, 10)
-        point = await writer.starting_point(10, range(2), world_size=2, generation=3)
+        point = await node.restorer.starting_point(10, range(2), world_size=2, generation=3)
         assert sorted(point.slots) == [0, 1]
     finally:
-        writer.close()
+        node.close()
 
 
 async def test_node_stays_until_others_have_committed_what_it_is_to_copy(
     place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
-    writer = writer_of(tmp_path, checkpoints, opened(range(1)))
+    node = node_of(tmp_path, checkpoints, opened(range(1)))
     try:
-        slot = writer._memory.grant(0, 1 << 16, 1).paths[0]
+        slot = node.memory.grant(0, 1 << 16, 1).paths[0]
         snapshots.fill(slot, 0, 10)
-        writer.schedule(0, 10, world_size=2)
-        leaving = asyncio.create_task(writer.drain(60))
+        node.saver.schedule(0, 10, world_size=2)
+        leaving = asyncio.create_task(node.saver.drain(60))
         while not index_path(checkpoints.step_directory(10), 0).exists():
             await asyncio.sleep(0.01)
         assert not leaving.done()
@@ -225,7 +225,7 @@ async def test_node_stays_until_others_have_committed_what_it_is_to_copy(
         await leaving
         assert "step-00000010/rank-00000.json" in place.names()
     finally:
-        writer.close()
+        node.close()
 
 
 def test_newer_copies_are_not_offered_beside_the_primary(opened: Open) -> None:
@@ -239,7 +239,7 @@ def test_run_does_not_start_from_the_seed_because_the_secondary_is_away(
 ) -> None:
     place.files.fails = lambda _number, _method: PermissionError("no")
     with pytest.raises(CheckpointError, match=r"--checkpoints-secondary memory://.*: access denied"):
-        writer_of(tmp_path, checkpoints, opened(start=False))
+        node_of(tmp_path, checkpoints, opened(start=False))
 
 
 async def test_store_that_is_away_does_not_make_a_checkpoint_unreadable(
@@ -252,10 +252,10 @@ async def test_store_that_is_away_does_not_make_a_checkpoint_unreadable(
     primary.commit_if_complete(10, 2, RUN)
     (tmp_path / "shm").mkdir()
     memory = SnapshotMemory(tmp_path / "shm", tmp_path / "slots", RUN, "node0")
-    writer = CheckpointWriter(memory, primary, RUN, lambda _event: None)
+    node = node_checkpoints(memory, primary, lambda _event: None)
     place.files.fails = lambda _number, _method: PermissionError("no")
     try:
         with pytest.raises(CheckpointUnavailable, match="access denied"):
-            await writer.starting_point(10, range(2), world_size=2, generation=3)
+            await node.restorer.starting_point(10, range(2), world_size=2, generation=3)
     finally:
-        writer.close()
+        node.close()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast_agent.checkpoints.inventory import CheckpointInventory
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
-from holdfast_agent.checkpoints.writer import CheckpointWriter
 from holdfast_checkpoint.errors import CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format import slot_shard as shard
 from holdfast_checkpoint.format.durable import remove_file
@@ -17,7 +17,7 @@ from holdfast_checkpoint.store.histories import Histories, StorePlace
 from holdfast_checkpoint.store.locations import HistoryCheckpoints
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
 from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
-from holdfast_daemon.core.recovery import restore
+from holdfast_daemon.core.recovery import restore_point
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.history_machine import KEPT, Bucket, Disk, Machine
 from tests.support.object_places import Place
@@ -116,10 +116,10 @@ def unreadable_if_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         except CheckpointUnavailable as error:
             raise CheckpointUnreadable(str(error)) from error
 
-    choose = restore.choose
-    seed = restore.RestorePoint(store.SOURCE_SEED, -1)
+    choose = restore_point.choose
+    seed = restore_point.RestorePoint(store.SOURCE_SEED, -1)
     monkeypatch.setattr(RunCheckpoints, "fetch", unreadable)
-    monkeypatch.setattr(restore, "choose", lambda *arguments: choose(*arguments) or seed)
+    monkeypatch.setattr(restore_point, "choose", lambda *arguments: choose(*arguments) or seed)
 
 
 def one_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     def withdraw(directory: Path, _index: object) -> None:
         remove_file(directory / MANIFEST)
 
-    monkeypatch.setattr(CheckpointWriter, "_begin_history", lambda _self, _history: None)
+    monkeypatch.setattr(CheckpointInventory, "begin_history", lambda _self, _history: None)
     monkeypatch.setattr(shard, "_check_manifest", withdraw)
 
 

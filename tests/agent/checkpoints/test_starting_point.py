@@ -3,8 +3,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent.checkpoints.writer import CheckpointWriter
-from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_agent.checkpoints.inventory import CheckpointInventory
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.store.directory import CheckpointDirectory
@@ -28,7 +27,7 @@ async def test_world_of_the_same_size_gets_slots_and_the_checkpoint(
     committed: CheckpointDirectory, tmp_path: Path
 ) -> None:
     node = make_node(tmp_path)
-    point = await node.writer.starting_point(40, range(2), world_size=2, generation=3)
+    point = await node.restorer.starting_point(40, range(2), world_size=2, generation=3)
     assert point.checkpoint == committed.step_directory(40)
     assert sorted(point.slots) == [0, 1]
     for rank, path in point.slots.items():
@@ -38,14 +37,14 @@ async def test_world_of_the_same_size_gets_slots_and_the_checkpoint(
 
 async def test_world_of_another_size_gets_the_checkpoint_alone(committed: CheckpointDirectory, tmp_path: Path) -> None:
     node = make_node(tmp_path)
-    point = await node.writer.starting_point(40, range(3), world_size=3, generation=3)
+    point = await node.restorer.starting_point(40, range(3), world_size=3, generation=3)
     assert (point.slots, point.checkpoint) == ({}, committed.step_directory(40))
     assert node.memory.complete_steps(0) == []
 
 
 def test_committed_checkpoint_is_found_by_its_step(committed: CheckpointDirectory, tmp_path: Path) -> None:
-    writer = make_node(tmp_path).writer
-    assert (writer.committed_directory(40), writer.committed_directory(41)) == (committed.step_directory(40), None)
+    inventory = make_node(tmp_path).inventory
+    assert (inventory.local_directory(40), inventory.local_directory(41)) == (committed.step_directory(40), None)
 
 
 async def test_damaged_checkpoint_is_told_before_ranks_of_another_world_start(
@@ -53,7 +52,7 @@ async def test_damaged_checkpoint_is_told_before_ranks_of_another_world_start(
 ) -> None:
     shard_path(committed.step_directory(40), 1).write_bytes(b"damaged")
     with pytest.raises(CheckpointUnreadable, match=r"rank-00001\.shard"):
-        await make_node(tmp_path).writer.starting_point(40, range(3), world_size=3, generation=3)
+        await make_node(tmp_path).restorer.starting_point(40, range(3), world_size=3, generation=3)
 
 
 @pytest.mark.parametrize("takes_over", [False, True])
@@ -64,13 +63,12 @@ async def test_store_that_is_away_ends_an_agent_at_the_start_and_not_one_whose_r
         raise CheckpointError("--checkpoints s3://bucket/run: no answer")
 
     monkeypatch.setattr(CheckpointDirectory, "committed", away)
-    memory = SnapshotMemory(tmp_path / "shm", tmp_path / "slots", RUN, "node0")
 
-    def writer() -> CheckpointWriter:
-        return CheckpointWriter(memory, committed, RUN, lambda _event: None, takes_over=takes_over)
+    def inventory() -> CheckpointInventory:
+        return CheckpointInventory(committed, None, None, RUN, takes_over=takes_over)
 
     if not takes_over:
         with pytest.raises(CheckpointError, match="no answer"):
-            writer()
+            inventory()
         return
-    assert writer().committed == []
+    assert inventory().committed == []

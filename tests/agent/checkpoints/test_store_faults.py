@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent.checkpoints.writer import CheckpointWriter
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
 from holdfast_proto.v1 import store_pb2 as store
+from tests.support.nodes import RUN, node_checkpoints
 from tests.support.object_places import Place
 
 if TYPE_CHECKING:
     from tests.support.snapshots import Snapshots
 
-RUN = "run"
 RANKS = 2
 PATIENCE_S = 60.0
 
@@ -30,7 +29,8 @@ class Node:
         checkpoints = StagedCheckpoints(place.open(), folder / "staging", 2)
         checkpoints.check_writable()
         self.events: list[store.Event] = []
-        self.writer = CheckpointWriter(self.memory, checkpoints, RUN, self.events.append)
+        self.checkpoints = node_checkpoints(self.memory, checkpoints, self.events.append)
+        self.saver, self.inventory = self.checkpoints.saver, self.checkpoints.inventory
         self._snapshots = snapshots
 
     async def take(self, step: int) -> list[str]:
@@ -39,8 +39,8 @@ class Node:
         for rank in range(RANKS):
             slot = self.memory.grant(rank, 1 << 16, RANKS).paths[step // 10 % 2]
             self._snapshots.fill(slot, rank, step)
-            self.writer.schedule(rank, step, RANKS)
-        await self.writer.drain(PATIENCE_S)
+            self.saver.schedule(rank, step, RANKS)
+        await self.saver.drain(PATIENCE_S)
         return [event.checkpoint_failed.reason for event in self.events if event.HasField("checkpoint_failed")]
 
 
@@ -53,7 +53,7 @@ def place() -> Place:
 def node(tmp_path: Path, place: Place, snapshots: "Snapshots") -> Iterator[Node]:
     made = Node(tmp_path, place, snapshots)
     yield made
-    made.writer.close()
+    made.checkpoints.close()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ async def test_store_that_is_away_fails_a_checkpoint_in_one_line_and_the_next_is
         assert await node.take(step) == [f"--checkpoints {place.url}: {reason}"]
     place.files.fails = lambda _number, _method: None
     assert await node.take(40) == []
-    assert node.writer.committed == [10, 40]
+    assert node.inventory.committed == [10, 40]
     assert not any("step-00000020" in name or "step-00000030" in name for name in place.names())
 
 
@@ -92,4 +92,4 @@ async def test_store_that_goes_away_between_shard_and_manifest_leaves_the_last_c
     place.files.fails = lambda _number, _method: None
     assert place.open().manifests() == committed
     assert await node.take(30) == []
-    assert node.writer.committed == [10, 30]
+    assert node.inventory.committed == [10, 30]

@@ -1,18 +1,24 @@
-import time
 from typing import Any
 
 import pytest
 
-from holdfast_agent.commands.checks import flaw
+from holdfast_agent.commands.checks import Known, refusal
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
 
+NOW_UNIX_S = 1.8e9
+FENCE = int(NOW_UNIX_S * 1000)
 SPEC = store.RunSpec(run="run", nodes=2, ranks_per_node=4, command=["true"], instance="i")
 
 
 def command(**changes: Any) -> store.NodeCommand:
-    fields: dict[str, Any] = {"id": "a", "fence": int(time.time() * 1000), "generation": 2, "instance": "i"}
+    fields: dict[str, Any] = {"id": "a", "fence": FENCE, "generation": 2, "instance": "i"}
     return store.NodeCommand(**{**fields, **changes})
+
+
+def reason(given: store.NodeCommand, spec: store.RunSpec = SPEC, **known: Any) -> str:
+    fields: dict[str, Any] = {"fence": 0, "generation": 0, "observes": False}
+    return refusal(given, spec, Known(**{**fields, **known}), now_unix_s=NOW_UNIX_S)
 
 
 def start(**changes: Any) -> store.StartGeneration:
@@ -42,8 +48,8 @@ def evidence(**names: Any) -> dict[str, store.GatherEvidence]:
         {"inject_fault": Fault(kind="kill", rank=1, step=-1)},
     ],
 )
-def test_what_a_leader_sends_is_obeyed(kind: dict[str, Any]) -> None:
-    assert flaw(command(**kind), SPEC) == ""
+def test_what_a_leader_sends_is_carried_out(kind: dict[str, Any]) -> None:
+    assert reason(command(**kind)) == ""
 
 
 @pytest.mark.parametrize(
@@ -78,8 +84,32 @@ def test_what_a_leader_sends_is_obeyed(kind: dict[str, Any]) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_reason(kind: dict[str, Any], named: str) -> None:
-    assert named in flaw(command(**kind), SPEC)
+    assert named in reason(command(**kind))
 
 
 def test_a_run_that_somebody_else_launches_has_no_number_of_ranks_to_compare_with() -> None:
-    assert flaw(command(start=start(ranks=64, first_rank=0, world_size=512)), store.RunSpec(run="run")) == ""
+    given = command(start=start(ranks=64, first_rank=0, world_size=512))
+    assert reason(given, store.RunSpec(run="run", instance="i")) == ""
+
+
+@pytest.mark.parametrize(
+    ("known", "named"),
+    [
+        ({"fence": FENCE + 1}, "a newer one has"),
+        ({"generation": 3}, "this node is at 3"),
+        ({"observes": True}, "launched by somebody else"),
+    ],
+)
+def test_a_command_that_does_not_fit_the_node_is_refused(known: dict[str, Any], named: str) -> None:
+    assert named in reason(command(stop=store.StopGeneration()), **known)
+    assert reason(command(stop=store.StopGeneration()), fence=FENCE, generation=2) == ""
+
+
+def test_the_end_of_a_run_is_never_too_old_for_a_node_and_evidence_harms_no_foreign_rank() -> None:
+    assert reason(command(finish=store.FinishRun()), generation=3, observes=True) == ""
+    assert reason(command(**evidence(incident="a")), observes=True) == ""
+
+
+def test_a_command_for_another_instance_of_the_run_is_refused() -> None:
+    assert "'other'" in reason(command(stop=store.StopGeneration(), instance="other"))
+    assert "no instance" in reason(command(stop=store.StopGeneration(), instance=""))

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast_agent.evidence import flight_dumps, gathering, stack_dump, stacks
 from holdfast_agent.evidence.flight_dumps import dump_name
+from holdfast_agent.evidence.gathering import EvidenceGatherer
 from holdfast_checkpoint import processes
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -93,7 +94,11 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "FILES_PATIENCE_S", 60.0)
 
 
-def order(**fields: Any) -> store.GatherEvidence:
+async def gather(node: RecordedNode, command: store.GatherEvidence) -> store.EvidenceCaptured:
+    return await EvidenceGatherer(node, node.inventory.primary.path).gather(command)
+
+
+def command(**fields: Any) -> store.GatherEvidence:
     return store.GatherEvidence(**{"incident": INCIDENT, **fields})
 
 
@@ -108,7 +113,7 @@ def may_look_into_processes() -> bool:
 
 
 async def test_the_folder_holds_what_a_waiting_and_a_stopped_rank_left(node: RecordedNode) -> None:
-    captured = await gathering.gather(node, order(stack_ranks=[0, 1, 7]))
+    captured = await gather(node, command(stack_ranks=[0, 1, 7]))
     directory = node.options.incident_directory(INCIDENT)
     assert (captured.incident, list(captured.pending)) == (INCIDENT, [])
     assert sorted(path.name for path in directory.iterdir()) == list(captured.files)
@@ -127,7 +132,7 @@ async def test_the_folder_holds_what_a_waiting_and_a_stopped_rank_left(node: Rec
 async def test_stacks_show_native_frames_of_a_waiting_rank_and_python_frames_of_a_stopped_one(
     node: RecordedNode,
 ) -> None:
-    captured = await gathering.gather(node, order(stack_ranks=[0, 1]))
+    captured = await gather(node, command(stack_ranks=[0, 1]))
     directory = node.options.incident_directory(INCIDENT)
     assert [stack.rank for stack in captured.stacks] == [0, 1]
     assert all(stack.frame.startswith("wait_for_a_peer (<string>:") for stack in captured.stacks)
@@ -142,7 +147,7 @@ async def test_stacks_show_native_frames_of_a_waiting_rank_and_python_frames_of_
 async def test_the_state_of_every_thread_of_a_named_rank_is_kept_and_its_environment_is_not(
     node: RecordedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await gathering.gather(node, order(stack_ranks=[0]))
+    await gather(node, command(stack_ranks=[0]))
     directory = node.options.incident_directory(INCIDENT)
     pid = node.ranks[0].pid
     assert f"/proc/{pid}/task/{pid}/wchan" in (directory / "rank-00000.proc.txt").read_text()
@@ -153,16 +158,16 @@ async def test_the_state_of_every_thread_of_a_named_rank_is_kept_and_its_environ
 
 
 async def test_the_node_says_how_much_memory_and_disk_it_has_and_who_uses_it(node: RecordedNode) -> None:
-    await gathering.gather(node, order())
+    await gather(node, command())
     text = (node.options.incident_directory(INCIDENT) / f"node-{NODE}.system.txt").read_text()
     for part in ("/proc/loadavg", "MemAvailable", str(node.options.directory), "largest processes", "python"):
         assert part in text
 
 
 async def test_what_a_suspicion_left_is_taken_into_the_incident(node: RecordedNode) -> None:
-    suspected = await gathering.gather(node, order(incident="", suspicion="s-2", stack_ranks=[1]))
+    suspected = await gather(node, command(incident="", suspicion="s-2", stack_ranks=[1]))
     assert (suspected.incident, suspected.suspicion) == ("", "s-2")
-    captured = await gathering.gather(node, order(suspicion="s-2"))
+    captured = await gather(node, command(suspicion="s-2"))
     assert (captured.incident, captured.suspicion) == (INCIDENT, "")
     assert {f"suspicion/{name}" for name in suspected.files} < set(captured.files)
     assert not node.options.suspicion_directory("s-2").exists()
@@ -170,7 +175,7 @@ async def test_what_a_suspicion_left_is_taken_into_the_incident(node: RecordedNo
 
 async def test_only_the_newest_two_suspicions_are_kept(node: RecordedNode) -> None:
     for number in range(4):
-        await gathering.gather(node, order(incident="", suspicion=f"s-{number}"))
+        await gather(node, command(incident="", suspicion=f"s-{number}"))
     kept = sorted(path.name for path in node.options.suspicion_directory("").iterdir())
     assert kept == ["s-2", "s-3"]
 
@@ -178,7 +183,7 @@ async def test_only_the_newest_two_suspicions_are_kept(node: RecordedNode) -> No
 async def test_dumps_are_asked_of_those_who_can_answer_and_name_the_pending_calls(node: RecordedNode) -> None:
     outboxes: list[asyncio.Queue[session.AgentMessage | None]] = [asyncio.Queue() for _ in range(2)]
     for rank, outbox in enumerate(outboxes):
-        node.ranks[rank].outbox = outbox
+        node.ranks[rank].channel.outbox = outbox
 
     async def dump() -> None:
         message = await outboxes[0].get()
@@ -186,9 +191,9 @@ async def test_dumps_are_asked_of_those_who_can_answer_and_name_the_pending_call
         directory = Path(message.command.capture_evidence.directory)
         (directory / dump_name(0)).write_text(json.dumps(DUMP))
         ack = session.CommandAck(id=message.command.id, accepted=True)
-        await node.receive(node.ranks[0], session.RankMessage(ack=ack))
+        await node.messages.receive(node.ranks[0], session.RankMessage(ack=ack))
 
-    captured, _ = await asyncio.gather(gathering.gather(node, order(flight_recorder=True)), dump())
+    captured, _ = await asyncio.gather(gather(node, command(flight_recorder=True)), dump())
     assert dump_name(0) in captured.files
     assert list(captured.pending) == [
         PendingCall(rank=0, group="0", seq=8, op="gloo:all_reduce"),
@@ -208,7 +213,7 @@ async def test_junk_in_one_dump_does_not_cost_the_calls_of_the_others(
     junk = {"entries": [{"is_p2p": False}, *entries]}
     (directory / dump_name(0)).write_text(json.dumps(junk))
     (directory / dump_name(1)).write_text("[]")
-    captured = await gathering.gather(node, order(flight_recorder=True))
+    captured = await gather(node, command(flight_recorder=True))
     assert {call.rank for call in captured.pending} == {0}
     assert f"{NODE}: {dump_name(0)}: 1 of its entries make no sense" in missing(directory)
     assert f"{NODE}: {dump_name(1)}: it is no dump of a Flight Recorder" in missing(directory)
@@ -223,7 +228,7 @@ async def test_part_of_the_evidence_that_fails_does_not_cost_the_others(
 
     monkeypatch.setattr(stack_dump, "parse", fail)
     monkeypatch.setattr(gathering, "write_node_state", fail)
-    captured = await gathering.gather(node, order(stack_ranks=[0]))
+    captured = await gather(node, command(stack_ranks=[0]))
     assert "rank-00000.black_box.json" in captured.files
     assert list(captured.stacks) == []
     assert "stacks of rank 0: KeyError" in missing(node.options.incident_directory(INCIDENT))
@@ -235,11 +240,11 @@ async def test_a_dump_that_never_comes_or_is_cut_short_is_left_out(
     node: RecordedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flight_dumps, "DUMP_PATIENCE_S", 0.05)
-    node.ranks[0].outbox = asyncio.Queue()
+    node.ranks[0].channel.outbox = asyncio.Queue()
     directory = node.options.incident_directory(INCIDENT)
     directory.mkdir(parents=True)
     (directory / dump_name(1)).write_text(json.dumps(DUMP)[:100])
-    captured = await gathering.gather(node, order(flight_recorder=True))
+    captured = await gather(node, command(flight_recorder=True))
     assert dump_name(0) not in captured.files
     assert list(captured.pending) == []
     assert f"{NODE}: {dump_name(0)}: no answer within 0.05 s" in missing(directory)
@@ -249,7 +254,7 @@ async def test_a_dump_that_never_comes_or_is_cut_short_is_left_out(
 async def test_of_a_dead_rank_black_box_and_exit_are_kept_and_nothing_is_asked(node: RecordedNode) -> None:
     os.kill(node.ranks[0].pid, signal.SIGKILL)
     node.ranks[0].finish(store.RankExit(signal=signal.SIGKILL), None)
-    captured = await gathering.gather(node, order(stack_ranks=[0]))
+    captured = await gather(node, command(stack_ranks=[0]))
     names = [name for name in captured.files if name.startswith("rank-00000")]
     assert names == ["rank-00000.black_box.json", "rank-00000.exit.json"]
     ended = json.loads((node.options.incident_directory(INCIDENT) / "rank-00000.exit.json").read_text())
@@ -258,7 +263,7 @@ async def test_of_a_dead_rank_black_box_and_exit_are_kept_and_nothing_is_asked(n
 
 async def test_a_rank_without_a_black_box_hides_nothing_of_the_others(node: RecordedNode) -> None:
     node.options.black_box(GENERATION, 0).write_bytes(b"not one")
-    captured = await gathering.gather(node, order())
+    captured = await gather(node, command())
     boxes = [name for name in captured.files if name.endswith("black_box.json")]
     assert boxes == ["rank-00001.black_box.json"]
     assert "rank-00000.black_box.json: " in missing(node.options.incident_directory(INCIDENT))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_agent.evidence import stacks
-from holdfast_agent.evidence.folder import EvidenceFolder
+from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.processes.rank import Rank
 from holdfast_checkpoint import processes
 from holdfast_proto.v1 import common_pb2 as common

@@ -6,7 +6,6 @@ from prometheus_client.registry import CollectorRegistry
 
 from dashboards.catalogue import CATALOGUE, differences
 from holdfast_agent.metrics.collector import AgentCollector
-from holdfast_agent.supervisor import Supervisor
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, GroupProgress, Progress
@@ -15,7 +14,7 @@ from tests.support.nodes import RecordedNode, begin, make_node
 
 def scrape(node: RecordedNode) -> str:
     registry = CollectorRegistry(auto_describe=True)
-    registry.register(AgentCollector(node, Supervisor(node)))
+    registry.register(AgentCollector(node, node.link, node.checkpoints))
     return generate_latest(registry).decode()
 
 
@@ -44,7 +43,7 @@ async def busy_node(folder: Path) -> RecordedNode:
         snapshots_skipped_total=1,
         reporter_cpu_s=0.5,
     )
-    await node.receive(node.ranks[0], session.RankMessage(report=report))
+    await node.messages.receive(node.ranks[0], session.RankMessage(report=report))
     node.ranks[1].finish(store.RankExit(signal=9), None)
     return node
 
@@ -89,7 +88,7 @@ async def test_nothing_stays_of_a_generation_that_is_over(folder: Path) -> None:
 
 async def test_a_label_with_a_fixed_set_shows_each_value_from_the_start(folder: Path) -> None:
     text = scrape(await busy_node(folder))
-    for metric in CATALOGUE["agent"]:
-        for label, values in metric.values.items():
-            shown = {value for (value,) in samples(text, metric.series_names()[0], label)}
-            assert shown == set(values), metric.name
+    for family in CATALOGUE["agent"]:
+        for label, values in family.values.items():
+            shown = {value for (value,) in samples(text, family.series_names()[0], label)}
+            assert shown == set(values), family.name

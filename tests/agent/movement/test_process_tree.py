@@ -115,7 +115,7 @@ while not lock.acquire(timeout=1.0): pass
 HOOKS_THREAD = """
 import threading
 from pathlib import Path
-from holdfast_hooks.session.native_name import show_name
+from holdfast_hooks.session.link import show_name
 def report():
     {show}
     while True:

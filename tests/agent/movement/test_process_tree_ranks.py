@@ -66,7 +66,7 @@ def _two_ranks(node: RecordedNode) -> Iterator[list[int]]:
 async def test_ranks_that_hang_are_still_whatever_their_background_threads_do(folder: Path) -> None:
     node = make_node(folder)
     begin(node, 1, {})
-    server = await sessions.serve(node, node.options.session_socket)
+    server = await sessions.serve(node.messages, node.errors, node.options.session_socket, node.admit)
     with _two_ranks(node) as pids:
         begin(node, 1, dict(enumerate(pids)))
         tasks = [asyncio.create_task(_pass_time(node)), asyncio.create_task(TreeWatch(node).run())]

@@ -59,7 +59,7 @@ def told(node: RecordedNode, rank: int = 0) -> store.RankState:
 
 async def progress(node: RecordedNode, step: int, rank: int = 0, *, finished: bool = False) -> None:
     report = session.Report(progress=Progress(step=step), finished=finished)
-    await node.receive(node.ranks[rank], session.RankMessage(report=report))
+    await node.messages.receive(node.ranks[rank], session.RankMessage(report=report))
 
 
 async def test_seconds_of_stillness_keep_up_with_a_stall(folder: Path) -> None:

@@ -4,7 +4,7 @@ import logging
 import pytest
 
 from holdfast_agent.processes import containment
-from holdfast_agent.processes.containment import Errors, keep_going
+from holdfast_agent.processes.containment import BackgroundJobs, Errors, keep_going
 from tests.support.coroutines import end, until
 
 
@@ -70,3 +70,21 @@ def test_what_is_remembered_is_bounded() -> None:
         errors.refuse("files", str(number))
     assert errors.refused["files"] == 5000
     assert len(errors._known) == containment._KNOWN_LIMIT
+
+
+async def test_job_in_the_background_that_fails_ends_no_other() -> None:
+    errors, done = Errors(), []
+    jobs = BackgroundJobs(errors, "commands")
+
+    async def fail() -> None:
+        raise KeyError("step")
+
+    async def succeed() -> None:
+        await asyncio.sleep(0)
+        done.append(True)
+
+    jobs.begin(fail())
+    jobs.begin(succeed())
+    assert jobs.running == 2
+    await until(lambda: not jobs.running, "both have ended")
+    assert (errors.unexpected["commands"], done) == (1, [True])

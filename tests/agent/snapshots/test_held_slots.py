@@ -21,7 +21,7 @@ PATIENCE_S = 60.0
 def node(tmp_path: Path) -> Iterator[RecordedNode]:
     node = make_node(tmp_path)
     yield node
-    node.writer.close()
+    node.checkpoints.close()
 
 
 def pin(node: RecordedNode, snapshots: "Snapshots", rank: int, step: int) -> Path:
@@ -40,9 +40,9 @@ async def test_a_slot_is_held_when_its_shard_is_written_and_not_written_again(
 ) -> None:
     slot = pin(node, snapshots, 0, 10)
     for _ in range(2):
-        node.writer.schedule(0, 10, world_size=1)
-        await node.writer.drain(PATIENCE_S)
-        node.writer.schedule_pinned(1, world_size=1)
+        node.saver.schedule(0, 10, world_size=1)
+        await node.saver.drain(PATIENCE_S)
+        node.saver.schedule_pinned(1, world_size=1)
     assert node.link.kinds() == ["checkpoint_committed"]
     assert is_held(slot)
 
@@ -52,10 +52,10 @@ async def test_slots_come_free_without_an_order_although_the_checkpoint_lacks_a_
 ) -> None:
     monkeypatch.setattr(held_slots, "RELEASE_PATIENCE_S", 0.1)
     slot = pin(node, snapshots, 0, 10)
-    node.writer.schedule(0, 10, world_size=2)
-    await node.writer.drain(PATIENCE_S)
+    node.saver.schedule(0, 10, world_size=2)
+    await node.saver.drain(PATIENCE_S)
     await until(lambda: not Slot(slot).header.persist, "it is released")
-    assert node.writer.committed == []
+    assert node.inventory.committed == []
 
 
 async def test_the_time_of_all_slots_of_a_step_begins_with_the_last_shard(
@@ -63,12 +63,12 @@ async def test_the_time_of_all_slots_of_a_step_begins_with_the_last_shard(
 ) -> None:
     slots = [pin(node, snapshots, rank, 10) for rank in range(2)]
     monkeypatch.setattr(held_slots, "RELEASE_PATIENCE_S", 60.0)
-    node.writer.held.hold(0, 10, took_s=0.0)
-    node.writer.held.hold(1, 10, took_s=0.0)
+    node.saver.held.hold(0, 10, took_s=0.0)
+    node.saver.held.hold(1, 10, took_s=0.0)
     monkeypatch.setattr(held_slots, "RELEASE_PATIENCE_S", 0.0)
-    node.writer.held.hold(0, 11, took_s=0.0)  # that of another step is its own
+    node.saver.held.hold(0, 11, took_s=0.0)  # that of another step is its own
     assert all(map(is_held, slots))
-    node.writer.held.hold(1, 10, took_s=0.0)
+    node.saver.held.hold(1, 10, took_s=0.0)
     await until(lambda: not any(map(is_held, slots)), "both are released")
 
 
@@ -78,8 +78,8 @@ async def test_a_slot_of_a_checkpoint_that_fails_comes_free_likewise(
     monkeypatch.setattr(held_slots, "RELEASE_PATIENCE_S", 0.1)
     (tmp_path / "run" / "checkpoints").write_text("in the way of the folder")
     slot = pin(node, snapshots, 0, 10)
-    node.writer.schedule(0, 10, world_size=1)
-    await node.writer.drain(PATIENCE_S)
+    node.saver.schedule(0, 10, world_size=1)
+    await node.saver.drain(PATIENCE_S)
     assert node.link.kinds() == ["checkpoint_failed"]
     await until(lambda: not Slot(slot).header.persist, "it is released")
 
@@ -90,7 +90,7 @@ async def test_an_agent_that_finds_slots_held_lets_go_of_them_in_time(
     monkeypatch.setattr(held_slots, "RELEASE_PATIENCE_S", 0.1)
     slot = pin(node, snapshots, 0, 10)
     node.memory.mark_written(0, 10)
-    node.writer.schedule_pinned(0, world_size=2)
+    node.saver.schedule_pinned(0, world_size=2)
     await until(lambda: not Slot(slot).header.persist, "it is released")
     assert node.link.emitted == []
 
@@ -99,7 +99,7 @@ async def test_what_is_committed_need_not_be_held_for_the_next_generation(
     node: RecordedNode, snapshots: "Snapshots"
 ) -> None:
     slot = pin(node, snapshots, 0, 10)
-    node.writer.schedule(0, 10, world_size=1)
-    await node.writer.drain(PATIENCE_S)
-    node.writer.schedule_pinned(0, world_size=1)  # as when a rank has ended
+    node.saver.schedule(0, 10, world_size=1)
+    await node.saver.drain(PATIENCE_S)
+    node.saver.schedule_pinned(0, world_size=1)  # as when a rank has ended
     assert not Slot(slot).header.persist

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast_agent.checkpoints.loader import slot_for
+from holdfast_agent.checkpoints.restorer import slot_for
 from holdfast_agent.snapshots import snapshot_memory
 from holdfast_agent.snapshots.memory_room import Room, cgroup_free_bytes, memory_room
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory

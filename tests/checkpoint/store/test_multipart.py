@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast_checkpoint.errors import CheckpointError
-from holdfast_checkpoint.format.slot_shard import write_shard
 from holdfast_checkpoint.store.locations import PRIMARY, open_objects
 from holdfast_checkpoint.store.multipart import PART_BYTES, etag_of, part_bytes
 from holdfast_checkpoint.store.object_store import ObjectStore
 from holdfast_checkpoint.store.retries import Retries
-from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
-from tests.checkpoint.store.test_locations import RUN
 from tests.support.object_places import QUICK
 
 if TYPE_CHECKING:
-    from tests.support.snapshots import Snapshots
+    pass
 
 NAME = "step-00000010/rank-00000.shard"
 Fails = Callable[[str, int], Exception | None]
@@ -78,13 +75,6 @@ def expect_whole(client: Any, url: str, source: Path) -> None:
     assert unfinished(client, url) == []
 
 
-def cut_off_after_the_first_part(agent: Agent, source: Path) -> None:
-    agent.fails = lambda method, number: PermissionError("quota") if method == "upload_part" and number > 1 else None
-    with pytest.raises(CheckpointError, match="access denied"):
-        agent.store.upload(source, NAME)
-    assert agent.put == [1]
-
-
 def test_large_shard_goes_in_parts_and_is_proved_without_being_read(
     url: str, source: Path, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,31 +88,31 @@ def test_large_shard_goes_in_parts_and_is_proved_without_being_read(
     expect_whole(client, url, source)
 
 
-def test_upload_that_was_cut_off_goes_on_in_the_next_process(url: str, source: Path, client: Any) -> None:
-    cut_off_after_the_first_part(Agent(url), source)
-    (left,) = unfinished(client, url)
-    assert left == where(url)["Key"]
-    successor = Agent(url)
-    successor.store.upload(source, NAME)
-    assert sorted(successor.put) == [2, 3]
-    expect_whole(client, url, source)
+def test_an_upload_that_fails_leaves_no_parts_behind(url: str, source: Path, client: Any) -> None:
+    agent = Agent(url)
+    agent.fails = lambda method, number: PermissionError("quota") if method == "upload_part" and number > 1 else None
+    with pytest.raises(CheckpointError, match="access denied"):
+        agent.store.upload(source, NAME)
+    assert agent.put == [1]
+    assert unfinished(client, url) == []
 
 
-def test_part_that_fails_is_put_again_and_no_other(url: str, source: Path, client: Any) -> None:
+def test_who_may_not_end_uploads_gets_the_first_error(url: str, source: Path, client: Any) -> None:
+    agent = Agent(url)
+    errors = {"upload_part": PermissionError("quota"), "abort_multipart_upload": ValueError("not allowed")}
+    agent.fails = lambda method, _: errors.get(method)
+    with pytest.raises(CheckpointError, match="access denied"):
+        agent.store.upload(source, NAME)
+    assert unfinished(client, url) == [where(url)["Key"]]
+
+
+def test_an_upload_that_failed_begins_again(url: str, source: Path, client: Any) -> None:
     agent = Agent(url)
     errors: list[Exception] = [OSError("reset by peer"), TimeoutError("no answer")]
     agent.fails = lambda method, number: errors.pop() if method == "upload_part" and number == 2 and errors else None
     agent.store.upload(source, NAME)
-    assert sorted(agent.put) == [1, 2, 3]
-    expect_whole(client, url, source)
-
-
-def test_part_of_other_contents_is_put_again(url: str, source: Path, client: Any) -> None:
-    cut_off_after_the_first_part(Agent(url), source)
-    source.write_bytes(b"other" + source.read_bytes()[5:])
-    successor = Agent(url)
-    successor.store.upload(source, NAME)
-    assert sorted(successor.put) == [1, 2, 3]
+    assert agent.put.count(2) == 1
+    assert agent.put.count(1) == 3
     expect_whole(client, url, source)
 
 
@@ -170,30 +160,6 @@ def test_completion_whose_answer_was_lost_is_none_the_worse(url: str, source: Pa
     agent.store.upload(source, NAME)
     assert sorted(agent.put) == [1, 2, 3]
     expect_whole(client, url, source)
-
-
-def test_who_may_not_list_uploads_begins_anew(url: str, source: Path, client: Any) -> None:
-    agent = Agent(url)
-    agent.fails = lambda method, _: PermissionError("Forbidden") if method.startswith("list_") else None
-    agent.store.upload(source, NAME)
-    expect_whole(client, url, source)
-
-
-def test_commit_ends_unfinished_uploads_of_its_step_and_of_those_before(
-    url: str, client: Any, tmp_path: Path, snapshots: "Snapshots"
-) -> None:
-    node = StagedCheckpoints(open_objects(PRIMARY, url), tmp_path / "staging", 2)
-    bucket, prefix = where(url)["Bucket"], url.removeprefix("s3://").split("/", 1)[1]
-    stale = [f"{prefix}/step-000000{step}/rank-00007.shard" for step in (10, 20)]
-    others = [f"{prefix}/step-00000030/rank-00000.shard", f"{prefix}-2/step-00000010/rank-00000.shard", "data/x"]
-    for key in (*stale, *others):
-        client.create_multipart_upload(Bucket=bucket, Key=key)
-    write_shard(snapshots.slot(0, 20), node.step_directory(20), run=RUN, world_size=1)
-    node.publish(20, 0)
-    assert unfinished(client, url) == sorted([*stale, *others])
-    assert node.commit_if_complete(20, 1, RUN) is not None
-    assert unfinished(client, url) == sorted(others)
-    assert node.removal_failures_total == 0
 
 
 def test_parts_are_no_more_than_a_store_takes(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def record_a_death(folder: Path) -> store.Incident:
     excerpt = recording.excerpt()
     assert excerpt is not None
     incident_folder.write_story(folder, found)
-    incident_folder.write_recording(folder, excerpt, dropped_turns=0)
+    incident_folder.write_recording(folder, excerpt, dropped_ticks=0)
     return found
 
 
@@ -199,7 +199,7 @@ def test_a_replay_says_whether_the_core_comes_to_the_same_verdict(tmp_path: Path
     found = record_a_death(tmp_path)
     same = holdfast("replay", str(tmp_path))
     assert same.exit_code == 0, same.output
-    assert same.stdout.splitlines()[-1] == "the same verdict, from 2 turns in 1.0 s"
+    assert same.stdout.splitlines()[-1] == "the same verdict, from 2 ticks in 1.0 s"
     found.verdict.culprits[:] = [5]
     incident_folder.write_story(tmp_path, found)
     other = holdfast("replay", str(tmp_path), "--json")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_checkpoint.codec.compression import Compression
+from holdfast_checkpoint.codec.registry import Compression
 from holdfast_cli.errors import CommandError, ConfigurationError, InterruptionError
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.command_lines import agent_command

@@ -13,7 +13,7 @@ from holdfast_daemon.control import server as control
 from holdfast_daemon.control.server import ControlService
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.leadership.run_shell import RunShell
-from holdfast_daemon.leadership.turn_metrics import TurnMetrics
+from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_proto import keys
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import control_pb2 as pb
@@ -29,7 +29,7 @@ from tests.support.store_server import StoreServer
 def idle_shell(folder: Path, run: str = RUN) -> RunShell:
     """A shell that is never run."""
     url = f"unix://{folder}/no-store.sock"
-    return RunShell(connect(url), run, options(folder, url), Clock(), TurnMetrics(CollectorRegistry()))
+    return RunShell(connect(url), run, options(folder, url), Clock(), TickMetrics(CollectorRegistry()))
 
 
 @contextlib.asynccontextmanager
@@ -95,7 +95,7 @@ async def test_a_daemon_that_knows_nothing_yet_says_so(folder: Path) -> None:
         assert list((await stub.ListIncidents(pb.ListIncidentsRequest())).incidents) == []
 
 
-async def test_a_standby_answers_questions_and_refuses_orders(folder: Path) -> None:
+async def test_a_standby_answers_questions_and_refuses_requests(folder: Path) -> None:
     shell = idle_shell(folder)
     shell.store_up = True
     shell.state = coordinator.begin(SPEC)
@@ -197,7 +197,7 @@ async def test_while_the_store_is_away_a_checkpoint_is_refused(store_server: Sto
         await it.until_phase(store.RUN_PHASE_RUNNING)
         store_server.kill()
         await until(lambda: not it.shell.store_up, "the daemon knows that the store is away")
-        with refused(grpc.StatusCode.FAILED_PRECONDITION, "run run: the store is away: try again"):
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, "run run: the store is unreachable: try again"):
             await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=PATIENCE_S)
 
 
@@ -250,7 +250,7 @@ async def test_a_request_that_raises_is_answered_in_one_line_and_harms_no_other(
 @pytest.mark.parametrize("grace_s", [float("nan"), float("inf"), -1.0])
 async def test_a_stop_within_an_impossible_time_is_refused(folder: Path, grace_s: float) -> None:
     shell = idle_shell(folder)
-    shell.state, shell.leads, shell.store_up = coordinator.begin(SPEC), True, True
+    shell.state, shell.leadership.leads, shell.store_up = coordinator.begin(SPEC), True, True
     async with operating(folder, shell) as stub:
         with refused(grpc.StatusCode.INVALID_ARGUMENT, f"grace_s is {grace_s:g} s"):
             await stub.StopRun(pb.StopRunRequest(grace_s=grace_s))
@@ -270,7 +270,7 @@ async def test_a_stop_within_an_impossible_time_is_refused(folder: Path, grace_s
 )
 async def test_an_impossible_fault_is_refused(folder: Path, fault: Fault) -> None:
     shell = idle_shell(folder)
-    shell.state, shell.leads, shell.store_up = coordinator.begin(SPEC), True, True
+    shell.state, shell.leadership.leads, shell.store_up = coordinator.begin(SPEC), True, True
     async with operating(folder, shell) as stub:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.InjectFault(pb.InjectFaultRequest(fault=fault))

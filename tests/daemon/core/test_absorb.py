@@ -16,12 +16,12 @@ def running(nodes: int = 1) -> World:
 def test_a_call_without_a_name_changes_no_message_of_a_verdict_that_is_about_no_call() -> None:
     world = running()
     world.end(3, signal=9)
-    world.turn()
+    world.tick()
     (incident,) = world.incidents
     assert incident.verdict.op == ""
     captured = store.EvidenceCaptured(incident=incident.id, pending=[common.PendingCall(rank=0, op="gloo:all_reduce")])
     world.events.append(store.Event(node="node0", evidence_captured=captured))
-    world.turn()
+    world.tick()
     assert world.incidents[0].verdict.message == incident.verdict.message
 
 
@@ -36,7 +36,7 @@ def test_stacks_and_calls_of_ranks_that_nobody_knows_are_harmless() -> None:
             stacks=[store.StackSummary(rank=number, activity=common.ACTIVITY_COLLECTIVE) for number in (0, 77, 2**31)],
         )
         world.events.append(store.Event(node="node0", evidence_captured=captured))
-        world.turn()
+        world.tick()
         if world.state.record.generation == 2:
             break
     assert world.state.record.generation == 2
@@ -49,6 +49,6 @@ def test_summaries_of_a_node_do_not_wait_forever_for_those_of_another() -> None:
     for step in range(first, first + PENDING_STEPS + 50):
         summary = store.StepSummary(step=step, generation=1, loss_sum=1.0, loss_count=1, duration_s=0.1)
         world.events.append(store.Event(node="node0", generation=1, step_summary=summary))
-    world.turn()
+    world.tick()
     assert len(world.state.pending_steps) == PENDING_STEPS
     assert world.state.record.newest_step == first + 49

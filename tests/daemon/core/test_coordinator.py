@@ -3,7 +3,7 @@
 import math
 
 from holdfast_daemon.core.model import CheckpointRequest, StopRequest
-from holdfast_daemon.core.words import kind_name
+from holdfast_daemon.core.naming import kind_name
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
 
@@ -19,10 +19,10 @@ def running(**options: object) -> World:
 def test_a_run_starts_from_its_seed_when_all_nodes_are_ready() -> None:
     world = World(nodes=2)
     world.node_states["node1"].ready = False
-    world.turn()
+    world.tick()
     assert world.phase == "waiting"
     world.node_states["node1"].ready = True
-    world.turn()
+    world.tick()
     starts = world.sent("start")
     assert [(start.start.first_rank, start.start.world_size) for start in starts] == [(0, 8), (4, 8)]
     assert {start.start.source for start in starts} == {store.SOURCE_SEED}
@@ -31,22 +31,22 @@ def test_a_run_starts_from_its_seed_when_all_nodes_are_ready() -> None:
 
 def test_a_run_starts_from_the_newest_checkpoint_there_is() -> None:
     world = World(checkpoints=[19, 39])
-    world.turn()
+    world.tick()
     start = world.sent("start")[0].start
     assert (start.source, start.step) == (store.SOURCE_CHECKPOINT, 39)
 
 
-def test_an_unreadable_checkpoint_is_told_and_the_one_before_is_taken() -> None:
+def test_an_unreadable_checkpoint_is_reported_and_the_one_before_is_taken() -> None:
     world = World(checkpoints=[19, 39])
     world.obeys = False
-    world.turn()
+    world.tick()
     node = world.node_states["node0"]
     node.failed_generation, node.failure = 1, "rank-00002.shard: tensor model.w: digest differs"
     unreadable = store.CheckpointUnreadable(step=39, reason=node.failure)
     world.events.append(store.Event(node="node0", checkpoint_unreadable=unreadable))
     world.events.append(world.events[0])  # another node has found the same
-    world.turn()
-    world.turn()
+    world.tick()
+    world.tick()
     start = world.sent("start")[-1]
     assert (start.generation, start.start.step) == (2, 19)
     assert list(world.state.record.unreadable_checkpoints) == [39]
@@ -56,7 +56,7 @@ def test_an_unreadable_checkpoint_is_told_and_the_one_before_is_taken() -> None:
 def test_a_killed_rank_is_named_and_the_run_goes_on_from_memory() -> None:
     world = running()
     world.end(2, signal=9)
-    world.turn()
+    world.tick()
     incident = world.incidents[0]
     assert list(incident.verdict.culprits) == [2]
     assert incident.verdict.kind == store.VERDICT_KIND_DEAD_RANK
@@ -74,10 +74,10 @@ def test_the_victims_of_a_failing_rank_are_waited_for_before_it_is_named() -> No
     world = running()
     lost = "RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer [127.0.0.1]:1"
     world.end(0, code=1, last_words=f"Traceback\n{lost}")
-    world.turn()
+    world.tick()
     assert not world.incidents
     world.end(3, code=1, last_words="Traceback\nValueError: bad sample")
-    world.turn(seconds=0.4)
+    world.tick(seconds=0.4)
     assert next(iter(world.incidents[0].verdict.culprits)) == 3
     assert "ValueError: bad sample" in world.incidents[0].verdict.message
 
@@ -87,7 +87,7 @@ def test_a_rank_with_a_wrong_configuration_ends_the_run_at_once() -> None:
     world.until("starting")
     for number in range(4):
         world.end(number, code=78, last_words="holdfast_trainer: model.dim is 3, model.heads is 2: change one")
-    world.turn()
+    world.tick()
     assert world.phase == "failed"
     assert world.state.record.outcome == "holdfast_trainer: model.dim is 3, model.heads is 2: change one"
     assert len(world.sent("start")) == 1
@@ -97,9 +97,9 @@ def test_a_hung_collective_is_blamed_on_the_rank_that_is_missing() -> None:
     world = running()
     world.hang(culprit=1)
     world.rank(1).process_state = "T"
-    world.turn(seconds=0.5)
+    world.tick(seconds=0.5)
     assert not world.incidents
-    world.turn(seconds=1.0)
+    world.tick(seconds=1.0)
     verdict = world.incidents[0].verdict
     assert verdict.kind == store.VERDICT_KIND_HUNG_COLLECTIVE
     assert list(verdict.culprits) == [1]
@@ -114,18 +114,18 @@ def test_a_slow_first_step_is_no_hang() -> None:
     world = World()
     world.until("starting")
     for _ in range(50):
-        world.turn(seconds=1.0)
+        world.tick(seconds=1.0)
     assert not world.incidents
     for _ in range(20):
-        world.turn(seconds=1.0)
+        world.tick(seconds=1.0)
     assert world.incidents
 
 
-def test_a_hang_is_only_told_in_observe_mode() -> None:
+def test_a_hang_is_only_reported_in_observe_mode() -> None:
     world = running(mode=store.MODE_OBSERVE)
     world.hang(culprit=1)
     for _ in range(40):
-        world.turn()
+        world.tick()
     assert [incident.state for incident in world.incidents] == [store.INCIDENT_STATE_STANDSTILL]
     assert not world.sent("stop")
     assert world.phase == "running"
@@ -137,9 +137,9 @@ def test_ranks_of_an_agent_that_died_alone_train_on_and_are_not_judged() -> None
     for _ in range(40):
         for number in range(4):
             world.rank(number).stalled_s = 0.0
-        world.turn()
+        world.tick()
     world.node_states["node1"] = gone
-    world.turn()
+    world.tick()
     assert not world.incidents
 
 
@@ -159,12 +159,15 @@ def test_a_spare_node_takes_the_place_of_a_lost_one_and_the_lost_one_lets_its_ra
     world.until("stopping")
     world.until("starting")
     assert list(world.state.record.nodes) == ["node0", "node2"]
-    assert [name for name, command in world.orders if command.WhichOneof("kind") == "start"][-2:] == ["node0", "node2"]
+    assert [name for name, command in world.commands if command.WhichOneof("kind") == "start"][-2:] == [
+        "node0",
+        "node2",
+    ]
     world.train(2)
     assert world.phase == "running"
     world.node_states["node1"] = lost
-    world.turn()
-    stray = [command for name, command in world.orders if name == "node1"][-1]
+    world.tick()
+    stray = [command for name, command in world.commands if name == "node1"][-1]
     assert (stray.WhichOneof("kind"), stray.generation) == ("stop", 1)
 
 
@@ -179,14 +182,14 @@ def test_restarts_without_a_new_step_end_the_run() -> None:
     assert "KeyError" in world.state.record.outcome
 
 
-def test_a_new_leader_repeats_orders_that_may_have_been_lost() -> None:
+def test_a_new_leader_repeats_commands_that_may_have_been_lost() -> None:
     world = running()
     world.obeys = False
     world.end(2, signal=9)
-    world.turn()
+    world.tick()
     world.lose_leader()
     world.obeys = True
-    world.turn(seconds=7.0)
+    world.tick(seconds=7.0)
     world.until("starting")
     world.train()
     assert world.phase == "running"
@@ -197,31 +200,31 @@ def test_a_new_leader_repeats_orders_that_may_have_been_lost() -> None:
 def test_an_emptied_store_does_not_disturb_a_healthy_run() -> None:
     world = running()
     world.empty_store()
-    orders = len(world.orders)
-    world.turn()
+    orders = len(world.commands)
+    world.tick()
     world.train(3)
     assert world.phase == "running"
     assert world.state.record.generation == 1
-    assert len(world.orders) == orders
+    assert len(world.commands) == orders
 
 
 def test_the_run_finishes_when_every_rank_has_left_with_code_0() -> None:
     world = running()
     for number in range(4):
         world.end(number, code=0)
-    world.turn()
+    world.tick()
     assert world.phase == "finished"
     assert world.sent("finish")[0].finish.outcome == "finished"
     assert not world.incidents
 
 
-def test_a_loss_that_is_not_finite_is_told_once_and_with_the_first_rank() -> None:
+def test_a_loss_that_is_not_finite_is_reported_once_and_with_the_first_rank() -> None:
     world = running()
     for step in (5, 6):
         summary = store.StepSummary(step=step, generation=1, loss_sum=math.nan, loss_count=1)
         summary.nonfinite.add(rank=3, quantity="loss")
         world.events.append(store.Event(node="node0", generation=1, step_summary=summary))
-    world.turn()
+    world.tick()
     assert [list(i.verdict.culprits) for i in world.incidents] == [[3]]
     assert world.incidents[0].verdict.kind == store.VERDICT_KIND_NON_FINITE
     assert world.state.totals.nonfinite["loss"] == 2
@@ -234,41 +237,41 @@ def test_summaries_that_come_twice_are_counted_once() -> None:
     summary = store.StepSummary(step=5, generation=1, loss_sum=2.0, loss_count=1, tokens=10)
     for _ in range(2):
         world.events.append(store.Event(node="node0", generation=1, step_summary=summary))
-    world.turn()
+    world.tick()
     assert world.state.totals.steps == before + 1
     assert world.state.totals.tokens == 10
 
 
-def test_an_ordered_checkpoint_is_set_for_a_step_that_no_rank_has_finished() -> None:
+def test_a_requested_checkpoint_is_set_for_a_step_that_no_rank_has_finished() -> None:
     world = running()
-    world.turn(CheckpointRequest())
-    step = world.ordered_checkpoints[0].step
+    world.tick(CheckpointRequest())
+    step = world.checkpoint_answers[0].step
     assert step > max(world.rank(n).progress.step for n in range(4))
     assert {command.take_checkpoint.step for command in world.sent("take_checkpoint")} == {step}
 
 
-def test_a_checkpoint_is_not_ordered_while_the_run_starts() -> None:
+def test_a_checkpoint_is_not_taken_while_the_run_starts() -> None:
     world = World()
     world.until("starting")
-    world.turn(CheckpointRequest())
-    assert world.ordered_checkpoints[0].step == -1
-    assert "starting" in world.ordered_checkpoints[0].reason
+    world.tick(CheckpointRequest())
+    assert world.checkpoint_answers[0].step == -1
+    assert "starting" in world.checkpoint_answers[0].reason
 
 
 def test_an_operator_ends_the_run() -> None:
     world = running()
-    world.turn(StopRequest())
+    world.tick(StopRequest())
     assert world.phase == "failed"
     assert world.state.record.outcome == "stopped by an operator"
 
 
-def test_the_same_turns_give_the_same_answers() -> None:
+def test_the_same_ticks_give_the_same_answers() -> None:
     def story() -> tuple[object, ...]:
         world = running()
         world.hang(culprit=1)
         for _ in range(30):
-            world.turn()
-        return tuple((node, command.SerializeToString(deterministic=True)) for node, command in world.orders)
+            world.tick()
+        return tuple((node, command.SerializeToString(deterministic=True)) for node, command in world.commands)
 
     assert story() == story()
 
@@ -279,5 +282,5 @@ def test_a_rank_that_leaves_early_is_named_and_not_those_that_lose_it() -> None:
     lost = "RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer [127.0.0.1]:1"
     for number in (0, 1, 3):
         world.end(number, code=1, last_words=f"Traceback\n{lost}")
-    world.turn(seconds=0.5)
+    world.tick(seconds=0.5)
     assert next(iter(world.incidents[0].verdict.culprits)) == 2

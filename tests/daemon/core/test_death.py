@@ -131,7 +131,7 @@ def test_code_78_alone_is_a_configuration_error() -> None:
         ),
     ],
 )
-def test_exit_is_told_in_one_line(rank_exit: RankExit, line: str) -> None:
+def test_exit_is_reported_in_one_line(rank_exit: RankExit, line: str) -> None:
     assert describe(5, rank_exit) == line
 
 

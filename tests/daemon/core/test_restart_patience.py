@@ -27,7 +27,7 @@ def test_each_preset_has_a_row(preset: "store.Preset", likely_s: int, computing_
     assert of_preset.likely_s(COMPUTING) == likely_s
     assert of_preset.time_alone_s(COMPUTING) == computing_s
     assert {of_preset.time_alone_s(phase) for phase in PAUSES} == {pauses_s}
-    assert (of_preset.standing_s, of_preset.leaving_s) == (computing_s, pauses_s)
+    assert (of_preset.suspended_s, of_preset.leaving_s) == (computing_s, pauses_s)
 
 
 def test_the_factor_scales_all_rows() -> None:

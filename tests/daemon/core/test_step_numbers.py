@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from holdfast_daemon.core.detectors.numbers.overflow_loop import LIMIT_STEPS
-from holdfast_daemon.core.words import kind_name
+from holdfast_daemon.core.naming import kind_name
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
 
@@ -36,7 +36,7 @@ def test_the_newest_numbers_of_all_nodes_are_shown() -> None:
     world = running(nodes=2)
     tell(world, 3, "node0", update_norm=0.01, loss_scale=1024.0, mfu=store.Mean(sum=0.8, count=2), dropped_tokens=5)
     tell(world, 3, "node1", mfu=store.Mean(sum=0.1, count=1), pipeline_bubble=store.Mean(sum=0.5, count=2))
-    world.turn()
+    world.tick()
     shown = world.state.telemetry
     assert (shown.update_norm, shown.loss_scale, shown.pipeline_bubble, shown.balance_loss) == (
         0.01,
@@ -48,11 +48,11 @@ def test_the_newest_numbers_of_all_nodes_are_shown() -> None:
     assert world.state.totals.dropped_tokens == 5
 
 
-def test_an_overflow_loop_is_told_once_with_its_scale_and_stops_nothing() -> None:
+def test_an_overflow_loop_is_reported_once_with_its_scale_and_stops_nothing() -> None:
     world = running()
     for step in range(3, 3 + 3 * LIMIT_STEPS):
         tell(world, step, overflow=step != 3 + LIMIT_STEPS, loss_scale=0.25, loss_sum=2.0, loss_count=1)
-    world.turn()
+    world.tick()
     assert kinds(world) == ["overflow_loop"]
     assert world.incidents[0].verdict.message == (
         f"the last {LIMIT_STEPS} steps, up to step {2 + LIMIT_STEPS}, were all skipped at a loss scale of 0.25: "
@@ -63,25 +63,25 @@ def test_an_overflow_loop_is_told_once_with_its_scale_and_stops_nothing() -> Non
     assert not world.sent("stop")
 
 
-def test_a_norm_that_is_not_finite_is_told_unless_its_step_was_skipped() -> None:
+def test_a_norm_that_is_not_finite_is_reported_unless_its_step_was_skipped() -> None:
     world = running(nodes=2)
     infinite = [store.NonFinite(rank=1, quantity="grad_norm")]
     tell(world, 3, "node0", nonfinite=infinite)
     tell(world, 3, "node1", overflow=True)
-    world.turn()
+    world.tick()
     assert kinds(world) == []
     assert world.state.totals.nonfinite == {}
     for node in ("node0", "node1"):
         tell(world, 4, node, nonfinite=infinite if node == "node0" else [])
-    world.turn()
+    world.tick()
     assert kinds(world) == ["non_finite"]
     assert world.state.totals.nonfinite == {"grad_norm": 1}
 
 
-def test_a_loss_that_is_not_finite_is_told_even_if_its_step_was_skipped() -> None:
+def test_a_loss_that_is_not_finite_is_reported_even_if_its_step_was_skipped() -> None:
     world = running()
     tell(world, 3, overflow=True, nonfinite=[store.NonFinite(rank=2, quantity="loss")])
-    world.turn()
+    world.tick()
     assert kinds(world) == ["non_finite"]
 
 
@@ -89,18 +89,18 @@ def test_data_parallel_ranks_of_two_nodes_with_the_same_samples_are_named() -> N
     world = running(nodes=2)
     tell(world, 3, "node0", samples=[store.SamplesUsed(dp=0, rank=0, fingerprint=b"same0000")])
     tell(world, 3, "node1", samples=[store.SamplesUsed(dp=1, rank=4, fingerprint=b"same0000")])
-    world.turn()
+    world.tick()
     (incident,) = world.incidents
     assert kind_name(incident.verdict.kind) == "duplicate_samples"
     assert incident.verdict.message == "data-parallel indices 0, 1 trained on the same samples in step 3"
     assert (list(incident.verdict.culprits), incident.state) == ([0, 4], store.INCIDENT_STATE_NOTED)
 
 
-def test_duplicate_samples_are_told_once_and_counted_at_every_step() -> None:
+def test_duplicate_samples_are_reported_once_and_counted_at_every_step() -> None:
     world = running()
     for step in (3, 4, 5):
         tell(world, step, samples=samples(b"%08d" % step, b"%08d" % step))
-    world.turn()
+    world.tick()
     assert kinds(world) == ["duplicate_samples"]
     assert world.state.totals.anomalies["duplicate_samples"] == 3
     assert world.phase == "running"
@@ -115,16 +115,16 @@ def test_steps_that_a_restart_repeats_are_no_duplicates() -> None:
     world = running()
     for step in (3, 4):
         tell(world, step, samples=samples(b"%08d" % step))
-    world.turn()
+    world.tick()
     lose_a_rank(world)
     assert world.state.record.resumed_step == 2
     for step in (3, 4, 5):
         tell(world, step, samples=samples(b"%08d" % step))
-    world.turn()
+    world.tick()
     assert kinds(world) == ["dead_rank"]
 
 
-def test_a_restart_without_the_data_position_is_told() -> None:
+def test_a_restart_without_the_data_position_is_reported() -> None:
     world = World()
     world.until("starting")
     for step in range(3):
@@ -134,6 +134,6 @@ def test_a_restart_without_the_data_position_is_told() -> None:
     resumed = world.state.record.resumed_step
     assert resumed == 2
     tell(world, resumed + 1, samples=samples(b"%08d" % 0))
-    world.turn()
+    world.tick()
     assert kinds(world) == ["dead_rank", "duplicate_samples"]
     assert world.incidents[-1].verdict.message == "step 3 trained again on samples of step 0"

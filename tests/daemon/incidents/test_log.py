@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon.incidents.log import IncidentLog
+from holdfast_daemon.incidents.archive import IncidentLog
 from holdfast_proto.v1 import store_pb2 as store
 
 INCIDENT = store.Incident(
@@ -25,11 +25,11 @@ def test_every_version_is_one_line_with_the_names_of_the_contract(tmp_path: Path
     recovered.state = store.INCIDENT_STATE_RECOVERED
     IncidentLog(tmp_path, "run").append(recovered)  # of the next daemon
     first, second = map(json.loads, (tmp_path / "incidents-run.jsonl").read_text().splitlines())
-    assert (first["id"], first["state"]) == ("0001-hung-collective", "INCIDENT_STATE_OPEN")
-    assert first["verdict"]["kind"] == "VERDICT_KIND_HUNG_COLLECTIVE"
+    assert (first["id"], first["state"]) == ("0001-hung-collective", "open")
+    assert first["verdict"]["kind"] == "hung_collective"
     assert (first["verdict"]["culprits"], first["verdict"]["message"]) == ([2], "rank 2 …\nsecond line")
     assert first["detected_unix_s"] == 1_700_000_000.25
-    assert (second["id"], second["state"]) == ("0001-hung-collective", "INCIDENT_STATE_RECOVERED")
+    assert (second["id"], second["state"]) == ("0001-hung-collective", "recovered")
 
 
 def test_runs_have_files_of_their_own(tmp_path: Path) -> None:

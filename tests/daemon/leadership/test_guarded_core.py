@@ -8,7 +8,7 @@ import pytest
 
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import (
-    CheckpointOrdered,
+    CheckpointAnswered,
     CheckpointRequest,
     CoreState,
     FaultRequest,
@@ -66,7 +66,7 @@ def begun() -> CoreState:
     return state
 
 
-def test_a_turn_that_does_not_raise_is_taken_once(core: Fragile) -> None:
+def test_a_tick_that_does_not_raise_is_taken_once(core: Fragile) -> None:
     state = begun()
     core.steps = 0
     stepped = GuardedCore("r").step(state, 2.0, Observation(nodes=nodes(), events=(committed(4),)))
@@ -119,7 +119,9 @@ def test_a_request_that_raises_fails_alone(core: Fragile) -> None:
     bad, good = FaultRequest(Fault(kind="kill")), CheckpointRequest()
     stepped = GuardedCore("r").step(begun(), 2.0, Observation(nodes=nodes(), requests=(bad, good)))
     assert stepped.failed_requests == (bad,)
-    assert [type(action) for action in stepped.actions if isinstance(action, CheckpointOrdered)] == [CheckpointOrdered]
+    assert [type(action) for action in stepped.actions if isinstance(action, CheckpointAnswered)] == [
+        CheckpointAnswered
+    ]
 
 
 def test_a_state_that_raises_is_kept_and_no_request_is_dropped_silently(core: Fragile) -> None:

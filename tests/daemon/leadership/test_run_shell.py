@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_daemon.core.model import CheckpointOrdered
+from holdfast_daemon.core.model import CheckpointAnswered
 from holdfast_daemon.incidents.folder import read_recording
 from holdfast_daemon.incidents.replay import replay
 from holdfast_daemon.leadership import run_shell
@@ -69,8 +69,8 @@ async def test_a_killed_rank_is_an_incident_and_the_run_comes_back(store_server:
     assert list(incident.evidence) == ["a"]
     lines = [json.loads(line) for line in (folder / f"incidents-{RUN}.jsonl").read_text().splitlines()]
     assert {line["id"] for line in lines} == {"0001-dead-rank"}
-    assert lines[0]["state"] == "INCIDENT_STATE_OPEN"
-    assert lines[-1]["state"] == "INCIDENT_STATE_RECOVERED"
+    assert lines[0]["state"] == "open"
+    assert lines[-1]["state"] == "recovered"
     recorded = read_recording(folder / "incidents" / RUN / incident.id)
     assert recorded.incident.state == store.INCIDENT_STATE_RECOVERED
     assert replay(recorded).agrees
@@ -143,7 +143,7 @@ async def test_a_leader_that_stood_down_does_not_take_the_lease_again(store_serv
     async with daemon(folder, store_server) as it:
         await until(lambda: it.shell.leads, "it leads")
         await it.shell.stand_down()
-        await asyncio.wait([it.task], timeout=0.5)  # some turns, if it took any
+        await asyncio.wait([it.task], timeout=0.5)  # some ticks, if it took any
         assert not it.shell.leads
 
 
@@ -185,7 +185,7 @@ async def test_an_operators_stop_ends_the_run(store_server: StoreServer, folder:
     publish_spec(store_server)
     async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
         await train(it, agent)
-        it.shell.order_stop()
+        it.shell.requests.stop()
         await it.until_phase(store.RUN_PHASE_FAILED)
         await until(lambda: agent.outcome, "the agent is told")
         assert agent.outcome == "stopped by an operator"
@@ -197,13 +197,13 @@ async def test_an_operators_checkpoint_is_set_for_a_step_that_nobody_has_reached
     publish_spec(store_server)
     async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
         await until(lambda: agent.state.ranks, "the ranks have started")
-        early = await it.shell.order_checkpoint()
+        early = await it.shell.requests.checkpoint()
         assert (early.step, early.reason) == (-1, "the run is starting, not running: try again when it is")
         await train(it, agent, steps=3)
         await it.until_phase(store.RUN_PHASE_RUNNING)
-        answers = await asyncio.gather(it.shell.order_checkpoint(), it.shell.order_checkpoint())
+        answers = await asyncio.gather(it.shell.requests.checkpoint(), it.shell.requests.checkpoint())
         await until(lambda: "take_checkpoint" in agent.kinds(), "the agent is told")
-        assert all(isinstance(answer, CheckpointOrdered) and answer.step > 3 for answer in answers)
+        assert all(isinstance(answer, CheckpointAnswered) and answer.step > 3 for answer in answers)
 
 
 async def test_an_operators_checkpoint_is_refused_while_no_rank_is_known(
@@ -217,7 +217,7 @@ async def test_an_operators_checkpoint_is_refused_while_no_rank_is_known(
         with store_server.client() as operator:
             operator.delete(keys.node(RUN, NODE))  # its lease has lapsed, or the store has just come back empty
         await until(lambda: it.shell.state and not it.shell.state.nodes, "the node is gone")
-        order = asyncio.ensure_future(it.shell.order_checkpoint())
+        order = asyncio.ensure_future(it.shell.requests.checkpoint())
         await asyncio.wait([order, it.task], return_when=asyncio.FIRST_COMPLETED, timeout=10)
         if it.task.done():
             order.cancel()
@@ -278,7 +278,7 @@ async def test_a_store_that_is_away_when_a_run_retires_does_not_end_the_daemon(
     publish_spec(store_server)
     async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
         await train(it, agent)
-        it.shell.order_stop()
+        it.shell.requests.stop()
         await until(lambda: agent.outcome, "the agent is told of the end")
         await until(lambda: it.shell.state and not it.shell.state.nodes, "the agent has left")
         store_server.kill()
@@ -290,7 +290,7 @@ async def test_a_store_that_is_away_when_a_run_retires_does_not_end_the_daemon(
         await asyncio.wait_for(it.task, 30)
 
 
-async def test_a_daemon_that_is_back_within_its_lease_gives_orders_that_are_not_taken_for_old_ones(
+async def test_a_daemon_that_is_back_within_its_lease_sends_commands_that_are_not_taken_for_old_ones(
     store_server: StoreServer, folder: Path
 ) -> None:
     publish_spec(store_server)
@@ -300,7 +300,7 @@ async def test_a_daemon_that_is_back_within_its_lease_gives_orders_that_are_not_
             await first.until_phase(store.RUN_PHASE_RUNNING)
         async with daemon(folder, store_server, lease_s=60.0) as second:
             await until(lambda: second.shell.leads, "the same name holds the same lease")
-            second.shell.order_stop()
+            second.shell.requests.stop()
             await until(lambda: agent.outcome, "the agent is told")
         start, finish = agent.commands
     assert start.fence == finish.fence

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from holdfast_daemon.leadership import runs as runs_module
 from holdfast_daemon.leadership.runs import Runs
-from holdfast_daemon.leadership.turn_metrics import TurnMetrics
+from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_proto import keys
 from holdfast_proto.redis_client import connect
 from tests.support.coroutines import end, until
@@ -41,7 +41,7 @@ class Watched:
         self.made: list[FakeShell] = []
         self.registry = CollectorRegistry()
         self.client = connect(server.url)
-        self.runs = Runs(self.client, make or self._make, TurnMetrics(self.registry))
+        self.runs = Runs(self.client, make or self._make, TickMetrics(self.registry))
         self.task = asyncio.create_task(self.runs.discover())
 
     def _make(self, run: str) -> Any:

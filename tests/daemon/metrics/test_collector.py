@@ -7,10 +7,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from dashboards.catalogue import CATALOGUE, differences
-from dashboards.daemon_metrics import RUN_METRICS, SELF_METRICS
 from holdfast_daemon.clock import Clock
 from holdfast_daemon.leadership.run_shell import RunShell
-from holdfast_daemon.leadership.turn_metrics import TurnMetrics
+from holdfast_daemon.leadership.tick_metrics import TickMetrics
+from holdfast_daemon.metrics import run_families, self_families
 from holdfast_daemon.metrics.collector import DaemonCollector
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
@@ -21,17 +21,17 @@ from tests.support.shells import options
 def shell_of(folder: Path, world: World, *, leads: bool) -> RunShell:
     """A shell that holds a world's state."""
     url = f"unix://{folder}/no-store.sock"
-    shell = RunShell(connect(url), world.spec.run, options(folder, url), Clock(), TurnMetrics(CollectorRegistry()))
-    shell.state, shell.leads, shell.store_up = world.state, leads, True
+    shell = RunShell(connect(url), world.spec.run, options(folder, url), Clock(), TickMetrics(CollectorRegistry()))
+    shell.state, shell.leadership.leads, shell.store_up = world.state, leads, True
     return shell
 
 
 def scrape(shells: Mapping[str, RunShell]) -> str:
     registry = CollectorRegistry(auto_describe=True)
     registry.register(DaemonCollector(shells))
-    turns = TurnMetrics(registry)
+    ticks = TickMetrics(registry)
     for duration_s in (0.0004, 0.02, 7.0):
-        turns.observe(duration_s)
+        ticks.observe(duration_s)
     return generate_latest(registry).decode()
 
 
@@ -46,11 +46,11 @@ def world() -> World:
     """A run that has lost rank 3 to SIGKILL, restarted and trained on."""
     world = World()
     world.until("starting")
-    world.turn()
+    world.tick()
     world.train(5)
     world.end(3, signal=9)
     world.until("starting")
-    world.turn()
+    world.tick()
     world.train(2)
     return world
 
@@ -66,20 +66,20 @@ async def test_a_daemon_without_runs_exports_all_its_families(folder: Path) -> N
 
 async def test_a_label_with_a_fixed_set_shows_each_value_from_the_start(folder: Path) -> None:
     world = World()
-    world.turn()
+    world.tick()
     text = scrape({"r": shell_of(folder, world, leads=True)})
-    for metric in CATALOGUE["daemon"]:
-        for label, values in metric.values.items():
-            if metric.name not in ("holdfast_run_info", "holdfast_recovery_duration_seconds"):
-                shown = {value for (value,) in samples(text, metric.series_names()[0], label)}
-                assert shown == set(values), metric.name
+    for family in CATALOGUE["daemon"]:
+        for label, values in family.values.items():
+            if family.name not in ("holdfast_run_info", "holdfast_recovery_duration_seconds"):
+                shown = {value for (value,) in samples(text, family.series_names()[0], label)}
+                assert shown == set(values), family.name
 
 
 async def test_series_of_a_run_come_from_its_leader_alone(folder: Path, world: World) -> None:
     text = scrape({"r": shell_of(folder, world, leads=False)})
-    exported = {name for metric in RUN_METRICS for name in metric.series_names() if samples(text, name)}
+    exported = {name for family in run_families.FAMILIES for name in family.series_names() if samples(text, name)}
     assert exported == set()
-    assert all(samples(text, name) for metric in SELF_METRICS for name in metric.series_names())
+    assert all(samples(text, name) for family in self_families.FAMILIES for name in family.series_names())
     assert samples(text, "holdfast_coordinator_leader", "run") == {("r",): 0}
 
 
@@ -122,7 +122,7 @@ async def test_the_trainers_numbers_show_as_soon_as_they_are_reported(folder: Pa
         samples=[store.SamplesUsed(dp=dp, rank=dp, fingerprint=b"the same") for dp in (0, 1)],
     )
     world.events.append(store.Event(node="node0", step_summary=summary))
-    world.turn()
+    world.tick()
     text = scrape({"r": shell_of(folder, world, leads=True)})
     shown = [samples(text, f"holdfast_{name}")[()] for name in gauges]
     assert shown == [0.125, 1024.0, 1.5, 0.5, 0.25]
@@ -135,11 +135,11 @@ async def test_the_trainers_numbers_show_as_soon_as_they_are_reported(folder: Pa
 async def test_an_open_incident_shows_until_the_run_trains_again(folder: Path) -> None:
     world = World()
     world.until("starting")
-    world.turn()
+    world.tick()
     world.train(5)
     world.obeys = False
     world.end(3, signal=9)
-    world.turn()
+    world.tick()
     text = scrape({"r": shell_of(folder, world, leads=True)})
     open_kinds = [kind for (kind,), value in samples(text, "holdfast_incident_open", "kind").items() if value]
     assert open_kinds == ["dead_rank"]
@@ -154,7 +154,7 @@ async def test_histograms_of_latencies_are_cumulative(folder: Path, world: World
         assert buckets[-1] == 1
 
 
-async def test_turns_are_timed_and_slow_ones_counted(folder: Path) -> None:
+async def test_ticks_are_timed_and_slow_ones_counted(folder: Path) -> None:
     text = scrape({})
     assert samples(text, "holdfast_coordinator_tick_duration_seconds_count") == {(): 3}
     assert samples(text, "holdfast_coordinator_slow_ticks_total") == {(): 1}

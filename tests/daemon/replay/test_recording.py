@@ -1,5 +1,6 @@
 """What the core was fed, kept, written, read and shown to it again."""
 
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ from holdfast_daemon.incidents import folder as incident_folder
 from holdfast_daemon.incidents.archive import IncidentArchive
 from holdfast_daemon.incidents.folder import RecordingError, read_recording
 from holdfast_daemon.incidents.replay import replay
-from holdfast_daemon.replay.recorded_turn import unframed
+from holdfast_daemon.incidents.story import parse_story
+from holdfast_daemon.replay.recorded_tick import unframed
 from holdfast_daemon.replay.recording import STRETCH_S, Excerpt, Recording
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
@@ -58,7 +60,7 @@ def hang(world: World) -> store.Incident:
 
 def write(folder: Path, incident: store.Incident, recording: Recording) -> None:
     incident_folder.write_story(folder, incident)
-    incident_folder.write_recording(folder, kept(recording), dropped_turns=0)
+    incident_folder.write_recording(folder, kept(recording), dropped_ticks=0)
 
 
 @pytest.mark.parametrize("way", ["hang", "death", "lost node"])
@@ -77,16 +79,16 @@ def test_a_recording_leads_to_the_verdict_again(watch: Watch, tmp_path: Path, wa
     for _ in range(600):
         if world.incidents:
             break
-        world.turn()
+        world.tick()
     write(tmp_path, world.incidents[-1], recording)
-    turns = len(kept(recording).turns)
+    ticks = len(kept(recording).ticks)
     result = replay(read_recording(tmp_path))
     assert result.agrees
     assert result.replayed == world.incidents[-1].verdict
-    assert result.turns == turns
+    assert result.ticks == ticks
 
 
-def test_a_story_that_the_turns_do_not_tell_is_not_agreed_with(watch: Watch, tmp_path: Path) -> None:
+def test_a_story_that_the_ticks_do_not_tell_is_not_agreed_with(watch: Watch, tmp_path: Path) -> None:
     recording = Recording()
     watch(recording)
     incident = hang(trained())
@@ -101,21 +103,21 @@ def test_a_story_that_the_turns_do_not_tell_is_not_agreed_with(watch: Watch, tmp
     assert list(result.replayed.culprits) == [2]
 
 
-def test_a_turn_names_only_nodes_that_have_changed_and_those_that_are_gone(watch: Watch) -> None:
+def test_a_tick_names_only_nodes_that_have_changed_and_those_that_are_gone(watch: Watch) -> None:
     recording = Recording()
     world = trained(nodes=3)
     for node in world.node_states.values():
         del node.ranks[:]
-    world.turn()
+    world.tick()
     watch(recording)
-    world.turn()
+    world.tick()
     world.node_states["node1"].ready = not world.node_states["node1"].ready
-    world.turn()
+    world.tick()
     del world.node_states["node2"]
-    world.turn()
-    turns = [turn for data in kept(recording).turns for turn in unframed(data)]
-    assert [list(turn.changed_nodes) for turn in turns] == [[], ["node1"], []]
-    assert [list(turn.gone_nodes) for turn in turns] == [[], [], ["node2"]]
+    world.tick()
+    ticks = [tick for data in kept(recording).ticks for tick in unframed(data)]
+    assert [list(tick.changed_nodes) for tick in ticks] == [[], ["node1"], []]
+    assert [list(tick.gone_nodes) for tick in ticks] == [[], [], ["node2"]]
 
 
 def test_a_recording_holds_the_last_half_minute_and_not_much_more_than_one(watch: Watch) -> None:
@@ -123,12 +125,12 @@ def test_a_recording_holds_the_last_half_minute_and_not_much_more_than_one(watch
     watch(recording)
     world = trained()
     for _ in range(30):
-        world.turn(seconds=STRETCH_S / 10)
-        times = [turn.now_unix_s for data in kept(recording).turns for turn in unframed(data)]
+        world.tick(seconds=STRETCH_S / 10)
+        times = [tick.now_unix_s for data in kept(recording).ticks for tick in unframed(data)]
         assert times[-1] == world.now
         assert times[-1] - times[0] <= 2 * STRETCH_S
     assert times[-1] - times[0] >= STRETCH_S
-    assert recording.dropped_turns_total == 0
+    assert recording.dropped_ticks_total == 0
 
 
 def test_what_does_not_fit_is_dropped_from_the_old_end_counted_and_the_rest_still_replays(
@@ -138,9 +140,9 @@ def test_what_does_not_fit_is_dropped_from_the_old_end_counted_and_the_rest_stil
     watch(recording)
     world = trained()
     incident = hang(world)
-    turns = kept(recording).turns
-    assert sum(map(len, turns)) <= 8_000
-    assert recording.dropped_turns_total > 0
+    ticks = kept(recording).ticks
+    assert sum(map(len, ticks)) <= 8_000
+    assert recording.dropped_ticks_total > 0
     write(tmp_path, incident, recording)
     assert replay(read_recording(tmp_path)).agrees
 
@@ -162,9 +164,22 @@ def test_what_is_no_recording_is_refused_in_one_line(watch: Watch, tmp_path: Pat
     watch(recording)
     incident = hang(trained())
     write(tmp_path, incident, recording)
-    (tmp_path / incident_folder.STATE).write_text('{"format": 0}')
-    with pytest.raises(RecordingError, match=r"another version of Holdfast, or damaged: core.json is not of format 1"):
+    (tmp_path / incident_folder.STATE).write_text('{"state": {}}')
+    with pytest.raises(RecordingError, match=r"another version of Holdfast, or damaged: core.json names no format"):
         read_recording(tmp_path)
+
+
+def test_a_recording_of_an_earlier_format_is_refused_in_one_line_and_its_story_is_read() -> None:
+    folder = Path(__file__).parents[2] / "data/before/incidents/before/0001-hung-collective"
+    line = (
+        f"{folder}: its recording has format 1, and this version of Holdfast replays format 2: use the version that"
+        " recorded it; its story, incident.json, can still be read"
+    )
+    with pytest.raises(RecordingError, match=f"^{re.escape(line)}$"):
+        read_recording(folder)
+    story = parse_story((folder / incident_folder.STORY).read_bytes())
+    assert (story.id, story.verdict.kind) == ("0001-hung-collective", store.VERDICT_KIND_HUNG_COLLECTIVE)
+    assert (list(story.verdict.culprits), story.state) == ([1], store.INCIDENT_STATE_RECOVERED)
 
 
 async def test_the_archive_writes_the_recording_of_a_new_verdict_once_and_the_story_always(
@@ -194,7 +209,7 @@ async def test_a_leader_that_has_not_seen_the_verdict_come_leaves_its_recording_
     archive = IncidentArchive(tmp_path, "r")
     watch(archive.recording)
     world.lose_leader()
-    world.turn()
+    world.tick()
     archive.keep(world.incidents[-1])
     assert archive.attempts_total == 1
 

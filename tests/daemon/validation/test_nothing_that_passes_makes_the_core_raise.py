@@ -62,7 +62,7 @@ def begun(chance: random.Random) -> World:
     """A run that trains, stands still, or has lost a rank."""
     world = World(nodes=2, ranks_per_node=2)
     world.until("starting")
-    world.turn()
+    world.tick()
     world.train(chance.randrange(1, 6))
     if chance.random() < 0.5:
         world.end(1, signal=9)

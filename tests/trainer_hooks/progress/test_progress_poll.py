@@ -6,9 +6,8 @@ import pytest
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.progress import progress_poll as progress
 from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError
-from holdfast_hooks.progress.point_to_point import PointToPointRecord
+from holdfast_hooks.progress.point_to_point import PointToPointRecord, SeqShift
 from holdfast_hooks.progress.progress_poll import Group, ProgressPoll
-from holdfast_hooks.progress.seq_shift import SeqShift
 from holdfast_hooks.progress.settling import Settling
 
 

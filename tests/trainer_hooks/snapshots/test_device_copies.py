@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.optim import optimizer as torch_optimizer
 
-from holdfast_hooks.snapshots import snapshots
+from holdfast_hooks.snapshots import snapshot_taker
 from holdfast_hooks.snapshots.device_copies import CopyEvent, DeviceCopy
-from holdfast_hooks.snapshots.layout import SlotTensors
+from holdfast_hooks.snapshots.slot_layout import SlotTensors
 from holdfast_hooks.state.encoding import Image, Part
 from holdfast_proto.snapshot import Slot, SlotState
 from holdfast_proto.v1.session_pb2 import SnapshotTaken
@@ -114,7 +114,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
         return [DeviceCopy(place.tensor, part) for place, part in zip(tensors._places, parts, strict=True)]
 
     monkeypatch.setattr(SlotTensors, "copy", copy_nothing)
-    monkeypatch.setattr(snapshots, "CudaCopyStream", lambda: stream)
+    monkeypatch.setattr(snapshot_taker, "CudaCopyStream", lambda: stream)
     yield stream
     torch_optimizer._global_optimizer_pre_hooks.clear()
 
@@ -163,6 +163,33 @@ def test_last_snapshot_is_complete_when_the_loop_ends(bench: Any, make_slots: Ma
     gpu.reach()
     run.rank.end(0, last=True)
     assert [taken.persist for taken in run.late] == [True]
+    assert run.states()[0] is SlotState.COMPLETE
+
+
+def test_closing_waits_for_the_copies_and_hooks_into_no_optimizer(
+    bench: Any, make_slots: MakeSlots, gpu: Stream
+) -> None:
+    run = Run(bench, make_slots(3), gpu)
+    run.rank.end(0)
+    device = threading.Timer(0.05, gpu.reach)
+    device.start()
+    run.rank.snapshots.close(DEADLINE_S)
+    device.join()
+    assert [taken.step for taken in run.late] == [0]
+    assert not torch_optimizer._global_optimizer_pre_hooks
+    assert run.rank.end(1) is None
+    assert len(run.late) == 1
+
+
+def test_copies_that_outlast_the_closing_are_held_back_for(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:
+    run = Run(bench, make_slots(3), gpu)
+    run.rank.end(0)
+    gpu.calls.clear()
+    run.rank.snapshots.close(0.0)
+    assert gpu.calls == [("hold back", UPDATED)]
+    assert not torch_optimizer._global_optimizer_pre_hooks
+    gpu.reach()
+    run.wait_for_late(1)
     assert run.states()[0] is SlotState.COMPLETE
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.snapshots.slot_memory import make_ready
+from holdfast_hooks.snapshots.slot_memory import SlotPreparation
+from holdfast_hooks.state import random_states
 from holdfast_proto.snapshot import Slot
 
 MakeSlots = Callable[..., list[Path]]
@@ -73,18 +74,41 @@ def test_slots_on_disk_are_not_written_ahead(bench: Any, make_slots: MakeSlots) 
 @pytest.mark.parametrize("runtime", [0], indirect=True)
 def test_memory_is_locked_for_the_gpu_as_long_as_it_is_mapped(make_slots: MakeSlots, runtime: Runtime) -> None:
     slots = [Slot(path) for path in make_slots(2)]
-    make_ready(slots, OnceLog()).join()
+    SlotPreparation(slots, OnceLog()).join()
     assert list(runtime.locked.values()) == [1 << 20, 1 << 20]
     slots.pop()
     gc.collect()
     assert len(runtime.locked) == 1
 
 
+@pytest.mark.parametrize("runtime", [0], indirect=True)
+def test_memory_is_given_back_when_the_rank_closes_its_hooks(
+    bench: Any, make_slots: MakeSlots, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random_states, "capture", dict)  # else it asks the GPU that is not there
+    run = bench({"model": torch.nn.Linear(2, 2)}, snapshot_every=1)
+    run.grant(make_slots(2))
+    assert run.end(0) is not None
+    run.desk._preparation.join()
+    assert len(runtime.locked) == 2
+    run.snapshots.close(0.0)
+    run.desk.close(0.0)
+    gc.collect()
+    assert runtime.locked == {}
+
+
+def test_slots_are_not_made_ready_any_further_after_a_stop(make_slots: MakeSlots) -> None:
+    slots = [Slot(path) for path in make_slots(8, nbytes=64 << 20)]
+    preparation = SlotPreparation(slots, OnceLog())
+    preparation.stop(timeout_s=10)
+    assert sum(mapped_kib(slot.path) for slot in slots) < 8 * (64 << 10)
+
+
 @pytest.mark.parametrize("runtime", [2], indirect=True)
-def test_memory_that_cannot_be_locked_is_told_once(
+def test_memory_that_cannot_be_locked_is_logged_once(
     make_slots: MakeSlots, runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make_ready([Slot(path) for path in make_slots(2)], OnceLog()).join()
+    SlotPreparation([Slot(path) for path in make_slots(2)], OnceLog()).join()
     assert [record.message for record in caplog.records] == [
-        "snapshots will hold up the training thread: cudaHostRegister failed with error 2"
+        "snapshots will stall the training thread: cudaHostRegister failed with error 2"
     ]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from holdfast_hooks.snapshots.device_copies import DeviceCopy
-from holdfast_hooks.snapshots.layout import SlotTensors
+from holdfast_hooks.snapshots.slot_layout import SlotTensors
 from holdfast_proto.snapshot import Slot, SlotState
 
 RANKS = 3

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast_hooks.snapshots.layout import LaidOutMeta, SlotTensors, lay_out, place
+from holdfast_hooks.snapshots.slot_layout import LaidOutMeta, SlotTensors, lay_out, place
 from holdfast_hooks.state.encoding import decode_state, encode_state
 from holdfast_proto.snapshot import Meta, Slot, align
 
@@ -35,6 +35,13 @@ def test_value_comes_back_equal_and_of_the_same_type(value: Any) -> None:
 
 def test_nan_comes_back_as_nan() -> None:
     assert math.isnan(round_trip([math.nan])[0])
+
+
+def test_mappings_keep_the_names_that_checkpoints_on_disk_have_for_them() -> None:
+    state = {"a": OrderedDict(x=1), "b": Counter("z")}
+    assert encode_state(state).tree == {
+        "dict": [["a", {"ordered": [["x", 1]]}], ["b", {"counter": [["z", 1]]}]],
+    }
 
 
 def test_tensors_are_numbered_in_order_and_named_by_their_place() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast_hooks.faults import calls, clock, corruption, process, slow, stuck
+from holdfast_hooks.faults import calls, clock_jump, corruption, process, slow, stuck
 from holdfast_hooks.faults.effect import Strike
 from holdfast_hooks.faults.fault import Fault
 from holdfast_hooks.phases import Phase
@@ -66,7 +66,7 @@ CATALOGUE: Mapping[str, Kind] = {
         verdict="hung collective: system call",
     ),
     "slow": Kind(
-        strike=slow.Slow,
+        strike=slow.SlowPasses,
         takes=("factor", "duration_s"),
         what="each forward and backward pass takes factor times as long",
         verdict="straggler",
@@ -103,7 +103,7 @@ CATALOGUE: Mapping[str, Kind] = {
         verdict="silent corruption",
     ),
     "clock-jump": Kind(
-        strike=clock.ClockJump,
+        strike=clock_jump.ClockJump,
         takes=_FOR_A_WHILE,
         what="its wall clock jumps by the duration, back if that is negative",
         verdict="none",

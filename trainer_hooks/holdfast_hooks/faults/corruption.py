@@ -29,7 +29,8 @@ class NanGradient:
         return self._done
 
     def end(self) -> None:
-        """Harm no later pass."""
+        """Harm no later pass, nor one whose forward half is over."""
+        self._done = True
         self._forward_hook.remove()
 
     def _output(self, _: "torch.nn.Module", __: Any, output: Any) -> None:

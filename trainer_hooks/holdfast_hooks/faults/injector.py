@@ -1,7 +1,6 @@
 """Lies in wait for the training thread and strikes."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,6 +8,7 @@ from holdfast_hooks.faults.catalogue import CATALOGUE, check
 from holdfast_hooks.faults.effect import Effect, Site
 from holdfast_hooks.faults.fault import Fault
 from holdfast_hooks.identity import Identity
+from holdfast_hooks.telemetry.timeline import Moment
 
 if TYPE_CHECKING:
     from holdfast_hooks.hooks import Hooks
@@ -23,19 +23,19 @@ class Injector:
 
     def __init__(self, site: Site, rank: int) -> None:
         self.rank = rank
-        self.struck: list[Fault] = []
-        """Oldest first."""
         self._site = site
         self._lock = threading.Lock()
         self._waiting: list[Fault] = []
         self._effects: list[Effect] = []
-        self._told: Callable[[int, int, int], None] | None = None
-        """Whom the timeline would tell; None while that is whom it tells."""
+        self._told: Moment | None = None
+        """Where the timeline's moments go to next; None while they do not come here."""
 
     @classmethod
     def into(cls, hooks: "Hooks") -> "Injector":
         """Return an injector for a process that has called ``attach``, whether or not an agent has started it."""
-        return cls(Site(hooks._timeline, hooks._state), Identity.from_environment().rank)
+        injector = cls(Site(hooks._timeline, hooks._state), Identity.from_environment().rank)
+        hooks._undo.callback(injector.disarm)
+        return injector
 
     def arm(self, *faults: Fault) -> None:
         """Have faults strike, each when it is due; those of other ranks are left out.
@@ -96,14 +96,13 @@ class Injector:
             return due
 
     def _strike(self, fault: Fault) -> None:
-        self.struck.append(fault)
         effect = CATALOGUE[fault.kind].strike(fault, self._site)
         if effect is not None:
             self._effects.append(effect)
 
     def _withdraw(self) -> None:
-        """Get out of the way if nothing is left to do."""
+        """Get out of the way if nothing is left to do. Below another injector this one only passes moments on."""
         with self._lock:
-            if self._told is not None and not self._waiting and not self._effects:
-                self._site.timeline.intercept(self._told)
+            is_idle = not self._waiting and not self._effects
+            if self._told is not None and is_idle and self._site.timeline.give_back(self._moment, self._told):
                 self._told = None

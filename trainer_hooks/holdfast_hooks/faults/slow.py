@@ -11,7 +11,7 @@ _SHORTEST_S = 1e-4
 """The moment between the beginning of a step and its first phase is no forward and backward pass."""
 
 
-class Slow:
+class SlowPasses:
     """Makes each forward and backward pass take ``factor`` times as long, by computing.
 
     The time is added to the phase itself. In a loop that tells no phases it is added to the next step's.

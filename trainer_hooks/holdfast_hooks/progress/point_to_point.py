@@ -13,7 +13,6 @@ from time import time_ns
 from typing import Any
 
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.progress.seq_shift import SeqShift
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.v1.common_pb2 import DIRECTION_RECV, DIRECTION_SEND, ChannelProgress, Direction
 
@@ -21,9 +20,37 @@ _WRAPPED: dict[str, Direction] = {"send": DIRECTION_SEND, "recv": DIRECTION_RECV
 _OUTSTANDING = 4096
 """Calls per channel whose completion is followed; older ones count as completed once a newer one is."""
 
+_NUMBERED = 4096
+"""Point-to-point calls per group whose seqs are remembered."""
+
 
 def _finished() -> None:
     """Stand in for the weak reference of a call that raised: there is nothing to wait for."""
+
+
+class SeqShift:
+    """The seqs of one group that went to point-to-point calls.
+
+    Written by the training thread and read by the reporter, without a lock: every entry carries all that
+    an answer needs.
+    """
+
+    def __init__(self) -> None:
+        self._used: deque[tuple[int, int]] = deque(maxlen=_NUMBERED)
+        self._count = 0
+
+    def use(self, seq: int) -> None:
+        """Note that a point-to-point call was given ``seq`` (training thread)."""
+        self._count += 1
+        self._used.append((seq, self._count))
+
+    def before(self, seq: int) -> int:
+        """Return how many point-to-point calls were numbered before ``seq``."""
+        used = list(self._used)
+        for used_seq, count in reversed(used):
+            if used_seq < seq:
+                return count
+        return used[0][1] - 1 if used else 0
 
 
 class _Channel:
@@ -58,8 +85,10 @@ class PointToPointRecord:
         self._once = once
         self._channels: dict[tuple[str, int, Direction], _Channel | None] = {}
         self._shifts: dict[str, SeqShift] = {}
-        self._originals: dict[str, Any] = {}
-        """As the class holds them: what getattr() returns would no longer be bound to a group."""
+        self._patches: dict[str, tuple[Any, Any]] = {}
+        """The original and our wrapper, by name, as the class holds them: what getattr() returns would no longer be
+        bound to a group."""
+        self._closed = False
 
     def calls_before(self, group: str, seq: int) -> int:
         """Return how many of a group's seqs below ``seq`` went to point-to-point calls (reporter thread)."""
@@ -69,22 +98,31 @@ class PointToPointRecord:
     def install(self) -> None:
         """Wrap the calls if torch.distributed is there, once."""
         distributed = sys.modules.get("torch.distributed")
-        if self._originals or distributed is None or not distributed.is_available():
+        if self._patches or self._closed or distributed is None or not distributed.is_available():
             return
         process_group = distributed.ProcessGroup
         try:
             for name, direction in _WRAPPED.items():
                 original = vars(process_group)[name]
-                setattr(process_group, name, self._wrap(getattr(process_group, name), direction))
-                self._originals[name] = original
+                wrapper = self._wrap(getattr(process_group, name), direction)
+                setattr(process_group, name, wrapper)
+                self._patches[name] = original, wrapper
         except (AttributeError, KeyError, TypeError) as error:
             self._once.warn("point-to-point calls are not recorded", error)
 
     def uninstall(self) -> None:
-        """Put the original calls back."""
-        for name, original in self._originals.items():
-            setattr(sys.modules["torch.distributed"].ProcessGroup, name, original)
-        self._originals = {}
+        """Put the original calls back, and record no more.
+
+        Where another library has wrapped our wrapper, its patch stays, and ours only passes calls on.
+        """
+        self._closed = True
+        for name, (original, wrapper) in self._patches.items():
+            process_group = sys.modules["torch.distributed"].ProcessGroup
+            if vars(process_group).get(name) is wrapper:
+                setattr(process_group, name, original)
+        self._patches = {}
+        # The wrapper looks here first. An extra test in it would cost every call of a run that is not closed.
+        self._channels.clear()
 
     def advance(self) -> list[ChannelProgress]:
         """Look which calls have finished; note it in the black box and return all channels (reporter thread)."""
@@ -134,6 +172,8 @@ class PointToPointRecord:
         return call
 
     def _open(self, group: Any, peer: int, direction: Direction) -> _Channel | None:
+        if self._closed:
+            return None
         key = (group.group_name, peer, direction)
         try:
             global_peer = sys.modules["torch.distributed"].get_global_rank(group, peer)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from holdfast_hooks.errors import ConfigurationError
-from holdfast_hooks.snapshots.layout import dtype_name
+from holdfast_hooks.snapshots.slot_layout import dtype_name
 from holdfast_hooks.state import random_states
 from holdfast_hooks.state.encoding import Image, Part
 from holdfast_proto.snapshot import TensorEntry

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast_hooks.restore.consensus import anywhere
 from holdfast_hooks.restore.fit import check_names, difference, refusal
 from holdfast_hooks.restore.merge import merge
-from holdfast_hooks.restore.restore import load
 from holdfast_hooks.restore.saved_state import SavedState, SavedTensor
-from holdfast_hooks.snapshots.layout import dtype_name
+from holdfast_hooks.restore.slot_restore import load
+from holdfast_hooks.snapshots.slot_layout import dtype_name
 from holdfast_hooks.state import random_states
 from holdfast_hooks.state.counterparts import Counterparts
 from holdfast_hooks.state.encoding import Image, Part, Stateful, decode_state, encode_state

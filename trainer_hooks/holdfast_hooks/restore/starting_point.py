@@ -5,7 +5,7 @@ from pathlib import Path
 
 from holdfast_hooks.restore.consensus import everywhere
 from holdfast_hooks.restore.reshard import reshard
-from holdfast_hooks.restore.restore import fits, restore
+from holdfast_hooks.restore.slot_restore import fits, restore
 from holdfast_hooks.state.encoding import Stateful, encode_state
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot

@@ -1,1 +1,1 @@
-"""The rank's conversation with its agent."""
+"""The session between a rank and its agent."""

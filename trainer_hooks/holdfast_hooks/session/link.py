@@ -1,34 +1,37 @@
-"""The rank's stream to its agent, opened again whenever it breaks."""
+"""The rank's stream to its agent, which opens again whenever it breaks."""
 
+import contextlib
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
 
 import grpc
 
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.session.native_name import show_name
 from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
 from holdfast_proto.v1.session_pb2_grpc import RankAgentStub
 
 _FIRST_BACKOFF_S = 0.05
 _LONGEST_BACKOFF_S = 1.0
+ENDING_S = 0.25
+"""Time for a thread to end once it no longer waits for the agent. It takes milliseconds."""
 # Without a pool of its own, a new channel inherits the (much longer) backoff of the one before.
 _CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
 
 class Link:
-    """Keeps one session with the agent; all blocking is done in its own thread.
+    """Keeps one session with the agent. All waiting for the agent happens in the link's own thread.
 
-    One message is on its way at a time: while the agent does not read, nothing piles up in gRPC. A message
-    is repeated in the next session unless gRPC has taken it, so the agent may see one twice.
+    The link sends one message at a time, so that nothing piles up in gRPC while the agent does not read. It repeats a
+    message in the next session unless gRPC has taken it. The agent may therefore get a message twice.
 
     Args:
         target: gRPC target of the agent.
         hello: first message of every session.
-        wake: set whenever a message has arrived or the next one may be sent.
+        wake: event that the link sets when a message has arrived, or when the next one may be sent.
     """
 
     def __init__(self, target: str, hello: Hello, wake: threading.Event, once: OnceLog) -> None:
@@ -46,23 +49,23 @@ class Link:
         self._thread = threading.Thread(target=self._run, name=f"{THREAD_PREFIX}link", daemon=True)
 
     def start(self) -> None:
-        """Start to connect, in the background."""
+        """Start the thread that connects."""
         self._thread.start()
 
     @property
     def ready(self) -> bool:
-        """Whether the agent has said Welcome and the last message is written."""
+        """Whether the agent has sent its Welcome and gRPC has written the last message."""
         with self._lock:
             return self._welcomed and self._pending is None
 
     def send(self, message: RankMessage) -> None:
-        """Hand over a message; only while :attr:`ready`."""
+        """Send a message. Only call this while :attr:`ready`."""
         with self._lock:
             self._pending = message
             self._outgoing.put(message)
 
     def close(self, timeout_s: float) -> None:
-        """Say that nothing follows and wait until the agent has read it all, or for ``timeout_s``."""
+        """Tell the agent that nothing follows, wait for up to ``timeout_s`` until it has read all, and disconnect."""
         deadline_s = monotonic() + timeout_s
         with self._lock:
             self._closing.set()
@@ -74,6 +77,7 @@ class Link:
             call = self._call
         if call is not None:
             call.cancel()
+        self._thread.join(ENDING_S)
 
     def _run(self) -> None:
         show_name()
@@ -85,7 +89,7 @@ class Link:
             backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
 
     def _converse(self) -> bool:
-        """Hold one session until it breaks; return whether the agent said Welcome."""
+        """Hold one session until it breaks; return whether the agent sent its Welcome."""
         welcomed = False
         with grpc.insecure_channel(self._target, _CHANNEL_OPTIONS) as channel:
             outgoing = self._open(channel)
@@ -118,7 +122,7 @@ class Link:
         yield self._hello
         while (message := outgoing.get()) is not None:
             yield message
-            # gRPC asks for more once it has written the message, and never if the session broke.
+            # gRPC asks for the next message once it has written this one, and never if the session broke.
             with self._lock:
                 if self._pending is message:
                     self._pending = None
@@ -132,3 +136,13 @@ class Link:
                     self._outgoing.put(self._pending)
         self.inbox.put(message)
         self._wake.set()
+
+
+def show_name() -> None:
+    """Show the kernel the name that the calling thread has in Python. The kernel keeps 15 bytes of it.
+
+    Threads that this one starts inherit the name, so the threads of its gRPC channel count as the hooks' too. By the
+    name the agent can tell their work from the rank's. Without /proc this does nothing.
+    """
+    with contextlib.suppress(OSError):
+        Path("/proc/thread-self/comm").write_text(threading.current_thread().name)

@@ -1,4 +1,4 @@
-"""The background thread that reports to the agent and takes its commands."""
+"""The background thread that reports to the agent and carries out its commands."""
 
 import threading
 from collections import deque
@@ -7,11 +7,10 @@ from queue import Empty
 from time import monotonic
 
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.session.commands import Commands
-from holdfast_hooks.session.link import Link
-from holdfast_hooks.session.native_name import show_name
+from holdfast_hooks.session.link import ENDING_S, Link, show_name
+from holdfast_hooks.session.rank_commands import RankCommands
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
-from holdfast_hooks.telemetry.collector import Collector, Sources
+from holdfast_hooks.telemetry.report_builder import ReportBuilder, Sources
 from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
 
@@ -20,15 +19,15 @@ _OUTBOX_MESSAGES = 256
 
 
 class Reporter:
-    """Owns everything between the training thread's notes and the agent."""
+    """Polls progress, sends a report every interval, answers commands and asks for slots: one thread of each rank."""
 
     def __init__(
-        self, *, target: str, hello: Hello, sources: Sources, commands: Commands, desk: SlotDesk, once: OnceLog
+        self, *, target: str, hello: Hello, sources: Sources, commands: RankCommands, desk: SlotDesk, once: OnceLog
     ) -> None:
         self._wake = threading.Event()
         self._link = Link(target, hello, self._wake, once)
         self._sources = sources
-        self._collector = Collector(sources, once)
+        self._builder = ReportBuilder(sources, once)
         self._commands = commands
         self._desk = desk
         self._once = once
@@ -41,12 +40,12 @@ class Reporter:
         self._thread = threading.Thread(target=self._run, name=f"{THREAD_PREFIX}reporter", daemon=True)
 
     def start(self) -> None:
-        """Start to report."""
+        """Start the threads that connect and report."""
         self._link.start()
         self._thread.start()
 
     def finish(self, *, timeout_s: float, last_words: str | None = None, finished: bool = False) -> None:
-        """Send what is left, and end. Returns after ``timeout_s`` at the latest; later calls do nothing.
+        """Send what is left for up to ``timeout_s``, and end the threads. Later calls do nothing.
 
         ``finished``: the rank means to leave.
         """
@@ -55,7 +54,7 @@ class Reporter:
             self._finished = finished
             self._deadline_s = monotonic() + timeout_s
             self._wake.set()
-            self._thread.join(timeout_s)
+            self._thread.join(timeout_s + ENDING_S)
 
     def _run(self) -> None:
         show_name()
@@ -69,7 +68,7 @@ class Reporter:
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception as error:  # noqa: BLE001 - whatever fails here, the run must go on and be reported
+        except Exception as error:  # noqa: BLE001 - whatever fails here, training and reporting must continue
             self._once.warn("a report failed", repr(error))
 
     def _tick(self) -> None:
@@ -77,7 +76,7 @@ class Reporter:
         if monotonic() >= self._next_poll_s:
             self._next_poll_s = monotonic() + self._interval_s
             self._report_due = True
-            self._collector.poll()
+            self._builder.poll()
             self._ask_for_slots()
         if self._link.ready:
             self._send_next()
@@ -88,8 +87,8 @@ class Reporter:
             return
         self._commands.answered()
         if self._report_due:
-            self._link.send(RankMessage(report=self._collector.report()))
-            self._report_due = self._collector.has_more
+            self._link.send(RankMessage(report=self._builder.report()))
+            self._report_due = self._builder.has_more
 
     def _read_inbox(self) -> None:
         while True:
@@ -114,10 +113,10 @@ class Reporter:
             self._outbox.append(RankMessage(slot_request=request))
 
     def _drain(self) -> None:
-        """Send acknowledgements and the final report as far as the agent takes them in time."""
+        """Send the answers and the final report, as far as the agent takes them before the deadline."""
         deadline_s = self._deadline_s
         assert deadline_s is not None
-        self._collector.poll()
+        self._builder.poll()
         self._report_due = True
         while monotonic() < deadline_s and (self._outbox or self._report_due or not self._link.ready):
             self._read_inbox()
@@ -131,7 +130,7 @@ class Reporter:
         if self._outbox:
             self._link.send(self._outbox.popleft())
             return
-        report = self._collector.report(final=True)
-        self._report_due = self._collector.has_more
+        report = self._builder.report(final=True)
+        self._report_due = self._builder.has_more
         report.finished = self._finished and not self._report_due
         self._link.send(RankMessage(report=report))

@@ -1,1 +1,1 @@
-"""Copies of the state in slots of shared memory."""
+"""Copies of a rank's state in slots, which survive the rank."""

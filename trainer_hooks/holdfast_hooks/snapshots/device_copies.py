@@ -1,5 +1,16 @@
-"""Copies from a GPU that overlap with its work, and a snapshot that is complete only after them."""
+"""Copies from a GPU that overlap with the next step, and the snapshot that is complete after them.
 
+What a stream guarantees: work in one stream runs in the order in which it was enqueued; work in two streams runs in any
+order, unless one waits for an event of the other. So two waits make a copy in a stream of its own exact.
+
+* The copies wait for all work that the training thread enqueued before them: they see the state at the end of the step.
+* The work that changes the state next waits for the copies. For parameters and optimizer state that is the optimizer's
+  next step. For everything else it may be the very next kernel.
+
+The device waits in both cases. The training thread only enqueues and continues.
+"""
+
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -15,31 +26,35 @@ if TYPE_CHECKING:
 
 
 class DeviceCopy(NamedTuple):
-    """A tensor on a device and its place in host memory."""
+    """A tensor on a device, and the tensor in a slot to copy it to."""
 
     place: "torch.Tensor"
     part: Part
 
 
 class CopyEvent(Protocol):
-    """A point in a device's work; a torch.cuda.Event is one."""
+    """A point in a device's work. A torch.cuda.Event is one."""
 
     def synchronize(self) -> None:
-        """Wait, in the calling thread, until the device is there."""
+        """Wait in the calling thread until the device has come to this point."""
 
 
 class CopyStream(Protocol):
-    """A device's queue for copies."""
+    """A device's queue of copies."""
 
     def copy(self, copies: Sequence[DeviceCopy]) -> CopyEvent:
-        """Enqueue copies of what all work that was enqueued before leaves there; return the point after them."""
+        """Enqueue copies behind all work that was enqueued before; return the point after them."""
 
     def hold_back(self, event: CopyEvent) -> None:
-        """Have the work that the calling thread enqueues from now on wait, on the device, for ``event``."""
+        """Let the work that the calling thread enqueues from now on wait for ``event``, on the device."""
 
 
 class CudaCopyStream:
-    """A stream of its own on the current GPU. Copies to memory that is not pinned are waited for."""
+    """A separate stream on the current GPU.
+
+    A GPU copies on its own only to memory that is locked for it, as slots are (see slot_memory.py). The training thread
+    waits for a copy to any other memory.
+    """
 
     def __init__(self) -> None:
         import torch
@@ -48,24 +63,25 @@ class CudaCopyStream:
         self._stream = self._cuda.Stream()
 
     def copy(self, copies: Sequence[DeviceCopy]) -> CopyEvent:
-        """See CopyStream."""
+        """Enqueue copies on this stream: see CopyStream."""
         self._stream.wait_stream(self._cuda.current_stream())
         with self._cuda.stream(self._stream):
             for place, part in copies:
                 place.copy_(part.local.detach(), non_blocking=True)
+        # A blocking event lets the thread that waits for it sleep; any other would use up a core until then.
         event: CopyEvent = self._stream.record_event(self._cuda.Event(blocking=True))
         return event
 
     def hold_back(self, event: CopyEvent) -> None:
-        """See CopyStream."""
+        """Let the current stream wait: see CopyStream."""
         self._cuda.current_stream().wait_event(event)
 
 
 class DeviceCopies:
-    """Has snapshots of device tensors copied while training goes on. For the training thread.
+    """Copies the device tensors of snapshots while training continues. Training thread only.
 
-    The optimizers of ``state`` wait for the copies of their parameters and of their own state, on the device and
-    at their next step. Whatever else is in the snapshot may change at any time: for that the device waits at once.
+    At its next step an optimizer in ``state`` waits, on the device, for the copies of its parameters and its own state.
+    Anything else in the snapshot may change at any time, so the device waits immediately for those copies.
     """
 
     def __init__(self, state: Mapping[str, Stateful], stream: CopyStream) -> None:
@@ -74,10 +90,11 @@ class DeviceCopies:
         self._parameters = {name: found for name, value in state.items() if (found := parameters_of(value))}
         self._stream = stream
         self._held: CopyEvent | None = None
-        register_optimizer_step_pre_hook(self._before_update)
+        self._hook: Any = register_optimizer_step_pre_hook(self._before_update)
 
     def start(self, copies: Sequence[DeviceCopy]) -> CopyEvent:
-        """Enqueue the copies; return the point after the last."""
+        """Enqueue the copies; return the point after the last one."""
+        # By address, because a model and an optimizer name the same parameter in two ways.
         addresses = {_address(parameter) for found in self._parameters.values() for parameter in found.values()}
         updated: list[DeviceCopy] = []
         others: list[DeviceCopy] = []
@@ -90,6 +107,12 @@ class DeviceCopies:
         self._held = self._stream.copy(updated)
         return self._held
 
+    def close(self) -> None:
+        """Hook into no optimizer any more. For copies that are still under way, the device waits from here on."""
+        self._hook.remove()
+        with contextlib.suppress(RuntimeError):  # the device is lost: it will change nothing either
+            self._before_update()
+
     def _before_update(self, *_: object) -> None:
         if self._held is not None:
             self._stream.hold_back(self._held)
@@ -97,23 +120,24 @@ class DeviceCopies:
 
 
 class Landing:
-    """A snapshot whose copies are under way; ``complete`` is called in another thread after the last."""
+    """A snapshot whose copies are under way. A thread of its own waits for them and then calls ``complete``."""
 
     def __init__(
         self, event: CopyEvent, copies: Iterable[DeviceCopy], complete: Callable[[], None], once: OnceLog
     ) -> None:
         self.failed = False
-        """Whether there is no such snapshot after all."""
+        """Whether the copies failed, so that there is no such snapshot."""
         self._event = event
-        self._copies = copies  # else torch could give their memory to something else
+        # Held until the copies are done: torch would give the memory of a freed tensor to the next one immediately.
+        self._copies = copies
         self._complete = complete
         self._once = once
         self._thread = threading.Thread(target=self._land, name="holdfast-landing", daemon=True)
         self._thread.start()
 
-    def wait(self) -> None:
-        """Wait until the snapshot is complete, or has failed."""
-        self._thread.join()
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until the snapshot is complete or has failed, ``timeout_s`` at most if given."""
+        self._thread.join(timeout_s)
 
     def _land(self) -> None:
         try:

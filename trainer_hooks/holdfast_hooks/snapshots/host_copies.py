@@ -1,8 +1,10 @@
-"""Copies much memory at once, and nothing that lies in place: frozen parameters and buffers.
+"""Copies many tensors between places in host memory, and leaves out what the target already holds.
 
-Torch copies one tensor after the other, each on all cores: where one of those is busy with something else, all wait
-for it at every tensor. Here each thread goes its own way through many, and begins while the training thread still
-looks for what is to be copied.
+Torch copies one tensor after the other, each with all threads. If one core is busy with something else, all threads
+wait for it at every tensor. Here each thread copies tensors of its own, and starts while the training thread still
+looks for tensors to copy.
+
+Frozen parameters and buffers are the same in every snapshot: they cost only a comparison.
 """
 
 import ctypes
@@ -13,14 +15,15 @@ from typing import NamedTuple
 from holdfast_hooks.snapshots.copy_threads import copy_threads, number_of_threads
 
 _BATCH_BYTES = 4 << 20
-"""Copied by a thread at a time."""
+"""Bytes that a thread copies before it asks for more."""
 _SMALLEST_BYTES = 64 << 10
-"""Copying less takes no longer than asking whether it lies there."""
+"""A copy of fewer bytes takes no longer than the comparison."""
 _SAMPLES = 8
+"""Places to compare before the whole: a tensor that was trained mostly differs in one of them."""
 _SAMPLE_BYTES = 64
 """A cache line."""
 
-# Through ctypes, because that lets other threads run meanwhile.
+# Through ctypes, because it releases the interpreter's lock during the call: only so do the threads run in parallel.
 _memmove = ctypes.CDLL(None).memmove
 _memmove.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
@@ -33,19 +36,22 @@ class _Move(NamedTuple):
     source: int
     nbytes: int
     compares: bool
-    """Look whether it lies there already."""
+    """Whether to compare first."""
 
 
 _Batches = SimpleQueue[list[_Move] | None]
-"""What is to be copied, and then a None for every thread that copies."""
+"""Moves to make, and then a None for every thread that copies."""
 
 
 class HostCopies:
-    """A context manager: what is added within has been copied when it is left, by as many threads as torch has."""
+    """A context manager that copies what is added in it, with as many threads as torch has. At its end all is copied.
+
+    The training thread is one of these threads: it adds first, and then copies like the others.
+    """
 
     def __init__(self) -> None:
         self.unchanged_bytes = 0
-        """Of what was added, those that lay there already; known when the context is left."""
+        """Bytes that needed no copy, because they were the same; known at the end of the context."""
         self._batches: _Batches = SimpleQueue()
         self._batch: list[_Move] = []
         self._batch_bytes = 0
@@ -62,9 +68,9 @@ class HostCopies:
         self.unchanged_bytes = _copy_all(self._batches) + sum(helper.result() for helper in self._helpers)
 
     def add(self, to: int, source: int, nbytes: int) -> None:
-        """Have ``nbytes`` copied from one address to another, unless they are the same.
+        """Add a copy of ``nbytes`` from one address to another, for the case that they differ.
 
-        Both addresses must stay valid until the end.
+        Both addresses must stay valid until the end of the context.
         """
         compares = may_be_unchanged(to, source, nbytes)
         if nbytes > _BATCH_BYTES:
@@ -80,9 +86,9 @@ class HostCopies:
 
 
 def may_be_unchanged(to: int, source: int, nbytes: int) -> bool:
-    """Whether ``nbytes`` at two addresses may be the same: a few cache lines tell of most tensors that were trained.
+    """Whether ``nbytes`` at two addresses may be the same, from a few cache lines of them.
 
-    Contents are compared because torch's version counters miss what is written through ``.data``.
+    The bytes are compared, and not torch's version counters, because those miss a write through ``.data``.
     """
     if nbytes < _SMALLEST_BYTES or _memcmp(to, source, _SAMPLE_BYTES):
         return False
@@ -91,7 +97,7 @@ def may_be_unchanged(to: int, source: int, nbytes: int) -> bool:
 
 
 def _copy_all(batches: _Batches) -> int:
-    """Return of how many bytes no copy was needed."""
+    """Make moves until the None; return the number of bytes that needed no copy."""
     unchanged_bytes = 0
     while (batch := batches.get()) is not None:
         for to, source, nbytes, compares in batch:

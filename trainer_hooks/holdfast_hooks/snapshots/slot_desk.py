@@ -1,54 +1,58 @@
-"""Asking the agent for snapshot memory, between the training thread and the reporter."""
+"""Asks the agent for slots: the training thread says how large, the reporter asks and receives them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.snapshots.slot_memory import make_ready
-from holdfast_hooks.step_commands import ReleaseOrders
+from holdfast_hooks.snapshots.slot_memory import SlotPreparation
+from holdfast_hooks.step_commands import ReleaseCommands
 from holdfast_proto.snapshot import Slot, SnapshotError
 from holdfast_proto.v1.session_pb2 import SlotGrant, SlotRequest
 
 LEAST_SLOTS = 2
-"""They take turns. Only beside a pinned one the newest snapshot itself is written to."""
+"""They take turns, so that the newest snapshot stays complete during the next copy. While a checkpoint pins one of two,
+each snapshot overwrites the one before: the pinned one is complete too."""
 
 
 @dataclass(frozen=True)
-class Grant:
-    """Slots that a rank may use."""
+class GrantedSlots:
+    """Slots that the agent has granted to this rank, mapped."""
 
     slots: tuple[Slot, ...]
     on_disk: bool
+    """Whether they are files on a disk and not in shared memory."""
     files: tuple[tuple[str, int, int], ...]
-    """Path, inode and size of each slot: tells whether a repeated grant means the same files."""
+    """Path, inode and size of each slot. A repeated grant of the same files is no new grant."""
 
     @property
     def bytes_per_slot(self) -> int:
-        """Size of the smallest slot."""
+        """Bytes of the smallest slot."""
         return min(slot.nbytes for slot in self.slots)
 
 
 class SlotDesk:
-    """The training thread says how much it needs, the reporter asks for it and brings the slots.
+    """Passes the need for slots from the training thread to the reporter, and the granted slots back.
 
-    Each field is written by one thread only, so that neither waits for the other.
+    Only one thread writes each field, so that neither waits for the other.
     """
 
     def __init__(self, once: OnceLog) -> None:
         self.needed_bytes = 0
-        """Per slot; written by the training thread."""
+        """Bytes per slot that the training thread lacks; 0 if the slots are large enough. It alone writes this."""
         self.needed_slots = LEAST_SLOTS
-        """Written by the training thread."""
-        self.releases = ReleaseOrders()
-        self.grant: Grant | None = None
+        """Number of slots that the training thread wants. It alone writes this."""
+        self.releases = ReleaseCommands()
+        self.grant: GrantedSlots | None = None
         self.refusal = ""
-        """Why there will be no slots; written by the reporter."""
+        """Reason why there are no slots; empty if there may be. The reporter alone writes this."""
         self._requested = SlotRequest()
+        self._preparation: SlotPreparation | None = None
+        self._closed = False
         self._once = once
 
     def next_request(self) -> SlotRequest | None:
-        """Return what to ask for now, or None (reporter thread)."""
+        """Return the request to send now, or None (reporter thread)."""
         held = self._held()
         needed = SlotRequest(bytes_per_slot=max(self.needed_bytes, held.bytes_per_slot), slots=self.needed_slots)
         is_more = needed.bytes_per_slot > max(held.bytes_per_slot, self._requested.bytes_per_slot)
@@ -59,18 +63,20 @@ class SlotDesk:
         return needed
 
     def _held(self) -> SlotRequest:
-        """Return what would have to be asked for to get what is there; slots on disk are never too few."""
+        """Return the request that the granted slots would answer. Slots on disk are never too few."""
         if self.grant is None:
             return SlotRequest()
         slots = self.needed_slots if self.grant.on_disk else len(self.grant.slots)
         return SlotRequest(bytes_per_slot=self.grant.bytes_per_slot, slots=slots)
 
     def forget_request(self) -> None:
-        """The agent is a new one: what the old one was asked for counts no more (reporter thread)."""
+        """Forget the request, because another agent got it (reporter thread)."""
         self._requested = SlotRequest()
 
     def receive(self, grant: SlotGrant) -> None:
-        """Take what the agent grants (reporter thread)."""
+        """Map the slots that the agent grants, or keep the reason for its refusal (reporter thread)."""
+        if self._closed:
+            return
         if not grant.paths:
             self.refusal = grant.reason or "the agent has no memory for snapshots"
             self._once.warn("no snapshots", self.refusal)
@@ -78,12 +84,25 @@ class SlotDesk:
         try:
             files = _identify(grant.paths)
             if self.grant is None or self.grant.files != files:
-                self.grant = Grant(tuple(Slot(Path(path)) for path in grant.paths), grant.on_disk, files)
+                self.grant = GrantedSlots(tuple(Slot(Path(path)) for path in grant.paths), grant.on_disk, files)
+                if self._preparation is not None:
+                    self._preparation.stop(timeout_s=0)
                 if not grant.on_disk:
-                    make_ready(self.grant.slots, self._once)
+                    self._preparation = SlotPreparation(self.grant.slots, self._once)
             self.refusal = ""
         except (OSError, SnapshotError) as error:
             self._once.warn("granted snapshot slots cannot be opened", error)
+
+    def close(self, timeout_s: float) -> None:
+        """Give up the slots, which are unmapped once nothing views them any more.
+
+        For the training thread, after the end of the reporter. Waits for up to ``timeout_s`` for the thread that still
+        prepares slots.
+        """
+        self._closed = True
+        self.grant = None
+        if self._preparation is not None:
+            self._preparation.stop(timeout_s)
 
 
 def _identify(paths: Sequence[str]) -> tuple[tuple[str, int, int], ...]:

@@ -1,6 +1,7 @@
 """Fills tensors from the file of a slot.
 
-By reading and not by copying from mapped memory: a new process would have to map each page before, and unmap it after.
+It reads the file and does not copy from mapped memory: a new process would first have to map each page, and later to
+unmap it.
 """
 
 import ctypes
@@ -17,16 +18,16 @@ if TYPE_CHECKING:
     import torch
 
 _READ_BYTES = 8 << 20
-"""At most, at once; a thread is given tensors of so many bytes together."""
+"""Most bytes of one read. Smaller tensors are put together until a thread has this many."""
 
 _Read = tuple[memoryview, int]
-"""Where to, and from which offset in the file."""
+"""Memory to fill, and the offset in the file."""
 
 
 def fill(path: Path, tensors: "Iterable[tuple[TensorEntry, torch.Tensor]]") -> None:
     """Read the bytes of entries into contiguous tensors in host memory, with as many threads as torch has.
 
-    The caller keeps the tensors alive. Raises OSError, and SnapshotError if the file is shorter than it should be.
+    The caller keeps the tensors alive. Raises OSError, or SnapshotError if the file ends too early.
     """
     reads = (read for entry, tensor in tensors for read in _reads(entry, tensor))
     with path.open("rb", buffering=0) as file:
@@ -58,7 +59,7 @@ def _read_all(descriptor: int, batch: list[_Read]) -> bool:
 
 
 def _read(descriptor: int, memory: memoryview, offset: int) -> bool:
-    """Whether the file has so many bytes."""
+    """Fill ``memory``; return whether the file had enough bytes."""
     while memory and (count := os.preadv(descriptor, [memory], offset)):
         memory, offset = memory[count:], offset + count
     return not memory

@@ -15,9 +15,9 @@ from itertools import pairwise
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
-from holdfast_hooks.deferred import DeferredNumbers
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.state.sharding import is_dtensor
+from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_proto.v1.session_pb2 import NonFiniteOrigin, StepRecord
 
 if TYPE_CHECKING:
@@ -100,10 +100,12 @@ class GradientWatch:
         return GradientSums(passed, DeferredNumbers.of(totals))
 
     def close(self) -> None:
-        """Remove the hooks."""
+        """Remove the hooks from the modules, and take no more sums."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        # Hooks on tensors go with their graph. One that has not run backward yet finds no room for its sums.
+        self._passed = deque(maxlen=0)
 
     def _on_input(self, giver: str, _module: Any, inputs: tuple[Any, ...]) -> None:
         self._follow(inputs, giver)

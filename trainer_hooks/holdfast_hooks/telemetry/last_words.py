@@ -23,17 +23,20 @@ class LastWords:
         self._send = send
         self._pid = os.getpid()
         self._said: BaseException | None = None
+        self._installed = False
         self._previous = sys.excepthook
         self._previous_of_threads = threading.excepthook
 
     def install(self) -> None:
         """Take the place of the current hooks, which are called afterwards."""
         self._previous, self._previous_of_threads = sys.excepthook, threading.excepthook
+        self._installed = True
         sys.excepthook = self._on_exception
         threading.excepthook = self._on_thread_exception
 
     def uninstall(self) -> None:
-        """Put the former hooks back, unless somebody else has put theirs on top meanwhile."""
+        """Put the former hooks back. Where another hook was put on top of ours, leave it: ours then only passes on."""
+        self._installed = False
         if sys.excepthook == self._on_exception:
             sys.excepthook = self._previous
         if threading.excepthook == self._on_thread_exception:
@@ -49,15 +52,16 @@ class LastWords:
         self._send(words)
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        self.say(error)
-        if isinstance(error, ConfigurationError):
-            print(_one_line(error), file=sys.stderr, flush=True)
-            sys.exit(error.exit_code)
+        if self._installed:
+            self.say(error)
+            if isinstance(error, ConfigurationError):
+                print(_one_line(error), file=sys.stderr, flush=True)
+                sys.exit(error.exit_code)
         self._previous(kind, error, trace)
 
     def _on_thread_exception(self, arguments: threading.ExceptHookArgs) -> None:
         # One thread's end need not be the rank's: keep it as evidence, but do not announce a death.
-        if arguments.exc_value is not None and os.getpid() == self._pid:
+        if self._installed and arguments.exc_value is not None and os.getpid() == self._pid:
             name = arguments.thread.name if arguments.thread else "unknown"
             self._keep(f"in thread {name}:\n{_traceback(arguments.exc_value)}")
         self._previous_of_threads(arguments)

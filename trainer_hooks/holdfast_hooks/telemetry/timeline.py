@@ -2,26 +2,41 @@
 
 from collections.abc import Callable
 from time import monotonic_ns, time_ns
+from typing import Protocol
 
-from holdfast_hooks.phases import Phase
-from holdfast_hooks.replicas.replicas import ReplicaSums
-from holdfast_hooks.telemetry.gradient_origin import GradientSums
-from holdfast_hooks.telemetry.scalars import DeferredScalar
+from holdfast_hooks.phases import AT_STEP_START, BEFORE_FIRST_STEP, Phase
+from holdfast_hooks.telemetry.deferred import DeferredNumbers
+from holdfast_proto.v1.session_pb2 import StepRecord
 
-Values = dict[str, float | bytes | DeferredScalar | ReplicaSums | GradientSums]
-"""What was reported for one step, and what the hooks themselves found out, by the field names of StepRecord."""
 
+class RecordPart(Protocol):
+    """A part of a step's record that the training thread has begun and the reporter thread finishes."""
+
+    def put(self, record: StepRecord) -> bool:
+        """Put the part into the record of its step; return False while a GPU still owes some of its numbers."""
+
+
+Values = dict[str, float | bytes | DeferredNumbers | RecordPart]
+"""Values of one step, from the loop's reports and the hooks' own checks, by the field names of StepRecord."""
 
 StepSample = tuple[int, int, int, list[int], Values]
 """One finished step, in the form that is cheapest to make: step, Unix time of its end in ns, duration in ns,
-ns spent in each phase by phase number, reported values."""
+ns spent in each phase by phase number, values."""
+
+Moment = Callable[[int, int, int], None]
+"""Function that takes each change of step or phase: (step, phase, Unix time in ns)."""
+
+_NO_TIME = [0] * (max(Phase) + 1)
+_STEP_START = int(AT_STEP_START)  # at each step, an enum's attribute would cost more than the rest of its line
 
 
 class Timeline:
-    """Written by the training thread alone; other threads may read ``step``, ``phase`` and ``boundary``.
+    """Measures how long each step takes and how long the training thread is in each phase of it.
+
+    The training thread alone writes it. Other threads may read ``step``, ``phase`` and ``boundary``.
 
     Args:
-        moment: told (step, phase, Unix time in ns) whenever one of them changes.
+        moment: is called at each change of step or phase.
     """
 
     __slots__ = (
@@ -36,35 +51,42 @@ class Timeline:
         "values",
     )
 
-    def __init__(self, moment: Callable[[int, int, int], None]) -> None:
+    def __init__(self, moment: Moment) -> None:
         self.step = -1
-        self.phase: int = Phase.INIT
+        self.phase: int = BEFORE_FIRST_STEP
         self.boundary = -1
         """Newest step whose end has been reached."""
         self.values: Values = {}
         self._moment = moment
         self._began_ns = self._since_ns = monotonic_ns()
         self._unix_offset_ns = time_ns() - self._since_ns
-        self._phase_ns = [0] * (max(Phase) + 1)
-        moment(-1, Phase.INIT, time_ns())
+        self._phase_ns = _NO_TIME.copy()
+        moment(-1, self.phase, time_ns())
 
-    def intercept(self, moment: Callable[[int, int, int], None]) -> Callable[[int, int, int], None]:
-        """Tell ``moment`` from now on; return what was told before (any thread)."""
+    def intercept(self, moment: Moment) -> Moment:
+        """Report each moment to ``moment`` from now on; return what it was reported to before (any thread)."""
         before, self._moment = self._moment, moment
         return before
 
+    def give_back(self, moment: Moment, before: Moment) -> bool:
+        """Undo :meth:`intercept`; return False, and change nothing, while another one has intercepted ``moment``."""
+        if self._moment != moment:
+            return False
+        self._moment = before
+        return True
+
     def begin(self, step: int) -> None:
-        """The training thread starts to work on ``step``."""
+        """Start to measure ``step``."""
         now_ns = monotonic_ns()
         self._began_ns = self._since_ns = now_ns
-        self._phase_ns = [0, 0, 0, 0, 0, 0, 0, 0]
+        self._phase_ns = _NO_TIME.copy()
         self.values = {}
         self.step = step
-        self.phase = 3  # Phase.FORWARD_BACKWARD; an enum's attribute costs more than the rest of the line
-        self._moment(step, 3, now_ns + self._unix_offset_ns)
+        self.phase = _STEP_START
+        self._moment(step, _STEP_START, now_ns + self._unix_offset_ns)
 
     def enter(self, phase: int) -> None:
-        """The training thread is in ``phase`` from now on."""
+        """Count the time from now on to ``phase``."""
         now_ns = monotonic_ns()
         self._phase_ns[self.phase] += now_ns - self._since_ns
         self._since_ns = now_ns
@@ -72,11 +94,11 @@ class Timeline:
         self._moment(self.step, phase, now_ns + self._unix_offset_ns)
 
     def end(self) -> StepSample:
-        """Close the current step and return what is known of it."""
+        """Close the current step and return its times and values."""
         now_ns = monotonic_ns()
         self._phase_ns[self.phase] += now_ns - self._since_ns
         self._since_ns = now_ns
-        # Read both clocks once a step: the system's clock may be set while the run goes on.
+        # Read both clocks once a step, because the system's clock may be set during the run.
         unix_ns = time_ns()
         self._unix_offset_ns = unix_ns - now_ns
         return self.step, unix_ns, now_ns - self._began_ns, self._phase_ns, self.values

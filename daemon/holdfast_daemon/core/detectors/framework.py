@@ -1,6 +1,6 @@
 """What a detector is.
 
-A detector is an immutable value with a name. It is shown every turn, every finished step, or both, and answers with its
+A detector is an immutable value with a name. It is shown every tick, every finished step, or both, and answers with its
 next state and what it has seen. It does nothing else: what becomes of a verdict is for others to say.
 """
 
@@ -12,7 +12,7 @@ from holdfast_proto.v1 import store_pb2 as store
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class Finding:
     """A verdict, and what is known beside it."""
 
     verdict: store.Verdict
@@ -25,12 +25,12 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Sight:
+class DetectorResult:
     """A detector's answer."""
 
     next: "Detector"
     """The detector as of now."""
-    seen: tuple[Seen, ...] = ()
+    findings: tuple[Finding, ...] = ()
     anomalies: tuple[str, ...] = ()
     """What is worth a counter and no incident, by name."""
 
@@ -41,19 +41,19 @@ class Detector(Protocol):
     name: ClassVar[str]
     """Unique; labels the detector's metrics."""
 
-    def see_turn(self, _view: View) -> Sight:
+    def see_tick(self, _view: View) -> DetectorResult:
         """Look at the state of all ranks, several times a second while they run."""
-        return Sight(self)
+        return DetectorResult(self)
 
-    def see_step(self, _step: StepView) -> Sight:
+    def see_step(self, _step: StepView) -> DetectorResult:
         """Look at the numbers of a step that all ranks have finished. Steps come in order."""
-        return Sight(self)
+        return DetectorResult(self)
 
     def restarted(self, _after_step: int) -> Self:
         """Return the detector for a new generation that goes on after a step; steps after it are undone."""
         return self
 
 
-def seen(verdict: store.Verdict | None) -> tuple[Seen, ...]:
+def findings_of(verdict: store.Verdict | None) -> tuple[Finding, ...]:
     """Return what a verdict alone tells: nothing if there is none."""
-    return () if verdict is None else (Seen(verdict=verdict),)
+    return () if verdict is None else (Finding(verdict=verdict),)

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from holdfast_daemon.core.detectors.deaths.dead_rank import DeadRank
 from holdfast_daemon.core.detectors.deaths.late_exit import LateExit
 from holdfast_daemon.core.detectors.framework import Detector
-from holdfast_daemon.core.detectors.hangs.data_stall import DataStall
-from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
 from holdfast_daemon.core.detectors.hangs.lost_node import LostNode
 from holdfast_daemon.core.detectors.hangs.mismatched_order import MismatchedOrder
+from holdfast_daemon.core.detectors.hangs.root_ranks import DataStall, HungCollective
 from holdfast_daemon.core.detectors.hangs.standstill import Standstill
 from holdfast_daemon.core.detectors.hangs.transport import Transport
 from holdfast_daemon.core.detectors.hangs.unreachable import Unreachable

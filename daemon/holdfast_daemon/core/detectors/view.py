@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from holdfast_daemon.core.deadlines import Deadlines
-from holdfast_daemon.core.waits.named_calls import PartedCall, parted_calls
-from holdfast_daemon.core.waits.wait_graph import Finding, find
+from holdfast_daemon.core.waits.named_calls import MismatchedCall, mismatched_calls
+from holdfast_daemon.core.waits.wait_graph import WaitAnalysis, analyse
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 
 @dataclass(frozen=True, kw_only=True)
-class LostNode:
+class MissingNode:
     """A node of the run whose lease has run out."""
 
     since_unix_s: float
@@ -23,7 +23,7 @@ class LostNode:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """The state of all ranks in one turn."""
+    """The state of all ranks in one tick."""
 
     now: float
     """Unix time by the leader's clock, which never jumps."""
@@ -32,7 +32,7 @@ class View:
     """All ranks of the current generation whose nodes are heard of."""
     node_of: Mapping[int, str]
     """Rank -> its node, also of a lost one."""
-    lost_nodes: Mapping[str, LostNode]
+    missing_nodes: Mapping[str, MissingNode]
     deadlines: Deadlines
     first_exit_unix_s: float
     """When the first abnormal exit of this generation was seen; 0: none."""
@@ -50,7 +50,7 @@ class View:
     @cached_property
     def known_ranks(self) -> Mapping[int, store.RankState]:
         """All ranks, those of lost nodes as they were last heard of, and silent."""
-        lost = (rank for node in self.lost_nodes.values() for rank in node.state.ranks)
+        lost = (rank for node in self.missing_nodes.values() for rank in node.state.ranks)
         return {**{rank.rank: _silent(rank) for rank in lost}, **self.ranks}
 
     @cached_property
@@ -75,10 +75,10 @@ class View:
         return min(rank.stalled_s, max(0.0, self.now - self.several_stopped_unix_s))
 
     @cached_property
-    def finding(self) -> Finding:
+    def wait_analysis(self) -> WaitAnalysis:
         """Who holds everybody up, whether or not it is a hang."""
         in_calls = {rank for rank, stack in self.stacks.items() if stack.activity == common.ACTIVITY_COLLECTIVE}
-        return find(self.known_ranks, in_calls)
+        return analyse(self.known_ranks, in_calls)
 
     @cached_property
     def outside_of_calls(self) -> tuple[int, ...]:
@@ -86,13 +86,13 @@ class View:
 
         A call that is posted and not waited for looks like one that is: what the thread does tells them apart.
         """
-        held = {rank for call in self.finding.everyone_arrived for rank in call.held}
-        return tuple(rank for rank in sorted(held.union(self.finding.knot)) if self.activity(rank) in OUTSIDE)
+        held = {rank for call in self.wait_analysis.everyone_arrived for rank in call.held}
+        return tuple(rank for rank in sorted(held.union(self.wait_analysis.knot)) if self.activity(rank) in OUTSIDE)
 
     @cached_property
-    def parted_call(self) -> PartedCall | None:
+    def mismatched_call(self) -> MismatchedCall | None:
         """The first call in which ranks do different things, by the names that their recorders give it."""
-        return next(parted_calls(self.ranks), None)
+        return next(mismatched_calls(self.ranks), None)
 
     def activity(self, number: int) -> "common.Activity":
         """Return what a rank is doing, as far as can be seen from outside.
@@ -107,10 +107,10 @@ class View:
             return common.ACTIVITY_STOPPED
         if self._is_silent(rank):
             return common.ACTIVITY_GIL_HELD
-        told = stack.activity if stack is not None else common.ACTIVITY_UNSPECIFIED
-        if rank.progress.phase == common.PHASE_DATA and told != common.ACTIVITY_COLLECTIVE:
+        named = stack.activity if stack is not None else common.ACTIVITY_UNSPECIFIED
+        if rank.progress.phase == common.PHASE_DATA and named != common.ACTIVITY_COLLECTIVE:
             return common.ACTIVITY_DATA
-        return told or _thread_activity(rank)
+        return named or _thread_activity(rank)
 
     def _is_silent(self, rank: store.RankState) -> bool:
         least_s = max(_SILENT_S, _SILENT_RATIO * self._usual_silence_s, _SILENT_SHARE * rank.stalled_s)

@@ -7,7 +7,7 @@ can be reached again. So no older checkpoint is used instead, and never the seed
 from holdfast_daemon.core import incidents
 from holdfast_daemon.core.recovery import checkpoint_failures
 from holdfast_daemon.core.recovery.ending import finish
-from holdfast_daemon.core.turn import Turn
+from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 FIRST_PAUSE_S = 1.0
@@ -19,75 +19,84 @@ _FIX = (
 )
 
 
-def failure(turn: Turn) -> str:
+def failure(tick: Tick) -> str:
     """Return why the newest generation could not read the files of its checkpoint; empty: it could, or nobody says."""
-    generation = turn.record.generation
+    generation = tick.record.generation
     return next(
         (
             node.failure
-            for node in turn.state.nodes.values()
+            for node in tick.state.nodes.values()
             if node.failed_generation == generation and node.awaits_files
         ),
         "",
     )
 
 
-def refuse(turn: Turn, reason: str) -> None:
+def refuse(tick: Tick, reason: str) -> None:
     """End a run that has checkpoints and cannot use them. Nothing of them is changed."""
-    turn.record_update(refused=True)
+    with tick.edit_record() as record:
+        record.refused = True
     outcome = f"the run was not started: {reason}"
-    incidents.close(turn, store.INCIDENT_STATE_FAILED, outcome)
-    finish(turn, store.RUN_PHASE_FAILED, outcome)
+    incidents.close(tick, store.INCIDENT_STATE_FAILED, outcome)
+    finish(tick, store.RUN_PHASE_FAILED, outcome)
 
 
-def refuse_damaged(turn: Turn) -> None:
+def refuse_damaged(tick: Tick) -> None:
     """End a run whose checkpoints are all damaged."""
-    nodes = turn.state.members.values()
+    nodes = tick.state.members.values()
     steps = sorted({step for node in nodes for step in (*node.checkpoints, *node.damaged_checkpoints)})
     named = ", ".join(map(str, steps))
     refuse(
-        turn,
+        tick,
         f"no checkpoint can be read, all are damaged (steps {named}): `holdfast checkpoint verify --all` names the"
         " files; restore one of them from a copy and start the run again, or start it with --from-scratch to train from"
         " the seed",
     )
 
 
-def may_try_again(turn: Turn, reason: str) -> bool:
+def may_try_again(tick: Tick, reason: str) -> bool:
     """Whether the read that failed for ``reason`` is to be tried again now; refuses it if the run has never trained."""
-    record = turn.record
+    record = tick.record
     if not record.trained:
-        refuse(turn, f"{reason}; {_FIX}")
+        refuse(tick, f"{reason}; {_FIX}")
         return False
     if not record.read_again_unix_s:
-        _begin_wait(turn, reason)
+        _begin_wait(tick, reason)
         return False
-    if turn.now < record.read_again_unix_s:
+    if tick.now < record.read_again_unix_s:
         return False
-    turn.record_update(read_again_unix_s=0.0)
+    with tick.edit_record() as edited:
+        edited.read_again_unix_s = 0.0
     return True
 
 
-def see_training(turn: Turn) -> None:
+def see_training(tick: Tick) -> None:
     """Note that a rank has completed a step: what was waited for is there."""
-    record = turn.record
+    record = tick.record
     if record.trained and not record.failed_reads:
         return
-    incident = turn.state.incidents.get(record.reads_incident)
+    incident = tick.state.incidents.get(record.reads_incident)
     if incident is not None:
-        incidents.tell(turn, incident, "the checkpoint's files could be read again, and the run trains")
-    turn.record_update(trained=True, failed_reads=0, read_again_unix_s=0.0, reads_incident="")
+        incidents.add_line(tick, incident, "the checkpoint's files could be read again, and the run trains")
+    with tick.edit_record() as edited:
+        edited.trained = True
+        edited.failed_reads = 0
+        edited.read_again_unix_s = 0.0
+        edited.reads_incident = ""
 
 
-def _begin_wait(turn: Turn, reason: str) -> None:
-    record = turn.record
+def _begin_wait(tick: Tick, reason: str) -> None:
+    record = tick.record
     pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(record.failed_reads, 16))
     if not record.failed_reads:
         message = (
             f"the run waits, because its checkpoint of step {record.resumed_step} cannot be read: {reason}: bring the"
             " files back (is the file system mounted, the store reachable?); it continues by itself when they are there"
         )
-        incident = checkpoint_failures.note(turn, message, record.resumed_step)
-        incidents.act(turn, f"waits for the files of the checkpoint of step {record.resumed_step}")
-        turn.record_update(reads_incident=incident.id)
-    turn.record_update(failed_reads=record.failed_reads + 1, read_again_unix_s=turn.now + pause_s)
+        incident = checkpoint_failures.note(tick, message, record.resumed_step)
+        incidents.add_line_to_open(tick, f"waits for the files of the checkpoint of step {record.resumed_step}")
+        with tick.edit_record() as edited:
+            edited.reads_incident = incident.id
+    with tick.edit_record() as edited:
+        edited.failed_reads = record.failed_reads + 1
+        edited.read_again_unix_s = tick.now + pause_s

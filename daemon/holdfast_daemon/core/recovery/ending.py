@@ -1,7 +1,10 @@
 """The end of a run, however it came."""
 
-from holdfast_daemon.core import standstill
-from holdfast_daemon.core.turn import Turn
+from holdfast_daemon.core import incidents
+from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
+from holdfast_daemon.core.recovery import standstills
+from holdfast_daemon.core.restart_patience import RestartPatience
+from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 FINISHED = "finished"
@@ -14,22 +17,43 @@ RESEND_S = 2.0
 _LEAST_PATIENCE_S = 0.1
 
 
-def finish(turn: Turn, phase: "store.RunPhase", outcome: str) -> None:
+def finish(tick: Tick, phase: "store.RunPhase", outcome: str) -> None:
     """End the run for good."""
-    standstill.drop(turn, f"the run has ended: {outcome}")
-    turn.enter(phase, outcome=outcome)
-    _send_finish(turn)
+    standstills.drop(tick, f"the run has ended: {outcome}")
+    with tick.edit_record() as record:
+        record.outcome = outcome
+    tick.enter(phase)
+    _send_finish(tick)
 
 
-def _send_finish(turn: Turn) -> None:
-    record = turn.record
-    order = store.FinishRun(outcome=record.outcome, succeeded=record.phase == store.RUN_PHASE_FINISHED)
+def end_after_training(tick: Tick) -> bool:
+    """End a run whose training is over if nothing has moved for long in the processes that are left.
+
+    Return whether it has. The run's result is that of its last step.
+    """
+    if tick.observes or tick.state.spec.mode != store.MODE_ACT or not is_training_over(tick.ranks, tick.world_size):
+        return False
+    left = [rank for rank in tick.ranks.values() if not rank.HasField("exit")]
+    least_s = RestartPatience.of(tick.state.spec, tick.record).leaving_s
+    if not left or any(rank.traced or rank.still_s < least_s for rank in left):
+        return False
+    numbers = ", ".join(str(rank.rank) for rank in left)
+    who = f"rank {numbers} did" if len(left) == 1 else f"ranks {numbers} did"
+    what = f"{who} not exit after training: ended, as nothing had moved there for {least_s:.0f} s"
+    incidents.close(tick, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=tick.now)
+    finish(tick, store.RUN_PHASE_FINISHED, f"{FINISHED}; {what}")
+    return True
+
+
+def _send_finish(tick: Tick) -> None:
+    record = tick.record
+    message = store.FinishRun(outcome=record.outcome, succeeded=record.phase == store.RUN_PHASE_FINISHED)
     if record.leave_by_unix_s:
-        order.patience_s = max(_LEAST_PATIENCE_S, record.leave_by_unix_s - turn.now)
-    turn.send(sorted(turn.state.nodes), lambda _: store.NodeCommand(finish=order))
+        message.patience_s = max(_LEAST_PATIENCE_S, record.leave_by_unix_s - tick.now)
+    tick.send(sorted(tick.state.nodes), lambda _: store.NodeCommand(finish=message))
 
 
-def ended(turn: Turn) -> None:
+def ended(tick: Tick) -> None:
     """See every agent leave."""
-    if turn.state.nodes and turn.now - turn.state.sent_unix_s > RESEND_S:
-        _send_finish(turn)
+    if tick.state.nodes and tick.now - tick.state.sent_unix_s > RESEND_S:
+        _send_finish(tick)

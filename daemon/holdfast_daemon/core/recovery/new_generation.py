@@ -1,16 +1,68 @@
-"""What is known of the ranks counts no longer once others take their places."""
+"""The beginning of a generation: from which state it starts, and what is forgotten of the one before."""
 
-from holdfast_daemon.core import detection
-from holdfast_daemon.core.recovery.restore import present_history
-from holdfast_daemon.core.turn import Turn
+from dataclasses import replace
+
+from holdfast_daemon.core import detection, incidents
+from holdfast_daemon.core.recovery import checkpoint_failures, checkpoint_reads, restore_point, standstills
+from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 
-def forget(turn: Turn, after_step: int) -> None:
+def begin(tick: Tick) -> None:
+    """Order every node to start its ranks from the newest state that all can have."""
+    _see_history(tick)
+    standstills.drop(tick, "another generation begins")
+    record = tick.record
+    point = restore_point.choose(tick.state.members, tick.world_size, record.unreadable_checkpoints, tick.now)
+    if point is None:
+        checkpoint_reads.refuse_damaged(tick)
+        return
+    if point.history is not None:
+        _begin_history(tick, point.history)
+    known_generations = [record.generation, *(node.checkpoint_generation for node in tick.state.nodes.values())]
+    with tick.edit_record() as edited:
+        edited.generation = 1 + max(known_generations)
+        edited.source = point.source
+        edited.resumed_step = point.step
+        edited.step_at_restart = record.newest_step
+        edited.newest_step = max(record.newest_step, point.step)
+    tick.enter(store.RUN_PHASE_STARTING)
+    forget(tick, after_step=point.step)
+    where = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.SOURCE_CHECKPOINT: "a checkpoint"}
+    after = "" if point.step < 0 else f" after step {point.step}"
+    if not record.failed_reads:  # else it is one of many attempts
+        start = f"generation {tick.record.generation} starts from {where[point.source]}{after}"
+        incidents.add_line_to_open(tick, start)
+        checkpoint_failures.passed_over(tick, point.passed_over, f"{start} instead")
+    send_start(tick, list(tick.record.nodes))
+
+
+def send_start(tick: Tick, nodes: list[str]) -> None:
+    """Have nodes start their ranks of the present generation."""
+    record, per_node = tick.record, tick.state.spec.ranks_per_node
+    first_rank = {name: index * per_node for index, name in enumerate(record.nodes)}
+
+    def command(node: str) -> store.NodeCommand:
+        start = store.StartGeneration(
+            first_rank=first_rank[node],
+            ranks=per_node,
+            world_size=tick.world_size,
+            rendezvous_node=record.nodes[0],
+            source=record.source,
+            step=record.resumed_step,
+            history=record.history if record.HasField("history") else None,
+        )
+        return store.NodeCommand(start=start)
+
+    tick.send(nodes, command)
+
+
+def forget(tick: Tick, after_step: int) -> None:
     """Forget the ranks of the generation before; the new one goes on after ``after_step``."""
-    turn.update(
+    tick.state = replace(
+        tick.state,
         first_exit_unix_s=0.0,
-        noted=frozenset(),
+        reported_once=frozenset(),
         counted_steps={},
         pending_steps={},
         suspicion=None,
@@ -19,29 +71,24 @@ def forget(turn: Turn, after_step: int) -> None:
         heard_of={},
         all_stopped_unix_s=0.0,
         several_stopped_unix_s=0.0,
-        deadlines=turn.state.deadlines.new_generation(),
+        deadlines=tick.state.deadlines.new_generation(),
     )
-    detection.restart(turn, after_step)
+    detection.restart(tick, after_step)
 
 
-def begin_history(turn: Turn, history: store.History) -> None:
+def _begin_history(tick: Tick, history: store.History) -> None:
     """Have the next checkpoints belong to a new history."""
-    record = store.CoordinatorState()
-    record.CopyFrom(turn.record)
-    record.history.CopyFrom(history)
-    record.history_is_known = False
-    turn.update(record=record)
+    with tick.edit_record() as record:
+        record.history.CopyFrom(history)
+        record.history_is_known = False
 
 
-def see_history(turn: Turn) -> None:
+def _see_history(tick: Tick) -> None:
     """Once nodes have gone to the newest history, forget which steps after its start were unreadable before it."""
-    present = present_history(turn.state.members)
-    if turn.record.history_is_known or not turn.record.HasField("history") or present < turn.record.history.number:
+    present = restore_point.present_history(tick.state.members)
+    if tick.record.history_is_known or not tick.record.HasField("history") or present < tick.record.history.number:
         return
-    record = store.CoordinatorState()
-    record.CopyFrom(turn.record)
-    record.history_is_known = True
-    still_there = [step for step in record.unreadable_checkpoints if step <= record.history.parent_step]
-    del record.unreadable_checkpoints[:]
-    record.unreadable_checkpoints.extend(still_there)
-    turn.update(record=record)
+    with tick.edit_record() as record:
+        record.history_is_known = True
+        still_there = [step for step in record.unreadable_checkpoints if step <= record.history.parent_step]
+        record.unreadable_checkpoints[:] = still_there

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from holdfast_daemon.core.model import ranks_of
 from holdfast_daemon.core.recovery import new_generation
 from holdfast_daemon.core.recovery.ending import ENDED, finish
-from holdfast_daemon.core.turn import Turn
+from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 
-def follow(turn: Turn, before: Mapping[int, store.RankState]) -> None:
-    """Go over to the world that all nodes tell of now. ``before``: the ranks of the last turn."""
-    spec, record = turn.state.spec, turn.record
-    running = {name: node for name, node in turn.state.nodes.items() if _runs(node, spec)}
-    if not turn.observes or record.phase in ENDED or len(running) < spec.nodes:
+def follow(tick: Tick, before: Mapping[int, store.RankState]) -> None:
+    """Go over to the world that all nodes tell of now. ``before``: the ranks of the last tick."""
+    spec, record = tick.state.spec, tick.record
+    running = {name: node for name, node in tick.state.nodes.items() if _runs(node, spec)}
+    if not tick.observes or record.phase in ENDED or len(running) < spec.nodes:
         return
     generation = max(node.generation for node in running.values())
     ranks = ranks_of(running, generation)
@@ -21,32 +21,30 @@ def follow(turn: Turn, before: Mapping[int, store.RankState]) -> None:
     is_replaced = any(before[number].pid != rank.pid for number, rank in ranks.items() if number in before)
     if generation == record.generation and not is_replaced:
         return
-    followed = store.CoordinatorState()
-    followed.CopyFrom(record)
-    followed.ClearField("nodes")
-    followed.nodes.extend(sorted(running, key=lambda name: min((r.rank for r in running[name].ranks), default=0)))
-    turn.update(record=followed)
-    turn.enter(
-        store.RUN_PHASE_STARTING,
-        generation=generation,
-        resumed_step=-1,
-        step_at_restart=-1,
-        newest_step=-1,
-        restarts_total=record.restarts_total + (record.generation > 0),
-        leave_by_unix_s=0.0,
-    )
-    new_generation.forget(turn, after_step=-1)
+    in_rank_order = sorted(running, key=lambda name: min((rank.rank for rank in running[name].ranks), default=0))
+    with tick.edit_record() as edited:
+        edited.nodes[:] = in_rank_order
+        edited.generation = generation
+        edited.resumed_step = -1
+        edited.step_at_restart = -1
+        edited.newest_step = -1
+        edited.restarts_total = record.restarts_total + (record.generation > 0)
+        edited.leave_by_unix_s = 0.0
+    tick.enter(store.RUN_PHASE_STARTING)
+    new_generation.forget(tick, after_step=-1)
 
 
-def see_end(turn: Turn) -> None:
+def see_end(tick: Tick) -> None:
     """Wait until all ranks are gone. However they end, it is what somebody wants."""
-    if turn.ranks and all(rank.HasField("exit") for rank in turn.ranks.values()):
-        finish(turn, store.RUN_PHASE_FINISHED, "stopped by an operator")
+    if tick.ranks and all(rank.HasField("exit") for rank in tick.ranks.values()):
+        finish(tick, store.RUN_PHASE_FINISHED, "stopped by an operator")
 
 
-def watch_on(turn: Turn) -> None:
+def watch_on(tick: Tick) -> None:
     """Ranks that were going to end have not: judge them again."""
-    turn.enter(store.RUN_PHASE_RUNNING, leave_by_unix_s=0.0)
+    with tick.edit_record() as record:
+        record.leave_by_unix_s = 0.0
+    tick.enter(store.RUN_PHASE_RUNNING)
 
 
 def _runs(node: store.NodeState, spec: store.RunSpec) -> bool:

@@ -1,81 +1,86 @@
 """Answers a verdict: with an incident, evidence, and, if the run stands still for long enough and we may, a restart."""
 
-from holdfast_daemon.core import incidents, standstill
-from holdfast_daemon.core.detectors.framework import Seen
+from dataclasses import replace
+
+from holdfast_daemon.core import incidents
+from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.kinds import RECOVERABLE
-from holdfast_daemon.core.recovery import checkpoint_commands, suspicion
+from holdfast_daemon.core.recovery import checkpoint_commands, standstills, suspicion
 from holdfast_daemon.core.recovery.ending import finish
 from holdfast_daemon.core.restart_patience import Sign, uncertain_restarts
-from holdfast_daemon.core.turn import Turn
+from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 _STACKS_OF_ALL = 2
 
 
-def respond(turn: Turn, seen: Seen) -> None:
-    """Respond to what was seen in the state of the ranks: what stops a run is seen again every turn."""
-    verdict = seen.verdict
+def respond(tick: Tick, finding: Finding) -> None:
+    """Respond to what was seen in the state of the ranks: what stops a run is seen again every tick."""
+    verdict = finding.verdict
     if verdict.kind == store.VERDICT_KIND_BAD_CONFIGURATION:
-        incidents.note_incident(turn, verdict, last_progress_unix_s=seen.last_progress_unix_s)
-        finish(turn, store.RUN_PHASE_FAILED, verdict.message)
-    elif standstill.is_one(seen):
-        _stand_still(turn, seen)
-    elif turn.state.spec.mode == store.MODE_ACT and verdict.kind in RECOVERABLE:
-        standstill.drop(turn, f"another verdict explains it: {verdict.message}")
-        turn.record_update(restart_is_uncertain=False)
-        _recover(turn, seen, None)
-    elif turn.once(f"{verdict.kind} {list(verdict.culprits)} at step {verdict.step}"):
-        note(turn, seen)
+        incidents.note_incident(tick, verdict, last_progress_unix_s=finding.last_progress_unix_s)
+        finish(tick, store.RUN_PHASE_FAILED, verdict.message)
+    elif standstills.is_one(finding):
+        _stand_still(tick, finding)
+    elif tick.state.spec.mode == store.MODE_ACT and verdict.kind in RECOVERABLE:
+        standstills.drop(tick, f"another verdict explains it: {verdict.message}")
+        with tick.edit_record() as record:
+            record.restart_is_uncertain = False
+        _recover(tick, finding, None)
+    elif tick.once(f"{verdict.kind} {list(verdict.culprits)} at step {verdict.step}"):
+        note(tick, finding)
 
 
-def note(turn: Turn, seen: Seen) -> None:
+def note(tick: Tick, finding: Finding) -> None:
     """Keep a verdict that needs no recovery, or may not be acted on, and its evidence."""
-    incident = incidents.note_incident(turn, seen.verdict, last_progress_unix_s=seen.last_progress_unix_s)
-    _gather(turn, incident, seen)
-    if seen.proven_step is not None:
-        checkpoint_commands.keep_newest_before(turn, seen.proven_step, incident)
+    incident = incidents.note_incident(tick, finding.verdict, last_progress_unix_s=finding.last_progress_unix_s)
+    _gather(tick, incident, finding)
+    if finding.proven_step is not None:
+        checkpoint_commands.keep_newest_before(tick, finding.proven_step, incident)
 
 
-def _stand_still(turn: Turn, seen: Seen) -> None:
+def _stand_still(tick: Tick, finding: Finding) -> None:
     """Report a standstill; restart the run if its signs have lasted for long enough."""
-    judged = standstill.judge(turn, seen)
+    judged = standstills.judge(tick, finding)
     if not judged.is_due:
-        incident = standstill.report(turn, seen)
+        incident = standstills.report(tick, finding)
         if incident is not None:
-            _gather(turn, incident, seen)
+            _gather(tick, incident, finding)
         return
     is_uncertain = judged.sign >= Sign.LIKELY
-    repeats = uncertain_restarts(turn.record) + 1 if is_uncertain else turn.record.uncertain_restarts
-    turn.record_update(restart_is_uncertain=is_uncertain, uncertain_restarts=repeats)
-    _recover(turn, seen, standstill.take_over(turn, seen.verdict))
-    incidents.act(turn, f"restart: {judged.reason}")
+    repeats = uncertain_restarts(tick.record) + 1 if is_uncertain else tick.record.uncertain_restarts
+    with tick.edit_record() as record:
+        record.restart_is_uncertain = is_uncertain
+        record.uncertain_restarts = repeats
+    _recover(tick, finding, standstills.take_over(tick, finding.verdict))
+    incidents.add_line_to_open(tick, f"restart: {judged.reason}")
 
 
-def _recover(turn: Turn, seen: Seen, reported: store.Incident | None) -> None:
+def _recover(tick: Tick, finding: Finding, reported: store.Incident | None) -> None:
     """Begin a restart. ``reported``: the standstill that it is to end, if it has been reported."""
-    since = turn.now if seen.last_progress_unix_s is None else seen.last_progress_unix_s
+    since = tick.now if finding.last_progress_unix_s is None else finding.last_progress_unix_s
     if reported is None:
-        incident = incidents.open_incident(turn, seen.verdict, last_progress_unix_s=since)
+        incident = incidents.open_incident(tick, finding.verdict, last_progress_unix_s=since)
     else:
-        incident = incidents.reopen(turn, reported, seen.verdict)
-    turn.update(evidence_from=frozenset())
-    turn.enter(store.RUN_PHASE_GATHERING)
-    _gather(turn, incident, seen)
+        incident = incidents.reopen(tick, reported, finding.verdict)
+    tick.state = replace(tick.state, evidence_from=frozenset())
+    tick.enter(store.RUN_PHASE_GATHERING)
+    _gather(tick, incident, finding)
 
 
-def _gather(turn: Turn, incident: store.Incident, seen: Seen) -> None:
+def _gather(tick: Tick, incident: store.Incident, finding: Finding) -> None:
     """Have stacks taken of the culprit and of one rank that waits for it; nothing of a dying world that takes time."""
-    verdict = seen.verdict
+    verdict = finding.verdict
     waiters = [edge.waiter for edge in verdict.waits[:1]]
-    order = store.GatherEvidence(incident=incident.id, flight_recorder=seen.stands_still)
-    if seen.stands_still:
-        order.stack_ranks.extend([*verdict.culprits[:1], *waiters] or _some(turn, verdict))
-        order.suspicion = suspicion.confirm(turn)
+    message = store.GatherEvidence(incident=incident.id, flight_recorder=finding.stands_still)
+    if finding.stands_still:
+        message.stack_ranks.extend([*verdict.culprits[:1], *waiters] or _some(tick, verdict))
+        message.suspicion = suspicion.confirm(tick)
     elif verdict.kind == store.VERDICT_KIND_STRAGGLER:
-        order.stack_ranks.extend(verdict.culprits[:1])
-    turn.send(turn.record.nodes, lambda _: store.NodeCommand(gather_evidence=order))
+        message.stack_ranks.extend(verdict.culprits[:1])
+    tick.send(tick.record.nodes, lambda _: store.NodeCommand(gather_evidence=message))
 
 
-def _some(turn: Turn, verdict: store.Verdict) -> list[int]:
+def _some(tick: Tick, verdict: store.Verdict) -> list[int]:
     """Return the first ranks of a standstill for which nobody is to blame: their stacks speak for all."""
-    return sorted(turn.ranks)[:_STACKS_OF_ALL] if verdict.kind == store.VERDICT_KIND_STANDSTILL else []
+    return sorted(tick.ranks)[:_STACKS_OF_ALL] if verdict.kind == store.VERDICT_KIND_STANDSTILL else []

@@ -5,15 +5,15 @@ the evidence gathered while it is fresh, and what all ranks hold in memory made 
 from a rank that hangs, but the newest one that all hold is still good.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from holdfast_daemon.core.detection import ask, view_of
 from holdfast_daemon.core.detectors import registry
-from holdfast_daemon.core.model import Suspicion
-from holdfast_daemon.core.recovery.restore import newest_common_snapshot
-from holdfast_daemon.core.turn import Turn
+from holdfast_daemon.core.model import Suspicion, Totals, counted
+from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
+from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 PERSIST_EVERY_S = 60.0
@@ -25,59 +25,63 @@ GATHER_EVERY_S = 10.0
 _STACKS = 4
 
 
-def watch(turn: Turn) -> None:
+def watch(tick: Tick) -> None:
     """Raise a suspicion, or see it resolved. The verdict that confirms one is the detectors' to reach."""
-    current = turn.state.suspicion
-    suspected = _suspected(turn)
+    current = tick.state.suspicion
+    suspected = _suspected(tick)
     if suspected is None:
         if current is not None:
-            _resolve(turn, current)
+            _resolve(tick, current)
         return
     if current is None:
-        _raise(turn, suspected)
-    _persist(turn)
+        _raise(tick, suspected)
+    _persist(tick)
 
 
-def confirm(turn: Turn) -> str:
+def confirm(tick: Tick) -> str:
     """Return the id of the suspicion that a verdict confirms; empty: nobody had suspected anything."""
-    current = turn.state.suspicion
+    current = tick.state.suspicion
     if current is None:
         return ""
     if not current.confirmed:
-        totals = turn.state.totals.count("suspicions", "confirmed")
-        turn.update(suspicion=dataclasses.replace(current, confirmed=True), totals=totals)
+        totals = _counted(tick.state.totals, "confirmed")
+        tick.state = replace(tick.state, suspicion=replace(current, confirmed=True), totals=totals)
     return current.id
 
 
-def _suspected(turn: Turn) -> store.Verdict | None:
-    view = view_of(turn, suspicious=True)
+def _suspected(tick: Tick) -> store.Verdict | None:
+    view = view_of(tick, suspicious=True)
     if not view.late:
         return None
-    return next((seen.verdict for kind in registry.HANGS for seen in ask(turn, kind.name, view)), None)
+    return next((finding.verdict for kind in registry.HANGS for finding in ask(tick, kind.name, view)), None)
 
 
-def _resolve(turn: Turn, current: Suspicion) -> None:
+def _resolve(tick: Tick, current: Suspicion) -> None:
     if not current.confirmed:
-        turn.update(totals=turn.state.totals.count("suspicions", "resolved"))
-    turn.update(suspicion=None, stacks={})
+        tick.state = replace(tick.state, totals=_counted(tick.state.totals, "resolved"))
+    tick.state = replace(tick.state, suspicion=None, stacks={})
 
 
-def _raise(turn: Turn, suspected: store.Verdict) -> None:
-    state = turn.state
-    totals = state.totals.count("suspicions", "raised")
+def _raise(tick: Tick, suspected: store.Verdict) -> None:
+    state = tick.state
+    totals = _counted(state.totals, "raised")
     # A leader that takes over counts anew: its generation keeps ids apart from those of the one before.
-    suspicion = Suspicion(f"{turn.record.generation:04}-{totals.suspicions['raised']:04}")
-    turn.update(suspicion=suspicion, totals=totals)
-    if turn.now - state.gathered_unix_s < GATHER_EVERY_S:
+    suspicion = Suspicion(f"{tick.record.generation:04}-{totals.suspicions['raised']:04}")
+    tick.state = replace(tick.state, suspicion=suspicion, totals=totals)
+    if tick.now - state.gathered_unix_s < GATHER_EVERY_S:
         return
-    turn.update(gathered_unix_s=turn.now)
-    view = view_of(turn, suspicious=True)
+    tick.state = replace(tick.state, gathered_unix_s=tick.now)
+    view = view_of(tick, suspicious=True)
     ranks = dict.fromkeys([*suspected.culprits, *(edge.waiter for edge in suspected.waits[:1])])
     # Where nobody is to blame, stacks of some ranks show what all of them do.
     blamed = ranks or (sorted(view.late) if suspected.kind == store.VERDICT_KIND_STANDSTILL else [])
     stack_ranks = _spread(blamed, view.node_of)[:_STACKS]
-    order = store.GatherEvidence(suspicion=suspicion.id, stack_ranks=stack_ranks, flight_recorder=True)
-    turn.send(turn.record.nodes, lambda _: store.NodeCommand(gather_evidence=order))
+    message = store.GatherEvidence(suspicion=suspicion.id, stack_ranks=stack_ranks, flight_recorder=True)
+    tick.send(tick.record.nodes, lambda _: store.NodeCommand(gather_evidence=message))
+
+
+def _counted(totals: Totals, outcome: str) -> Totals:
+    return replace(totals, suspicions=counted(totals.suspicions, outcome))
 
 
 def _spread(ranks: Iterable[int], node_of: Mapping[int, str]) -> list[int]:
@@ -90,18 +94,18 @@ def _spread(ranks: Iterable[int], node_of: Mapping[int, str]) -> list[int]:
     return sorted(place, key=lambda rank: place[rank])
 
 
-def _persist(turn: Turn) -> None:
+def _persist(tick: Tick) -> None:
     """Have the newest common snapshot written, if it is newer than what is committed."""
-    if turn.now - turn.state.persisted_unix_s < PERSIST_EVERY_S or not _stands_still(turn):
+    if tick.now - tick.state.persisted_unix_s < PERSIST_EVERY_S or not _stands_still(tick):
         return
-    step = newest_common_snapshot(turn.state.members, turn.world_size)
-    committed = max((known for node in turn.state.nodes.values() for known in node.checkpoints), default=-1)
+    step = newest_common_snapshot(tick.state.members, tick.world_size)
+    committed = max((known for node in tick.state.nodes.values() for known in node.checkpoints), default=-1)
     if step > committed:
-        turn.update(persisted_unix_s=turn.now)
-        order = store.PersistSnapshot(step=step)
-        turn.send(turn.record.nodes, lambda _: store.NodeCommand(persist_snapshot=order))
+        tick.state = replace(tick.state, persisted_unix_s=tick.now)
+        message = store.PersistSnapshot(step=step)
+        tick.send(tick.record.nodes, lambda _: store.NodeCommand(persist_snapshot=message))
 
 
-def _stands_still(turn: Turn) -> bool:
-    ranks = [rank for rank in turn.ranks.values() if rank.life != store.LIFE_EXITED]
-    return bool(ranks) and len(view_of(turn, suspicious=True).late) == len(ranks)
+def _stands_still(tick: Tick) -> bool:
+    ranks = [rank for rank in tick.ranks.values() if rank.life != store.LIFE_EXITED]
+    return bool(ranks) and len(view_of(tick, suspicious=True).late) == len(ranks)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from holdfast_daemon.core.waits.standing import Standing
+from holdfast_daemon.core.waits.liveness import Liveness
 from holdfast_proto.v1 import common_pb2, store_pb2
 
 COLLECTIVE = "collective"
@@ -88,17 +88,17 @@ class Meeting:
         return max(waiter.completed, self.arrived[rank]) + 1
 
 
-def meetings(ranks: Mapping[int, store_pb2.RankState], standing: Mapping[int, Standing]) -> list[Meeting]:
+def meetings(ranks: Mapping[int, store_pb2.RankState], liveness: Mapping[int, Liveness]) -> list[Meeting]:
     """Return the meetings in which a rank that is alive has a pending call."""
-    return [*_group_meetings(ranks, standing), *_channel_meetings(ranks, standing)]
+    return [*_group_meetings(ranks, liveness), *_channel_meetings(ranks, liveness)]
 
 
-def _arrived(call: common_pb2.GroupProgress | common_pb2.ChannelProgress, standing: Standing) -> int:
+def _arrived(call: common_pb2.GroupProgress | common_pb2.ChannelProgress, liveness: Liveness) -> int:
     # A dead or stopped rank takes no further part in what it has enqueued.
-    return call.completed if standing <= Standing.STOPPED else call.enqueued
+    return call.completed if liveness <= Liveness.STOPPED else call.enqueued
 
 
-def _group_meetings(ranks: Mapping[int, store_pb2.RankState], standing: Mapping[int, Standing]) -> Iterator[Meeting]:
+def _group_meetings(ranks: Mapping[int, store_pb2.RankState], liveness: Mapping[int, Liveness]) -> Iterator[Meeting]:
     # A process has one group of a name, so a name and the first member tell the group; to compare
     # all members of all groups would cost more than the rest of the analysis.
     groups: dict[tuple[str, int, int], list[tuple[int, common_pb2.GroupProgress]]] = {}
@@ -111,26 +111,26 @@ def _group_meetings(ranks: Mapping[int, store_pb2.RankState], standing: Mapping[
         waiters = [
             Waiter(rank, group.enqueued, group.completed, ranks[rank].stalled_s)
             for rank, group in reports
-            if group.enqueued > group.completed and standing[rank] == Standing.ALIVE
+            if group.enqueued > group.completed and liveness[rank] == Liveness.ALIVE
         ]
         if waiters:
             members = tuple(reports[0][1].members)
             arrived = dict.fromkeys(members, 0)
-            arrived.update((rank, _arrived(group, standing[rank])) for rank, group in reports)
+            arrived.update((rank, _arrived(group, liveness[rank])) for rank, group in reports)
             yield Meeting(name, COLLECTIVE, members, arrived, _newest_first(waiters))
 
 
-def _channel_meetings(ranks: Mapping[int, store_pb2.RankState], standing: Mapping[int, Standing]) -> Iterator[Meeting]:
+def _channel_meetings(ranks: Mapping[int, store_pb2.RankState], liveness: Mapping[int, Liveness]) -> Iterator[Meeting]:
     channels = {
         (rank, channel.group, channel.peer, channel.direction): channel
         for rank, state in ranks.items()
         for channel in state.progress.channels
     }
     for (rank, group, peer, direction), channel in channels.items():
-        if channel.enqueued <= channel.completed or standing[rank] != Standing.ALIVE:
+        if channel.enqueued <= channel.completed or liveness[rank] != Liveness.ALIVE:
             continue
         other = channels.get((peer, group, rank, _OPPOSITE[direction]))
-        arrived = _arrived(other, standing[peer]) if other else 0
+        arrived = _arrived(other, liveness[peer]) if other else 0
         op = SEND if direction == common_pb2.DIRECTION_SEND else RECV
         waiter = Waiter(rank, channel.enqueued, channel.completed, ranks[rank].stalled_s)
         yield Meeting(group, op, (rank, peer), {peer: arrived}, (waiter,))

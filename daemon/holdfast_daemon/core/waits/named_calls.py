@@ -31,7 +31,7 @@ GroupId = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
-class PartedCall:
+class MismatchedCall:
     """A call in which not all ranks do the same."""
 
     group: str
@@ -40,7 +40,7 @@ class PartedCall:
     """What is called, and by which ranks; the most frequent first."""
 
 
-def parted_calls(ranks: Mapping[int, store.RankState]) -> Iterator[PartedCall]:
+def mismatched_calls(ranks: Mapping[int, store.RankState]) -> Iterator[MismatchedCall]:
     """Yield the calls of a group at one seq that are not one and the same call."""
     meetings: dict[tuple[GroupId, int], dict[Signature, list[int]]] = {}
     for number in sorted(ranks):
@@ -55,7 +55,7 @@ def parted_calls(ranks: Mapping[int, store.RankState]) -> Iterator[PartedCall]:
     for ((name, _, _), seq), sides in sorted(meetings.items(), key=lambda item: item[0]):
         if len(sides) > 1:
             ordered = sorted(sides.items(), key=lambda side: -len(side[1]))
-            yield PartedCall(name, seq, tuple((signature, tuple(numbers)) for signature, numbers in ordered))
+            yield MismatchedCall(name, seq, tuple((signature, tuple(numbers)) for signature, numbers in ordered))
 
 
 def group_id(group: common.GroupProgress) -> GroupId:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from holdfast_daemon.core.waits.awaited import Awaited, Wait
+from holdfast_daemon.core.waits.liveness import Liveness, liveness_of
 from holdfast_daemon.core.waits.meeting import COLLECTIVE, RECV, SEND, Meeting, meetings
 from holdfast_daemon.core.waits.root_search import NO_KNOT, search
-from holdfast_daemon.core.waits.standing import Standing, standings
 from holdfast_proto.v1 import store_pb2
 
 EDGES_KEPT = 256
@@ -60,7 +60,7 @@ class MissedCall:
 
 
 @dataclass(frozen=True)
-class Finding:
+class WaitAnalysis:
     """What the graph tells. Time plays no part in it: whether it is a hang is for the deadlines to say."""
 
     roots: tuple[int, ...]
@@ -88,15 +88,15 @@ class Finding:
 class WaitGraph:
     """Who waits for whom, in compact form: see Meeting."""
 
-    standing: Mapping[int, Standing]
+    liveness: Mapping[int, Liveness]
     meetings: tuple[Meeting, ...]
     in_calls: Collection[int] = ()
     """Ranks that are seen to wait in a call: see root_search."""
 
-    def roots(self) -> Finding:
+    def roots(self) -> WaitAnalysis:
         """Return who holds everybody up. Near linear in the number of group memberships."""
         awaited = Awaited(self.meetings)
-        found = search(self.standing, self.meetings, awaited, self.in_calls)
+        found = search(self.liveness, self.meetings, awaited, self.in_calls)
         arrived = self._arrived_calls()
         held = {rank for call in arrived for rank in call.held}
         roots = self._likeliest_first([rank for rank in found.roots if rank not in held], awaited)
@@ -104,15 +104,15 @@ class WaitGraph:
         cycle = knot.cycle
         ends = list(dict.fromkeys((*roots, *cycle, *knot.ranks)))
         missed = tuple(_missed_call(rank, awaited) for rank in ends[:_ROOTS_WEIGHED])
-        told = missed[0] if missed else arrived[0] if arrived else None
-        return Finding(
+        first = missed[0] if missed else arrived[0] if arrived else None
+        return WaitAnalysis(
             roots=roots,
             cycle=cycle,
             everyone_arrived=arrived,
             edges=tuple(_edge(wait) for wait in islice(_story((*roots, *cycle), awaited), EDGES_KEPT)),
-            group=told.group if told else "",
-            seq=told.seq if told else 0,
-            op=told.op if told else "",
+            group=first.group if first else "",
+            seq=first.seq if first else 0,
+            op=first.op if first else "",
             knot=knot.ranks,
             missed=missed,
         )
@@ -136,10 +136,10 @@ class WaitGraph:
     def _likeliest_first(self, roots: Sequence[int], awaited: Awaited) -> tuple[int, ...]:
         """Sort: dead, stopped, silent, alive; then by the number of ranks held up; then by rank."""
         direct = {rank: awaited.direct_count(rank) for rank in roots}
-        standing = {rank: self.standing.get(rank, Standing.SILENT) for rank in roots}
-        rough = sorted(roots, key=lambda rank: (standing[rank], -direct[rank], rank))
+        liveness = {rank: self.liveness.get(rank, Liveness.SILENT) for rank in roots}
+        rough = sorted(roots, key=lambda rank: (liveness[rank], -direct[rank], rank))
         held_up = {rank: sum(1 for _ in awaited.towards([rank])) for rank in rough[:_ROOTS_WEIGHED]}
-        return tuple(sorted(rough, key=lambda rank: (standing[rank], -held_up.get(rank, 0), -direct[rank], rank)))
+        return tuple(sorted(rough, key=lambda rank: (liveness[rank], -held_up.get(rank, 0), -direct[rank], rank)))
 
 
 def build(ranks: Mapping[int, store_pb2.RankState], in_calls: Collection[int] = ()) -> WaitGraph:
@@ -148,11 +148,11 @@ def build(ranks: Mapping[int, store_pb2.RankState], in_calls: Collection[int] = 
     ``ranks``: global rank -> its newest state; a member of a group that it lacks counts as silent and as never having
     arrived. ``in_calls``: ranks whose stacks show that they wait in a call.
     """
-    standing = standings(ranks)
-    return WaitGraph(standing=standing, meetings=tuple(meetings(ranks, standing)), in_calls=in_calls)
+    liveness = liveness_of(ranks)
+    return WaitGraph(liveness=liveness, meetings=tuple(meetings(ranks, liveness)), in_calls=in_calls)
 
 
-def find(ranks: Mapping[int, store_pb2.RankState], in_calls: Collection[int] = ()) -> Finding:
+def analyse(ranks: Mapping[int, store_pb2.RankState], in_calls: Collection[int] = ()) -> WaitAnalysis:
     """Return who holds everybody up, from the newest state of every rank of one generation: see :func:`build`."""
     return build(ranks, in_calls).roots()
 

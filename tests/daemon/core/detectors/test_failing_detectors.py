@@ -6,8 +6,8 @@ from typing import ClassVar, Self
 import pytest
 
 from holdfast_daemon.core.detectors import registry
-from holdfast_daemon.core.detectors.framework import Detector, Sight
-from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult
+from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.model import Action, DetectorFailed
 from tests.support.core_world import World
@@ -19,7 +19,7 @@ class Broken(Detector):
 
     name: ClassVar[str] = registry.HANGS[0].name
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> DetectorResult:
         raise KeyError("a bug")
 
     def restarted(self, after_step: int) -> Self:
@@ -30,7 +30,7 @@ class Broken(Detector):
 def world() -> World:
     world = World()
     world.until("starting")
-    world.turn()
+    world.tick()
     world.train(5)
     detectors = {**world.state.detectors, Broken.name: Broken()}
     object.__setattr__(world.state, "detectors", detectors)
@@ -45,7 +45,7 @@ def test_a_hang_is_suspected_and_judged_by_the_other_detectors(world: World) -> 
     assert Broken.name != HungCollective.name
     reasons: set[str] = set()
     for _ in range(200):
-        reasons |= failed(world.turn())
+        reasons |= failed(world.tick())
         if world.state.suspicion is not None:
             break
     assert world.state.suspicion is not None
@@ -56,7 +56,7 @@ def test_a_restart_replaces_a_detector_that_fails_to_hear_of_it(world: World) ->
     world.end(3, signal=9)
     reasons: set[str] = set()
     for _ in range(200):
-        reasons |= failed(world.turn())
+        reasons |= failed(world.tick())
         if world.state.record.generation == 2:
             break
     assert world.state.record.generation == 2

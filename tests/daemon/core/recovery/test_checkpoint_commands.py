@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast_daemon.core.loss import MIN_HISTORY
+from holdfast_daemon.core.detectors.numbers.loss_watch import MIN_HISTORY
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.test_coordinator import running
 from tests.support.core_world import World
@@ -13,7 +13,7 @@ EVERY_S = 600.0
 def timed() -> World:
     world = running()
     world.spec.checkpoint_every_s = EVERY_S
-    world.turn()
+    world.tick()
     return world
 
 
@@ -43,7 +43,7 @@ def test_a_checkpoint_that_is_committed_for_another_reason_puts_the_next_one_off
     world = timed()
     pass_time(world, 0.6 * EVERY_S)
     world.events.append(store.Event(checkpoint_committed=store.CheckpointCommitted(step=7)))
-    world.turn()
+    world.tick()
     pass_time(world, 0.6 * EVERY_S)
     assert ordered(world) == []
     pass_time(world, 0.6 * EVERY_S)
@@ -78,9 +78,9 @@ def test_all_nodes_let_go_of_a_checkpoint_at_one_step_that_no_rank_has_reached(e
     world = running(nodes=2, ranks_per_node=2)
     newest = world.rank(0).progress.step
     world.events.append(event)
-    world.turn()
+    world.tick()
     world.train(20)
-    released = [(node, order) for node, order in world.orders if order.HasField("release_snapshot")]
+    released = [(node, order) for node, order in world.commands if order.HasField("release_snapshot")]
     assert [node for node, _ in released] == ["node0", "node1"]
     assert {order.generation for _, order in released} == {1}
     assert {order.release_snapshot.step for _, order in released} == {7}
@@ -94,7 +94,7 @@ def test_nothing_is_released_while_a_run_is_stopped() -> None:
     world.end(2, signal=9)
     world.until("stopping")
     world.events.append(committed(7))
-    world.turn()
+    world.tick()
     assert world.sent("release_snapshot") == []
 
 

@@ -8,12 +8,12 @@ from tests.support.core_world import World
 def fail(world: World, step: int, node: str = "node0") -> None:
     failure = store.CheckpointFailed(step=step, reason="no space left")
     world.events.append(store.Event(node=node, checkpoint_failed=failure))
-    world.turn()
+    world.tick()
 
 
 def commit(world: World, step: int) -> None:
     world.events.append(store.Event(checkpoint_committed=store.CheckpointCommitted(step=step)))
-    world.turn()
+    world.tick()
 
 
 def stories(world: World) -> list[list[str]]:

@@ -3,7 +3,7 @@
 import itertools
 
 from holdfast_daemon.core.recovery import checkpoint_reads
-from holdfast_daemon.core.recovery.restore import RestorePoint, choose
+from holdfast_daemon.core.recovery.restore_point import RestorePoint, choose
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
 
@@ -22,7 +22,7 @@ def failing(checkpoints: list[int]) -> World:
     """Return a world whose first start has not found its files."""
     world = World(checkpoints=checkpoints)
     world.obeys = False
-    world.turn()
+    world.tick()
     start_fails(world)
     return world
 
@@ -57,7 +57,7 @@ def test_a_run_that_has_trained_waits_with_growing_pauses_and_counts_no_restart(
     for _ in range(tries):
         start_fails(world)
         world.until("stopping")
-        world.until("starting", turns=1000)
+        world.until("starting", ticks=1000)
         began.append(world.now)
     pauses = [round(later - earlier) for earlier, later in itertools.pairwise(began)]
     assert pauses == sorted(pauses)
@@ -72,8 +72,8 @@ def test_a_run_that_has_trained_waits_with_growing_pauses_and_counts_no_restart(
     world.obeys = True
     for node in world.node_states.values():
         node.awaits_files, node.failed_generation = False, 0
-    world.turn(seconds=checkpoint_reads.LONGEST_PAUSE_S)
-    world.turn(seconds=3.0)
+    world.tick(seconds=checkpoint_reads.LONGEST_PAUSE_S)
+    world.tick(seconds=3.0)
     world.train(1)
     assert world.phase == "running"
     assert world.state.record.failed_reads == 0
@@ -84,7 +84,7 @@ def test_checkpoints_that_are_all_damaged_are_never_answered_with_the_seed() -> 
     world = World(checkpoints=[19])
     world.node_states["node0"].damaged_checkpoints.append(39)
     del world.node_states["node0"].checkpoints[:]
-    world.turn()
+    world.tick()
     assert world.phase == "failed"
     assert world.state.record.refused
     assert "all are damaged (steps 39)" in world.state.record.outcome
@@ -94,7 +94,7 @@ def test_checkpoints_that_are_all_damaged_are_never_answered_with_the_seed() -> 
 def test_the_incident_of_a_damaged_checkpoint_says_what_was_used_instead() -> None:
     world = World(checkpoints=[19])
     world.node_states["node0"].damaged_checkpoints.append(39)
-    world.turn()
+    world.tick()
     assert world.sent("start")[-1].start.step == 19
     [damaged] = world.incidents
     assert (damaged.verdict.kind, damaged.verdict.step) == (store.VERDICT_KIND_CHECKPOINT_FAILED, 39)

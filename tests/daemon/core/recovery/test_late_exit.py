@@ -15,9 +15,9 @@ def leave(world: World, *numbers: int) -> None:
 
 
 def stand(world: World, seconds: float) -> None:
-    turn_s = 0.1 if seconds < 20.0 else 0.5
-    for _ in range(round(seconds / turn_s)):
-        world.turn(seconds=turn_s)
+    tick_s = 0.1 if seconds < 20.0 else 0.5
+    for _ in range(round(seconds / tick_s)):
+        world.tick(seconds=tick_s)
 
 
 def test_a_process_that_does_not_end_is_reported_within_a_minute() -> None:
@@ -82,7 +82,7 @@ def test_a_crash_while_others_still_train_is_a_death() -> None:
 
 def test_a_planned_stop_whose_last_process_hangs_in_its_exit_has_stopped() -> None:
     world = running()
-    world.turn(StopRequest(grace_s=5.0))
+    world.tick(StopRequest(grace_s=5.0))
     world.until("leaving")
     leave(world, 0, 1, 2, 3)
     for number in (0, 1, 2):

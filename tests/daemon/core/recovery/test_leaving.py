@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast_daemon.core.ahead import LEAD_S
 from holdfast_daemon.core.model import StopRequest
+from holdfast_daemon.core.tick import LEAD_S
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.test_coordinator import running
 from tests.support.core_world import World
@@ -14,7 +14,7 @@ GRACE_S = 30.0
 def leaving(grace_s: float = GRACE_S) -> tuple[World, int]:
     """Return a run that is to stop, and the step after which."""
     world = running()
-    world.turn(StopRequest(grace_s=grace_s))
+    world.tick(StopRequest(grace_s=grace_s))
     assert world.phase == "leaving"
     return world, world.state.record.leave_step
 
@@ -24,7 +24,7 @@ def leave(world: World, step: int) -> None:
         world.train()
     for number in range(world.world_size):
         world.end(number, code=0)
-    world.turn()
+    world.tick()
 
 
 def test_all_ranks_are_told_one_step_that_none_has_finished_when_they_hear_of_it() -> None:
@@ -46,24 +46,24 @@ def test_a_run_whose_ranks_have_left_is_over_and_its_nodes_succeed() -> None:
 def test_a_node_that_goes_away_stops_the_whole_run() -> None:
     world = running()
     world.node_states["node0"].leave_in_s = GRACE_S
-    world.turn()
+    world.tick()
     assert world.phase == "leaving"
 
 
 def test_the_deadline_ends_a_run_that_has_not_stopped() -> None:
     world, _ = leaving()
-    world.turn(seconds=GRACE_S + 1)
+    world.tick(seconds=GRACE_S + 1)
     finish = world.sent("finish")[0].finish
     assert (world.phase, finish.succeeded) == ("failed", False)
     assert "--preemption-grace-s" in finish.outcome
     assert not world.state.record.HasField("left_step")
 
 
-def test_a_rank_that_dies_while_the_run_stops_is_told_and_nothing_is_restarted() -> None:
+def test_a_rank_that_dies_while_the_run_stops_is_reported_and_nothing_is_restarted() -> None:
     world, _ = leaving()
     starts = len(world.sent("start"))
     world.end(2, signal=9)
-    world.turn()
+    world.tick()
     assert world.phase == "failed"
     assert [list(incident.verdict.culprits) for incident in world.incidents] == [[2]]
     assert len(world.sent("start")) == starts
@@ -72,7 +72,7 @@ def test_a_rank_that_dies_while_the_run_stops_is_told_and_nothing_is_restarted()
 def test_a_run_that_is_being_restarted_stops_once_it_trains_again() -> None:
     world = running()
     world.end(2, signal=9)
-    world.turn(StopRequest(grace_s=GRACE_S))
+    world.tick(StopRequest(grace_s=GRACE_S))
     assert world.phase != "leaving"
     world.until("starting")
     world.train()
@@ -81,9 +81,9 @@ def test_a_run_that_is_being_restarted_stops_once_it_trains_again() -> None:
 
 def test_a_new_leader_goes_on_with_the_same_step_and_repeats_the_order() -> None:
     world, step = leaving()
-    world.orders.clear()
+    world.commands.clear()
     world.lose_leader()
-    world.turn(seconds=3.0)
+    world.tick(seconds=3.0)
     assert {command.leave.step for command in world.sent("leave")} == {step}
     leave(world, step)
     assert world.phase == "finished"
@@ -93,8 +93,8 @@ def test_the_order_is_not_repeated_to_ranks_that_have_reached_the_step() -> None
     world, step = leaving()
     while world.rank(0).progress.step < step:
         world.train()
-    world.orders.clear()
-    world.turn(seconds=3.0)
+    world.commands.clear()
+    world.tick(seconds=3.0)
     assert not world.sent("leave")
 
 
@@ -102,6 +102,6 @@ def test_the_order_is_not_repeated_to_ranks_that_have_reached_the_step() -> None
 def test_a_run_that_has_not_begun_ends_at_once(grace_s: float) -> None:
     world = World()
     world.node_states["node0"].ready = False
-    world.turn(StopRequest(grace_s=grace_s))
+    world.tick(StopRequest(grace_s=grace_s))
     assert world.phase == "failed"
     assert world.state.record.phase == store.RUN_PHASE_FAILED

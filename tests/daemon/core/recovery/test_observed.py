@@ -18,7 +18,7 @@ class ObservedWorld:
         self.state: CoreState = coordinator.begin(SPEC)
         self.now = 1_000_000.0
         self.node = store.NodeState(run="r", node="n", instance="i", stopped=True)
-        self.orders: list[store.NodeCommand] = []
+        self.commands: list[store.NodeCommand] = []
 
     def launch(self, generation: int, pids: list[int], *, step: int = 0) -> None:
         self.node.generation, self.node.world_size, self.node.stopped = generation, len(pids), False
@@ -34,7 +34,7 @@ class ObservedWorld:
         self.node.ranks[rank].life = store.LIFE_EXITED
         self.node.ranks[rank].exit.CopyFrom(store.RankExit(step=5, exited_unix_s=self.now, order=rank, **ended))
 
-    def turn(
+    def tick(
         self,
         *requests: Request,
         seconds: float = 0.1,
@@ -46,7 +46,7 @@ class ObservedWorld:
         node.CopyFrom(self.node)
         observation = Observation(nodes={"n": node} if present else {}, events=events, requests=requests)
         self.state, actions = coordinator.step(self.state, self.now, observation)
-        self.orders += [action.command for action in actions if isinstance(action, Send)]
+        self.commands += [action.command for action in actions if isinstance(action, Send)]
 
     @property
     def where(self) -> tuple[str, int]:
@@ -58,23 +58,23 @@ class ObservedWorld:
         return [incident.verdict.kind for incident in self.state.incidents.values()]
 
     def ordered(self) -> set[str | None]:
-        return {order.WhichOneof("kind") for order in self.orders}
+        return {order.WhichOneof("kind") for order in self.commands}
 
 
 def test_a_world_is_followed_from_its_first_hello_to_its_end_and_nothing_is_ordered_of_its_ranks() -> None:
     world = ObservedWorld()
-    world.turn()
+    world.tick()
     assert world.where == ("waiting", 0)
     world.launch(1, [10, 11])
-    world.turn()
+    world.tick()
     assert world.where == ("starting", 1)
     assert list(world.state.record.nodes) == ["n"]
     world.launch(1, [10, 11], step=3)
-    world.turn()
+    world.tick()
     assert world.where == ("running", 1)
     for rank in range(2):
         world.end(rank, code=0, finished=True)
-    world.turn()
+    world.tick()
     assert world.where == ("finished", 1)
     assert world.kinds == []
     assert world.ordered() == {"finish"}
@@ -83,22 +83,22 @@ def test_a_world_is_followed_from_its_first_hello_to_its_end_and_nothing_is_orde
 def test_a_world_is_not_over_while_its_ranks_are_not_heard_of() -> None:
     world = ObservedWorld()
     world.launch(1, [10, 11], step=3)
-    world.turn()
-    world.turn(present=False)
+    world.tick()
+    world.tick(present=False)
     assert world.where == ("running", 1)
 
 
 def test_the_rank_that_died_first_is_named_once_however_many_die_with_it() -> None:
     world = ObservedWorld()
     world.launch(1, [10, 11, 12], step=5)
-    world.turn()
+    world.tick()
     world.end(0)
-    world.turn()
+    world.tick()
     assert world.kinds == []  # an end without a status may be another's fault
     for rank in (1, 2):
         world.end(rank)
     for _ in range(10):
-        world.turn()
+        world.tick()
     assert world.kinds == [store.VERDICT_KIND_DEAD_RANK]
     (incident,) = world.state.incidents.values()
     assert incident.verdict.culprits[0] == 0
@@ -109,19 +109,19 @@ def test_the_rank_that_died_first_is_named_once_however_many_die_with_it() -> No
 def test_the_next_world_of_a_launcher_is_judged_by_itself() -> None:
     world = ObservedWorld()
     world.launch(1, [10, 11], step=9)
-    world.turn()
+    world.tick()
     world.end(1, signal=9)
-    world.turn()
+    world.tick()
     world.launch(2, [12, 13])
-    world.turn()
+    world.tick()
     assert world.where == ("starting", 2)
     assert world.state.record.newest_step == -1
     assert world.state.record.restarts_total == 1
-    assert world.state.noted == frozenset()
+    assert world.state.reported_once == frozenset()
     world.launch(2, [12, 13], step=9)
-    world.turn()
+    world.tick()
     world.end(1, signal=9)
-    world.turn()
+    world.tick()
     assert world.kinds == [store.VERDICT_KIND_DEAD_RANK] * 2
 
 
@@ -129,11 +129,11 @@ def test_new_processes_under_an_old_number_are_a_new_world_and_their_steps_count
     world = ObservedWorld()
     world.launch(1, [10, 11], step=9)
     summary = store.StepSummary(step=8, generation=1, ended_unix_s=world.now)
-    world.turn(events=(store.Event(node="n", generation=1, step_summary=summary),))
+    world.tick(events=(store.Event(node="n", generation=1, step_summary=summary),))
     assert world.state.counted_steps == {"n": 8}
     world.launch(1, [12, 13])
     first = store.StepSummary(step=0, generation=1, ended_unix_s=world.now)
-    world.turn(events=(store.Event(node="n", generation=1, step_summary=first),))
+    world.tick(events=(store.Event(node="n", generation=1, step_summary=first),))
     assert world.where == ("starting", 1)
     assert world.state.counted_steps == {"n": 0}
 
@@ -141,26 +141,26 @@ def test_new_processes_under_an_old_number_are_a_new_world_and_their_steps_count
 def test_a_new_leader_goes_on_where_the_last_one_was() -> None:
     world = ObservedWorld()
     world.launch(3, [10, 11], step=9)
-    world.turn()
+    world.tick()
     world.state = replace(coordinator.begin(SPEC, world.state.record), nodes={})
-    world.turn()
+    world.tick()
     assert world.where == ("running", 3)
     world.state = coordinator.begin(SPEC)  # the store has lost everything
-    world.turn()
+    world.tick()
     assert world.where == ("running", 3)
 
 
 def test_ranks_that_end_as_their_operator_wants_have_stopped_and_are_no_incident() -> None:
     world = ObservedWorld()
     world.launch(1, [10, 11], step=5)
-    world.turn()
-    world.turn(StopRequest(60.0))
+    world.tick()
+    world.tick(StopRequest(60.0))
     world.end(0, signal=2)
-    world.turn()
-    world.turn(seconds=5.0)
+    world.tick()
+    world.tick(seconds=5.0)
     assert (world.where, world.ordered()) == (("leaving", 1), set())
     world.end(1, code=1)
-    world.turn()
+    world.tick()
     assert (world.where, world.state.record.outcome) == (("finished", 1), "stopped by an operator")
     assert (world.kinds, world.ordered()) == ([], {"finish"})
 
@@ -168,22 +168,22 @@ def test_ranks_that_end_as_their_operator_wants_have_stopped_and_are_no_incident
 def test_ranks_that_were_to_end_and_have_not_are_judged_again() -> None:
     world = ObservedWorld()
     world.launch(1, [10, 11], step=5)
-    world.turn()
-    world.turn(StopRequest(60.0))
-    world.turn(seconds=61.0)
+    world.tick()
+    world.tick(StopRequest(60.0))
+    world.tick(seconds=61.0)
     assert world.where == ("running", 1)
     world.end(0, signal=9)
-    world.turn(seconds=1.0)
+    world.tick(seconds=1.0)
     assert world.kinds == [store.VERDICT_KIND_DEAD_RANK]
 
 
 def test_what_a_launcher_starts_after_it_was_to_end_is_a_new_world() -> None:
     world = ObservedWorld()
     world.launch(1, [10, 11], step=5)
-    world.turn()
-    world.turn(StopRequest(60.0))
+    world.tick()
+    world.tick(StopRequest(60.0))
     world.launch(2, [12, 13])
-    world.turn()
+    world.tick()
     world.end(0, signal=9)
-    world.turn(seconds=1.0)
+    world.tick(seconds=1.0)
     assert (world.where, world.kinds) == (("starting", 2), [store.VERDICT_KIND_DEAD_RANK])

@@ -9,7 +9,7 @@ from tests.support.core_world import World
 
 def stand_still(world: World, seconds: float) -> None:
     for _ in range(round(seconds / 0.1)):
-        world.turn()
+        world.tick()
 
 
 def persisted(world: World) -> list[int]:
@@ -27,11 +27,11 @@ def test_the_newest_common_snapshot_is_persisted_before_the_verdict() -> None:
     world.hang(culprit=1)
     while not persisted(world):
         assert world.phase == "running"
-        world.turn()
+        world.tick()
     assert not world.incidents
     assert persisted(world) == [common]
     while not world.incidents:
-        world.turn()
+        world.tick()
     assert persisted(world) == [common]
 
 
@@ -47,7 +47,7 @@ def test_one_rank_that_moves_allays_the_suspicion() -> None:
     world.hang(culprit=1)
     for _ in range(8):
         world.rank(2).stalled_s = 0.0
-        world.turn()
+        world.tick()
     assert persisted(world) == []
 
 
@@ -73,7 +73,7 @@ def test_a_run_that_stumbles_again_and_again_persists_now_and_then() -> None:
 
 def test_a_run_that_hangs_while_it_stops_keeps_what_it_has_in_memory() -> None:
     world = running()
-    world.turn(StopRequest(grace_s=30.0))
+    world.tick(StopRequest(grace_s=30.0))
     world.hang(culprit=1)
     stand_still(world, 2.0)
     assert (world.phase, persisted(world)) == ("leaving", [newest_snapshot(world)])
@@ -87,13 +87,13 @@ def test_a_suspicion_that_resolves_is_counted_and_not_reported() -> None:
     world = running()
     world.hang(culprit=1)
     while not suspicions(world):
-        world.turn()
+        world.tick()
     orders = [command.gather_evidence for command in world.sent("gather_evidence")]
     assert [(order.suspicion != "", order.incident, list(order.stack_ranks)) for order in orders] == [
         (True, "", [1, 0])
     ]
     world.train()
-    world.turn()
+    world.tick()
     assert suspicions(world) == {"raised": 1, "resolved": 1}
     assert not world.incidents
 
@@ -134,6 +134,6 @@ def test_a_rank_of_a_cycle_that_computes_is_the_root_and_not_a_mismatch() -> Non
         rank.device, rank.thread_state = "cpu", "S"
     world.rank(1).thread_state = "R"
     while not world.incidents:
-        world.turn()
+        world.tick()
     verdict = world.incidents[0].verdict
     assert (verdict.kind, list(verdict.culprits)) == (store.VERDICT_KIND_HUNG_COLLECTIVE, [1])

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
-from holdfast_daemon.core.waits.wait_graph import EDGES_KEPT, ArrivedCall, Finding, find
+from holdfast_daemon.core.waits.wait_graph import EDGES_KEPT, ArrivedCall, WaitAnalysis, analyse
 from holdfast_proto.v1 import common_pb2, store_pb2
 
 SEND, RECV = common_pb2.DIRECTION_SEND, common_pb2.DIRECTION_RECV
@@ -29,36 +29,36 @@ class World:
             group="pp", peer=peer, direction=direction, enqueued=enqueued, completed=completed
         )
 
-    def find(self) -> Finding:
-        return find(self.ranks)
+    def analyse(self) -> WaitAnalysis:
+        return analyse(self.ranks)
 
 
-def edges(finding: Finding) -> list[tuple[int, int, str, int, str]]:
-    return [(edge.waiter, edge.awaited, edge.group, edge.seq, edge.op) for edge in finding.edges]
+def edges(analysis: WaitAnalysis) -> list[tuple[int, int, str, int, str]]:
+    return [(edge.waiter, edge.awaited, edge.group, edge.seq, edge.op) for edge in analysis.edges]
 
 
 def test_rank_missing_in_a_collective_is_the_root() -> None:
     world = World(4)
     world.group("dp", {0: 7, 1: 7, 2: 6, 3: 7}, completed=6)
-    finding = world.find()
-    assert finding.roots == (2,)
-    assert (finding.group, finding.seq, finding.op) == ("dp", 7, "collective")
-    assert edges(finding) == [
+    analysis = world.analyse()
+    assert analysis.roots == (2,)
+    assert (analysis.group, analysis.seq, analysis.op) == ("dp", 7, "collective")
+    assert edges(analysis) == [
         (0, 2, "dp", 7, "collective"),
         (1, 2, "dp", 7, "collective"),
         (3, 2, "dp", 7, "collective"),
     ]
-    assert finding.cycle == () and finding.everyone_arrived == ()
+    assert analysis.cycle == () and analysis.everyone_arrived == ()
 
 
 def test_no_root_while_nobody_waits() -> None:
     world = World(2)
     world.group("dp", {0: 6, 1: 6}, completed=6)
-    assert world.find() == Finding((), (), (), (), "", 0, "")
+    assert world.analyse() == WaitAnalysis((), (), (), (), "", 0, "")
 
 
 def test_no_ranks_no_finding() -> None:
-    assert find({}).roots == ()
+    assert analyse({}).roots == ()
 
 
 def test_waiting_is_followed_through_other_groups_to_the_rank_that_waits_for_nothing() -> None:
@@ -67,9 +67,9 @@ def test_waiting_is_followed_through_other_groups_to_the_rank_that_waits_for_not
     world.group("tp1", {2: 4, 3: 4}, completed=4)
     world.group("dp0", {0: 2, 2: 3}, completed=2)
     world.group("dp1", {1: 2, 3: 3}, completed=2)
-    finding = world.find()
-    assert finding.roots == (1,)
-    assert edges(finding) == [
+    analysis = world.analyse()
+    assert analysis.roots == (1,)
+    assert edges(analysis) == [
         (0, 1, "tp0", 5, "collective"),
         (3, 1, "dp1", 3, "collective"),
         (2, 0, "dp0", 3, "collective"),
@@ -94,28 +94,28 @@ def test_rank_stopped_in_the_middle_of_a_step_of_a_pipeline_is_the_root() -> Non
     world.ranks[5].silent_s = 9.0
     world.ranks[4].stalled_s = 3.2
     world.ranks[7].stalled_s = 3.0
-    finding = world.find()
-    assert finding.roots == (5,)
-    assert (finding.group, finding.seq) == ("tp", 11)
-    assert {edge.waiter for edge in finding.edges} == {0, 1, 2, 3, 4, 6, 7}
+    analysis = world.analyse()
+    assert analysis.roots == (5,)
+    assert (analysis.group, analysis.seq) == ("tp", 11)
+    assert {edge.waiter for edge in analysis.edges} == {0, 1, 2, 3, 4, 6, 7}
 
 
 def test_rank_in_its_data_loader_is_the_root() -> None:
     world = World(4)
     world.group("dp", {0: 9, 1: 9, 2: 9, 3: 8}, completed=8)
     world.ranks[3].progress.phase = common_pb2.PHASE_DATA
-    assert world.find().roots == (3,)
+    assert world.analyse().roots == (3,)
 
 
-def test_of_several_calls_the_one_in_which_a_rank_has_waited_longest_is_told() -> None:
+def test_of_several_calls_the_one_in_which_a_rank_has_waited_longest_is_reported() -> None:
     world = World(5)
     world.group("dp", {0: 8, 1: 8, 2: 8, 3: 7}, completed=7)
     world.group("tp", {3: 30, 4: 31}, completed=30)
     for rank, stalled_s in ((0, 2.0), (1, 2.1), (2, 2.2), (4, 2.9)):
         world.ranks[rank].stalled_s = stalled_s
-    finding = world.find()
-    assert (finding.group, finding.seq) == ("tp", 31)
-    assert finding.edges[0].group == "tp"
+    analysis = world.analyse()
+    assert (analysis.group, analysis.seq) == ("tp", 31)
+    assert analysis.edges[0].group == "tp"
 
 
 def test_rank_that_has_never_entered_a_group_is_awaited_at_its_first_call() -> None:
@@ -123,25 +123,25 @@ def test_rank_that_has_never_entered_a_group_is_awaited_at_its_first_call() -> N
     world.group("dp", {0: 1, 1: 1, 2: 0})
     del world.ranks[2].progress.groups[:]
     world.ranks[2].life = store_pb2.LIFE_STARTING
-    finding = world.find()
-    assert finding.roots == (2,)
-    assert finding.seq == 1
+    analysis = world.analyse()
+    assert analysis.roots == (2,)
+    assert analysis.seq == 1
 
 
 def test_rank_of_which_nothing_is_known_is_the_root() -> None:
     world = World(3)
     world.group("dp", {0: 5, 1: 5, 2: 5}, completed=4)
     del world.ranks[2]
-    assert world.find().roots == (2,)
+    assert world.analyse().roots == (2,)
 
 
 def test_same_name_in_other_members_is_another_group() -> None:
     world = World(4)
     world.group("tp", {0: 5, 1: 5}, completed=5)
     world.group("tp", {2: 9, 3: 8}, completed=8)
-    finding = world.find()
-    assert finding.roots == (3,)
-    assert len(finding.edges) == 1
+    analysis = world.analyse()
+    assert analysis.roots == (3,)
+    assert len(analysis.edges) == 1
 
 
 def test_exited_rank_comes_before_one_that_is_stuck() -> None:
@@ -149,7 +149,7 @@ def test_exited_rank_comes_before_one_that_is_stuck() -> None:
     world.group("a", {0: 4, 1: 4, 2: 4, 3: 3}, completed=3)
     world.group("b", {4: 4, 5: 3}, completed=3)
     world.ranks[5].life = store_pb2.LIFE_EXITED
-    assert world.find().roots == (5, 3)
+    assert world.analyse().roots == (5, 3)
 
 
 def test_roots_come_dead_then_stopped_then_silent_then_by_the_number_of_ranks_held_up() -> None:
@@ -160,7 +160,7 @@ def test_roots_come_dead_then_stopped_then_silent_then_by_the_number_of_ranks_he
     world.ranks[0].process_state = "t"
     world.ranks[1].silent_s = 60.0
     world.ranks[3].process_state = "Z"
-    assert world.find().roots == (3, 0, 1, 2, 4, 5)
+    assert world.analyse().roots == (3, 0, 1, 2, 4, 5)
 
 
 def test_ranks_held_up_through_others_count() -> None:
@@ -168,17 +168,17 @@ def test_ranks_held_up_through_others_count() -> None:
     world.group("a", {0: 1, 2: 2}, completed=1)
     world.group("b", {1: 1, 3: 2}, completed=1)
     world.group("c", {3: 1, 4: 2, 5: 2}, completed=1)
-    assert world.find().roots == (1, 0)
+    assert world.analyse().roots == (1, 0)
 
 
 def test_dead_rank_is_awaited_in_the_call_it_had_enqueued_and_not_completed() -> None:
     world = World(3)
     world.group("dp", {0: 5, 1: 5, 2: 5}, completed=4)
     world.ranks[1].life = store_pb2.LIFE_EXITED
-    finding = world.find()
-    assert finding.roots == (1,)
-    assert finding.seq == 5
-    assert finding.everyone_arrived == ()
+    analysis = world.analyse()
+    assert analysis.roots == (1,)
+    assert analysis.seq == 5
+    assert analysis.everyone_arrived == ()
 
 
 def test_stopped_rank_waits_for_nobody_because_its_report_is_old() -> None:
@@ -186,7 +186,7 @@ def test_stopped_rank_waits_for_nobody_because_its_report_is_old() -> None:
     world.group("a", {0: 8, 1: 7}, completed=7)
     world.group("b", {1: 5, 2: 4}, completed=4)
     world.ranks[1].process_state = "T"
-    assert world.find().roots == (1,)
+    assert world.analyse().roots == (1,)
 
 
 def test_silent_rank_waits_for_nobody_because_its_report_is_old() -> None:
@@ -194,7 +194,7 @@ def test_silent_rank_waits_for_nobody_because_its_report_is_old() -> None:
     world.group("a", {0: 8, 1: 7, 3: 8}, completed=7)
     world.group("b", {1: 5, 2: 4}, completed=4)
     world.ranks[1].silent_s = 12.0
-    assert world.find().roots == (1,)
+    assert world.analyse().roots == (1,)
 
 
 def test_silence_of_all_ranks_makes_none_of_them_suspect() -> None:
@@ -203,41 +203,41 @@ def test_silence_of_all_ranks_makes_none_of_them_suspect() -> None:
     world.group("b", {1: 5, 2: 4}, completed=4)
     for rank in world.ranks.values():
         rank.silent_s = 30.0
-    assert world.find().roots == (2,)
+    assert world.analyse().roots == (2,)
 
 
 def test_old_report_of_a_stopped_rank_does_not_move_the_call_at_which_it_is_missing() -> None:
     world = World(3)
     world.group("dp", {0: 9, 1: 9, 2: 6}, completed={0: 8, 1: 8, 2: 5})
     world.ranks[2].process_state = "T"
-    assert world.find().seq == 9
+    assert world.analyse().seq == 9
 
 
 def test_ranks_ahead_by_different_counts_name_the_one_behind_all() -> None:
     """Asynchronous collectives: each rank has enqueued as far as it could."""
     world = World(4)
     world.group("dp", {0: 9, 1: 7, 2: 6, 3: 8}, completed=6)
-    finding = world.find()
-    assert finding.roots == (2,)
-    assert {edge.awaited for edge in finding.edges} == {2}
+    analysis = world.analyse()
+    assert analysis.roots == (2,)
+    assert {edge.awaited for edge in analysis.edges} == {2}
 
 
 def test_receiver_waits_for_the_sender_that_has_not_sent() -> None:
     world = World(2)
     world.channel(0, 1, RECV, 4, 3)
     world.channel(1, 0, SEND, 3, 3)
-    finding = world.find()
-    assert finding.roots == (1,)
-    assert edges(finding) == [(0, 1, "pp", 4, "recv")]
+    analysis = world.analyse()
+    assert analysis.roots == (1,)
+    assert edges(analysis) == [(0, 1, "pp", 4, "recv")]
 
 
 def test_sender_waits_for_the_receiver_that_has_not_come() -> None:
     world = World(2)
     world.channel(0, 1, SEND, 6, 3)
     world.channel(1, 0, RECV, 4, 4)
-    finding = world.find()
-    assert finding.roots == (1,)
-    assert (finding.seq, finding.op) == (5, "send")
+    analysis = world.analyse()
+    assert analysis.roots == (1,)
+    assert (analysis.seq, analysis.op) == (5, "send")
 
 
 def test_sender_stuck_after_sending_ahead_is_the_root_though_its_sends_are_pending() -> None:
@@ -249,61 +249,61 @@ def test_sender_stuck_after_sending_ahead_is_the_root_though_its_sends_are_pendi
     world.channel(3, 2, RECV, 4, 3)
     world.channel(2, 3, SEND, 3, 3)
     world.group("left", {0: 7, 2: 8}, completed=7)
-    finding = world.find()
-    assert finding.roots == (0,)
-    assert finding.cycle == ()
-    assert (finding.group, finding.op) == ("left", "collective")
+    analysis = world.analyse()
+    assert analysis.roots == (0,)
+    assert analysis.cycle == ()
+    assert (analysis.group, analysis.op) == ("left", "collective")
 
 
 def test_sender_is_not_named_when_the_rank_it_sends_to_is_stuck_on_its_own() -> None:
     world = World(3)
     world.channel(0, 1, SEND, 5, 3)
     world.group("left", {0: 7, 2: 8}, completed=7)
-    assert world.find().roots == (1,)
+    assert world.analyse().roots == (1,)
 
 
 def test_two_ranks_with_nothing_but_sends_to_each_other_are_both_named() -> None:
     world = World(2)
     world.channel(0, 1, SEND, 1, 0)
     world.channel(1, 0, SEND, 1, 0)
-    finding = world.find()
-    assert finding.roots == (0, 1)
-    assert finding.cycle == ()
+    analysis = world.analyse()
+    assert analysis.roots == (0, 1)
+    assert analysis.cycle == ()
 
 
 def test_two_ranks_whose_stacks_show_that_they_wait_in_their_sends_are_a_cycle() -> None:
     world = World(2)
     world.channel(0, 1, SEND, 1, 0)
     world.channel(1, 0, SEND, 1, 0)
-    assert find(world.ranks, in_calls={0, 1}).cycle == (0, 1)
-    assert find(world.ranks, in_calls={0}).roots == (1,)
+    assert analyse(world.ranks, in_calls={0, 1}).cycle == (0, 1)
+    assert analyse(world.ranks, in_calls={0}).roots == (1,)
 
 
 def test_two_orders_of_the_same_calls_are_a_cycle_that_starts_with_the_odd_rank_out() -> None:
     world = World(5)
     world.group("a", {0: 4, 1: 4, 2: 3, 3: 4, 4: 4}, completed=3)
     world.group("b", {0: 6, 1: 6, 2: 7, 3: 6, 4: 6}, completed=6)
-    finding = world.find()
-    assert finding.cycle == (2, 0)
-    assert finding.roots == ()
-    assert (finding.group, finding.seq) == ("a", 4)
-    assert edges(finding)[:4] == [(rank, 2, "a", 4, "collective") for rank in (0, 1, 3, 4)]
+    analysis = world.analyse()
+    assert analysis.cycle == (2, 0)
+    assert analysis.roots == ()
+    assert (analysis.group, analysis.seq) == ("a", 4)
+    assert edges(analysis)[:4] == [(rank, 2, "a", 4, "collective") for rank in (0, 1, 3, 4)]
 
 
-def test_cycle_through_three_groups_is_told_in_the_order_of_waiting() -> None:
+def test_cycle_through_three_groups_is_reported_in_the_order_of_waiting() -> None:
     world = World(4)
     world.group("a", {0: 2, 1: 1}, completed=1)
     world.group("b", {1: 2, 2: 1}, completed=1)
     world.group("c", {2: 2, 0: 1}, completed=1)
     world.group("d", {3: 2, 0: 1}, completed=1)
-    assert world.find().cycle == (0, 1, 2)
+    assert world.analyse().cycle == (0, 1, 2)
 
 
 def test_two_receivers_that_face_each_other_are_a_cycle() -> None:
     world = World(2)
     world.channel(0, 1, RECV, 1, 0)
     world.channel(1, 0, RECV, 1, 0)
-    assert world.find().cycle == (0, 1)
+    assert world.analyse().cycle == (0, 1)
 
 
 def test_cycle_that_waits_for_a_dead_rank_is_no_cycle() -> None:
@@ -312,34 +312,34 @@ def test_cycle_that_waits_for_a_dead_rank_is_no_cycle() -> None:
     world.group("b", {0: 6, 1: 7}, completed=6)
     world.group("c", {1: 2, 2: 1}, completed=1)
     world.ranks[2].life = store_pb2.LIFE_EXITED
-    finding = world.find()
-    assert finding.roots == (2,)
-    assert finding.cycle == ()
+    analysis = world.analyse()
+    assert analysis.roots == (2,)
+    assert analysis.cycle == ()
 
 
 def test_everyone_arrived_tells_the_call_that_does_not_complete() -> None:
     world = World(3)
     world.group("dp", {0: 5, 1: 5, 2: 6}, completed={0: 5, 1: 4, 2: 4})
     world.ranks[2].progress.groups[0].enqueued = 5
-    finding = world.find()
-    assert finding.roots == () and finding.cycle == ()
-    assert finding.everyone_arrived == (ArrivedCall("dp", 5, (0, 1, 2), "collective", held=(1, 2)),)
-    assert (finding.group, finding.seq) == ("dp", 5)
+    analysis = world.analyse()
+    assert analysis.roots == () and analysis.cycle == ()
+    assert analysis.everyone_arrived == (ArrivedCall("dp", 5, (0, 1, 2), "collective", held=(1, 2)),)
+    assert (analysis.group, analysis.seq) == ("dp", 5)
 
 
 def test_message_sent_and_not_received_is_a_suspicion_of_the_transport() -> None:
     world = World(2)
     world.channel(0, 1, RECV, 4, 3)
     world.channel(1, 0, SEND, 4, 4)
-    finding = world.find()
-    assert finding.roots == ()
-    assert finding.everyone_arrived == (ArrivedCall("pp", 4, (0, 1), "recv", held=(0,)),)
+    analysis = world.analyse()
+    assert analysis.roots == ()
+    assert analysis.everyone_arrived == (ArrivedCall("pp", 4, (0, 1), "recv", held=(0,)),)
 
 
 def test_group_without_known_members_tells_nothing() -> None:
     world = World(2)
     world.ranks[0].progress.groups.add(group="unknown", enqueued=3, completed=2)
-    assert world.find().roots == ()
+    assert world.analyse().roots == ()
 
 
 def group_ranks(size: int, group: int, stride: int) -> Sequence[int]:
@@ -360,17 +360,17 @@ def test_one_rank_of_ten_thousand_is_named() -> None:
         world.group("dp", {rank: 6 if rank in stuck_group else 7 for rank in members}, completed=6)
     for rank in stuck_group - {culprit}:
         world.ranks[rank].stalled_s = 4.0
-    finding = world.find()
-    assert finding.roots == (culprit,)
-    assert (finding.group, finding.seq) == ("tp", 41)
-    assert {edge.waiter for edge in finding.edges[: tensor - 1]} == stuck_group - {culprit}
-    assert len(finding.edges) == EDGES_KEPT
-    direct = list(itertools.takewhile(lambda edge: edge.awaited == culprit, finding.edges))
-    assert direct == list(finding.edges)
+    analysis = world.analyse()
+    assert analysis.roots == (culprit,)
+    assert (analysis.group, analysis.seq) == ("tp", 41)
+    assert {edge.waiter for edge in analysis.edges[: tensor - 1]} == stuck_group - {culprit}
+    assert len(analysis.edges) == EDGES_KEPT
+    direct = list(itertools.takewhile(lambda edge: edge.awaited == culprit, analysis.edges))
+    assert direct == list(analysis.edges)
 
 
 def test_mismatched_order_among_many_ranks_stays_a_cycle_of_two() -> None:
     world = World(1250)
     world.group("a", {rank: 3 if rank % 2 else 4 for rank in world.ranks}, completed=3)
     world.group("b", {rank: 7 if rank % 2 else 6 for rank in world.ranks}, completed=6)
-    assert world.find().cycle == (0, 1)
+    assert world.analyse().cycle == (0, 1)

@@ -24,7 +24,7 @@ from torch.futures import Future
 from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.format.shard_reader import ShardReader
 from holdfast_hooks.restore.saved_state import Chunk, SavedState, SavedTensor, by_rank
-from holdfast_hooks.snapshots.layout import as_tensor
+from holdfast_hooks.snapshots.slot_layout import as_tensor
 from holdfast_hooks.state.encoding import TENSOR_KINDS, decode_state
 from holdfast_hooks.state.tree import kind_of, leaves, tensors_of
 

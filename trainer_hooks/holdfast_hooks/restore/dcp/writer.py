@@ -17,7 +17,7 @@ from holdfast_checkpoint.format.durable import NewFile, flush_directory, make_di
 from holdfast_checkpoint.format.manifest import MANIFEST, describe
 from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor, index_path, load_index, shard_path
 from holdfast_checkpoint.format.shard_writer import ShardWriter, read_back
-from holdfast_hooks.snapshots.layout import Layout, lay_out
+from holdfast_hooks.snapshots.slot_layout import SlotLayout, lay_out
 from holdfast_hooks.state.encoding import encode_state
 from holdfast_proto.snapshot import TensorEntry
 
@@ -99,7 +99,7 @@ class CheckpointWriter(StorageWriter):
         rank: int,
         world_size: int,
         tree: Any,
-        layout: Layout,
+        layout: SlotLayout,
         *,
         stored: tuple[StoredTensor, ...],
         writer: ShardWriter,

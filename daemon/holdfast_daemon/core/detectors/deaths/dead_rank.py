@@ -6,7 +6,7 @@ from typing import ClassVar
 from holdfast_daemon.core import death
 from holdfast_daemon.core.detectors.deaths.early_leave import early_leavers
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
-from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs.aborted_call import aborted_call, names_are_in
 from holdfast_daemon.core.detectors.view import View
 from holdfast_proto.v1 import store_pb2 as store
@@ -25,13 +25,15 @@ class DeadRank(Detector):
 
     name: ClassVar[str] = "dead_rank"
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> DetectorResult:
         """Judge as soon as the cause can be told from the cascade."""
         verdict = _verdict(view)
         if verdict is None:
-            return Sight(self)
+            return DetectorResult(self)
         ended = view.ranks[verdict.culprits[0]].exit
-        return Sight(self, (Seen(verdict=verdict, last_progress_unix_s=min(view.now, ended.exited_unix_s)),))
+        return DetectorResult(
+            self, (Finding(verdict=verdict, last_progress_unix_s=min(view.now, ended.exited_unix_s)),)
+        )
 
 
 def _verdict(view: View) -> store.Verdict | None:
@@ -73,4 +75,4 @@ def _has_settled(view: View, first: store.RankExit, exits: int) -> bool:
 
 def _is_mismatch(view: View, first: store.RankExit) -> bool:
     """Whether the others' last calls tell more than this end: see mismatched_order.py."""
-    return death.was_aborted_for_a_size(first) and (view.parted_call is not None or aborted_call(view) is not None)
+    return death.was_aborted_for_a_size(first) and (view.mismatched_call is not None or aborted_call(view) is not None)

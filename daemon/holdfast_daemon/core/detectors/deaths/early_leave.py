@@ -44,8 +44,8 @@ def _has_left_in_a_step(rank: store.RankState) -> bool:
 
 
 def _has_told_all(rank: store.RankState) -> bool:
-    ended, told = rank.exit, rank.progress
-    return ended.finished and (told.step, told.phase) == (ended.step, ended.phase)
+    ended, newest = rank.exit, rank.progress
+    return ended.finished and (newest.step, newest.phase) == (ended.step, ended.phase)
 
 
 def _is_missed(left: store.RankState, others: Iterable[store.RankState]) -> bool:
@@ -64,10 +64,10 @@ def _is_missed(left: store.RankState, others: Iterable[store.RankState]) -> bool
 
 def _waited_for(view: View, left: Mapping[int, store.RankState]) -> set[int]:
     """Return those of ``left`` for whom others have waited long, if all waiting leads to ranks that have left."""
-    if not left.keys() >= set(view.finding.roots):
+    if not left.keys() >= set(view.wait_analysis.roots):
         return set()
     return {
         call.rank
-        for call in view.finding.missed
+        for call in view.wait_analysis.missed
         if call.rank in left and all(view.known_ranks[number].stalled_s >= WAITED_S for number in call.waiters)
     }

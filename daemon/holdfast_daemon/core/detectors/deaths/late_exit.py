@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from holdfast_daemon.core import death
-from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
-from holdfast_daemon.core.detectors.hangs import hang
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.naming import listed
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -27,15 +27,15 @@ class LateExit(Detector):
     """When all ranks had left training; 0: not yet."""
     is_reported: bool = False
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> DetectorResult:
         """Judge once all ranks have left training for a while."""
         if not is_training_over(view.ranks, view.world_size):
-            return Sight(replace(self, since_unix_s=0.0))
+            return DetectorResult(replace(self, since_unix_s=0.0))
         since = replace(self, since_unix_s=self.since_unix_s or view.now)
         left = [number for number, rank in sorted(view.ranks.items()) if not rank.HasField("exit")]
         if not left or self.is_reported or view.now - since.since_unix_s < REPORT_S:
-            return Sight(since)
-        return Sight(replace(since, is_reported=True), (_seen(view, left, since.since_unix_s),))
+            return DetectorResult(since)
+        return DetectorResult(replace(since, is_reported=True), (_finding(view, left, since.since_unix_s),))
 
     def restarted(self, _after_step: int) -> Self:
         """Forget the ranks of the generation before."""
@@ -68,8 +68,8 @@ def _has_ended_its_loop(rank: store.RankState, last_step: int) -> bool:
     return is_idle and rank.progress.step >= last_step and all(g.enqueued == g.completed for g in rank.progress.groups)
 
 
-def _seen(view: View, left: list[int], since_unix_s: float) -> Seen:
-    who = f"rank {left[0]} has" if len(left) == 1 else f"ranks {hang.listed(left)} have"
+def _finding(view: View, left: list[int], since_unix_s: float) -> Finding:
+    who = f"rank {left[0]} has" if len(left) == 1 else f"ranks {listed(left)} have"
     message = f"{who} left training {view.now - since_unix_s:.0f} s ago, and the process does not end"
     verdict = store.Verdict(
         kind=store.VERDICT_KIND_LATE_EXIT,
@@ -80,4 +80,4 @@ def _seen(view: View, left: list[int], since_unix_s: float) -> Seen:
         phase=view.ranks[left[0]].progress.phase,
         activity=view.activity(left[0]),
     )
-    return Seen(verdict=verdict, last_progress_unix_s=since_unix_s, stands_still=True)
+    return Finding(verdict=verdict, last_progress_unix_s=since_unix_s, stands_still=True)

@@ -1,17 +1,15 @@
 """What the detectors of hangs share: whether there is one, who is at its root, and how it is told."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from holdfast_daemon.core.detectors.framework import Seen
+from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
 from holdfast_daemon.core.waits.named_calls import GroupId, group_id
-from holdfast_daemon.core.waits.wait_graph import Finding, MissedCall
-from holdfast_daemon.core.words import phase_name
+from holdfast_daemon.core.waits.wait_graph import MissedCall, WaitAnalysis
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 _EDGES_KEPT = 32
-_NAMES_SHOWN = 8
 
 _DOES = {
     common.ACTIVITY_STOPPED: "is stopped",
@@ -25,7 +23,7 @@ _DOES = {
 
 def stands_still(view: View) -> bool:
     """Whether some rank has stalled past its deadline, all nodes are heard of, and no death explains it."""
-    return bool(view.late) and not view.lost_nodes and not _has_failed(view)
+    return bool(view.late) and not view.missing_nodes and not _has_failed(view)
 
 
 def have_stalled(view: View, members: Iterable[int]) -> bool:
@@ -43,19 +41,19 @@ def roots(view: View) -> list[int]:
     While a node is missing, so that others may wait for what it would tell, only ranks that are seen to be busy
     outside of all calls.
     """
-    if not view.late or view.parted_call is not None or _has_failed(view):
+    if not view.late or view.mismatched_call is not None or _has_failed(view):
         return []
     found = _roots(view)
-    return [rank for rank in found if view.activity(rank) in OUTSIDE] if view.lost_nodes else found
+    return [rank for rank in found if view.activity(rank) in OUTSIDE] if view.missing_nodes else found
 
 
 def _roots(view: View) -> list[int]:
-    finding = view.finding
+    analysis = view.wait_analysis
     outrun = _outrun(view)
-    ends = [rank for rank in finding.roots if _has_left(view, rank) or (rank in view.late and rank not in outrun)]
+    ends = [rank for rank in analysis.roots if _has_left(view, rank) or (rank in view.late and rank not in outrun)]
     if ends:
         return ends
-    if finding.roots or finding.cycle or finding.everyone_arrived:
+    if analysis.roots or analysis.cycle or analysis.everyone_arrived:
         about_to_move = _held_by_those_that_moved(view)
         return [rank for rank in view.outside_of_calls if rank in view.late and rank not in about_to_move]
     if not nobody_waits(view):
@@ -71,8 +69,8 @@ def _roots(view: View) -> list[int]:
 
 def nobody_waits(view: View) -> bool:
     """Whether all ranks stand still, and none is known to wait for another."""
-    finding = view.finding
-    waits = finding.roots or finding.cycle or finding.everyone_arrived
+    analysis = view.wait_analysis
+    waits = analysis.roots or analysis.cycle or analysis.everyone_arrived
     return not waits and bool(view.late) and len(view.late) == len(view.ranks)
 
 
@@ -93,7 +91,7 @@ def _outrun(view: View) -> set[int]:
 
 def _held_by_those_that_moved(view: View) -> set[int]:
     """Return ranks in calls for which all have come and of which some have gone on: they have not told that yet."""
-    calls = (call for call in view.finding.everyone_arrived if not have_stalled(view, call.members))
+    calls = (call for call in view.wait_analysis.everyone_arrived if not have_stalled(view, call.members))
     return {rank for call in calls for rank in call.held}
 
 
@@ -108,69 +106,30 @@ def _has_left(view: View, number: int) -> bool:
     return rank is not None and (rank.HasField("exit") or rank.left_training)
 
 
-def see_roots(
-    view: View, kind: "store.VerdictKind", *, is_meant: Callable[["common.Activity"], bool]
-) -> tuple[Seen, ...]:
-    """Return the verdict on the ranks at the root that do what is meant, if there are any."""
-    culprits = [rank for rank in roots(view) if is_meant(view.activity(rank))]
-    if not culprits:
-        return ()
-    message = root_message(view, culprits[0])
-    if len(culprits) == 2:
-        message += f"; rank {culprits[1]} stands still on its own, too"
-    elif len(culprits) > 2:
-        message += f"; ranks {listed(culprits[1:])} stand still on their own, too"
-    return (seen_hang(view, kind, culprits, message),)
-
-
-def root_message(view: View, root: int) -> str:
-    """Return one line on a rank that others wait for: what it does, who waits for it, and where."""
-    message = f"rank {root} {_how(view, view.known_ranks[root])}"
-    missed = next((call for call in view.finding.missed if call.rank == root), None)
-    if missed is not None:
-        call = f"{_call_name(view, missed)} {missed.seq} of group {group_name(view, missed.group)}"
-        waiters = missed.waiters
-        who = f"rank {waiters[0]} waits" if len(waiters) == 1 else f"ranks {listed(waiters)} wait"
-        elsewhere = f", {missed.elsewhere} elsewhere" if missed.elsewhere else ""
-        message += f"; {who} for it in {call}{elsewhere}"
-    return message
-
-
-def _how(view: View, rank: store.RankState) -> str:
-    if rank.life == store.LIFE_EXITED:
-        return "ended while others still wait for it"
-    if rank.left_training:
-        return "has left training while others still wait for it"
-    where = f"in {phase_name(rank.progress.phase)} of step {rank.progress.step}"
-    stack = view.stacks.get(rank.rank)
-    frame = f", at {stack.frame}" if stack is not None and stack.frame else ""
-    return f"{what_it_does(view, rank.rank)} {where}{frame}"
-
-
 def what_it_does(view: View, number: int) -> str:
     """Return in a few words what a rank is seen to do."""
     return _DOES.get(view.activity(number), "makes no progress")
 
 
-def seen_hang(view: View, kind: "store.VerdictKind", culprits: Sequence[int], message: str) -> Seen:
+def hang_finding(view: View, kind: "store.VerdictKind", culprits: Sequence[int], message: str) -> Finding:
     """Return a verdict with the waits that it rests on. It tells of the call in which the first culprit is missing."""
-    finding = view.finding
+    analysis = view.wait_analysis
     first = view.known_ranks[culprits[0]] if culprits else next(iter(view.ranks.values()))
-    call = next((missed for missed in finding.missed if missed.rank in culprits[:1]), finding)
+    call = next((missed for missed in analysis.missed if missed.rank in culprits[:1]), analysis)
     verdict = store.Verdict(
         kind=kind,
         culprits=culprits,
         message=message,
         confidence_ratio=1.0 if len(culprits) == 1 else 0.8,
-        waits=sorted(finding.edges, key=lambda edge: edge.awaited not in culprits[:1])[:_EDGES_KEPT],
+        waits=sorted(analysis.edges, key=lambda edge: edge.awaited not in culprits[:1])[:_EDGES_KEPT],
         step=first.progress.step,
         phase=first.progress.phase,
         group=call.group,
         seq=call.seq,
-        op=_call_name(view, call),
+        op=call_name(view, call),
         activity=view.activity(culprits[0]) if culprits else common.ACTIVITY_UNSPECIFIED,
     )
-    return Seen(verdict=verdict, last_progress_unix_s=_last_progress(view, culprits), stands_still=True)
+    return Finding(verdict=verdict, last_progress_unix_s=_last_progress(view, culprits), stands_still=True)
 
 
 def _last_progress(view: View, culprits: Sequence[int]) -> float:
@@ -180,9 +139,9 @@ def _last_progress(view: View, culprits: Sequence[int]) -> float:
     return view.now - min(rank.stalled_s for rank in of)
 
 
-def _call_name(view: View, call: Finding | MissedCall) -> str:
+def call_name(view: View, call: WaitAnalysis | MissedCall) -> str:
     """Return what the recorders of those that wait call a call, if any has said."""
-    waiters = {edge.waiter for edge in view.finding.edges if (edge.group, edge.seq) == (call.group, call.seq)}
+    waiters = {edge.waiter for edge in view.wait_analysis.edges if (edge.group, edge.seq) == (call.group, call.seq)}
     named = (pending for rank in sorted(waiters) for pending in view.known_ranks[rank].pending)
     return next((one.op for one in named if (one.group, one.seq) == (call.group, call.seq)), call.op)
 
@@ -192,10 +151,3 @@ def group_name(view: View, name: str) -> str:
     groups = (group for rank in view.ranks.values() for group in rank.progress.groups)
     description = next((group.description for group in groups if group.group == name and group.description), "")
     return f"{name} ({description})" if description else name
-
-
-def listed(names: Iterable[int | str]) -> str:
-    """Return ranks or nodes as people list them: the first few, and how many more."""
-    every = list(names)
-    shown = ", ".join(map(str, every[:_NAMES_SHOWN]))
-    return f"{shown} and {len(every) - _NAMES_SHOWN} more" if len(every) > _NAMES_SHOWN else shown

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from holdfast_daemon.core import death
-from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.naming import ranks_named
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -19,15 +20,15 @@ class LostNode(Detector):
 
     name: ClassVar[str] = "lost_node"
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> DetectorResult:
         """Judge once the lease is gone and other nodes' ranks have lost a peer, or wait for ranks of the node."""
-        if not view.lost_nodes or not (_peers_are_lost(view) or view.late) or hang.roots(view):
-            return Sight(self)
-        for name, lost in sorted(view.lost_nodes.items()):
+        if not view.missing_nodes or not (_peers_are_lost(view) or view.late) or hang.roots(view):
+            return DetectorResult(self)
+        for name, lost in sorted(view.missing_nodes.items()):
             ranks = sorted(rank.rank for rank in lost.state.ranks)
             if ranks and (_peers_are_lost(view) or _is_waited_for(view, ranks)):
-                return Sight(self, (_seen(view, name, ranks),))
-        return Sight(self)
+                return DetectorResult(self, (_finding(view, name, ranks),))
+        return DetectorResult(self)
 
 
 def _peers_are_lost(view: View) -> bool:
@@ -37,20 +38,20 @@ def _peers_are_lost(view: View) -> bool:
 def _is_waited_for(view: View, ranks: list[int]) -> bool:
     if len(view.late) == len(view.ranks):
         return True
-    return not set(view.finding.roots).isdisjoint(ranks)
+    return not set(view.wait_analysis.roots).isdisjoint(ranks)
 
 
-def _seen(view: View, node: str, ranks: list[int]) -> Seen:
-    lost = view.lost_nodes[node]
+def _finding(view: View, node: str, ranks: list[int]) -> Finding:
+    lost = view.missing_nodes[node]
     first = lost.state.ranks[0]
     verdict = store.Verdict(
         kind=store.VERDICT_KIND_LOST_NODE,
         culprits=ranks,
         node=node,
-        message=f"node {node} is lost, and with it {'rank' if len(ranks) == 1 else 'ranks'} {hang.listed(ranks)}",
+        message=f"node {node} is lost, and with it {ranks_named(ranks)}",
         confidence_ratio=1.0,
-        waits=view.finding.edges,
+        waits=view.wait_analysis.edges,
         step=first.progress.step,
         phase=first.progress.phase,
     )
-    return Seen(verdict=verdict, last_progress_unix_s=lost.state.reported_unix_s)
+    return Finding(verdict=verdict, last_progress_unix_s=lost.state.reported_unix_s)

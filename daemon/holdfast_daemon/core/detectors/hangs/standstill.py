@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast_daemon.core.detectors.framework import Detector, Sight
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.words import phase_name
+from holdfast_daemon.core.naming import phase_name
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -20,14 +20,14 @@ class Standstill(Detector):
 
     name: ClassVar[str] = "standstill"
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> DetectorResult:
         """Judge once all ranks have stalled past their deadlines and no rank explains it."""
-        if not hang.stands_still(view) or not hang.nobody_waits(view) or view.parted_call is not None:
-            return Sight(self)
+        if not hang.stands_still(view) or not hang.nobody_waits(view) or view.mismatched_call is not None:
+            return DetectorResult(self)
         if hang.roots(view):
-            return Sight(self)
+            return DetectorResult(self)
         culprits = sorted(view.late) if view.world_size == 1 else []
-        return Sight(self, (hang.seen_hang(view, store.VERDICT_KIND_STANDSTILL, culprits, _message(view)),))
+        return DetectorResult(self, (hang.hang_finding(view, store.VERDICT_KIND_STANDSTILL, culprits, _message(view)),))
 
 
 def _message(view: View) -> str:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from holdfast_daemon.core import death
-from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
+from holdfast_daemon.core.naming import listed
 from holdfast_daemon.core.peer_loss import exception_line
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -26,17 +27,17 @@ class Unreachable(Detector):
 
     name: ClassVar[str] = "unreachable"
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> DetectorResult:
         """Judge as soon as ranks say it; else once all have stalled past the deadline of a start."""
         several = len(set(view.node_of.values())) > 1
-        if not several or view.lost_nodes or any(rank.steps_done for rank in view.ranks.values()):
-            return Sight(self)
+        if not several or view.missing_nodes or any(rank.steps_done for rank in view.ranks.values()):
+            return DetectorResult(self)
         has_exits = any(rank.HasField("exit") for rank in view.ranks.values())
-        seen = _said(view) if has_exits else _shown(view)
-        return Sight(self, (seen,) if seen is not None else ())
+        finding = _said(view) if has_exits else _shown(view)
+        return DetectorResult(self, (finding,) if finding is not None else ())
 
 
-def _said(view: View) -> Seen | None:
+def _said(view: View) -> Finding | None:
     """Return the verdict if the ends of all ranks are explained by some that could not connect to another node."""
     exits = {number: rank.exit for number, rank in view.ranks.items() if rank.HasField("exit")}
     first = death.first_cause({number: ended for number, ended in exits.items() if not death.is_clean(ended)})
@@ -50,13 +51,13 @@ def _said(view: View) -> Seen | None:
     verdict = store.Verdict(
         kind=store.VERDICT_KIND_TRANSPORT, message=message, confidence_ratio=0.9, step=ended.step, phase=ended.phase
     )
-    return Seen(verdict=verdict, last_progress_unix_s=min(view.now, ended.exited_unix_s))
+    return Finding(verdict=verdict, last_progress_unix_s=min(view.now, ended.exited_unix_s))
 
 
-def _shown(view: View) -> Seen | None:
+def _shown(view: View) -> Finding | None:
     """Return the verdict if all ranks stand still, and all that are known of wait in torch.distributed for others."""
-    finding = view.finding
-    calls_are_known = finding.roots or finding.cycle or finding.everyone_arrived
+    analysis = view.wait_analysis
+    calls_are_known = analysis.roots or analysis.cycle or analysis.everyone_arrived
     if len(view.late) < view.world_size or calls_are_known or any(view.activity(rank) in OUTSIDE for rank in view.late):
         return None
     waits = {number for number, stack in view.stacks.items() if stack.activity == common.ACTIVITY_COLLECTIVE}
@@ -67,8 +68,8 @@ def _shown(view: View) -> Seen | None:
     unseen = view.world_size - len(waits)
     if unseen:
         message += f" (if none of the {unseen} ranks whose stacks were not taken is elsewhere)"
-    return hang.seen_hang(view, store.VERDICT_KIND_TRANSPORT, [], message)
+    return hang.hang_finding(view, store.VERDICT_KIND_TRANSPORT, [], message)
 
 
 def _nodes(names: set[str]) -> str:
-    return f"{'node' if len(names) == 1 else 'nodes'} {hang.listed(sorted(names))}"
+    return f"{'node' if len(names) == 1 else 'nodes'} {listed(sorted(names))}"

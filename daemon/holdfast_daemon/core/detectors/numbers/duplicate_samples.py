@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
 from holdfast_daemon.core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -41,20 +41,20 @@ class DuplicateSamples(Detector):
 
     _window: tuple[tuple[int, frozenset[bytes]], ...] = ()
     """The newest steps and all their fingerprints."""
-    _told: bool = False
+    _reported: bool = False
 
-    def see_step(self, step: StepView) -> Sight:
+    def see_step(self, step: StepView) -> DetectorResult:
         """Compare a step's fingerprints with each other and with those of the steps before."""
         uses = step.summary.samples
         if not uses:
-            return Sight(self)
+            return DetectorResult(self)
         fingerprints = frozenset(use.fingerprint for use in uses)
         window = (*self._window, (step.step, fingerprints))[-WINDOW_STEPS:]
         duplicate = _shared(step.step, uses) or self._repeated(step.step, uses, fingerprints)
         if duplicate is None:
-            return Sight(DuplicateSamples(window, self._told))
-        told = () if self._told else seen(_verdict(duplicate))
-        return Sight(DuplicateSamples(window, _told=True), told, ("duplicate_samples",))
+            return DetectorResult(DuplicateSamples(window, self._reported))
+        findings = () if self._reported else findings_of(_verdict(duplicate))
+        return DetectorResult(DuplicateSamples(window, _reported=True), findings, ("duplicate_samples",))
 
     def restarted(self, after_step: int) -> Self:
         """Forget the steps after ``after_step``: they are undone."""

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
 from holdfast_daemon.core.detectors.numbers.robust import spread
 from holdfast_daemon.core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
@@ -45,26 +45,26 @@ class GradientExplosion(Detector):
     """Of the newest steps."""
     _outlying_log_norms: tuple[float, ...] = ()
     """Of the present episode."""
-    _told: bool = False
+    _reported: bool = False
 
-    def see_step(self, step: StepView) -> Sight:
+    def see_step(self, step: StepView) -> DetectorResult:
         """Judge the norm against its own past."""
         norm = step.summary.grad_norm
         if not math.isfinite(norm) or norm <= 0.0:
-            return Sight(self)
+            return DetectorResult(self)
         log_norm = math.log(norm)
         if not self._is_outlying(log_norm):
-            return Sight(self._accept(log_norm))
+            return DetectorResult(self._accept(log_norm))
         watch = replace(
             self,
             _outlying=(*self._outlying, True)[-_OF_STEPS:],
             _outlying_log_norms=(*self._outlying_log_norms, log_norm),
         )
         if len(watch._outlying_log_norms) >= WINDOW_STEPS:
-            return Sight(GradientExplosion(watch._outlying_log_norms))
-        if self._told or sum(watch._outlying) < _OUTLYING_STEPS:
-            return Sight(watch)
-        return Sight(replace(watch, _told=True), seen(self._verdict(step.step, norm)))
+            return DetectorResult(GradientExplosion(watch._outlying_log_norms))
+        if self._reported or sum(watch._outlying) < _OUTLYING_STEPS:
+            return DetectorResult(watch)
+        return DetectorResult(replace(watch, _reported=True), findings_of(self._verdict(step.step, norm)))
 
     def restarted(self, _after_step: int) -> Self:
         """Begin a new baseline."""

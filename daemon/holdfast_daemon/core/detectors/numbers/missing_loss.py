@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
 from holdfast_daemon.core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -29,24 +29,24 @@ class MissingLoss(Detector):
     _longest_gap: int = 0
     """Most steps without a loss between two losses."""
 
-    def see_step(self, step: StepView) -> Sight:
+    def see_step(self, step: StepView) -> DetectorResult:
         """Count steps without a loss."""
         if step.loss is not None:
             # A gap that was told is no habit of the run.
             is_habit = self._reports and self._without < self._limit
             longest_gap = max(self._longest_gap, self._without) if is_habit else self._longest_gap
-            return Sight(MissingLoss(self._reports + 1, step.step, 0, longest_gap))
+            return DetectorResult(MissingLoss(self._reports + 1, step.step, 0, longest_gap))
         without = self._without + 1
         watch = replace(self, _without=without)
         if without != self._limit:
-            return Sight(watch)
+            return DetectorResult(watch)
         verdict = store.Verdict(
             kind=store.VERDICT_KIND_MISSING_LOSS,
             message=f"no loss has been reported since step {self._newest_step}",
             step=step.step,
             confidence_ratio=1.0,
         )
-        return Sight(watch, seen(verdict), ("missing",))
+        return DetectorResult(watch, findings_of(verdict), ("missing",))
 
     def restarted(self, _after_step: int) -> Self:
         """Count anew. How often the run reports a loss stays known."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -22,13 +22,13 @@ class NonFinite(Detector):
 
     name: ClassVar[str] = "non_finite"
 
-    _told: bool = False
+    _reported: bool = False
 
-    def see_step(self, step: StepView) -> Sight:
+    def see_step(self, step: StepView) -> DetectorResult:
         """Look for what is not finite and should be."""
         bad = unexpected(step.summary)
-        if not bad or self._told:
-            return Sight(self)
+        if not bad or self._reported:
+            return DetectorResult(self)
         first = min(bad, key=lambda one: (one.quantity != _ORIGIN, one.unix_s, one.rank))
         others = [one.quantity for one in bad if one.quantity != _ORIGIN]
         if first.quantity == _ORIGIN:
@@ -45,7 +45,7 @@ class NonFinite(Detector):
             step=step.step,
             confidence_ratio=1.0 if first.quantity == _ORIGIN or len(bad) == 1 else 0.5,
         )
-        return Sight(NonFinite(_told=True), (Seen(verdict=verdict, proven_step=step.step),))
+        return DetectorResult(NonFinite(_reported=True), (Finding(verdict=verdict, proven_step=step.step),))
 
     def restarted(self, _after_step: int) -> Self:
         """Tell anew."""

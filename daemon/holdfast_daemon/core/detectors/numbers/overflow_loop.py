@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
 from holdfast_daemon.core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -18,20 +18,20 @@ class OverflowLoop(Detector):
     name: ClassVar[str] = "overflow_loop"
 
     _streak_steps: int = 0
-    _told: bool = False
+    _reported: bool = False
 
-    def see_step(self, step: StepView) -> Sight:
+    def see_step(self, step: StepView) -> DetectorResult:
         """Count skipped steps in a row."""
         streak_steps = self._streak_steps + 1 if step.summary.overflow else 0
-        if self._told or streak_steps != LIMIT_STEPS:
-            return Sight(OverflowLoop(streak_steps, self._told))
+        if self._reported or streak_steps != LIMIT_STEPS:
+            return DetectorResult(OverflowLoop(streak_steps, self._reported))
         at_scale = f" at a loss scale of {step.summary.loss_scale:g}" if step.summary.HasField("loss_scale") else ""
         skipped = f"the last {LIMIT_STEPS} steps, up to step {step.step}, were all skipped{at_scale}"
         message = f"{skipped}: gradients are not finite"
         verdict = store.Verdict(
             kind=store.VERDICT_KIND_OVERFLOW_LOOP, message=message, step=step.step, confidence_ratio=1.0
         )
-        return Sight(OverflowLoop(streak_steps, _told=True), seen(verdict))
+        return DetectorResult(OverflowLoop(streak_steps, _reported=True), findings_of(verdict))
 
     def restarted(self, _after_step: int) -> Self:
         """Count anew."""

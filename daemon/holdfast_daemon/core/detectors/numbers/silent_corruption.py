@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from holdfast_daemon.core.detectors.framework import Detector, Seen, Sight
-from holdfast_daemon.core.detectors.hangs.naming import ranks_named
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.view import StepView
+from holdfast_daemon.core.naming import ranks_named
 from holdfast_proto.v1 import store_pb2 as store
 
 UNDECIDED_STEPS = 16
@@ -38,22 +38,22 @@ class SilentCorruption(Detector):
 
     name: ClassVar[str] = "silent_corruption"
 
-    _told: bool = False
+    _reported: bool = False
     _undecided: store.Verdict | None = None
     """On the first difference, for which there was no majority."""
 
-    def see_step(self, step: StepView) -> Sight:
+    def see_step(self, step: StepView) -> DetectorResult:
         """Compare the hashes of each part."""
-        differences = [] if self._told else _differences(step.summary.replicas)
+        differences = [] if self._reported else _differences(step.summary.replicas)
         newest = _verdict(step.step, differences) if differences else None
         first = self._undecided or newest
         if first is None:
-            return Sight(self)
+            return DetectorResult(self)
         is_decided = any(difference.has_majority for difference in differences)
         if not is_decided and step.step - first.step < UNDECIDED_STEPS:
-            return Sight(SilentCorruption(_undecided=first))
+            return DetectorResult(SilentCorruption(_undecided=first))
         verdict = newest if newest is not None and is_decided else first
-        return Sight(SilentCorruption(_told=True), (Seen(verdict=verdict, proven_step=first.step),))
+        return DetectorResult(SilentCorruption(_reported=True), (Finding(verdict=verdict, proven_step=first.step),))
 
     def restarted(self, _after_step: int) -> Self:
         """Tell anew."""

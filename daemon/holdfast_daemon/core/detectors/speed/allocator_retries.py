@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
-from holdfast_daemon.core.detectors.hangs.naming import ranks_named
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.naming import ranks_named
 from holdfast_proto.v1 import store_pb2 as store
 
 SAMPLE_EVERY_S = 60.0
@@ -40,12 +40,12 @@ class AllocatorRetries(Detector):
     """At the newest sample."""
     _risen: Mapping[int, tuple[bool, ...]] = field(default_factory=dict)
     """Of ranks with a rise in the last ten samples: whether there was one, in each."""
-    _told: frozenset[int] = frozenset()
+    _reported: frozenset[int] = frozenset()
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> DetectorResult:
         """Take a sample when one is due."""
         if self._sampled_unix_s is not None and view.now - self._sampled_unix_s < SAMPLE_EVERY_S:
-            return Sight(self)
+            return DetectorResult(self)
         counts = {
             number: _Counts(rank.memory.alloc_retries, rank.memory.ooms)
             for number, rank in view.ranks.items()
@@ -55,10 +55,10 @@ class AllocatorRetries(Detector):
         risen = self._remember(grown)
         out = [number for number, count in grown.items() if count.ooms > self._counts.get(number, _NONE).ooms]
         often = [number for number, samples in risen.items() if sum(samples) >= RISEN_SAMPLES]
-        told = self._told.intersection(risen)
-        culprits = [number for number in dict.fromkeys([*sorted(out), *sorted(often)]) if number not in told]
-        watch = AllocatorRetries(view.now, {**self._counts, **counts}, risen, told.union(culprits))
-        return Sight(watch, seen(_verdict(view, culprits, out)) if culprits else ())
+        reported = self._reported.intersection(risen)
+        culprits = [number for number in dict.fromkeys([*sorted(out), *sorted(often)]) if number not in reported]
+        watch = AllocatorRetries(view.now, {**self._counts, **counts}, risen, reported.union(culprits))
+        return DetectorResult(watch, findings_of(_verdict(view, culprits, out)) if culprits else ())
 
     def _remember(self, grown: Collection[int]) -> dict[int, tuple[bool, ...]]:
         ranks = {*self._risen, *grown}

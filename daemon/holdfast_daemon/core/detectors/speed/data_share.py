@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import ClassVar, Self
 
-from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
-from holdfast_daemon.core.detectors.hangs.naming import ranks_named
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
 from holdfast_daemon.core.detectors.view import StepView, View
+from holdfast_daemon.core.naming import ranks_named
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -43,7 +43,7 @@ class DataShare(Detector):
     """The least median share of any 32 steps, but for the newest 32."""
     _over_since_unix_s: float | None = None
     """Since when the median has been over its limits; None: it is not."""
-    _told: bool = False
+    _reported: bool = False
     _marked_at: int = 0
     """``_steps`` when ``_marked`` was taken."""
     _earlier: Mapping[int, store.RankState] = field(default_factory=dict)
@@ -51,11 +51,11 @@ class DataShare(Detector):
     _marked: Mapping[int, store.RankState] = field(default_factory=dict)
     """The same up to 32 steps ago."""
 
-    def see_step(self, step: StepView) -> Sight:
+    def see_step(self, step: StepView) -> DetectorResult:
         """Add a step's share."""
         steps = self._steps + 1
         if steps <= WARM_UP_STEPS or step.summary.duration_s <= 0.0:
-            return Sight(replace(self, _steps=steps))
+            return DetectorResult(replace(self, _steps=steps))
         share = step.summary.phase_s.get(common.PHASE_DATA, 0.0) / step.summary.duration_s
         shares = (*self._shares, share)[-2 * WINDOW_STEPS :]
         least = self._least_share
@@ -66,17 +66,17 @@ class DataShare(Detector):
         over_since_unix_s = None
         if watch._is_over:
             over_since_unix_s = step.now if self._over_since_unix_s is None else self._over_since_unix_s
-        told = self._told and watch._newest_share > _CALM_SHARE
-        return Sight(replace(watch, _over_since_unix_s=over_since_unix_s, _told=told))
+        reported = self._reported and watch._newest_share > _CALM_SHARE
+        return DetectorResult(replace(watch, _over_since_unix_s=over_since_unix_s, _reported=reported))
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> DetectorResult:
         """Judge the newest steps, and see which ranks have waited in them."""
         watch = self._mark(view)
         since_unix_s = self._over_since_unix_s
-        if self._told or since_unix_s is None or view.now - since_unix_s < PERSISTENT_S:
-            return Sight(watch)
+        if self._reported or since_unix_s is None or view.now - since_unix_s < PERSISTENT_S:
+            return DetectorResult(watch)
         verdict = _verdict(view, self._newest_share, _waited_s(self._earlier or self._marked, view.ranks))
-        return Sight(replace(watch, _told=True), seen(verdict))
+        return DetectorResult(replace(watch, _reported=True), findings_of(verdict))
 
     def restarted(self, _after_step: int) -> Self:
         """Begin anew."""

@@ -27,10 +27,10 @@ from itertools import pairwise
 from statistics import median
 from typing import ClassVar, Self
 
-from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
-from holdfast_daemon.core.detectors.hangs.naming import gib, ranks_named
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
 from holdfast_daemon.core.detectors.numbers.robust import theil_sen_slope
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.naming import gib, ranks_named
 from holdfast_proto.v1 import store_pb2 as store
 
 SAMPLE_EVERY_S = 10.0
@@ -81,22 +81,22 @@ class MemoryCreep(Detector):
     _open: _Block | None = None
     _peak_bytes: tuple[int, ...] = ()
     """Most that each rank held in a block before ``_blocks``."""
-    _told: frozenset[int] = frozenset()
+    _reported: frozenset[int] = frozenset()
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> DetectorResult:
         """Take a sample when one is due; judge at the end of a block."""
         first = next(iter(view.ranks.values()), None)
         if first is None or not self._is_due(view.now, first.steps_done):
-            return Sight(self)
+            return DetectorResult(self)
         watch = replace(self, _sampled_unix_s=view.now, _sampled_steps_done=first.steps_done)._sample(view)
         if watch._open is not None or len(watch._blocks) < BLOCKS:
-            return Sight(watch)
+            return DetectorResult(watch)
         creeping = dict(watch._creeping(view))
         if not creeping:
-            return Sight(watch)
+            return DetectorResult(watch)
         # A new window, so that ranks that follow one by one are told together.
-        told = replace(watch, _blocks=(), _told=self._told.union(creeping))
-        return Sight(told, seen(_verdict(view, creeping)))
+        reported = replace(watch, _blocks=(), _reported=self._reported.union(creeping))
+        return DetectorResult(reported, findings_of(_verdict(view, creeping)))
 
     def restarted(self, _after_step: int) -> Self:
         """Begin anew."""
@@ -131,7 +131,7 @@ class MemoryCreep(Detector):
         for index in heapq.nlargest(_JUDGED_RANKS, risen, key=lambda index: newest[index] - oldest[index]):
             rank = view.ranks[self._ranks[index]]
             creep = _creep([block.least_bytes[index] for block in self._blocks], rank, hours)
-            if creep is not None and rank.rank not in self._told:
+            if creep is not None and rank.rank not in self._reported:
                 yield rank.rank, creep
 
 

@@ -15,12 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
-from holdfast_daemon.core.detectors.hangs.naming import ranks_named
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
 from holdfast_daemon.core.detectors.speed.own_time import OwnTime, is_measured, own_times
 from holdfast_daemon.core.detectors.speed.slow_ranks import Slow, slow_ranks
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.words import phase_name
+from holdfast_daemon.core.naming import phase_name, ranks_named
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -57,18 +56,18 @@ class Straggler(Detector):
     """From which that was learned."""
     _places: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     """Of all ranks then: mesh axis -> index."""
-    _told: frozenset[int] = frozenset()
+    _reported: frozenset[int] = frozenset()
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> DetectorResult:
         """Judge a window once it is over."""
         first = next(iter(view.ranks.values()), None)
         if first is None or first.steps_done < WARM_UP_STEPS or not is_measured(first):
-            return Sight(self)
+            return DetectorResult(self)
         began = self._since.get(first.rank)
         if began is None:
-            return Sight(self._first_window(view))
+            return DetectorResult(self._first_window(view))
         if first.steps_done - began.steps_done < WINDOW_STEPS or view.now - self._since_unix_s < WINDOW_S:
-            return Sight(self)
+            return DetectorResult(self)
         return self._end_window(view, began.progress.step, first.steps_done - began.steps_done)
 
     def restarted(self, _after_step: int) -> Self:
@@ -83,7 +82,7 @@ class Straggler(Detector):
     def _begin(self, view: View) -> "Straggler":
         return replace(self, _since=view.ranks, _since_unix_s=view.now)
 
-    def _end_window(self, view: View, began_in_step: int, steps: int) -> Sight:
+    def _end_window(self, view: View, began_in_step: int, steps: int) -> DetectorResult:
         times = own_times(self._since, view.ranks, least_steps=steps // 2)
         slow = slow_ranks(
             times,
@@ -98,10 +97,10 @@ class Straggler(Detector):
             _usual=self._learn({number: own for number, own in times.items() if number not in slow}),
             _windows=self._windows + 1,
         )
-        judged = replace(judged, _told=self._told.intersection(judged._slow))
+        judged = replace(judged, _reported=self._reported.intersection(judged._slow))
         stragglers = judged._new_stragglers(slow)
         verdict = judged._verdict(view, {rank: slow[rank] for rank in stragglers}) if stragglers else None
-        return Sight(replace(judged, _told=judged._told.union(stragglers)), seen(verdict))
+        return DetectorResult(replace(judged, _reported=judged._reported.union(stragglers)), findings_of(verdict))
 
     def _remember(self, slow: Mapping[int, Slow]) -> dict[int, tuple[bool, ...]]:
         windows = {rank: (*self._slow.get(rank, ()), rank in slow)[-OF_WINDOWS:] for rank in {*self._slow, *slow}}
@@ -113,7 +112,7 @@ class Straggler(Detector):
         return {**known, **newest}
 
     def _new_stragglers(self, slow: Mapping[int, Slow]) -> list[int]:
-        windows = {rank: sum(self._slow[rank]) for rank in slow if rank not in self._told}
+        windows = {rank: sum(self._slow[rank]) for rank in slow if rank not in self._reported}
         if max(windows.values(), default=0) < SLOW_WINDOWS:
             return []
         joining = [rank for rank, count in windows.items() if count >= _JOINING_WINDOWS]

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import ClassVar, Self
 
-from holdfast_daemon.core.detectors.framework import Detector, Sight, seen
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
 from holdfast_daemon.core.detectors.speed.own_time import is_measured
-from holdfast_daemon.core.detectors.speed.pace import Pace, pace_of, usual_pace
+from holdfast_daemon.core.detectors.speed.step_pace import StepPace, pace_of, usual_pace
 from holdfast_daemon.core.detectors.view import StepView, View
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -54,16 +54,16 @@ class _Drop:
     since_step: int
     shown_unix_s: float
     """When it began to show."""
-    before: Pace
+    before: StepPace
     busy_before_s: float | None
     """None if not known."""
     steps: int = 1
     """In a row."""
-    told: bool = False
+    reported: bool = False
 
     def is_due(self, now: float) -> bool:
         """Whether it has lasted long enough and is to be told now."""
-        return not self.told and self.steps >= PERSISTENT_STEPS and now - self.shown_unix_s >= PERSISTENT_S
+        return not self.reported and self.steps >= PERSISTENT_STEPS and now - self.shown_unix_s >= PERSISTENT_S
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class ThroughputDrop(Detector):
 
     name: ClassVar[str] = "throughput_drop"
 
-    _paces: tuple[Pace, ...] = ()
+    _paces: tuple[StepPace, ...] = ()
     """Of the newest steps."""
     _drop: _Drop | None = None
     _steps: int = 0
@@ -83,35 +83,37 @@ class ThroughputDrop(Detector):
     _busy_s: tuple[float, ...] = ()
     """Busy seconds per step of the busiest rank, over stretches of steps; the newest last."""
 
-    def see_turn(self, view: View) -> Sight:
+    def see_tick(self, view: View) -> DetectorResult:
         """Measure how busy ranks are, every few steps."""
         if self._marked and self._steps - self._marked_at < BUSY_STEPS:
-            return Sight(self)
+            return DetectorResult(self)
         busy_s = (*self._busy_s, *_most_busy_s(self._marked, view.ranks))[-_BUSY_KEPT:]
-        return Sight(replace(self, _marked=view.ranks, _marked_at=self._steps, _busy_s=busy_s))
+        return DetectorResult(replace(self, _marked=view.ranks, _marked_at=self._steps, _busy_s=busy_s))
 
-    def see_step(self, step: StepView) -> Sight:
+    def see_step(self, step: StepView) -> DetectorResult:
         """Compare the newest steps with those before."""
         paces = (*self._paces, pace_of(step.summary))[-(NEWEST_STEPS + EARLIER_STEPS) :]
         watch = replace(self, _paces=paces, _steps=self._steps + 1)
         if len(paces) < NEWEST_STEPS + LEAST_EARLIER_STEPS:
-            return Sight(watch)
+            return DetectorResult(watch)
         before, newest = usual_pace(paces[:-NEWEST_STEPS]), usual_pace(paces[-NEWEST_STEPS:])
         drop = self._drop
-        if drop is not None and not drop.told:
+        if drop is not None and not drop.reported:
             before = drop.before
         if not (_is_slower(before, newest) or _is_less_used(before, newest)):
-            return Sight(replace(watch, _drop=None))
+            return DetectorResult(replace(watch, _drop=None))
         drop = self._begin(step, before, paces) if drop is None else replace(drop, steps=drop.steps + 1)
         if not drop.is_due(step.now):
-            return Sight(replace(watch, _drop=drop))
-        return Sight(replace(watch, _drop=replace(drop, told=True)), seen(self._verdict(drop, newest)))
+            return DetectorResult(replace(watch, _drop=drop))
+        return DetectorResult(
+            replace(watch, _drop=replace(drop, reported=True)), findings_of(self._verdict(drop, newest))
+        )
 
     def restarted(self, _after_step: int) -> Self:
         """Begin anew."""
         return type(self)()
 
-    def _begin(self, step: StepView, before: Pace, paces: tuple[Pace, ...]) -> _Drop:
+    def _begin(self, step: StepView, before: StepPace, paces: tuple[StepPace, ...]) -> _Drop:
         return _Drop(
             since_step=step.step - _slower_for(paces, before),
             shown_unix_s=step.now,
@@ -119,7 +121,7 @@ class ThroughputDrop(Detector):
             busy_before_s=median(self._busy_s) if len(self._busy_s) >= _BUSY_LEAST else None,
         )
 
-    def _verdict(self, drop: _Drop, newest: Pace) -> store.Verdict:
+    def _verdict(self, drop: _Drop, newest: StepPace) -> store.Verdict:
         before = drop.before
         cause, phase = self._bottleneck(drop, newest)
         what = []
@@ -138,7 +140,7 @@ class ThroughputDrop(Detector):
             confidence_ratio=1.0,
         )
 
-    def _bottleneck(self, drop: _Drop, newest: Pace) -> tuple[str, "common.Phase"]:
+    def _bottleneck(self, drop: _Drop, newest: StepPace) -> tuple[str, "common.Phase"]:
         """Return what the added seconds are spent on, for people, and the phase that says so."""
         before = drop.before
         added_s = newest.training_s - before.training_s
@@ -160,16 +162,16 @@ class ThroughputDrop(Detector):
         return "computation" if grown_s >= _CAUSE_RATIO * added_s else "communication"
 
 
-def _is_slower(before: Pace, newest: Pace) -> bool:
+def _is_slower(before: StepPace, newest: StepPace) -> bool:
     takes_longer = newest.training_s > _RATIO_LIMIT * before.training_s
     return takes_longer and (not before.tokens or newest.tokens_per_s < before.tokens_per_s / _RATIO_LIMIT)
 
 
-def _is_less_used(before: Pace, newest: Pace) -> bool:
+def _is_less_used(before: StepPace, newest: StepPace) -> bool:
     return newest.mfu < _MFU_LIMIT_RATIO * before.mfu and newest.tokens >= _TOKENS_RATIO * before.tokens
 
 
-def _slower_for(paces: tuple[Pace, ...], before: Pace) -> int:
+def _slower_for(paces: tuple[StepPace, ...], before: StepPace) -> int:
     """Return how many steps before the newest one the drop began."""
     newest = paces[-NEWEST_STEPS:]
     began = (index for index, pace in enumerate(newest) if _is_slower(before, pace) or _is_less_used(before, pace))

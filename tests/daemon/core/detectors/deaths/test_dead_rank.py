@@ -154,7 +154,7 @@ def test_ranks_that_have_all_left_with_code_0_are_not_dead() -> None:
     assert culprits(ranks) == []
 
 
-def test_a_wrong_configuration_is_told_in_the_words_of_the_rank() -> None:
+def test_a_wrong_configuration_is_reported_in_the_words_of_the_rank() -> None:
     ranks = Ranks()
     ranks.end(1, code=78, last_words="holdfast: model.dim is 3: make it even")
     verdict = ranks.verdict(DeadRank())

@@ -1,7 +1,6 @@
 """A rank whose data does not come."""
 
-from holdfast_daemon.core.detectors.hangs.data_stall import DataStall
-from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.hangs.root_ranks import DataStall, HungCollective
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.views import Ranks, hung_in_one_group

@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast_daemon.core.detectors.hangs.data_stall import DataStall
-from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
 from holdfast_daemon.core.detectors.hangs.mismatched_order import MismatchedOrder
+from holdfast_daemon.core.detectors.hangs.root_ranks import DataStall, HungCollective
 from holdfast_daemon.core.detectors.hangs.transport import Transport
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -64,7 +63,7 @@ def spinning_on_a_gpu(ranks: Ranks) -> None:
         (spinning_on_a_gpu, common.ACTIVITY_UNSPECIFIED, "rank 1 makes no progress"),
     ],
 )
-def test_what_the_root_does_is_told(sign: Callable[[Ranks], None], activity: "common.Activity", told: str) -> None:
+def test_what_the_root_does_is_reported(sign: Callable[[Ranks], None], activity: "common.Activity", told: str) -> None:
     ranks = hung_in_one_group()
     sign(ranks)
     verdict = ranks.verdict(HungCollective())
@@ -197,9 +196,9 @@ def test_a_rank_that_left_with_code_0_and_is_waited_for_is_the_root() -> None:
     ranks[1].progress.phase = common.PHASE_DATA
     silent(ranks)
     ranks.end(1, at=NOW - 8.0, code=0)
-    (seen,) = HungCollective().see_turn(ranks.view()).seen
-    assert (list(seen.verdict.culprits), seen.verdict.activity) == ([1], common.ACTIVITY_UNSPECIFIED)
-    assert seen.last_progress_unix_s == NOW - 8.0
+    (finding,) = HungCollective().see_tick(ranks.view()).findings
+    assert (list(finding.verdict.culprits), finding.verdict.activity) == ([1], common.ACTIVITY_UNSPECIFIED)
+    assert finding.last_progress_unix_s == NOW - 8.0
 
 
 def test_nobody_is_judged_before_a_deadline_and_suspected_shortly_before_it() -> None:
@@ -207,7 +206,7 @@ def test_nobody_is_judged_before_a_deadline_and_suspected_shortly_before_it() ->
     for number in range(4):
         ranks[number].stalled_s = 4.0
     assert culprits(ranks) == []
-    assert HungCollective().see_turn(ranks.view(suspicious=True)).seen
+    assert HungCollective().see_tick(ranks.view(suspicious=True)).findings
 
 
 def test_while_a_node_is_missing_only_a_rank_that_is_seen_to_be_busy_elsewhere_is_judged() -> None:

@@ -1,7 +1,7 @@
 """A node that is gone, and an agent that is gone alone."""
 
-from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
 from holdfast_daemon.core.detectors.hangs.lost_node import LostNode
+from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.views import NOW, Ranks
 
@@ -21,10 +21,10 @@ def verdict(ranks: Ranks) -> store.Verdict | None:
 def test_a_node_that_others_wait_for_is_lost() -> None:
     ranks = missing_node()
     ranks.group("0", {number: 11 if number < 4 else 10 for number in range(8)}, 10)
-    (seen,) = LostNode().see_turn(ranks.view()).seen
-    assert (seen.verdict.node, list(seen.verdict.culprits)) == ("node1", [4, 5, 6, 7])
-    assert {edge.awaited for edge in seen.verdict.waits} <= {4, 5, 6, 7}
-    assert seen.last_progress_unix_s == NOW - 8.0
+    (finding,) = LostNode().see_tick(ranks.view()).findings
+    assert (finding.verdict.node, list(finding.verdict.culprits)) == ("node1", [4, 5, 6, 7])
+    assert {edge.awaited for edge in finding.verdict.waits} <= {4, 5, 6, 7}
+    assert finding.last_progress_unix_s == NOW - 8.0
 
 
 def test_a_node_whose_ranks_tear_their_connections_is_lost_at_once() -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from holdfast_daemon.core.detectors.deaths.dead_rank import DeadRank
 from holdfast_daemon.core.detectors.hangs.aborted_call import NAMES_PATIENCE_S
-from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
 from holdfast_daemon.core.detectors.hangs.mismatched_order import MismatchedOrder
+from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
 from holdfast_daemon.core.detectors.hangs.transport import Transport
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -109,7 +109,7 @@ def crossed() -> Ranks:
     return ranks
 
 
-def test_both_sides_of_crossed_calls_are_told() -> None:
+def test_both_sides_of_crossed_calls_are_reported() -> None:
     found = verdict(crossed())
     assert found is not None
     assert list(found.culprits) == [0, 1]
@@ -125,7 +125,7 @@ def test_crossed_calls_are_judged_once_both_ranks_have_stalled_past_their_deadli
     assert verdict(ranks) is None
 
 
-def test_two_ranks_that_wait_for_each_other_are_told_though_a_third_may_have_sent_to_them_and_run_on() -> None:
+def test_two_ranks_that_wait_for_each_other_are_reported_though_a_third_may_have_sent_to_them_and_run_on() -> None:
     """Rank 3 has made the call of all ranks twice. Rank 1 has nothing pending but a message to it."""
     ranks = Ranks()
     ranks.group("0", {0: 25, 1: 25, 2: 25, 3: 26}, 25)
@@ -217,7 +217,7 @@ def test_of_ranks_that_two_neighbours_aborts_have_ended_the_one_that_got_what_th
     )
 
 
-def test_a_rank_that_alone_was_aborted_beside_many_that_called_alike_is_told_as_dead() -> None:
+def test_a_rank_that_alone_was_aborted_beside_many_that_called_alike_is_reported_as_dead() -> None:
     ranks = met()
     ranks.end(1, signal=6, last_words=ABORTED)
     for number in (0, 2, 3):

@@ -1,6 +1,6 @@
 """Calls that everybody has entered and nobody leaves."""
 
-from holdfast_daemon.core.detectors.hangs.hung_collective import HungCollective
+from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
 from holdfast_daemon.core.detectors.hangs.transport import Transport
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -30,7 +30,7 @@ def test_within_one_node_no_link_is_named() -> None:
     assert found is not None and "between" not in found.message
 
 
-def test_a_message_that_was_sent_and_does_not_come_is_told_with_both_ends() -> None:
+def test_a_message_that_was_sent_and_does_not_come_is_reported_with_both_ends() -> None:
     ranks = Ranks(8)
     ranks.channel(0, 4, sent=4, delivered=4, posted=4, received=3)
     ranks.group("tp", {4: 20, 5: 21}, 20)
@@ -58,7 +58,7 @@ def test_a_call_that_is_queued_behind_one_that_waits_for_a_rank_is_no_failure_of
     assert found is not None and list(found.culprits) == [2]
 
 
-def test_the_call_that_has_taken_longest_is_told() -> None:
+def test_the_call_that_has_taken_longest_is_reported() -> None:
     ranks = Ranks()
     ranks.group("a", {0: 3, 1: 3}, 2)
     ranks.group("b", {2: 8, 3: 8}, 7)

@@ -49,7 +49,7 @@ def test_samples_of_an_earlier_step_are_found_with_that_step_and_whoever_has_the
     ]
 
 
-def test_of_several_earlier_steps_the_newest_is_told() -> None:
+def test_of_several_earlier_steps_the_newest_is_reported() -> None:
     assert told(after(range(10)), 10, use(0, "3 0"), use(1, "8 1")) == [
         ("step 10 trained again on samples of step 8", [1])
     ]
@@ -76,9 +76,9 @@ def test_steps_without_fingerprints_are_passed_over() -> None:
     assert detector.see_step(view(store.StepSummary(step=3))).next == detector
 
 
-def test_a_generation_is_told_once_and_every_step_is_counted() -> None:
+def test_a_generation_is_reported_once_and_every_step_is_counted() -> None:
     shared = store.StepSummary(step=1, samples=[use(0, "a"), use(1, "a")])
     first = DuplicateSamples().see_step(view(shared))
     second = first.next.see_step(view(shared))
-    assert (len(first.seen), len(second.seen)) == (1, 0)
+    assert (len(first.findings), len(second.findings)) == (1, 0)
     assert first.anomalies == second.anomalies == ("duplicate_samples",)

@@ -25,18 +25,18 @@ def told_at(norms: Iterable[float]) -> list[int]:
     return steps_of(show(GradientExplosion(), summaries(norms))[1])
 
 
-def test_three_outlying_norms_of_five_are_told_once_as_an_early_warning() -> None:
+def test_three_outlying_norms_of_five_are_reported_once_as_an_early_warning() -> None:
     _, verdicts = show(GradientExplosion(), summaries([*STEADY, 5.0, 0.25, 5.0, 0.25, 5.0, 6.0, 7.0]))
     (verdict,) = verdicts
     assert verdict.step == 204
     assert verdict.message.startswith("early warning: the gradient norm is 5 at step 204, 20 times its median")
 
 
-def test_two_outlying_norms_are_not_told() -> None:
+def test_two_outlying_norms_are_not_reported() -> None:
     assert told_at([*STEADY, 5.0, 5.0, *STEADY]) == []
 
 
-def test_a_rise_of_five_times_is_not_told() -> None:
+def test_a_rise_of_five_times_is_not_reported() -> None:
     assert told_at([*STEADY, *[1.25] * 50]) == []
 
 
@@ -65,7 +65,7 @@ def test_a_new_generation_has_a_baseline_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("sigma", [0.05, 0.3, 0.6])
-def test_heavy_tailed_noise_that_drifts_is_not_told(sigma: float) -> None:
+def test_heavy_tailed_noise_that_drifts_is_not_reported(sigma: float) -> None:
     noise = random.Random(7)
     norms = [(1.0 + 10.0 * 0.99**step) * noise.lognormvariate(0.0, sigma) for step in range(4000)]
     lone = [norm * (30.0 if noise.random() < 0.005 else 1.0) for norm in norms]
@@ -73,7 +73,7 @@ def test_heavy_tailed_noise_that_drifts_is_not_told(sigma: float) -> None:
 
 
 @pytest.mark.skipif(not CURVES.is_dir(), reason="the loss curves are not beside the repository")
-def test_a_healthy_run_is_not_told_and_bloom_is_by_the_step_in_which_its_loss_jumps() -> None:
+def test_a_healthy_run_is_not_reported_and_bloom_is_by_the_step_in_which_its_loss_jumps() -> None:
     with (CURVES / "gpt2_124m_llmc_clean.csv").open() as file:
         healthy = [float(row["grad_norm"]) for row in csv.DictReader(file)]
     with (CURVES / "bigscience_incident_excerpts.csv").open() as file:

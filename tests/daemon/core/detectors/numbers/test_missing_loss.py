@@ -19,11 +19,11 @@ def missing_at(reported: Iterable[bool], detector: Detector | None = None) -> tu
     return detector, steps_of(verdicts)
 
 
-def test_a_loss_missing_for_five_steps_is_told_once() -> None:
+def test_a_loss_missing_for_five_steps_is_reported_once() -> None:
     assert missing_at([*[True] * 10, *[False] * 20])[1] == [9 + LIMIT_STEPS]
 
 
-def test_a_loss_that_comes_back_and_goes_missing_again_is_told_again() -> None:
+def test_a_loss_that_comes_back_and_goes_missing_again_is_reported_again() -> None:
     assert missing_at([*[True] * 10, *[False] * 6, *[True] * 3, *[False] * 30])[1] == [14, 19 + 4]
 
 

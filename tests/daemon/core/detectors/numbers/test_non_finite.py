@@ -28,11 +28,11 @@ def test_without_an_origin_the_first_to_see_it_is_named_and_not_trusted() -> Non
     assert (list(verdict.culprits), verdict.confidence_ratio) == ([1], 0.5)
 
 
-def test_gradients_of_a_skipped_step_are_not_told() -> None:
+def test_gradients_of_a_skipped_step_are_not_reported() -> None:
     assert verdicts(store.NonFinite(rank=1, quantity="gradient", module="m"), overflow=True) == []
 
 
-def test_a_generation_is_told_once() -> None:
+def test_a_generation_is_reported_once() -> None:
     bad = [store.StepSummary(step=step, nonfinite=[store.NonFinite(rank=1, quantity="loss")]) for step in range(3)]
     detector, found = show(NonFinite(), bad)
     assert [verdict.step for verdict in found] == [0]

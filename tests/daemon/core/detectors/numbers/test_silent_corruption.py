@@ -39,8 +39,8 @@ def test_what_two_cannot_decide_is_decided_when_all_look() -> None:
     all_four = store.StepSummary(step=8, replicas=[side(NORM, 1, 0, 1, 2), side(NORM, 2, 3)])
     detector, verdicts = show(SilentCorruption(), [two])
     assert verdicts == []
-    (seen,) = detector.see_step(view(all_four)).seen
-    assert (list(seen.verdict.culprits), seen.verdict.step, seen.proven_step) == ([3], 8, 7)
+    (finding,) = detector.see_step(view(all_four)).findings
+    assert (list(finding.verdict.culprits), finding.verdict.step, finding.proven_step) == ([3], 8, 7)
 
 
 def test_a_part_with_a_majority_decides_for_those_without() -> None:
@@ -58,8 +58,8 @@ def test_the_rank_that_is_odd_in_most_parts_comes_first() -> None:
 
 def test_the_checkpoint_before_the_first_difference_is_the_one_to_keep() -> None:
     summary = store.StepSummary(step=7, replicas=[side(NORM, 1, 0, 2), side(NORM, 2, 1)])
-    (seen,) = SilentCorruption().see_step(view(summary)).seen
-    assert seen.proven_step == 7
+    (finding,) = SilentCorruption().see_step(view(summary)).findings
+    assert finding.proven_step == 7
 
 
 def test_equal_replicas_whoever_reports_them_say_nothing() -> None:
@@ -67,7 +67,7 @@ def test_equal_replicas_whoever_reports_them_say_nothing() -> None:
     assert told(side(NORM, 1, 0, 1), side(UP, 2, 0, 1, 2, 3)) == []
 
 
-def test_a_generation_is_told_once() -> None:
+def test_a_generation_is_reported_once() -> None:
     steps = [store.StepSummary(step=step, replicas=[side(NORM, 1, 0, 2), side(NORM, 2, 1)]) for step in range(3)]
     detector, verdicts = show(SilentCorruption(), steps)
     assert [verdict.step for verdict in verdicts] == [0]

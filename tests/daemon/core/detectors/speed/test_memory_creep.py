@@ -9,7 +9,7 @@ import pytest
 from holdfast_daemon.core.detectors.speed.memory_creep import SAMPLE_EVERY_S, MemoryCreep
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.session_pb2 import MemoryStatus
-from tests.support.ticks import turns, watch
+from tests.support.ticks import ticks, watch
 
 GIB = 2**30
 LIMIT = 80 * GIB
@@ -27,29 +27,29 @@ def told(samples: int, reserved: Gib, *, limit: int = LIMIT, ranks: int = 2) -> 
         memory = MemoryStatus(reserved_bytes=int(held * GIB), limit_bytes=limit)
         return store.RankState(steps_done=10 + sample, memory=memory)
 
-    return watch(MemoryCreep(), turns(samples, ranks, state, every_s=SAMPLE_EVERY_S))[1]
+    return watch(MemoryCreep(), ticks(samples, ranks, state, every_s=SAMPLE_EVERY_S))[1]
 
 
-def test_a_leak_is_told_once_with_its_rank_and_the_hours_left() -> None:
+def test_a_leak_is_reported_once_with_its_rank_and_the_hours_left() -> None:
     (verdict,) = told(300, lambda rank, sample: 0.05 * sample if rank == 1 else 0.0)
     assert list(verdict.culprits) == [1]
     assert verdict.message == ("memory of rank 1 grows by 18 GiB per hour: rank 1 reaches its limit of 80 GiB in 3.2 h")
 
 
-def test_ranks_that_leak_together_are_told_together_the_first_to_end_first() -> None:
+def test_ranks_that_leak_together_are_reported_together_the_first_to_end_first() -> None:
     (verdict,) = told(300, lambda rank, sample: (0.05 + 0.02 * rank) * sample, ranks=3)
     assert list(verdict.culprits) == [2, 1, 0]
 
 
 def test_a_fast_run_is_sampled_by_steps() -> None:
-    def state(_rank: int, turn: int) -> store.RankState:
-        memory = MemoryStatus(reserved_bytes=int((20 + 0.02 * turn) * GIB), limit_bytes=LIMIT)
-        return store.RankState(steps_done=10 + 2 * turn, memory=memory)
+    def state(_rank: int, tick: int) -> store.RankState:
+        memory = MemoryStatus(reserved_bytes=int((20 + 0.02 * tick) * GIB), limit_bytes=LIMIT)
+        return store.RankState(steps_done=10 + 2 * tick, memory=memory)
 
-    assert len(watch(MemoryCreep(), turns(300, 2, state, every_s=0.5))[1]) == 1
+    assert len(watch(MemoryCreep(), ticks(300, 2, state, every_s=0.5))[1]) == 1
 
 
-def test_growth_that_would_take_days_is_not_told() -> None:
+def test_growth_that_would_take_days_is_not_reported() -> None:
     assert told(300, lambda _, sample: 0.05 * sample, limit=2000 * GIB) == []
 
 
@@ -83,11 +83,11 @@ def test_memory_that_wanders_about_a_level_is_no_leak() -> None:
 
 
 def test_a_new_generation_is_sampled_anew() -> None:
-    def state(_rank: int, turn: int) -> store.RankState:
+    def state(_rank: int, tick: int) -> store.RankState:
         return store.RankState(
-            steps_done=10 + turn, memory=MemoryStatus(reserved_bytes=(20 + turn) * GIB // 20, limit_bytes=LIMIT)
+            steps_done=10 + tick, memory=MemoryStatus(reserved_bytes=(20 + tick) * GIB // 20, limit_bytes=LIMIT)
         )
 
-    detector, first = watch(MemoryCreep(), turns(100, 1, state, every_s=10.0))
-    assert (len(first), len(watch(detector, turns(100, 1, state, every_s=10.0))[1])) == (1, 0)
-    assert len(watch(detector.restarted(5), turns(100, 1, state, every_s=10.0))[1]) == 1
+    detector, first = watch(MemoryCreep(), ticks(100, 1, state, every_s=10.0))
+    assert (len(first), len(watch(detector, ticks(100, 1, state, every_s=10.0))[1])) == (1, 0)
+    assert len(watch(detector.restarted(5), ticks(100, 1, state, every_s=10.0))[1]) == 1

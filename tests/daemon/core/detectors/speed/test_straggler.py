@@ -10,7 +10,7 @@ from holdfast_daemon.core.detectors.speed.straggler import OF_WINDOWS, WARM_UP_S
 from holdfast_daemon.core.detectors.view import View
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-from tests.support.ticks import START_UNIX_S, turn, watch
+from tests.support.ticks import START_UNIX_S, tick, watch
 
 CHECKPOINT, DATA, BACKWARD, OPTIMIZER = (
     common.PHASE_CHECKPOINT,
@@ -28,7 +28,7 @@ def nothing(_rank: int, _step: int) -> float:
 
 @dataclass
 class Run:
-    """One turn per step. All ranks wait for the slowest at the end of the backward pass."""
+    """One tick per step. All ranks wait for the slowest at the end of the backward pass."""
 
     ranks: int
     compute_s: Seconds
@@ -46,7 +46,7 @@ class Run:
         spent: list[dict[int, float]] = [dict.fromkeys((CHECKPOINT, DATA, BACKWARD, OPTIMIZER), 0.0)] * self.ranks
         for step in range(count):
             numbers = range(self.ranks)
-            yield turn(now, [self._state(rank, step, busy[rank], spent[rank]) for rank in numbers], self.node_of)
+            yield tick(now, [self._state(rank, step, busy[rank], spent[rank]) for rank in numbers], self.node_of)
             checkpoint_s = max(self.checkpoint_s(rank, step) for rank in numbers)
             training_s = [self.data_s(rank, step) + self.compute_s(rank, step) for rank in numbers]
             optimizer_s = [self.optimizer_s(rank, step) for rank in numbers]
@@ -105,7 +105,7 @@ def test_a_rank_that_waits_for_data_is_named_with_that_phase() -> None:
     assert (list(verdict.culprits), verdict.phase) == ([2], DATA)
 
 
-def test_an_episode_is_told_once_and_the_next_one_again() -> None:
+def test_an_episode_is_reported_once_and_the_next_one_again() -> None:
     def compute_s(rank: int, step: int) -> float:
         return 2.0 if rank == 3 and (step < 200 or step >= 300) else 1.0
 
@@ -165,7 +165,7 @@ def test_ranks_that_wait_for_gpus_are_not_compared() -> None:
     assert Run(8, slow({3}, 3.0), device="cuda:0").verdicts() == []
 
 
-def test_a_new_generation_is_told_anew() -> None:
+def test_a_new_generation_is_reported_anew() -> None:
     run = Run(8, slow({3}, 2.0))
     detector, first = watch(Straggler(), run.steps(60))
     _, second = watch(detector.restarted(60), run.steps(60))

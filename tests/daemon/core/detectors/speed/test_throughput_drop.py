@@ -11,7 +11,7 @@ from holdfast_daemon.core.detectors.speed.throughput_drop import PERSISTENT_S, P
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.steps import show, steps_of, view
-from tests.support.ticks import START_UNIX_S, turn
+from tests.support.ticks import START_UNIX_S, tick
 
 
 def summary(
@@ -36,7 +36,7 @@ def slower_from(step: int, seconds: float) -> Iterable[store.StepSummary]:
     return (summary(s, 1.0 if s < step else seconds) for s in range(400))
 
 
-def test_a_drop_that_stays_is_told_once_with_its_first_step_and_size() -> None:
+def test_a_drop_that_stays_is_reported_once_with_its_first_step_and_size() -> None:
     (verdict,) = told(slower_from(200, 1.6))
     assert verdict.step == 200
     assert verdict.message == (
@@ -48,23 +48,23 @@ def test_a_drop_that_stays_is_told_once_with_its_first_step_and_size() -> None:
 @pytest.mark.parametrize(
     ("step_s", "told_after_steps"), [(0.05, 8 + PERSISTENT_S / 0.05), (10.0, 8 + PERSISTENT_STEPS)]
 )
-def test_a_drop_is_told_after_a_minute_and_some_steps(step_s: float, told_after_steps: float) -> None:
+def test_a_drop_is_reported_after_a_minute_and_some_steps(step_s: float, told_after_steps: float) -> None:
     detector: Detector = ThroughputDrop()
     told_at = []
     for step in range(1600):
         numbers = summary(step, step_s if step < 200 else 1.6 * step_s)
-        sight = detector.see_step(view(numbers, now=START_UNIX_S + step * step_s))
-        detector = sight.next
-        told_at += [step] * len(sight.seen)
+        result = detector.see_step(view(numbers, now=START_UNIX_S + step * step_s))
+        detector = result.next
+        told_at += [step] * len(result.findings)
     assert told_at == [pytest.approx(200 + told_after_steps, abs=2)]
 
 
 @pytest.mark.parametrize("steps", [15, 40])
-def test_a_drop_that_passes_is_not_told(steps: int) -> None:
+def test_a_drop_that_passes_is_not_reported(steps: int) -> None:
     assert told(summary(step, 3.0 if 200 <= step < 200 + steps else 1.0) for step in range(400)) == []
 
 
-def test_a_second_drop_is_told_again() -> None:
+def test_a_second_drop_is_reported_again() -> None:
     seconds = [1.0] * 200 + [1.6] * 80 + [1.0] * 200 + [1.6] * 80
     assert steps_of(told(summary(step, spent) for step, spent in enumerate(seconds))) == [200, 480]
 
@@ -98,11 +98,11 @@ def watched(busy_s: Callable[[int, int], float], device: str = "cpu") -> str:
     """Return the message of a drop at step 200, where ranks are busy for ``busy_s(rank, step)`` seconds."""
     detector, messages, busy = ThroughputDrop(), [], [0.0, 0.0]
     for step in range(300):
-        sight = detector.see_step(view(summary(step, 1.0 if step < 200 else 1.6)))
-        messages += [seen.verdict.message for seen in sight.seen]
+        result = detector.see_step(view(summary(step, 1.0 if step < 200 else 1.6)))
+        messages += [finding.verdict.message for finding in result.findings]
         busy = [before + busy_s(rank, step) for rank, before in enumerate(busy)]
         ranks = [store.RankState(rank=rank, steps_done=step + 1, busy_s=busy[rank], device=device) for rank in range(2)]
-        detector = sight.next.see_turn(turn(START_UNIX_S + step, ranks)).next  # type: ignore[assignment]
+        detector = result.next.see_tick(tick(START_UNIX_S + step, ranks)).next  # type: ignore[assignment]
     (message,) = messages
     return message
 
@@ -129,7 +129,7 @@ def test_fewer_tokens_per_second_at_one_batch_size_are_a_drop() -> None:
     assert len(told(summary(s, 1.0 if s < 200 else 1.6, tokens=1000) for s in range(400))) == 1
 
 
-def test_devices_that_do_half_of_what_they_did_are_told_and_smaller_batches_are_not() -> None:
+def test_devices_that_do_half_of_what_they_did_are_reported_and_smaller_batches_are_not() -> None:
     (verdict,) = told(summary(s, 1.0, mfu=0.45 if s < 200 else 0.2, tokens=1000) for s in range(400))
     assert verdict.message == "since step 200 devices do 20% of what they could, 45% before"
     small = (summary(s, 1.0, mfu=0.45 if s < 200 else 0.2, tokens=1000 if s < 200 else 400) for s in range(400))

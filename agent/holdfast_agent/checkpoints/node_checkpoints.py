@@ -1,0 +1,48 @@
+"""The snapshots and checkpoints of one node, and the state that the ranks of a generation start from."""
+
+from dataclasses import dataclass
+
+from holdfast_agent.checkpoints.inventory import CheckpointInventory
+from holdfast_agent.checkpoints.restorer import CheckpointRestorer, StartingPoint
+from holdfast_agent.checkpoints.shard_saver import ShardSaver
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_checkpoint.processes import AgentError
+from holdfast_proto.v1 import store_pb2 as store
+
+
+@dataclass(frozen=True)
+class NodeCheckpoints:
+    """Everything that an agent needs to keep, write and restore the state of its ranks."""
+
+    memory: SnapshotMemory
+    inventory: CheckpointInventory
+    saver: ShardSaver
+    restorer: CheckpointRestorer
+
+    async def starting_point(self, start: store.StartGeneration, generation: int) -> StartingPoint:
+        """Prepare the state that the ranks of a generation start from. No rank may be alive.
+
+        Raises AgentError if a snapshot is missing, CheckpointError or SnapshotError if a checkpoint cannot be loaded.
+        """
+        if start.HasField("history"):
+            await self.saver.begin_history(start.history)
+        ranks = range(start.first_rank, start.first_rank + start.ranks)
+        if start.source == store.SOURCE_SEED:
+            self.memory.keep_only(-1)
+            return StartingPoint()
+        self.memory.keep_only(start.step)
+        if start.source == store.SOURCE_CHECKPOINT:
+            return await self.restorer.starting_point(start.step, ranks, start.world_size, generation)
+        slots = {rank: self.memory.slot_holding(rank, start.step) for rank in ranks}
+        missing = [rank for rank, slot in slots.items() if slot is None]
+        if missing:
+            raise AgentError(f"ranks {missing} have no snapshot of step {start.step} in memory")
+        # An earlier start may have unpacked these slots from a checkpoint, for a layout that differs from the ranks'.
+        # Such ranks load from the checkpoint itself.
+        checkpoint = self.inventory.local_directory(start.step)
+        return StartingPoint({rank: slot for rank, slot in slots.items() if slot is not None}, checkpoint)
+
+    def close(self) -> None:
+        """Close both places and end the workers. Shards that are not written by now are lost."""
+        self.inventory.close()
+        self.saver.close()

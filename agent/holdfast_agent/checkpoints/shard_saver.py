@@ -1,0 +1,255 @@
+"""Writes the shards of this node's ranks from their pinned slots, and commits complete checkpoints."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeVar
+
+from holdfast_agent.checkpoints.inventory import CheckpointInventory
+from holdfast_agent.checkpoints.workers import CheckpointWorkers
+from holdfast_agent.metrics.families import STALL_BUCKETS_S, STEP_BUCKETS_S
+from holdfast_agent.metrics.histogram import Histogram
+from holdfast_agent.snapshots.held_slots import HeldSlots
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_checkpoint.codec.registry import Compression
+from holdfast_checkpoint.errors import CheckpointCommitted, CheckpointError
+from holdfast_checkpoint.priority import lower_priority
+from holdfast_proto.snapshot import Header, SlotState
+from holdfast_proto.v1 import store_pb2 as store
+
+log = logging.getLogger(__name__)
+
+Emit = Callable[[store.Event], None]
+"""Sends an event to the daemon."""
+
+Result = TypeVar("Result")
+
+FULL_EVERY = 8
+_COMMIT_LOOK_S = 0.2
+_UPLOADS = 4
+"""Concurrent uploads; each takes up to 32 MiB of memory."""
+
+
+@dataclass
+class WriterCounters:
+    """Numbers for /metrics."""
+
+    attempts: int = 0
+    failures: int = 0
+    last_success_unix_s: float = 0.0
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+    durations: Histogram = field(default_factory=lambda: Histogram(STEP_BUCKETS_S))
+    stalls: Histogram = field(default_factory=lambda: Histogram(STALL_BUCKETS_S))
+
+
+class PinnedSlot(Enum):
+    """The next thing to do with a slot whose rank can no longer do it."""
+
+    LEAVE = 0
+    """It holds no complete snapshot that is pinned."""
+    WRITE = 1
+    """Its shard is not written."""
+    WAIT = 2
+    """Its shard is written; the shards of other ranks may be missing."""
+    RELEASE = 3
+    """Its checkpoint is committed."""
+
+
+def next_for(header: Header | None, committed: Collection[int]) -> PinnedSlot:
+    """Return what to do with a slot, given its header (None: it cannot be read) and the committed steps."""
+    if header is None or not header.persist or header.state is not SlotState.COMPLETE:
+        return PinnedSlot.LEAVE
+    if not header.written:
+        return PinnedSlot.WRITE
+    return PinnedSlot.RELEASE if header.step in committed else PinnedSlot.WAIT
+
+
+class ShardSaver:
+    """Writes this node's shards, and commits a checkpoint when it finds the shards of all ranks complete.
+
+    Every ``full_every``-th checkpoint is a full one; those between are stored as differences from it. At most a quarter
+    of the cores writes, in at most ``writers`` processes, which compress as ``compression`` says.
+    """
+
+    def __init__(
+        self,
+        inventory: CheckpointInventory,
+        memory: SnapshotMemory,
+        emit: Emit,
+        *,
+        full_every: int = FULL_EVERY,
+        compression: Compression = Compression.AUTO,
+        writers: int = 1,
+    ) -> None:
+        if full_every < 1:
+            raise ValueError(f"--checkpoint-full-every {full_every}: give 1 (all can be read alone) or more")
+        self.held = HeldSlots(memory)
+        self.counters = WriterCounters()
+        self._inventory = inventory
+        self._memory = memory
+        self._emit = emit
+        self._full_every = full_every
+        self._compression = compression
+        self._workers = CheckpointWorkers(max(1, min(writers, len(os.sched_getaffinity(0)) // 4)), idle=True)
+        # One thread: two jobs may find the shards complete at the same moment, and the commit is reported once.
+        self._commits = ThreadPoolExecutor(1, "checkpoint", initializer=lower_priority)
+        self._uploads = ThreadPoolExecutor(_UPLOADS, "checkpoint-upload", initializer=lower_priority)
+        self._pending: dict[tuple[int, int], asyncio.Task[None]] = {}
+        """Rank and step -> the job that writes that shard."""
+        self._failed: set[tuple[int, int]] = set()
+        """History and step of the checkpoints whose failure is reported."""
+        self._began: dict[int, float] = {}
+        """Step -> monotonic time at which its first shard was scheduled."""
+
+    def schedule(self, rank: int, step: int, world_size: int) -> None:
+        """Write the shard of ``rank`` from the slot pinned for ``step``, unless a job does that already."""
+        if (rank, step) not in self._pending:
+            self._began.setdefault(step, time.monotonic())
+            task = asyncio.get_running_loop().create_task(self._write(rank, step, world_size))
+            self._pending[rank, step] = task
+
+    def persist(self, rank: int, step: int, world_size: int) -> None:
+        """Write a checkpoint's shard from a snapshot in memory that was not meant for one."""
+        self._memory.pin(rank, step)
+        self.schedule_pinned(rank, world_size)
+
+    def schedule_pinned(self, rank: int, world_size: int) -> None:
+        """Write what a rank has pinned and could not report, and release what is written already."""
+        for path in self._memory.slots(rank):
+            header = self._memory.header(path)
+            todo = next_for(header, self._inventory.committed)
+            if header is None or todo is PinnedSlot.LEAVE:
+                continue
+            if todo is PinnedSlot.WRITE:
+                self.schedule(rank, header.step, world_size)
+            elif todo is PinnedSlot.RELEASE:
+                self.held.release(header.step)
+            else:
+                self.held.wait(header.step)
+
+    async def _write(self, rank: int, step: int, world_size: int) -> None:
+        primary = self._inventory.primary
+        slot = self._memory.slot_holding(rank, step)
+        header = self._memory.header(slot) if slot is not None else None
+        is_pinned = header is not None and header.persist and not header.written
+        try:
+            if header is not None and is_pinned:  # a report that arrives twice finds the shard written
+                base_step = await self._in_order(lambda: self._base(header, world_size))
+                await self._workers.run(
+                    "write",
+                    directory=primary.step_directory(step),
+                    slot=str(slot),
+                    run=self._inventory.run,
+                    world_size=world_size,
+                    base_step=base_step,
+                    compression=self._compression,
+                )
+                await asyncio.get_running_loop().run_in_executor(self._uploads, primary.publish, step, rank)
+                await self._in_order(lambda: self._commit(step, world_size))
+        except CheckpointCommitted as error:
+            log.info("rank %d: %s", rank, error)
+        except CheckpointError as error:
+            if self._memory.slot_holding(rank, step) == slot:
+                self._fail(step, str(error))
+            else:
+                log.info("checkpoint of step %d is withdrawn: the run has gone back to an earlier step", step)
+        finally:
+            del self._pending[rank, step]
+            if is_pinned:
+                began_s = self._began.get(step, time.monotonic())
+                self.held.hold(rank, step, took_s=time.monotonic() - began_s)
+
+    def _in_order(self, job: Callable[[], Result]) -> "asyncio.Future[Result]":
+        """Run a job on the one thread that commits and prunes, after those that were given to it before."""
+        return asyncio.get_running_loop().run_in_executor(self._commits, job)
+
+    def _base(self, header: Header, world_size: int) -> int | None:
+        return self._inventory.primary.base_for(
+            header.step,
+            run=self._inventory.run,
+            world_size=world_size,
+            generation=header.generation,
+            full_every=self._full_every,
+        )
+
+    def _commit(self, step: int, world_size: int) -> None:
+        inventory = self._inventory
+        manifest = inventory.primary.commit_if_complete(step, world_size=world_size, run=inventory.run)
+        if manifest is None or step in inventory.in_primary:
+            return
+        inventory.look()
+        if inventory.secondary is not None:
+            inventory.secondary.look()
+        duration_s = time.monotonic() - self._began.pop(step, time.monotonic())
+        self.counters.attempts += 1
+        self.counters.last_success_unix_s = time.time()
+        self.counters.raw_bytes, self.counters.stored_bytes = manifest.raw_bytes, manifest.stored_bytes
+        self.counters.durations.observe(duration_s)
+        committed = store.CheckpointCommitted(
+            step=step, raw_bytes=manifest.raw_bytes, stored_bytes=manifest.stored_bytes, duration_s=duration_s
+        )
+        self._emit(store.Event(checkpoint_committed=committed))
+        if manifest.stale:
+            reason = (
+                f"checkpoint of step {step} is bit for bit the one before: the state given to attach() does not change"
+            )
+            self._fail(step, reason)
+
+    def _fail(self, step: int, reason: str) -> None:
+        """Report, once per step, that there will be no checkpoint of it; training continues."""
+        checkpoint = (self._inventory.history, step)
+        if checkpoint in self._failed:
+            return
+        self._failed.add(checkpoint)
+        self.counters.attempts += 1
+        self.counters.failures += 1
+        log.error("checkpoint of step %d failed: %s", step, reason)
+        self._emit(store.Event(checkpoint_failed=store.CheckpointFailed(step=step, reason=reason)))
+
+    async def begin_history(self, history: store.History) -> None:
+        """Write the next checkpoints into ``history``. Raises CheckpointError."""
+        await self._in_order(lambda: self._inventory.begin_history(history))
+
+    async def keep(self, step: int, reason: str) -> None:
+        """Pin the checkpoint of ``step``, so that pruning leaves it. If that fails, report it."""
+        try:
+            # The thread that also prunes: pruning then runs either before or after, and never during this.
+            await self._in_order(lambda: self._inventory.primary.keep(step, reason))
+        except CheckpointError as error:
+            log.error("checkpoint of step %d cannot be kept: %s", step, error)
+            failed = store.CheckpointFailed(step=step, reason=f"it cannot be kept: {error}")
+            self._emit(store.Event(checkpoint_failed=failed))
+
+    async def drain(self, patience_s: float) -> None:
+        """Wait for writes and copies that have begun, but not longer than ``patience_s``."""
+        deadline_s = time.monotonic() + patience_s
+        if self._pending:
+            await asyncio.wait(list(self._pending.values()), timeout=patience_s)
+        for _, step in self._pending:
+            self._fail(step, f"it was not written within {patience_s:.0f} s after the end of the run")
+        secondary = self._inventory.secondary
+        if secondary is not None:
+            await self._await_commit(deadline_s)
+            await asyncio.to_thread(secondary.wait, max(0.0, deadline_s - time.monotonic()))
+
+    async def _await_commit(self, deadline_s: float) -> None:
+        """Wait until other nodes have written their shards of the last checkpoint, because it must be copied too."""
+        history = self._inventory.history
+        last = max((step for step in self._began if (history, step) not in self._failed), default=-1)
+        while last > max(self._inventory.in_primary, default=-1) and time.monotonic() < deadline_s:
+            await asyncio.sleep(_COMMIT_LOOK_S)
+            with contextlib.suppress(CheckpointError):  # the store is unreachable: the next look may succeed
+                await asyncio.to_thread(self._inventory.look)
+
+    def close(self) -> None:
+        """End the workers. Shards that are not written by now are lost."""
+        self._workers.close()
+        for threads in (self._uploads, self._commits):
+            threads.shutdown(wait=True, cancel_futures=True)

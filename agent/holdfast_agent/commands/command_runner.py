@@ -1,0 +1,169 @@
+"""Carries out the leader's commands: each one once, and none from an older leader or generation."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
+from holdfast_agent.commands.checks import LARGEST, Known, refusal
+from holdfast_agent.commands.fault_commands import FaultCommands
+from holdfast_agent.evidence.gathering import EvidenceGatherer
+from holdfast_agent.node import Node
+from holdfast_agent.processes.containment import BackgroundJobs
+from holdfast_agent.processes.rank import Rank
+from holdfast_agent.rank_supervisor import RankSupervisor
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import store_pb2 as store
+
+log = logging.getLogger(__name__)
+
+ACK_PATIENCE_S = 5.0
+
+_SEEN_KEPT = 10_000
+
+
+class CommandRunner:
+    """Refuses a NodeCommand or carries it out."""
+
+    def __init__(
+        self, node: Node, supervisor: RankSupervisor, checkpoints: NodeCheckpoints, emit: Callable[[store.Event], None]
+    ) -> None:
+        self._node = node
+        self._supervisor = supervisor
+        self._saver = checkpoints.saver
+        self._emit = emit
+        self._injector = FaultCommands(node, emit)
+        self._evidence = EvidenceGatherer(node, checkpoints.inventory.primary.path)
+        self._jobs = BackgroundJobs(node.errors, "commands")
+        self._seen: dict[str, None] = {}
+        """Ids of the newest commands, oldest first."""
+        self.finished: asyncio.Future[store.FinishRun] = asyncio.get_running_loop().create_future()
+        """The daemon's command that ends the run, once it has arrived."""
+
+    async def handle(self, command: store.NodeCommand, stream_id: str) -> None:
+        """Refuse one command or carry it out. Whatever happens, the next one can be handled."""
+        with self._node.errors.contained("commands"):
+            reason = refusal(command, self._node.spec, self._known(), now_unix_s=time.time())
+            if reason:
+                self._refuse(command, reason)
+            elif command.id not in self._seen:  # the leader repeats a command until it sees the effect
+                self._remember(command.id)
+                self._node.fence = command.fence
+                await self._carry_out(command)
+        self._supervisor.record.done(stream_id)
+
+    def _known(self) -> Known:
+        node = self._node
+        return Known(fence=node.fence, generation=node.generation, observes=node.observes)
+
+    def refuse_entry(self, stream_id: str, reason: str) -> None:
+        """Refuse an entry of the stream that is no command."""
+        with self._node.errors.contained("commands"):
+            self._refuse(store.NodeCommand(), reason)
+        self._supervisor.record.done(stream_id)
+
+    def _refuse(self, command: store.NodeCommand, reason: str) -> None:
+        is_new = self._node.errors.refuse("commands", f"{command.WhichOneof('kind') or 'a command'}: {reason}")
+        if not is_new and command.instance != self._node.spec.instance:
+            return  # a stream may be full of another run's commands: the daemon hears of the first only
+        refused = store.CommandRefused(command_fence=command.fence, known_fence=self._node.fence, reason=reason)
+        generation = min(command.generation, LARGEST)
+        self._emit(store.Event(generation=generation, command_refused=refused))
+        if command.HasField("inject_fault"):
+            self._injector.refuse(command.inject_fault, generation, reason)
+
+    def _remember(self, identity: str) -> None:
+        self._seen[identity] = None
+        while len(self._seen) > _SEEN_KEPT:
+            del self._seen[next(iter(self._seen))]
+
+    async def _carry_out(self, command: store.NodeCommand) -> None:
+        """Carry out one command. Those that take a while, and need no order, run in the background."""
+        node = self._node
+        log.info("generation %d: %s", command.generation, command.WhichOneof("kind"))
+        match command.WhichOneof("kind"):
+            case "start":
+                if command.generation > node.generation:
+                    await self._supervisor.start(command.generation, command.start)
+            case "stop":
+                await self._supervisor.stop()
+                node.changed.set()
+            case "gather_evidence":
+                captured = await self._gather(command.gather_evidence)
+                self._emit(store.Event(generation=command.generation, evidence_captured=captured))
+            case "take_checkpoint":
+                self._jobs.begin(self._take_checkpoint(command.take_checkpoint.step))
+            case "keep_checkpoint":
+                self._jobs.begin(self._saver.keep(command.keep_checkpoint.step, command.keep_checkpoint.reason))
+            case "persist_snapshot":
+                self._persist(command.persist_snapshot.step)
+            case "release_snapshot":
+                self._jobs.begin(self._release(command.release_snapshot))
+            case "finish":
+                if not self.finished.done():
+                    self.finished.set_result(command.finish)
+            case "inject_fault":
+                self._jobs.begin(self._injector.inject(command.inject_fault))
+            case "leave":
+                self._leave(command.leave.step)
+
+    def _live_ranks(self) -> list[Rank]:
+        return [rank for rank in self._node.ranks.values() if rank.is_alive]
+
+    async def _gather(self, command: store.GatherEvidence) -> store.EvidenceCaptured:
+        try:
+            return await self._evidence.gather(command)
+        except OSError as error:
+            log.error("evidence of %s cannot be kept: %s", command.incident or command.suspicion, error)
+        except Exception as error:  # noqa: BLE001  the daemon waits for the answer
+            self._node.errors.note("evidence", error)
+        suspicion = "" if command.incident else command.suspicion
+        return store.EvidenceCaptured(incident=command.incident, suspicion=suspicion)
+
+    def _persist(self, step: int) -> None:
+        for rank in self._node.ranks:
+            self._saver.persist(rank, step, self._node.start.world_size)
+
+    def _leave(self, step: int) -> None:
+        """Have every rank leave its training loop at the end of ``step``; the daemon sees whether it does."""
+        for rank in self._live_ranks():
+            rank.command(session.RankCommand(stop_at=session.StopAt(step=step)))
+
+    async def _release(self, release: session.ReleaseAt) -> None:
+        """Have every rank release a checkpoint's slot at the agreed step.
+
+        If one rank does not answer, HeldSlots releases the slots after its patience has ended.
+        """
+        asked = [rank.command(session.RankCommand(release_at=release)) for rank in self._live_ranks()]
+        if any(ack.cancelled() for ack in asked):
+            return
+        done, late = await asyncio.wait(asked, timeout=ACK_PATIENCE_S) if asked else (set(), set())
+        if not late and all(ack.result().accepted for ack in done):
+            self._saver.held.agreed(release.step)
+
+    async def _take_checkpoint(self, step: int) -> None:
+        """Ask every rank for a pinned snapshot at the end of ``step``. Unless all take it, the checkpoint fails."""
+        ranks = self._live_ranks()
+        asked = [rank.command(session.RankCommand(snapshot_at=session.SnapshotAt(step=step))) for rank in ranks]
+        waiting = [ack for ack in asked if not ack.cancelled()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=ACK_PATIENCE_S)
+        reason = failure_of(ranks, asked)
+        if reason:
+            failed = store.CheckpointFailed(step=step, reason=f"ordered checkpoint: {reason}")
+            self._emit(store.Event(generation=self._node.generation, checkpoint_failed=failed))
+
+
+def failure_of(ranks: Sequence[Rank], acks: "Sequence[asyncio.Future[session.CommandAck]]") -> str:
+    """Return why a checkpoint that was asked of ``ranks`` fails, given their acknowledgements; "" if it does not."""
+    if not ranks:
+        return "no rank is alive"
+    for rank, ack in zip(ranks, acks, strict=True):
+        if ack.cancelled():
+            return f"rank {rank.rank} has no session"
+    for ack in acks:
+        if ack.done() and not ack.result().accepted:
+            return ack.result().detail
+    late = sum(not ack.done() for ack in acks)
+    return f"{late} ranks have not answered within {ACK_PATIENCE_S:.0f} s" if late else ""

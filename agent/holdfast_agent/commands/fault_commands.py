@@ -1,0 +1,54 @@
+"""Passes a fault to the rank that it is to harm, and reports whether the fault will strike."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from holdfast_agent.node import Node
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.fault_pb2 import Fault
+
+log = logging.getLogger(__name__)
+
+ACK_PATIENCE_S = 5.0
+
+
+class FaultCommands:
+    """Injects faults into the ranks of one node, if the run allows faults."""
+
+    def __init__(self, node: Node, emit: Callable[[store.Event], None]) -> None:
+        self._node = node
+        self._emit = emit
+
+    async def inject(self, fault: Fault) -> None:
+        """Pass the fault to its rank; emit FaultInjected if the rank accepts it, else FaultRefused."""
+        generation = self._node.generation
+        reason = await self._ask(fault)
+        if reason:
+            self.refuse(fault, generation, reason)
+        else:
+            step = max(fault.step, self._node.ranks[fault.rank].progress.step)
+            injected = store.FaultInjected(fault=fault, step=step)
+            self._emit(store.Event(generation=generation, fault_injected=injected))
+
+    def refuse(self, fault: Fault, generation: int, reason: str) -> None:
+        """Report that a fault requested in a generation will not strike, and why."""
+        log.warning("refused fault %s of rank %d: %s", fault.kind, fault.rank, reason)
+        refused = store.FaultRefused(fault=fault, reason=reason)
+        self._emit(store.Event(generation=generation, fault_refused=refused))
+
+    async def _ask(self, fault: Fault) -> str:
+        """Return why the rank will not be harmed; "" if it will."""
+        if not self._node.spec.injection_allowed:
+            return "this run allows no faults: start it with --allow-faults"
+        rank = self._node.ranks.get(fault.rank)
+        if rank is None or not rank.is_alive:
+            return "it does not live on this node"
+        answer = rank.command(session.RankCommand(inject_fault=fault))
+        done, _ = await asyncio.wait([answer], timeout=ACK_PATIENCE_S)
+        if not done:
+            return f"it has not answered within {ACK_PATIENCE_S:.0f} s"
+        if answer.cancelled():
+            return "it has no session"
+        return "" if answer.result().accepted else answer.result().detail

@@ -1,0 +1,172 @@
+"""Every metric family that an agent exports: the only place that says its name, kind, labels and meaning.
+
+The collector fills them; docs/metrics.md, the dashboards and their tests read them. The metrics page keeps this order.
+"""
+
+from holdfast_agent.processes.containment import JOBS, SOURCES
+from holdfast_proto.metric_family import counter, declared_in, gauge, histogram
+from holdfast_proto.v1.common_pb2 import Phase
+
+STEP_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+STALL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+PHASES = {name.removeprefix("PHASE_").lower(): phase for name, phase in Phase.items() if phase}
+"""Phase as the label spells it -> its number in messages."""
+
+# Ranks.
+
+RANK_INFO = gauge(
+    "rank_info",
+    "run rank local_rank node gpu UUID",
+    "Place where a rank runs; always 1. gpu is the number of its GPU, or empty; UUID is always empty so far.",
+)
+RANK_UP = gauge("rank_up", "run rank", "1 while the rank's process is alive, else 0.")
+RANK_STEP = gauge("rank_step", "run rank", "Step that the rank is working on; -1 before the first.")
+RANK_LAST_PROGRESS = gauge(
+    "rank_last_progress_timestamp_seconds",
+    "run rank",
+    "Unix time of the newest change of the rank's step, phase or collective numbers.",
+)
+RANK_STEP_DURATION = gauge("rank_step_duration_seconds", "run rank", "Duration of the rank's newest finished step.")
+RANK_PIPELINE_BUBBLE = gauge(
+    "rank_pipeline_bubble_ratio",
+    "run rank",
+    "Share of the rank's newest finished step in which its pipeline stage was idle, if the trainer reports it.",
+)
+RANK_PHASE_TIME = counter(
+    "rank_phase_seconds_total", "run rank phase", "Time that the training thread has spent in each phase.", phase=PHASES
+)
+RANK_DATA_WAIT = counter(
+    "rank_data_wait_seconds_total", "run rank", "Time that the training thread has waited for its data loader."
+)
+RANK_MEMORY_ALLOCATED = gauge(
+    "rank_memory_allocated_bytes", "run rank", "Device memory that tensors occupy; on CPU the resident set."
+)
+RANK_MEMORY_RESERVED = gauge(
+    "rank_memory_reserved_bytes",
+    "run rank",
+    "Device memory that torch's caching allocator has reserved; on CPU the resident set.",
+)
+RANK_ALLOC_RETRIES = counter(
+    "rank_alloc_retries_total", "run rank", "Allocations for which torch first had to empty its cache."
+)
+RANK_OOMS = counter("rank_ooms_total", "run rank", "Allocations that failed for lack of device memory.")
+RANK_SNAPSHOT_UNCHANGED = counter(
+    "rank_snapshot_unchanged_bytes_total",
+    "run rank",
+    "Bytes of snapshots that were not copied because the slot already held them: frozen parameters and buffers.",
+)
+RANK_COLLECTIVE_SEQ = gauge(
+    "rank_collective_seq",
+    "run rank group point",
+    "Number of the newest collective in a process group that the rank has enqueued or completed.",
+    point=("enqueued", "completed"),
+)
+
+# Snapshots and checkpoints.
+
+STEP_DURATION = histogram(
+    "step_duration_seconds", "run", "Duration of the steps of this node's ranks.", buckets=STEP_BUCKETS_S
+)
+SNAPSHOT_STALL = histogram(
+    "snapshot_stall_seconds",
+    "run",
+    "Time that the training thread waited for the copy of a snapshot.",
+    buckets=STALL_BUCKETS_S,
+)
+SNAPSHOTS = counter("snapshots_total", "run", "Snapshots that this node's ranks have taken.")
+SNAPSHOTS_SKIPPED = counter(
+    "snapshots_skipped_total", "run", "Snapshots that were due and not taken: no slot was free, or no memory."
+)
+CHECKPOINT_DURATION = histogram(
+    "checkpoint_duration_seconds",
+    "run operation",
+    "Time from a snapshot to the commit of its checkpoint.",
+    buckets=STEP_BUCKETS_S,
+    operation=("write",),
+)
+CHECKPOINT_BYTES = gauge(
+    "checkpoint_bytes",
+    "run form",
+    "Size of the newest checkpoint that this agent committed, before and after compression.",
+    form=("raw", "stored"),
+)
+CHECKPOINT_ATTEMPTS = counter(
+    "checkpoint_attempts_total", "run", "Checkpoints that this agent has committed or could not write."
+)
+CHECKPOINT_FAILURES = counter(
+    "checkpoint_failures_total", "run", "Checkpoints that this agent could not write or verify."
+)
+CHECKPOINT_COPY_ATTEMPTS = counter(
+    "checkpoint_copy_attempts_total", "run", "Copies of a checkpoint to the secondary that were begun or resumed."
+)
+CHECKPOINT_COPY_FAILURES = counter(
+    "checkpoint_copy_failures_total", "run", "Attempts to copy a checkpoint to the secondary that failed."
+)
+SECONDARY_LAG_CHECKPOINTS = gauge(
+    "checkpoint_secondary_lag_checkpoints",
+    "run",
+    "Committed checkpoints that the secondary should have and lacks; 0 without a secondary.",
+)
+SECONDARY_LAG_BYTES = gauge(
+    "checkpoint_secondary_lag_bytes", "run", "Size of this node's shards of the checkpoints that the secondary lacks."
+)
+CHECKPOINT_STORE_ATTEMPTS = counter(
+    "checkpoint_store_attempts_total",
+    "run location",
+    "Calls of the object store that holds the checkpoints, each retry counted; 0 for folders.",
+    location=("primary", "secondary"),
+)
+CHECKPOINT_STORE_FAILURES = counter(
+    "checkpoint_store_failures_total",
+    "run location",
+    "Calls of the object store that failed, whether they were retried or not.",
+    location=("primary", "secondary"),
+)
+CHECKPOINT_LAST_SUCCESS = gauge(
+    "checkpoint_last_success_timestamp_seconds",
+    "run",
+    "Unix time of the newest checkpoint that this agent committed; 0 before the first.",
+)
+
+# The agent and the hooks of its ranks.
+
+EVENTS_DROPPED = counter(
+    "events_dropped_total",
+    "run component",
+    "Records lost because a buffer was full.",
+    component=("hooks", "agent"),
+)
+REPORTS = counter("reports_total", "run", "Reports received from this node's ranks.")
+RECORDER_ATTEMPTS = counter(
+    "hook_recorder_attempts_total", "run", "Times that the hooks have read the progress of collectives."
+)
+RECORDER_FAILURES = counter(
+    "hook_recorder_failures_total", "run", "Times that the hooks could not read the progress of collectives."
+)
+TREE_LOOK_ATTEMPTS = counter(
+    "process_tree_look_attempts_total", "run", "Looks at the process tree of a rank without progress."
+)
+TREE_LOOK_FAILURES = counter(
+    "process_tree_look_failures_total", "run", "Looks that could not tell whether a rank's process tree moves."
+)
+REPORTER_CPU = counter("hook_reporter_cpu_seconds_total", "run rank", "CPU time of the hooks' reporter thread.")
+AGENT_ERRORS = counter(
+    "agent_errors_total",
+    "run task",
+    "Unexpected errors in a task of the agent. The task continues; the log has the first error of each kind.",
+    task=JOBS,
+)
+AGENT_REFUSED = counter(
+    "agent_refused_total",
+    "run source",
+    "Invalid messages, parts of messages and files that the agent refused, and connections that it dropped.",
+    source=SOURCES,
+)
+STORE_UP = gauge("store_up", "run", "1 while Redis answers, else 0.")
+STORE_OPERATIONS = counter("store_operations_total", "run", "Calls of Redis.")
+STORE_FAILURES = counter("store_failures_total", "run", "Calls of Redis that failed.")
+BUILD_INFO = gauge("build_info", "version component", "Version of this process; always 1.", component=("agent",))
+NODE_INFO = gauge("node_info", "run node", "Name of this node; always 1.")
+
+FAMILIES = declared_in(globals())

@@ -1,0 +1,102 @@
+"""Takes in the messages of ranks: reports, requests for slots, acknowledgements."""
+
+import asyncio
+from collections.abc import Callable
+
+from holdfast_agent.checkpoints.shard_saver import ShardSaver
+from holdfast_agent.node import Node
+from holdfast_agent.processes.rank import Rank
+from holdfast_agent.reports.message_checks import clean_report, flaw_of_slots
+from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import store_pb2 as store
+
+_SLOTS_BY_DEFAULT = 3
+"""Slots of a rank that does not say how many it needs: always enough."""
+
+
+class RankMessages:
+    """Folds the messages of ranks into the node. Nothing in one rank's message reaches another rank."""
+
+    def __init__(
+        self, node: Node, memory: SnapshotMemory, saver: ShardSaver, emit: Callable[[store.Event], None]
+    ) -> None:
+        self._node = node
+        self._memory = memory
+        self._saver = saver
+        self._emit = emit
+
+    async def receive(self, rank: Rank, message: session.RankMessage) -> None:
+        """Fold in one message of a rank of the newest generation. Parts that make no sense are refused."""
+        if rank.generation != self._node.generation:
+            return
+        with self._node.errors.contained("rank_messages"):
+            match message.WhichOneof("kind"):
+                case "report":
+                    clean_report(message.report, self._node.start.world_size, self._refuse)
+                    self._report(rank, message.report)
+                case "slot_request":
+                    await self._grant_slots(rank, message.slot_request)
+                case "ack":
+                    rank.channel.acknowledge(message.ack)
+                case _:
+                    self._refuse("a message of a kind that does not belong here")
+
+    def _refuse(self, reason: str) -> None:
+        self._node.errors.refuse("rank_messages", reason)
+
+    def _report(self, rank: Rank, report: session.Report) -> None:
+        node = self._node
+        node.reports_total += 1
+        is_first_step = rank.steps_done == 0 and bool(report.steps)
+        steps = rank.new_steps(report)
+        rank.apply(report)
+        if is_first_step or report.HasField("last_words"):
+            node.changed.set()  # this step may end a recovery; these last words may begin a cascade of failures
+        for step in steps:
+            node.step_durations.observe(step.duration_s)
+            for summary in node.summaries.add(rank.rank, step, dp=rank.coordinates.get("dp", 0)):
+                self._emit(store.Event(generation=node.generation, step_summary=summary))
+        for snapshot in report.snapshots:
+            node.snapshots_total += 1
+            self._saver.counters.stalls.observe(snapshot.stall_s)
+            if snapshot.persist:
+                self._saver.schedule(rank.rank, snapshot.step, node.start.world_size)
+        node.learned_modules.update(report.modules)
+
+    def existing_slots(self, rank: Rank) -> session.SlotGrant | None:
+        """Return the slots that a rank has from an earlier generation, if any."""
+        paths = self._memory.slots(rank.rank)
+        if not paths:
+            return None
+        return session.SlotGrant(paths=[str(path) for path in paths], on_disk=self._memory.on_disk)
+
+    async def _grant_slots(self, rank: Rank, request: session.SlotRequest) -> None:
+        flaw = flaw_of_slots(request)
+        if flaw:
+            self._refuse(flaw)
+            _answer(rank, session.SlotGrant(reason=flaw))
+            return
+        was_on_disk = self._memory.on_disk
+        slots = request.slots or _SLOTS_BY_DEFAULT
+        try:
+            grant = await asyncio.to_thread(
+                self._memory.grant, rank.rank, request.bytes_per_slot, self._node.start.ranks, slots
+            )
+        except Exception as error:
+            # A rank without slots trains on; a rank without an answer waits for one.
+            _answer(rank, session.SlotGrant(reason=f"the agent could not create them: {error!r}"))
+            raise
+        if (grant.on_disk and not was_on_disk) or not grant.paths:
+            refused = store.SnapshotMemoryRefused(
+                needed_bytes=grant.needed_bytes,
+                free_bytes=grant.free_bytes,
+                directory=str(self._memory.shm_directory),
+            )
+            self._emit(store.Event(generation=self._node.generation, snapshot_memory_refused=refused))
+        paths = [str(path) for path in grant.paths]
+        _answer(rank, session.SlotGrant(paths=paths, on_disk=grant.on_disk, reason=grant.reason))
+
+
+def _answer(rank: Rank, grant: session.SlotGrant) -> None:
+    rank.channel.send(session.AgentMessage(slot_grant=grant))

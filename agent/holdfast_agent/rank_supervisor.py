@@ -1,0 +1,199 @@
+"""Starts and ends the ranks of a generation, and adopts those of an agent that died."""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import time
+
+from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
+from holdfast_agent.checkpoints.restorer import StartingPoint
+from holdfast_agent.node import Node
+from holdfast_agent.processes.containment import BackgroundJobs
+from holdfast_agent.processes.parent_client import WarmParentClient
+from holdfast_agent.processes.rank import Rank
+from holdfast_agent.rank_start import fork_request
+from holdfast_agent.rank_watch import RankWatch
+from holdfast_agent.record_keeper import RecordKeeper
+from holdfast_agent.reports.store_link import StoreLink
+from holdfast_checkpoint import processes
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
+from holdfast_checkpoint.processes import AgentError
+from holdfast_proto.snapshot import SnapshotError
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1 import warm_parent_pb2 as parent_pb
+from holdfast_proto.v1.agent_record_pb2 import AgentRecord
+
+log = logging.getLogger(__name__)
+
+RENDEZVOUS_PATIENCE_S = 30.0
+
+KILL_AGAIN_S = 0.2
+"""Pause before processes that are still alive are killed again."""
+
+GENERATIONS_KEPT = 3
+"""Generations whose black boxes are kept; incidents hold what mattered in older ones."""
+
+
+class RankSupervisor:
+    """Starts, ends and adopts the processes of one node."""
+
+    def __init__(self, node: Node, link: StoreLink, checkpoints: NodeCheckpoints) -> None:
+        self._node = node
+        self._options = node.options
+        self._link = link
+        self._checkpoints = checkpoints
+        self._jobs = BackgroundJobs(node.errors, "rank_exits")
+        self.exits = RankWatch(node, checkpoints.saver, link.emit)
+        parent_log = node.options.directory / "logs" / "warm-parent.log"
+        self.parent = WarmParentClient(
+            node.options.parent_socket, parent_log, self.exits.on_reaped, self._end_unknown, node.errors
+        )
+        self.record = RecordKeeper(node, self.parent)
+
+    async def start(self, generation: int, start: store.StartGeneration) -> None:
+        """Start this node's ranks of a generation.
+
+        If that fails, the node's state reports it and none of the ranks is left.
+        """
+        node = self._node
+        await self.stop()
+        try:
+            point = await self._checkpoints.starting_point(start, generation)
+            self._prepare(generation, start)
+            rendezvous = await self._rendezvous(generation, start)
+            for local_rank in range(start.ranks):
+                await self._fork(local_rank, rendezvous, point)
+        except (AgentError, CheckpointError, SnapshotError, OSError) as error:
+            awaits_files = isinstance(error, CheckpointError) and not isinstance(error, CheckpointUnreadable)
+            await self._give_up(generation, str(error), awaits_files=awaits_files)
+            if isinstance(error, CheckpointUnreadable):
+                unreadable = store.CheckpointUnreadable(step=start.step, reason=str(error))
+                self._link.emit(store.Event(generation=generation, checkpoint_unreadable=unreadable))
+        except Exception as error:  # noqa: BLE001  whatever the reason, the daemon must hear of the failure
+            node.errors.note("commands", error)
+            await self._give_up(generation, f"unexpected error of the agent, see its log: {error!r}")
+        self.record.save()
+        node.changed.set()
+
+    async def _give_up(self, generation: int, reason: str, *, awaits_files: bool = False) -> None:
+        log.error("generation %d cannot start: %s", generation, reason)
+        await self.stop()
+        self._node.failed_generation, self._node.failure = generation, reason
+        self._node.awaits_files = awaits_files
+
+    def _prepare(self, generation: int, start: store.StartGeneration) -> None:
+        self._node.begin_generation(generation, start)
+        for path in (self._options.black_box(generation, 0), self._options.rank_log(generation, 0)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        old = self._options.black_box(generation - GENERATIONS_KEPT, 0).parent
+        shutil.rmtree(old, ignore_errors=True)
+
+    async def _rendezvous(self, generation: int, start: store.StartGeneration) -> str:
+        """Return ``host:port`` of the generation's rendezvous store, which one of the nodes hosts."""
+        if start.rendezvous_node == self._options.node:
+            ready = await self.parent.host_store(generation, self._options.address)
+            self.record.rendezvous = ready.pid, await self.parent.identify(ready.pid)
+            address = f"{self._options.address}:{ready.port}"
+            if start.ranks < start.world_size and not await self._link.publish_rendezvous(generation, address):
+                raise AgentError("the other nodes cannot be told where to meet: the store (--redis) is away")
+            return address
+        found = await self._link.find_rendezvous(generation, RENDEZVOUS_PATIENCE_S)
+        if found is None:
+            raise AgentError(f"node {start.rendezvous_node} has not said where generation {generation} meets")
+        return found
+
+    async def _fork(self, local_rank: int, rendezvous: str, point: StartingPoint) -> None:
+        node = self._node
+        request = fork_request(
+            node.options,
+            node.spec,
+            node.start,
+            generation=node.generation,
+            local_rank=local_rank,
+            rendezvous=rendezvous,
+            point=point,
+        )
+        # An earlier start of this run may have left a log of the same generation. Its text must not be taken for the
+        # last words of this rank.
+        log_file = self._options.rank_log(node.generation, request.rank)
+        log_start = log_file.stat().st_size if log_file.exists() else 0
+        pid = await self.parent.fork(request)
+        ticks = await self.parent.identify(pid)
+        store_port = int(rendezvous.rpartition(":")[2])
+        rank = Rank(request.rank, node.generation, local_rank, pid, ticks, store_port=store_port, log_start=log_start)
+        self.exits.watch(rank)
+
+    def _end_unknown(self, ready: parent_pb.Ready) -> None:
+        """Kill children of the warm parent that are in no record.
+
+        The agent before ordered them and died before it could save their pids. If they lived, a rank would run twice.
+        """
+        known = {rank.pid for rank in self._node.ranks.values()} | {self.record.rendezvous[0]}
+        for pid, generation in {child.pid: child.generation for child in ready.children}.items():
+            if pid not in known:
+                self._jobs.begin(self._end_unknown_child(pid, generation))
+
+    async def _end_unknown_child(self, pid: int, generation: int) -> None:
+        ticks = await self.parent.identify(pid)
+        if ticks:
+            log.warning("generation %d: process %d is not in the record: killed", generation, pid)
+            processes.kill_session(pid, ticks)
+
+    async def stop(self) -> None:
+        """Kill every rank of the newest generation and its rendezvous store, and wait until they are gone.
+
+        Ranks that another launcher has started are left alone.
+        """
+        if self._node.observes:
+            return
+        kill_at = 0.0
+        while True:
+            if time.monotonic() >= kill_at:
+                kill_at = time.monotonic() + KILL_AGAIN_S
+                self._kill_all()
+            if self._node.stopped:
+                break
+            await asyncio.sleep(0.005)
+        self.record.rendezvous = (0, 0)
+        if self._node.learned_modules:
+            with contextlib.suppress(OSError):
+                await self.parent.preload(sorted(self._node.learned_modules))
+            self._node.learned_modules.clear()
+
+    def _kill_all(self) -> None:
+        for rank in self._node.ranks.values():
+            if processes.is_alive(rank.pid, rank.start_ticks):
+                processes.kill_session(rank.pid, rank.start_ticks)
+        processes.kill_session(*self.record.rendezvous)
+
+    def adopt(self, saved: AgentRecord) -> None:
+        """Take over the ranks of the agent that wrote ``saved``."""
+        node = self._node
+        node.fence = saved.fence
+        self.record.last_command = saved.last_command
+        self.record.rendezvous = saved.rendezvous_pid, saved.rendezvous_start_ticks
+        node.begin_generation(saved.generation, saved.start)
+        first_step = 0 if saved.start.source == store.SOURCE_SEED else saved.start.step + 1
+        for entry in saved.ranks:
+            local_rank = entry.rank - saved.start.first_rank
+            rank = Rank(entry.rank, saved.generation, local_rank, entry.pid, entry.start_ticks)
+            rank.adopted_from_step = first_step
+            if entry.HasField("exit"):
+                rank.exit, rank.life = entry.exit, store.LIFE_EXITED
+                node.ranks[rank.rank] = rank
+            else:
+                rank.recall(self.exits.black_box_of(rank))
+                self.exits.watch(rank)
+        for rank in node.ranks.values():
+            with node.errors.contained("checkpoints"):
+                self._checkpoints.saver.schedule_pinned(rank.rank, saved.start.world_size)
+        alive = sum(rank.is_alive for rank in node.ranks.values())
+        log.info("adopted generation %d: %d ranks, %d alive", saved.generation, len(node.ranks), alive)
+
+
+def sweep(saved: AgentRecord) -> None:
+    """Kill the ranks that an agent of an earlier instance of this run has started and left behind."""
+    for entry in saved.ranks:
+        if saved.spec.command and processes.is_alive(entry.pid, entry.start_ticks):
+            processes.kill_session(entry.pid, entry.start_ticks)

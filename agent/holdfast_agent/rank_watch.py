@@ -1,0 +1,175 @@
+"""Notices the end of each rank, finds out how it ended, and reports it."""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast_agent.checkpoints.shard_saver import ShardSaver
+from holdfast_agent.node import Node
+from holdfast_agent.processes.containment import BackgroundJobs
+from holdfast_agent.processes.memory_kills import MemoryKills
+from holdfast_agent.processes.rank import Rank
+from holdfast_agent.reports.message_checks import LARGEST, PHASES
+from holdfast_checkpoint import processes
+from holdfast_proto import black_box
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1 import warm_parent_pb2 as parent_pb
+
+log = logging.getLogger(__name__)
+
+REAP_PATIENCE_S = 0.3
+"""Seconds to wait for the warm parent's report of an exit, once the process is seen to be gone."""
+
+LOG_TAIL_BYTES = 4096
+
+LOOK_S = 0.2
+"""Pause between two looks at a rank for which no descriptor could be had."""
+
+
+class RankWatch:
+    """Watches the processes of this node's ranks.
+
+    A rank's end has two witnesses. The kernel reports through a pidfd that the process is gone, whoever its parent is.
+    The warm parent, which reaps it, reports the exit status. The first one that knows the status wins.
+    """
+
+    def __init__(self, node: Node, saver: ShardSaver, emit: Callable[[store.Event], None]) -> None:
+        self._node = node
+        self._saver = saver
+        self._emit = emit
+        self._memory_kills = MemoryKills.of_this_machine()
+        self._exit_order = 0
+        self._jobs = BackgroundJobs(node.errors, "rank_exits")
+
+    def watch(self, rank: Rank) -> None:
+        """Enter a rank into the node, and notice its end."""
+        self._node.ranks[rank.rank] = rank
+        loop = asyncio.get_running_loop()
+
+        def settle() -> None:
+            if self._node.observes:
+                self._ended_by_itself(rank)
+            else:
+                self._jobs.begin(self._settle(rank))
+
+        def gone() -> None:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+            settle()
+
+        if not processes.is_alive(rank.pid, rank.start_ticks):
+            settle()
+            return
+        try:
+            descriptor = os.pidfd_open(rank.pid)
+        except ProcessLookupError:
+            settle()
+        except OSError as error:  # no descriptor is free, or a sandbox forbids pidfds
+            log.warning("rank %d is watched by polling its process: %s", rank.rank, error)
+            self._jobs.begin(self._poll(rank, settle))
+        else:
+            loop.add_reader(descriptor, gone)
+
+    async def _poll(self, rank: Rank, settle: Callable[[], None]) -> None:
+        while processes.is_alive(rank.pid, rank.start_ticks):
+            await asyncio.sleep(LOOK_S)
+        settle()
+
+    async def _settle(self, rank: Rank) -> None:
+        """Note the end of a rank that is gone, with its exit status if the warm parent reports it soon.
+
+        If the warm parent is gone too, the rank may have become a child of this process, which then reaps it.
+        """
+        deadline = time.monotonic() + REAP_PATIENCE_S
+        while rank.is_alive:
+            status = processes.reap(rank.pid)
+            if status is not None:
+                self._ended(rank, exit_of(status))
+            elif time.monotonic() > deadline:
+                self._ended(rank, store.RankExit())
+            else:
+                await asyncio.sleep(0.01)
+
+    def _ended_by_itself(self, rank: Rank) -> None:
+        """Note the end of a process that is not ours to reap."""
+        status = processes.failure_of_zombie(rank.pid, rank.start_ticks)
+        self._ended(rank, store.RankExit() if status is None else exit_of(status))
+
+    def on_reaped(self, exited: parent_pb.Exited) -> None:
+        """Take in the warm parent's report that it has reaped a rank."""
+        rank = self._node.ranks.get(exited.rank)
+        if rank is not None and rank.pid == exited.pid and rank.is_alive:
+            self._ended(rank, exit_of(exited.wait_status))
+
+    def _ended(self, rank: Rank, ended: store.RankExit) -> None:
+        node = self._node
+        self._exit_order += 1
+        ended.order = self._exit_order
+        ended.exited_unix_s = time.time()
+        with node.errors.contained("rank_exits"):
+            self._memory_kills.explain(rank.pid, ended)
+        self._finish(rank, ended)
+        if not node.observes:
+            processes.kill_group(rank.pid, rank.start_ticks)  # processes that it started must not outlive it
+        elif ended.finished and not (ended.HasField("code") or ended.HasField("signal")):
+            ended.code = 0
+        # The rank failed before the hooks could keep its last words, or in C++, where they cannot.
+        if (ended.code or ended.signal == signal.SIGABRT) and not ended.last_words:
+            ended.last_words = _tail(node.options.rank_log(rank.generation, rank.rank), rank.log_start)
+        with node.errors.contained("rank_exits"):
+            self._saver.schedule_pinned(rank.rank, node.start.world_size)
+        if rank.generation == node.generation:
+            exited = store.RankExited(rank=rank.rank, exit=ended)
+            self._emit(store.Event(generation=rank.generation, rank_exited=exited))
+            node.changed.set()
+
+    def _finish(self, rank: Rank, ended: store.RankExit) -> None:
+        """Note the end with the contents of the black box, or without, if the rank has written garbage there."""
+        box = self.black_box_of(rank)
+        try:
+            if box is not None and not (box.phase in PHASES and -1 <= box.step <= LARGEST):
+                raise ValueError("step or phase are out of range")
+            rank.finish(ended, box)
+        except (TypeError, ValueError) as error:
+            self._node.errors.refuse("files", f"a black box: {error}")
+            rank.finish(ended, None)
+
+    def black_box_of(self, rank: Rank) -> black_box.BlackBoxContents | None:
+        """Return the contents of a rank's black box; None if it has none, or garbage in it."""
+        try:
+            box = black_box.read(self._node.options.black_box(rank.generation, rank.rank))
+        except FileNotFoundError:
+            return None  # the rank ended before it had one
+        except (OSError, ValueError, TypeError) as error:
+            self._node.errors.refuse("files", f"a black box: {error}")
+            return None
+        # A foreign launcher may have restarted the rank: the box then belongs to the newer process.
+        return box if box.pid == rank.pid or not self._node.observes else None
+
+    def note_cgroups(self) -> None:
+        """Note the cgroup of each live rank: a rank that was killed to free memory is in none."""
+        for rank in self._node.ranks.values():
+            if rank.is_alive:
+                with self._node.errors.contained("tick"):
+                    self._memory_kills.note(rank.pid)
+
+
+def exit_of(wait_status: int) -> store.RankExit:
+    """Return how a process ended, from its wait status."""
+    if os.WIFSIGNALED(wait_status):
+        return store.RankExit(signal=os.WTERMSIG(wait_status))
+    return store.RankExit(code=os.waitstatus_to_exitcode(wait_status))
+
+
+def _tail(path: Path, start: int) -> str:
+    """Return the end of a log, but nothing before ``start``."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(start, path.stat().st_size - LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

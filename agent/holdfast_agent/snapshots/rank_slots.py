@@ -1,0 +1,71 @@
+"""Slot files and the directories that they lie in."""
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast_proto.snapshot import Header, Slot, SnapshotError, allocate
+
+_NAME = re.compile(r"rank-(?P<rank>\d{5,})\.(?P<number>\d+)\.slot")
+
+
+@dataclass(frozen=True)
+class RankSlot:
+    """One slot. A rank's slots are numbered in the order of their creation."""
+
+    path: Path
+    rank: int
+    number: int
+    nbytes: int
+
+
+def create_slots(directory: Path, rank: int, numbers: range, nbytes: int) -> list[RankSlot]:
+    """Create empty slots. Raises OSError (ENOSPC) if not all of them fit; none is left behind then."""
+    created: list[RankSlot] = []
+    try:
+        for number in numbers:
+            path = directory / f"rank-{rank:05}.{number}.slot"
+            path.unlink(missing_ok=True)  # of an earlier run of this name
+            allocate(path, nbytes)
+            created.append(RankSlot(path, rank, number, nbytes))
+    except OSError:
+        for file in created:
+            file.path.unlink()
+        raise
+    return created
+
+
+def find_slots(directory: Path) -> list[RankSlot]:
+    """Return the files in ``directory`` named like slots, by rank and number."""
+    matches = [(path, _NAME.fullmatch(path.name)) for path in directory.iterdir()]
+    files = [RankSlot(path, int(m["rank"]), int(m["number"]), path.stat().st_size) for path, m in matches if m]
+    return sorted(files, key=lambda file: (file.rank, file.number))
+
+
+def read_header(path: Path) -> Header | None:
+    """Return a slot's header as it is now, or None if there is no slot or it is just changing."""
+    try:
+        with Slot(path) as slot:
+            first, second = slot.header, slot.header
+    except (FileNotFoundError, SnapshotError, ValueError):
+        return None
+    # While a rank begins a snapshot, one look could show the old state with the new step.
+    return first if first == second else None
+
+
+def make_private(directory: Path) -> None:
+    """Create ``directory`` for this user alone. Raises PermissionError if somebody else made something there."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    if not is_private(directory):
+        raise PermissionError(f"{directory} is not a directory of this user alone")
+
+
+def is_private(directory: Path) -> bool:
+    """Whether it is a directory, no link to one, in which nobody else can put or read files."""
+    try:
+        status = directory.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077

@@ -1,0 +1,1 @@
+"""How a command is declared, and how its help is printed."""

@@ -1,0 +1,158 @@
+"""Makes commands out of dataclasses: a field is a flag, the docstring is the help, a string names the work.
+
+The module that does the work is imported when the command runs. That is the only place where imports wait, so that
+`--help` is quick and every other module imports what it uses at its top.
+"""
+
+import copy
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, dataclass, fields
+from enum import Enum
+from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+
+import typer
+from typer.models import ArgumentInfo, OptionInfo
+
+from holdfast_cli.errors import CommandError
+from holdfast_cli.settings.schema import Setting, settings_of
+
+GIVEN = "given"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingFlags:
+    """Flags of a command that takes settings of a run. A subclass names the command and adds flags of its own."""
+
+    command_name: ClassVar[str]
+    given: dict[str, Any]
+    """Field of RunSettings -> value, of the flags that the command line has."""
+
+
+def command_of(flags: type[Any], work: str) -> Callable[..., None]:
+    """Return a function that typer takes for a command. ``work``: MODULE:FUNCTION, called with a ``flags``."""
+
+    def command(**given: Any) -> None:
+        _call(work, flags, given)
+
+    return _declared(command, flags)
+
+
+def group_of(flags: type[Any], work: str) -> Callable[..., None]:
+    """Return a function that typer takes for the callback of a group. It works only if no sub-command is named."""
+
+    def command(context: typer.Context, **given: Any) -> None:
+        if context.invoked_subcommand is None:
+            _call(work, flags, given)
+        elif flags(**given) != flags():
+            raise CommandError(f"put the options behind `{context.invoked_subcommand}`")
+
+    declared = _declared(command, flags)
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    parameters = [context, *inspect.signature(declared).parameters.values()]
+    declared.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return declared
+
+
+def load(work: str) -> Callable[[Any], None]:
+    """Import the module of ``MODULE:FUNCTION`` and return the function.
+
+    Raises CommandError if a package is not installed. Those that the command itself needs always are.
+    """
+    module, _, function = work.partition(":")
+    try:
+        found: Callable[[Any], None] = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("holdfast_"):
+            raise
+        raise CommandError(f"this needs {error.name}: install the extra trainer of holdfast-torch") from None
+    return found
+
+
+def _call(work: str, flags: type[Any], given: dict[str, Any]) -> None:
+    if issubclass(flags, SettingFlags):
+        names = [name for name, _ in settings_of(flags.command_name)]
+        values = {name: given.pop(name, None) for name in names}
+        given[GIVEN] = {name: value for name, value in values.items() if value is not None}
+    load(work)(flags(**given))
+
+
+def _declared(command: Callable[..., None], flags: type[Any]) -> Callable[..., None]:
+    command.__doc__ = flags.__doc__
+    command.__signature__ = inspect.Signature(list(_parameters(flags)))  # type: ignore[attr-defined]
+    command.__annotations__ = {}
+    return command
+
+
+def _parameters(flags: type[Any]) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(flags, include_extras=True)
+    own = [field for field in fields(flags) if field.name != GIVEN]
+    if issubclass(flags, SettingFlags):
+        yield from (
+            _setting_parameter(name, each, flags.command_name) for name, each in settings_of(flags.command_name)
+        )
+    yield from (_own_parameter(field, hints[field.name]) for field in own)
+
+
+def _own_parameter(field: "Field[Any]", hint: Any) -> inspect.Parameter:
+    kind, default = inspect.Parameter.KEYWORD_ONLY, field.default
+    if field.default_factory is not MISSING:
+        default = field.default_factory()
+    if get_origin(hint) is Annotated:
+        value_type, info = get_args(hint)
+        info = copy.copy(info)  # several commands share one declaration, with defaults of their own
+        info.metavar = info.metavar or _choices(value_type)
+        info.help = " ".join(filter(None, [info.help, _facts(info, default)]))
+        hint = Annotated[value_type, info]
+    return inspect.Parameter(
+        field.name, kind, default=inspect.Parameter.empty if default is MISSING else default, annotation=hint
+    )
+
+
+def _setting_parameter(name: str, setting: Setting, command: str) -> inspect.Parameter:
+    """Return the parameter of a setting. Its default is None, so that the file's value is seen if it is not given."""
+    value_type = setting.value_type
+    facts = [f"default: {text}"] if (text := setting.default_text) else []
+    if setting.is_required(command):
+        facts = ["required"]
+    info = typer.Option(
+        *setting.flags(command),
+        help=" ".join(filter(None, [setting.help, _bracketed([*facts, _range(setting.least, setting.most)])])),
+        metavar=setting.metavar or _choices(value_type),
+        min=setting.least,
+        max=setting.most,
+        rich_help_panel=setting.section.title(),
+    )
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[value_type | None, info]
+    )
+
+
+def _facts(info: OptionInfo | ArgumentInfo, default: Any) -> str:
+    if default is MISSING:
+        shown = "required"
+    elif isinstance(info.show_default, str):
+        shown = f"default: {info.show_default}"
+    elif default is None or default is False or isinstance(default, list):
+        shown = ""
+    else:
+        shown = f"default: {default:g}" if isinstance(default, float) else f"default: {default}"
+    return _bracketed([shown, _range(info.min, info.max)])
+
+
+def _bracketed(facts: list[str]) -> str:
+    present = [fact for fact in facts if fact]
+    return f"[{'; '.join(present)}]" if present else ""
+
+
+def _range(least: float | None, most: float | None) -> str:
+    if least is None:
+        return ""
+    return f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
+
+
+def _choices(value_type: Any) -> str | None:
+    """Return the words that a flag takes, if its type is an enumeration."""
+    kinds = [kind for kind in (value_type, *get_args(value_type)) if isinstance(kind, type) and issubclass(kind, Enum)]
+    return "|".join(member.value for member in kinds[0]) if kinds else None

@@ -1,0 +1,76 @@
+"""``holdfast config``: shows the settings of a run and where each comes from, and checks a file."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.flags.runs import CheckConfig, ShowConfig
+from holdfast_cli.local_run.options import local_run_options
+from holdfast_cli.settings.file import DEFAULT_FILE, has_password, read_file
+from holdfast_cli.settings.schema import RunSettings, Section, schema
+from holdfast_cli.settings.sources import Resolved, Source, resolve
+from holdfast_cli.views.output import print_json
+
+_VALUE_COLUMNS = 40
+
+
+def show(flags: ShowConfig) -> None:
+    """Print each setting with its source. What is printed is a file with the same settings."""
+    resolved = resolve("config", flags.given, flags.command, flags.config)
+    for name, setting in schema().items():
+        value = getattr(resolved.settings, name)
+        if isinstance(value, str) and has_password(value):
+            raise ConfigurationError(f"{setting.flag}: a password in the URL is not shown: remove it")
+    if flags.json:
+        print_json(_as_json(resolved))
+    else:
+        print("\n".join(lines_of(resolved)))
+
+
+def check(flags: CheckConfig) -> None:
+    """Check a file by itself. Raises ConfigurationError if a run with it would be refused."""
+    found = read_file(flags.config)
+    if found is None:
+        raise ConfigurationError(f"{DEFAULT_FILE}: No such file or directory: name a file with --config")
+    settings = RunSettings(**found.values)
+    try:
+        local_run_options(settings, run=settings.run or "unnamed", command=settings.command or ("true",))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{found.path}: {error}") from None
+    print(f"{found.path}: {len(found.values)} settings, nothing is wrong")
+
+
+def lines_of(resolved: Resolved) -> Iterator[str]:
+    """Yield the settings as lines of TOML, the source of each as a comment."""
+    for section in Section:
+        if section != next(iter(Section)):
+            yield ""
+        yield f"[{section}]"
+        for field, setting in schema().items():
+            if setting.key and setting.section == section:
+                value, source = getattr(resolved.settings, field), resolved.sources[field]
+                shown = f"{setting.name} = {_as_toml(value)}" if value not in (None, ()) else f"# {setting.name}"
+                origin = _in_words(source) + (f": {setting.unset}" if value is None and setting.unset else "")
+                yield f"{shown:{_VALUE_COLUMNS}}  # {origin}"
+
+
+def _in_words(source: Source) -> str:
+    return " ".join(filter(None, [source.kind if source.kind != "file" else "", source.where]))
+
+
+def _as_json(resolved: Resolved) -> dict[str, Any]:
+    found = {}
+    for field, setting in schema().items():
+        if setting.key:
+            value, source = getattr(resolved.settings, field), resolved.sources[field]
+            plain = str(value) if isinstance(value, Path) else value
+            found[setting.key] = {"value": plain, "source": source.kind, "where": source.where}
+    return found
+
+
+def _as_toml(value: Any) -> str:
+    if isinstance(value, tuple):
+        return json.dumps(list(value), ensure_ascii=False)
+    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)

@@ -1,0 +1,26 @@
+"""``holdfast daemon``: coordinates all runs of a Redis."""
+
+import socket
+
+import typer
+
+from holdfast_cli.flags.services import Daemon
+from holdfast_cli.local_run.store import check_url
+from holdfast_daemon.main import main
+from holdfast_daemon.options import DaemonOptions
+
+
+def daemon(flags: Daemon) -> None:
+    """Serve until a signal ends it, and exit with the daemon's code."""
+    check_url(flags.redis)
+    options = DaemonOptions(
+        name=flags.name or socket.gethostname(),
+        store_url=flags.redis,
+        store_password_file=flags.redis_password_file,
+        directory=flags.directory.absolute(),
+        control=flags.control.absolute(),
+        metrics_address=flags.metrics_address,
+        metrics_port=flags.metrics_port,
+        lease_s=flags.lease_s,
+    )
+    raise typer.Exit(main(options))

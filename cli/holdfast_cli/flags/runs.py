@@ -1,0 +1,115 @@
+"""Flags of the commands that begin a run, and of `holdfast config`."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import typer
+
+from holdfast_cli.command_line.declaring import SettingFlags
+from holdfast_cli.flags.common import OUTPUT, RUN, ConfigFile, Json, RankCommand
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(SettingFlags):
+    """Train on this machine and watch the run.
+
+    Holdfast starts Redis, a daemon, an agent and the ranks, shows the run, and leaves only the run's folder behind. It
+    exits with 0 if the run finished, or stopped after SIGTERM with a last checkpoint. A configuration that
+    holdfast_trainer would refuse is refused before anything starts.
+
+    \b
+    Example:
+      holdfast run --ranks 8 -- python -m holdfast_trainer --config demo.toml
+    """
+
+    command_name: ClassVar[str] = "run"
+    command: RankCommand = field(default_factory=list)
+    config: ConfigFile = None
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Start nothing: try one step of all ranks of holdfast_trainer in this process.",
+            rich_help_panel=RUN,
+        ),
+    ] = False
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observe(SettingFlags):
+    """Watch a training run on this machine that another launcher starts.
+
+    Holdfast never stops, restarts or changes the run. It exits with the code of the launcher. Without a launcher it
+    prints a line for the launcher's shell, and serves until the ranks have left or Ctrl-C.
+
+    \b
+    Example:
+      holdfast observe -- torchrun --nproc-per-node 4 train.py
+    """
+
+    command_name: ClassVar[str] = "observe"
+    launcher: Annotated[
+        list[str] | None,
+        typer.Argument(help="Launcher: the words after --.", metavar="COMMAND"),
+    ] = field(default_factory=list)
+    config: ConfigFile = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publish(SettingFlags):
+    """Publish a run over several nodes in Redis.
+
+    The run begins once N of its agents are ready. Start `holdfast agent` on each node; `holdfast daemon` must serve the
+    same Redis.
+
+    \b
+    Example:
+      holdfast publish --run big --nodes 4 --ranks-per-node 8 \\
+          --redis redis://head:6379 --checkpoints /shared/big -- python train.py
+    """
+
+    command_name: ClassVar[str] = "publish"
+    command: RankCommand = field(default_factory=list)
+    config: ConfigFile = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowConfig(SettingFlags):
+    """Print each setting, its value, and where the value comes from.
+
+    Takes the flags of `holdfast run` and `holdfast publish`.
+    """
+
+    command_name: ClassVar[str] = "config"
+    command: RankCommand = field(default_factory=list)
+    config: ConfigFile = None
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckConfig:
+    """Check a file with settings. Exit with 78 if `holdfast run` would refuse it."""
+
+    config: ConfigFile = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """Train twice with eight ranks, once undisturbed and once with faults, and compare the results.
+
+    In the second run Holdfast kills one rank and hangs another. The report shows which rank was blamed, how soon
+    training continued, and whether the final weights agree bit by bit. The exit code is 0 only if both culprits were
+    named, the run came back both times, and the weights agree.
+    """
+
+    seed: Annotated[int, typer.Option(help="Seed of both runs.", metavar="N", min=0, rich_help_panel=RUN)] = 0
+    steps: Annotated[int, typer.Option(help="Optimizer steps of each run.", metavar="N", rich_help_panel=RUN)] = 90
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep both runs, with logs and checkpoints, in this folder.", metavar="FOLDER", rich_help_panel=OUTPUT
+        ),
+    ] = None
+    json: Json = False

@@ -1,0 +1,159 @@
+"""Flags of the commands that look at a run, ask something of it, or harm it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast_cli.flags.common import DEFAULT_DIRECTORY, OUTPUT, RUN, Control, Directory, Json, RunName
+
+_FAULT, _RANDOM = "Fault", "Random faults"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """Show a run: state, step, loss, every rank and the newest incident."""
+
+    run: RunName = None
+    directory: Directory = DEFAULT_DIRECTORY
+    control: Control = None
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Keep showing until the run ends or Ctrl-C.", rich_help_panel=OUTPUT)
+    ] = False
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """End a run after a last checkpoint: its ranks, its agents and all that `holdfast run` started for it."""
+
+    run: RunName = None
+    directory: Directory = DEFAULT_DIRECTORY
+    control: Control = None
+    timeout_s: Annotated[
+        float,
+        typer.Option("--timeout", help="Seconds to wait for the end.", metavar="SECONDS", rich_help_panel=RUN),
+    ] = 60.0
+
+
+_Identity = Annotated[str, typer.Argument(metavar="ID", help="Incident: 0001-hung-collective, or 0001 for short.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incidents:
+    """List the incidents of a run, show the whole story of one, or pack it into a file."""
+
+    run: RunName = None
+    directory: Directory = DEFAULT_DIRECTORY
+    control: Control = None
+    everything: Annotated[
+        bool, typer.Option("--all", help="List those of earlier starts of the run too.", rich_help_panel=OUTPUT)
+    ] = False
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowIncident:
+    """Show the whole story of one incident.
+
+    The story has the verdict, which rank waits for which, stacks, black boxes, and what was done.
+    """
+
+    identity: _Identity
+    run: RunName = None
+    directory: Directory = DEFAULT_DIRECTORY
+    control: Control = None
+    json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportIncident:
+    """Pack the story of one incident, and all its evidence on this machine, into one file."""
+
+    identity: _Identity
+    to: Annotated[
+        Path | None,
+        typer.Option(help="File to write.", show_default="RUN-ID.tar.gz", metavar="FILE", rich_help_panel=OUTPUT),
+    ] = None
+    run: RunName = None
+    directory: Directory = DEFAULT_DIRECTORY
+    control: Control = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Show the core again what it saw before an incident. Exit with 0 if it reaches the same verdict, else 1."""
+
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="Folder of an incident, or its exported archive."),
+    ]
+    json: Json = False
+
+
+class PhaseName(StrEnum):
+    """Part of a step in which a fault strikes."""
+
+    DATA = "data"
+    FORWARD_BACKWARD = "forward_backward"
+    OPTIMIZER = "optimizer"
+    CHECKPOINT = "checkpoint"
+    EVAL = "eval"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inject:
+    """Harm a rank of a run that was started with --allow-faults, and see how Holdfast diagnoses it.
+
+    \b
+    Example:
+      holdfast inject gil-held --rank 3 --step 100 --duration 20
+    """
+
+    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="Kind of fault; --list shows all.")] = None
+    rank: Annotated[int | None, typer.Option(help="Rank to harm.", metavar="RANK", min=0, rich_help_panel=_FAULT)] = (
+        None
+    )
+    step: Annotated[
+        int,
+        typer.Option(
+            help="Step in which the fault strikes. -1: immediately.", metavar="STEP", min=-1, rich_help_panel=_FAULT
+        ),
+    ] = -1
+    phase: Annotated[
+        PhaseName | None,
+        typer.Option(help="Strike when the rank enters this phase.", rich_help_panel=_FAULT),
+    ] = None
+    factor: Annotated[float, typer.Option(help="Number of times slower.", metavar="FACTOR", rich_help_panel=_FAULT)] = (
+        0.0
+    )
+    duration_s: Annotated[
+        float,
+        typer.Option("--duration", help="Seconds. 0: forever.", metavar="SECONDS", rich_help_panel=_FAULT),
+    ] = 0.0
+    seed: Annotated[
+        int, typer.Option(help="Seed of everything random.", metavar="N", min=0, rich_help_panel=_FAULT)
+    ] = 0
+    at_random: Annotated[
+        bool,
+        typer.Option("--random", help="Keep injecting faults at random steps.", rich_help_panel=_RANDOM),
+    ] = False
+    rate: Annotated[
+        float,
+        typer.Option(help="With --random: probability of a fault in a step.", metavar="P", rich_help_panel=_RANDOM),
+    ] = 0.01
+    kinds: Annotated[
+        str,
+        typer.Option(help="With --random: kinds, separated by commas.", metavar="KINDS", rich_help_panel=_RANDOM),
+    ] = "kill,stop"
+    steps: Annotated[
+        int,
+        typer.Option("--for", help="With --random: number of steps.", metavar="STEPS", min=1, rich_help_panel=_RANDOM),
+    ] = 1000
+    show: Annotated[bool, typer.Option("--list", help="List all kinds of faults.", rich_help_panel=OUTPUT)] = False
+    run: RunName = None
+    directory: Directory = DEFAULT_DIRECTORY
+    control: Control = None

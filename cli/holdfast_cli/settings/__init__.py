@@ -1,0 +1,1 @@
+"""The settings of a run: one schema for flags, for the file and for the code that uses them."""

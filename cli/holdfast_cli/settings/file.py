@@ -1,0 +1,171 @@
+"""Reads ``holdfast.toml`` and checks each key against the schema. A refusal is one line that says what is allowed."""
+
+import math
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_origin
+from urllib.parse import parse_qs, urlsplit
+
+from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.settings.schema import Section, Setting, schema
+
+DEFAULT_FILE = Path("holdfast.toml")
+
+_SECTION_LINE = re.compile(r"\s*\[\s*([\w-]+)\s*\]")
+_KEY_LINE = re.compile(r"\s*([\w-]+(?:\s*\.\s*[\w-]+)?)\s*=")
+_SECRET = re.compile(r"password|passwd|secret|token|credential|access_key")
+
+
+@dataclass(frozen=True)
+class FileSettings:
+    """What one file sets."""
+
+    path: Path
+    values: dict[str, Any]
+    """Field of RunSettings -> value. Relative paths are relative to the file's folder no longer."""
+    lines: dict[str, int]
+    """Field -> line of the file, where it is easily found."""
+
+    def where(self, field: str) -> str:
+        """Return PATH:LINE of a field."""
+        line = self.lines.get(field)
+        return f"{self.path}:{line}" if line else str(self.path)
+
+
+def read_file(config: Path | None) -> FileSettings | None:
+    """Read ``config``, else ``holdfast.toml`` in the current folder; None if that does not exist.
+
+    Raises ConfigurationError.
+    """
+    path = config or DEFAULT_FILE
+    if config is None and not path.exists():
+        return None
+    try:
+        return parse_file(path.read_text(), path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text in UTF-8"
+        raise ConfigurationError(f"{path}: {reason}: name a file that you can read with --config") from None
+
+
+def parse_file(text: str, path: Path) -> FileSettings:
+    """Return what ``text``, the content of ``path``, sets. Raises ConfigurationError at the first wrong key."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path}: not valid TOML: {error}") from None
+    fields = {setting.key: field for field, setting in schema().items() if setting.key}
+    values: dict[str, Any] = {}
+    for section, name, value in _entries(document, path):
+        field = fields.get(f"{section}.{name}")
+        if field is None:
+            raise ConfigurationError(f"{path}: {_unknown_key(section, name)}")
+        values[field] = _checked(schema()[field], value, path)
+    lines = _lines(text)
+    return FileSettings(path, values, {field: lines[key] for key, field in fields.items() if key in lines})
+
+
+def _entries(document: dict[str, Any], path: Path) -> Iterator[tuple[str, str, Any]]:
+    for section, content in document.items():
+        if section not in list(Section):
+            if not isinstance(content, dict):
+                raise ConfigurationError(f"{path}: {_unknown_key('', section)}")
+            near = max(Section, key=lambda known: _likeness(section, known))
+            raise ConfigurationError(
+                f"{path}: [{section}] is not a section: the nearest is [{near}]; use one of {', '.join(Section)}"
+            )
+        if not isinstance(content, dict):
+            raise ConfigurationError(f"{path}: {section} is a section: write [{section}], and its keys below")
+        for name, value in content.items():
+            yield section, name, value
+
+
+def _unknown_key(section: str, name: str) -> str:
+    key = f"{section}.{name}" if section else name
+    if _SECRET.search(name.lower()):
+        return f"{key} is refused: no secret belongs in this file: name a file that holds it: store.redis_password_file"
+    for setting in schema().values():
+        if not setting.key and name == setting.flag.removeprefix("--").replace("-", "_"):
+            return f"{key} is refused: it is for one start: use the flag {setting.flag}"
+    near = max(
+        (setting for setting in schema().values() if setting.key),
+        key=lambda known: max(_likeness(name, alias) for alias in _aliases(known)) + (known.section == section) / 10,
+    )
+    known = ", ".join(setting.name for setting in schema().values() if setting.key and setting.section == section)
+    return f"{key} is not a key: the nearest is {near.key}" + (f"; [{section}] takes {known}" if section else "")
+
+
+def _aliases(setting: Setting) -> tuple[str, str]:
+    return setting.name, setting.flag.removeprefix("--").replace("-", "_")
+
+
+def _likeness(one: str, other: str) -> float:
+    return SequenceMatcher(None, one, other).ratio()
+
+
+def _checked(setting: Setting, value: Any, path: Path) -> Any:
+    """Return a value of the setting's type. Raises ConfigurationError, which never shows a URL with a password."""
+    if isinstance(value, str) and "://" in value and has_password(value):
+        raise ConfigurationError(
+            f"{path}: {setting.key} has a password in its URL: no secret belongs in this file: put it into a file, "
+            "and name that by store.redis_password_file"
+        )
+    kind = setting.value_type
+    try:
+        typed = _typed(kind, value)
+    except ValueError:
+        raise ConfigurationError(f"{path}: {setting.key} = {_shown(value)}: use {setting.allowed}") from None
+    low, high = setting.least, setting.most
+    if (low is not None and typed < low) or (high is not None and typed > high):
+        raise ConfigurationError(f"{path}: {setting.key} = {_shown(value)}: use {setting.allowed}")
+    if isinstance(typed, Path):
+        return path.parent / typed
+    if setting.is_location and "://" not in typed:
+        return str(path.parent / typed)
+    return typed
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    """Return ``value``, as TOML has it, as a ``kind``. Raises ValueError. A number without a point is a float too."""
+    if get_origin(kind) is tuple:
+        if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
+            return tuple(value)
+    elif kind is float:
+        if type(value) in (int, float) and math.isfinite(value):
+            return float(value)
+    elif kind in (int, bool):
+        if type(value) is kind:
+            return value
+    elif isinstance(value, str) and (value or issubclass(kind, Enum)):
+        return kind(value)
+    raise ValueError
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(value) if isinstance(value, int | float) else f"a {type(value).__name__}"
+
+
+def has_password(url: str) -> bool:
+    """Whether a URL shows a password to everybody who sees it."""
+    parts = urlsplit(url)
+    return parts.password is not None or "password" in parse_qs(parts.query, keep_blank_values=True)
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Return SECTION.NAME -> number of its line, as far as that shows without parsing TOML."""
+    section = ""
+    found: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if heading := _SECTION_LINE.match(line):
+            section = f"{heading[1]}."
+        elif key := _KEY_LINE.match(line):
+            found.setdefault(section + "".join(key[1].split()), number)
+    return found

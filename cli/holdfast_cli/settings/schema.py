@@ -1,0 +1,438 @@
+"""The settings of a run. Each is declared once: type, default, flag, key of the file, range and help.
+
+The flags of `holdfast run`, `observe` and `publish`, the keys of `holdfast.toml`, the table in docs/configuration.md
+and LocalRunOptions all come from here. This module is imported for every `--help`: it imports nothing large.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum
+from functools import cache
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from holdfast_checkpoint.codec.registry import Compression
+
+EVERYWHERE = ("run", "observe", "publish")
+TRAINING = ("run", "publish")
+
+
+class Section(StrEnum):
+    """A section of the file, and a group of flags in the help."""
+
+    RUN = "run"
+    CHECKPOINTS = "checkpoints"
+    SNAPSHOTS = "snapshots"
+    DETECTION = "detection"
+    RECOVERY = "recovery"
+    STORE = "store"
+
+
+class PresetName(StrEnum):
+    """How long a rank may be silent before the daemon reports it."""
+
+    FAST = "fast"
+    DEFAULT = "default"
+    PATIENT = "patient"
+
+
+class ModeName(StrEnum):
+    """What the daemon may do by itself."""
+
+    OBSERVE = "observe"
+    ACT = "act"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What users see of one field of RunSettings."""
+
+    section: Section
+    name: str
+    """Key in the section of the file; empty: the setting is for one start and has only a flag."""
+    flag: str
+    """Name of the flag; empty: the setting is the command after ``--``."""
+    help: str
+    metavar: str | None = None
+    """Placeholder of the value in the help; None for flags without a value and for enumerations."""
+    commands: tuple[str, ...] = TRAINING
+    """Commands that take it."""
+    required_by: tuple[str, ...] = ()
+    """Commands that do not start without it."""
+    publish_flag: str = ""
+    """Another name of the flag in `holdfast publish`."""
+    least: float | None = None
+    most: float | None = None
+    unset: str = ""
+    """What None stands for, in words."""
+    is_location: bool = False
+    """The text is a path or a URL. A relative path is relative to the folder of the file."""
+
+    value_type: Any = None
+    """Type without None. Filled in, like ``default``, from the field."""
+    default: Any = None
+
+    @property
+    def key(self) -> str:
+        """SECTION.NAME in the file; empty if the setting has only a flag."""
+        return f"{self.section}.{self.name}" if self.name else ""
+
+    @property
+    def default_text(self) -> str:
+        """Default for people; empty for flags that are off."""
+        if self.default is None:
+            return self.unset
+        if self.default is False:
+            return ""
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+    @property
+    def allowed(self) -> str:
+        """Values that the setting takes, in words."""
+        kind = self.value_type
+        if kind is bool:
+            return "true or false"
+        if get_origin(kind) is tuple:
+            return 'a list of strings, such as ["python", "train.py"]'
+        if issubclass(kind, Enum):
+            return ", ".join(f'"{member.value}"' for member in kind)
+        if kind not in (int, float):
+            return "a string that is not empty"
+        noun = "a whole number" if kind is int else "a number"
+        if self.least is None:
+            return noun
+        return (
+            f"{noun}, {self.least:g} or more" if self.most is None else f"{noun} from {self.least:g} to {self.most:g}"
+        )
+
+    def flags(self, command: str) -> tuple[str, ...]:
+        """Return the names of the flag in a command. `config` takes those of all commands."""
+        if self.value_type is bool and self.name:  # a file can switch it on: the flag must be able to switch it off
+            return (f"{self.flag}/--no{self.flag.removeprefix('-')}",)
+        if not self.publish_flag or command == "run":
+            return (self.flag,)
+        return (self.publish_flag,) if command == "publish" else (self.flag, self.publish_flag)
+
+    def is_required(self, command: str) -> bool:
+        """Whether a command does not start without it."""
+        return command in self.required_by
+
+    def is_taken_by(self, command: str) -> bool:
+        """Whether a command takes it."""
+        return command in self.commands or command == "config"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Settings of a run as users give them. The annotation of a field is its documentation."""
+
+    run: Annotated[
+        str | None,
+        Setting(
+            section=Section.RUN,
+            name="name",
+            flag="--run",
+            metavar="NAME",
+            help="Name of the run. A name with checkpoints continues from the newest one.",
+            commands=EVERYWHERE,
+            required_by=("publish",),
+            unset="that of existing checkpoints, else run-DATE-TIME",
+        ),
+    ] = None
+    command: Annotated[
+        tuple[str, ...],
+        Setting(section=Section.RUN, name="command", flag="", help="Command of one rank: the words after --."),
+    ] = ()
+    ranks: Annotated[
+        int,
+        Setting(
+            section=Section.RUN,
+            name="ranks",
+            flag="--ranks",
+            publish_flag="--ranks-per-node",
+            metavar="N",
+            help="Training processes on each node.",
+            required_by=("publish",),
+            least=1,
+        ),
+    ] = 1
+    nodes: Annotated[
+        int,
+        Setting(
+            section=Section.RUN,
+            name="nodes",
+            flag="--nodes",
+            metavar="N",
+            help="Nodes that train. More agents than that are spares.",
+            commands=("publish",),
+            required_by=("publish",),
+            least=1,
+        ),
+    ] = 1
+    directory: Annotated[
+        Path,
+        Setting(
+            section=Section.RUN,
+            name="directory",
+            flag="--directory",
+            metavar="FOLDER",
+            help="Folder that holds one folder per run.",
+            commands=("run", "observe"),
+        ),
+    ] = Path("holdfast-runs")
+    preemption_grace_s: Annotated[
+        float,
+        Setting(
+            section=Section.RUN,
+            name="preemption_grace_s",
+            flag="--preemption-grace-s",
+            metavar="SECONDS",
+            help="Time from SIGTERM to the end, for a last checkpoint. 0: end immediately.",
+            commands=("run",),
+            least=0,
+        ),
+    ] = 30.0
+    faults_allowed: Annotated[
+        bool,
+        Setting(
+            section=Section.RUN,
+            name="allow_faults",
+            flag="--allow-faults",
+            help="Let `holdfast inject` harm the ranks of this run.",
+        ),
+    ] = False
+
+    checkpoint_directory: Annotated[
+        str | None,
+        Setting(
+            section=Section.CHECKPOINTS,
+            name="location",
+            flag="--checkpoints",
+            metavar="LOCATION",
+            help="Folder or URL for checkpoints: s3://BUCKET/PREFIX, gs://... Several nodes must share the folder.",
+            required_by=("publish",),
+            unset="a folder in the run's folder",
+            is_location=True,
+        ),
+    ] = None
+    checkpoint_every: Annotated[
+        int,
+        Setting(
+            section=Section.CHECKPOINTS,
+            name="every",
+            flag="--checkpoint-every",
+            metavar="STEPS",
+            help="Steps between checkpoints, a multiple of --snapshot-every. 0: only at the end.",
+            least=0,
+        ),
+    ] = 100
+    checkpoint_every_minutes: Annotated[
+        float,
+        Setting(
+            section=Section.CHECKPOINTS,
+            name="every_minutes",
+            flag="--checkpoint-every-minutes",
+            metavar="MINUTES",
+            help="Minutes without a checkpoint after which one is written. 0: only by steps.",
+            least=0,
+        ),
+    ] = 0.0
+    checkpoint_full_every: Annotated[
+        int,
+        Setting(
+            section=Section.CHECKPOINTS,
+            name="full_every",
+            flag="--checkpoint-full-every",
+            metavar="N",
+            help="Write a full checkpoint every N checkpoints; the others hold differences. 1: all are full.",
+            commands=("run",),
+            least=1,
+        ),
+    ] = 8
+    checkpoint_compression: Annotated[
+        Compression,
+        Setting(
+            section=Section.CHECKPOINTS,
+            name="compression",
+            flag="--checkpoint-compression",
+            help="Whether to compress checkpoints. auto: unless the ranks need the cores.",
+            commands=("run",),
+        ),
+    ] = Compression.AUTO
+    checkpoints_kept: Annotated[
+        int,
+        Setting(
+            section=Section.CHECKPOINTS,
+            name="keep",
+            flag="--keep",
+            metavar="N",
+            help="Number of checkpoints to keep.",
+            least=1,
+        ),
+    ] = 3
+    checkpoints_secondary: Annotated[
+        str | None,
+        Setting(
+            section=Section.CHECKPOINTS,
+            name="secondary",
+            flag="--checkpoints-secondary",
+            metavar="LOCATION",
+            help="Folder or URL that gets a copy of every checkpoint in the background.",
+            is_location=True,
+        ),
+    ] = None
+    checkpoints_secondary_kept: Annotated[
+        int | None,
+        Setting(
+            section=Section.CHECKPOINTS,
+            name="secondary_keep",
+            flag="--checkpoints-secondary-keep",
+            metavar="N",
+            help="Number of copies to keep.",
+            least=1,
+            unset="that of --keep",
+        ),
+    ] = None
+    checkpoint_staging: Annotated[
+        Path | None,
+        Setting(
+            section=Section.CHECKPOINTS,
+            name="staging",
+            flag="--checkpoint-staging",
+            metavar="FOLDER",
+            help="Folder of this node for shards that wait for their upload to a URL.",
+            commands=("run",),
+            unset="in the run's folder",
+        ),
+    ] = None
+    checkpoint_upload_mb_per_s: Annotated[
+        float,
+        Setting(
+            section=Section.CHECKPOINTS,
+            name="upload_mb_per_s",
+            flag="--checkpoint-upload-mb-per-s",
+            metavar="MB",
+            help="Megabytes per second for all uploads of a node together. 0: no limit.",
+            least=0,
+        ),
+    ] = 0.0
+    from_scratch: Annotated[
+        bool,
+        Setting(
+            section=Section.CHECKPOINTS,
+            name="",
+            flag="--from-scratch",
+            help="Start from the seed although there are checkpoints. They stay until --keep new ones are written.",
+        ),
+    ] = False
+    adopt: Annotated[
+        bool,
+        Setting(
+            section=Section.CHECKPOINTS,
+            name="",
+            flag="--adopt",
+            help="Continue from the checkpoints of a run of another name.",
+        ),
+    ] = False
+
+    snapshot_every: Annotated[
+        int,
+        Setting(
+            section=Section.SNAPSHOTS,
+            name="every",
+            flag="--snapshot-every",
+            metavar="STEPS",
+            help="Steps between snapshots in memory. 0: none.",
+            least=0,
+        ),
+    ] = 10
+    shm_directory: Annotated[
+        Path,
+        Setting(
+            section=Section.SNAPSHOTS,
+            name="shm_directory",
+            flag="--shm-directory",
+            metavar="FOLDER",
+            help="Memory file system for snapshots.",
+            commands=("run",),
+        ),
+    ] = Path("/dev/shm")
+
+    preset: Annotated[
+        PresetName,
+        Setting(
+            section=Section.DETECTION,
+            name="preset",
+            flag="--preset",
+            help="Shortest silence that is reported. fast: 1 s; default: 5 s; patient: 60 s.",
+            commands=EVERYWHERE,
+        ),
+    ] = PresetName.DEFAULT
+
+    mode: Annotated[
+        ModeName,
+        Setting(
+            section=Section.RECOVERY,
+            name="mode",
+            flag="--mode",
+            help="observe: verdicts, evidence and metrics. act: restarts too.",
+        ),
+    ] = ModeName.ACT
+    restart_patience: Annotated[
+        float,
+        Setting(
+            section=Section.RECOVERY,
+            name="restart_patience",
+            flag="--restart-patience",
+            metavar="FACTOR",
+            help="Factor on the time that a standstill without a certain sign of a fault lasts before a restart.",
+            least=0.01,
+            most=1000,
+        ),
+    ] = 1.0
+
+    redis_url: Annotated[
+        str | None,
+        Setting(
+            section=Section.STORE,
+            name="redis",
+            flag="--redis",
+            metavar="URL",
+            help="Redis server: redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH, without a password.",
+            commands=EVERYWHERE,
+            required_by=("publish",),
+            unset="a server that this run starts",
+        ),
+    ] = None
+    redis_password_file: Annotated[
+        Path | None,
+        Setting(
+            section=Section.STORE,
+            name="redis_password_file",
+            flag="--redis-password-file",
+            metavar="FILE",
+            help="File that holds the password of --redis.",
+            commands=EVERYWHERE,
+        ),
+    ] = None
+
+
+@cache
+def schema() -> dict[str, Setting]:
+    """Return field of RunSettings -> Setting, with type and default, in the order of the sections."""
+    return dict(_declared())
+
+
+def settings_of(command: str) -> Iterator[tuple[str, Setting]]:
+    """Yield the field and the Setting of each flag that a command takes."""
+    return ((field, setting) for field, setting in schema().items() if setting.flag and setting.is_taken_by(command))
+
+
+def _declared() -> Iterator[tuple[str, Setting]]:
+    for field, hint in get_type_hints(RunSettings, include_extras=True).items():
+        annotated, setting = get_args(hint)
+        value_type = next((one for one in get_args(annotated) if one is not NoneType), annotated)
+        if get_origin(annotated) is tuple:
+            value_type = annotated
+        yield field, replace(setting, value_type=value_type, default=getattr(RunSettings, field))

@@ -1,0 +1,66 @@
+"""Where each setting of a run comes from: a flag, else the file, else its default. Nothing else has a say."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast_cli.errors import ConfigurationError, UsageError
+from holdfast_cli.settings.file import DEFAULT_FILE, FileSettings, read_file
+from holdfast_cli.settings.schema import RunSettings, Setting, schema
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a value comes from."""
+
+    kind: str
+    """"flag", "file" or "default"."""
+    where: str = ""
+    """Name of the flag, or FILE:LINE."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The settings of a run, and the source of each."""
+
+    settings: RunSettings
+    sources: dict[str, Source]
+    """Field of RunSettings -> source."""
+
+
+def resolve(command: str, given: Mapping[str, Any], words: Sequence[str] | None, config: Path | None) -> Resolved:
+    """Return the settings that ``command`` takes. ``words``: the command of a rank; none if the file has it.
+
+    Raises ConfigurationError for what is wrong in the file, UsageError for what is neither there nor a flag.
+    """
+    return merge(command, {**given, "command": tuple(words)} if words else given, read_file(config))
+
+
+def merge(command: str, given: Mapping[str, Any], file: FileSettings | None) -> Resolved:
+    """Return the settings that ``command`` takes, from the flags ``given``, a file and the defaults."""
+    taken = {field: setting for field, setting in schema().items() if setting.is_taken_by(command)}
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(taken, Source("default"))
+    for field, setting in taken.items():
+        if field in given:
+            values[field], sources[field] = given[field], Source("flag", setting.flag or "after --")
+        elif file is not None and field in file.values:
+            values[field], sources[field] = file.values[field], Source("file", file.where(field))
+    if command == "run" and file is not None and file.values.get("nodes", 1) > 1:
+        raise ConfigurationError(
+            f"{file.path}: run.nodes = {file.values['nodes']}: `holdfast run` trains on one machine: "
+            "use `holdfast publish`, or remove the key"
+        )
+    for field, setting in taken.items():
+        if field not in values and (setting.is_required(command) or (field == "command" and command != "config")):
+            raise UsageError(_missing(setting, command, file))
+    return Resolved(RunSettings(**values), sources)
+
+
+def _missing(setting: Setting, command: str, file: FileSettings | None) -> str:
+    path = file.path if file is not None else DEFAULT_FILE
+    otherwise = f"or set {setting.name} in [{setting.section}] of {path}"
+    if not setting.flag:
+        return f"there is no COMMAND to run: give it after --, {otherwise}"
+    return f"{setting.flags(command)[0]} is missing: give the flag, {otherwise}"

@@ -1,0 +1,46 @@
+"""How ranks, enums and sizes are spelled, for people and in metrics."""
+
+from collections.abc import Iterable, Sequence
+
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import Activity, Phase
+
+_NAMES_SHOWN = 8
+_GIB = 2.0**30
+
+
+def kind_name(kind: "store.VerdictKind | int") -> str:
+    """Return the kind of a verdict: ``hung_collective``."""
+    return store.VerdictKind.Name(kind).removeprefix("VERDICT_KIND_").lower()
+
+
+def phase_name(phase: "Phase") -> str:
+    """Return the phase of a rank: ``forward_backward``."""
+    return Phase.Name(phase).removeprefix("PHASE_").lower()
+
+
+def run_phase_name(phase: "store.RunPhase") -> str:
+    """Return the phase of a run: ``running``."""
+    return store.RunPhase.Name(phase).removeprefix("RUN_PHASE_").lower()
+
+
+def activity_name(activity: "Activity") -> str:
+    """Return what a rank without progress does: ``user_code``."""
+    return Activity.Name(activity).removeprefix("ACTIVITY_").lower()
+
+
+def listed(names: Iterable[int | str]) -> str:
+    """Return ranks or nodes as a list: the first few, and how many more."""
+    every = list(names)
+    shown = ", ".join(map(str, every[:_NAMES_SHOWN]))
+    return f"{shown} and {len(every) - _NAMES_SHOWN} more" if len(every) > _NAMES_SHOWN else shown
+
+
+def ranks_named(ranks: Sequence[int]) -> str:
+    """Return ``rank 3``, or ``ranks 3, 5``; of many ranks the first few."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {listed(ranks)}"
+
+
+def gib(nbytes: float) -> str:
+    """Return a number of bytes as ``1.5 GiB``."""
+    return f"{nbytes / _GIB:.3g} GiB"

@@ -1,0 +1,172 @@
+"""A run that stands still: reported soon, restarted late.
+
+The report is an incident in state ``standstill``, at the learned deadlines. Most standstills end by themselves (an
+evaluation, a compilation, a slow disk). The incident is then resolved, and the run remembers that kind of pause: it is
+not reported again unless it lasts twice as long. A restart follows only if the signs last for as long as
+restart_patience.py says. After three restarts at one step for uncertain signs the run is left as it is.
+"""
+
+from dataclasses import replace
+
+from holdfast_daemon.core import incidents, signs
+from holdfast_daemon.core.detection import view_of
+from holdfast_daemon.core.detectors.framework import Finding
+from holdfast_daemon.core.detectors.view import is_stopped
+from holdfast_daemon.core.kinds import HANGS
+from holdfast_daemon.core.naming import activity_name, kind_name, phase_name
+from holdfast_daemon.core.restart_patience import UNCERTAIN_RESTARTS, RestartPatience, Sign, uncertain_restarts
+from holdfast_daemon.core.signs import Judgement
+from holdfast_daemon.core.tick import Tick
+from holdfast_proto.v1 import store_pb2 as store
+
+KNOWN_PAUSES = 32
+"""Kinds of pauses that a run remembers."""
+
+_KNOWN_MARGIN = 2.0
+"""Over the longest pause of a kind that has ended by itself."""
+
+_LEARNED_FROM_S = 1.0
+"""Shorter stays in a phase never decide about patience."""
+
+_LEARNED_STEP = 1.1
+"""The record is written again only if a stay is longer by a tenth."""
+
+
+def is_one(finding: Finding) -> bool:
+    """Whether only time confirms a verdict: ranks are there and do not move, and none has ended."""
+    return finding.stands_still and finding.verdict.kind in HANGS
+
+
+def note_pauses(tick: Tick) -> None:
+    """Remember when several or all ranks were stopped together: see View."""
+    ranks = [rank for rank in tick.ranks.values() if rank.life != store.LIFE_EXITED]
+    stopped = sum(map(is_stopped, ranks))
+    if stopped > 1:
+        tick.state = replace(tick.state, several_stopped_unix_s=tick.now)
+    if stopped and stopped == len(ranks):
+        tick.state = replace(tick.state, all_stopped_unix_s=tick.now)
+
+
+def learn(tick: Tick, summary: store.StepSummary) -> None:
+    """Remember the longest healthy stay in each phase. It raises the patience for that phase, and no deadline."""
+    known = tick.record.longest_phase_s
+    longer = {
+        phase: seconds
+        for phase, seconds in summary.phase_s.items()
+        if seconds > max(_LEARNED_FROM_S, _LEARNED_STEP * known.get(phase, 0.0))
+    }
+    if longer:
+        with tick.edit_record() as record:
+            record.longest_phase_s.update(longer)
+
+
+def judge(tick: Tick, finding: Finding) -> Judgement:
+    """Return whether a standstill is due for a restart now."""
+    patience = RestartPatience.of(tick.state.spec, tick.record)
+    judged = signs.judge(view_of(tick), finding.verdict, patience)
+    if tick.state.spec.mode != store.MODE_ACT:
+        return replace(judged, is_due=False)
+    uncertain = judged.sign >= Sign.LIKELY
+    if judged.is_due and uncertain and uncertain_restarts(tick.record) >= UNCERTAIN_RESTARTS:
+        _give_up(tick)
+        return replace(judged, is_due=False)
+    return judged
+
+
+def report(tick: Tick, finding: Finding) -> store.Incident | None:
+    """Keep a standstill as an incident; return it if it is new."""
+    verdict = finding.verdict
+    since = tick.now if finding.last_progress_unix_s is None else finding.last_progress_unix_s
+    current = present(tick)
+    if current is not None:
+        what = f"also seen: {verdict.message}"
+        if not same(current.verdict, verdict) and tick.once(f"standstill {verdict.kind} {list(verdict.culprits)}"):
+            incidents.add_line(tick, current, what)
+        return None
+    is_known = tick.now - since < _KNOWN_MARGIN * _known_s(tick, verdict)
+    if is_known and uncertain_restarts(tick.record) < UNCERTAIN_RESTARTS:
+        return None
+    incident = incidents.open_standstill(tick, verdict, last_progress_unix_s=since)
+    with tick.edit_record() as record:
+        record.standstill_incident = incident.id
+    return incident
+
+
+def settle(tick: Tick, *, is_seen: bool) -> None:
+    """Resolve the standstill when ranks move again; it is a pause that this run knows from now on."""
+    current = present(tick)
+    if current is None or is_seen or view_of(tick).late:
+        return  # without a verdict, but with late ranks: it has changed for a moment, and nobody has moved
+    lasted_s = max(0.0, tick.now - current.last_progress_unix_s)
+    _know(tick, current.verdict, lasted_s)
+    incidents.resolve(tick, current, f"the run moves again after {lasted_s:.0f} s, without a restart")
+    with tick.edit_record() as record:
+        record.standstill_incident = ""
+
+
+def take_over(tick: Tick, verdict: store.Verdict) -> store.Incident | None:
+    """Return the incident of the present standstill for its restart, if it is about the same; it is no more one."""
+    current = present(tick)
+    if current is None:
+        return None
+    with tick.edit_record() as record:
+        record.standstill_incident = ""
+    if same(current.verdict, verdict):
+        return current
+    incidents.resolve(tick, current, f"the cause is another one: {verdict.message}", state=store.INCIDENT_STATE_NOTED)
+    return None
+
+
+def drop(tick: Tick, what: str) -> None:
+    """Close the present standstill because something else has decided about the run."""
+    current = present(tick)
+    if current is not None:
+        incidents.resolve(tick, current, what, state=store.INCIDENT_STATE_NOTED)
+        with tick.edit_record() as record:
+            record.standstill_incident = ""
+
+
+def present(tick: Tick) -> store.Incident | None:
+    """Return the incident of the present standstill."""
+    return tick.state.incidents.get(tick.record.standstill_incident)
+
+
+def has_given_up(record: store.CoordinatorState) -> bool:
+    """Whether the run stands still and is not restarted any more."""
+    return bool(record.standstill_incident) and uncertain_restarts(record) >= UNCERTAIN_RESTARTS
+
+
+def same(one: store.Verdict, other: store.Verdict) -> bool:
+    """Whether two verdicts are about the same ranks and the same kind of fault."""
+    return one.kind == other.kind and set(one.culprits) == set(other.culprits)
+
+
+def _give_up(tick: Tick) -> None:
+    current = present(tick)
+    if current is not None and tick.once("restarts given up"):
+        what = (
+            f"not restarted again: {UNCERTAIN_RESTARTS} restarts at this step have not helped, and no sign is certain."
+            " The run is left as it is: look at the stacks, then end it or let it continue"
+        )
+        incidents.add_line(tick, current, what)
+
+
+def _known_s(tick: Tick, verdict: store.Verdict) -> float:
+    kind = _kind(verdict)
+    return max((pause.longest_s for pause in tick.record.known_pauses if pause.kind == kind), default=0.0)
+
+
+def _know(tick: Tick, verdict: store.Verdict, lasted_s: float) -> None:
+    kind = _kind(verdict)
+    known = {pause.kind: pause.longest_s for pause in tick.record.known_pauses}
+    known[kind] = max(lasted_s, known.pop(kind, 0.0))  # popped first, so that the newest kind comes last
+    newest = list(known.items())[-KNOWN_PAUSES:]
+    with tick.edit_record() as record:
+        record.ClearField("known_pauses")
+        record.known_pauses.extend(store.KnownPause(kind=one, longest_s=longest_s) for one, longest_s in newest)
+
+
+def _kind(verdict: store.Verdict) -> str:
+    """Return what pauses of one kind have in common. Which rank it was is not part of it: any may evaluate."""
+    activity = activity_name(verdict.activity)
+    return f"{kind_name(verdict.kind)} in {phase_name(verdict.phase)}, {activity}"

@@ -1,0 +1,151 @@
+"""Who leads a run: this daemon's lease, and the state with which it takes over.
+
+The functions at the top decide from values; :class:`Leadership` asks the store.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast_daemon.core import coordinator
+from holdfast_daemon.core.model import CoreState
+from holdfast_daemon.core.recovery.ending import ENDED
+from holdfast_daemon.leadership.run_store import RunStore
+from holdfast_proto.v1 import store_pb2 as store
+
+log = logging.getLogger(__name__)
+
+
+def lowest_fence(state: CoreState | None) -> int:
+    """Return the least fence that no agent refuses: agents remember the highest that they have obeyed."""
+    return max((node.fence for node in state.nodes.values()), default=0) if state is not None else 0
+
+
+def may_continue(own: CoreState | None, record: store.CoordinatorState | None, led_with: int) -> bool:
+    """Return whether a new leader may lead from its own state.
+
+    It may if nobody has led since it led itself: the store's record has the fence ``led_with`` of that time. A store
+    without a record has lost it, and then the own state is the best there is.
+    """
+    return own is not None and (record is None or record.fence == led_with)
+
+
+def anew(state: CoreState, last_event_id: str) -> CoreState:
+    """Return the state of a run without a record, kept apart from what the store still holds of it.
+
+    New incidents are numbered after those that are there, and events up to ``last_event_id`` are not read again.
+    """
+    record = store.CoordinatorState()
+    record.CopyFrom(state.record)
+    numbers = (name.partition("-")[0] for name in state.incidents)
+    record.incident_count = max((int(number) for number in numbers if number.isdecimal()), default=0)
+    record.last_event_id = last_event_id
+    return dataclasses.replace(state, record=record)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A lease that this daemon holds."""
+
+    state: CoreState
+    """State to lead from; the one that was given, if nothing has changed it."""
+    is_new: bool
+    """Whether the lead has just been assumed. The store then holds the record and all incidents of ``state``."""
+
+
+class Leadership:
+    """This daemon's lease of one run: gets it, renews it and gives it up.
+
+    Every method raises redis_client.StoreError or OSError while the store is unreachable, and LeadershipLostError if
+    another daemon has taken the lease.
+    """
+
+    def __init__(self, run: str, run_store: RunStore, lease_s: float) -> None:
+        self._run = run
+        self._store = run_store
+        self._lease_s = lease_s
+        self._renewed_at_s: float | None = None
+        """Time of the last renewal; None: ask the store before anything else."""
+        self._led_with = 0
+        """Fence of the lead that this daemon has assumed last."""
+        self.leads = False
+
+    async def hold(self, state: CoreState | None, now_s: float) -> Held | None:
+        """Get or renew the lease; return None if another daemon has it, or if no spec is published yet.
+
+        A lease is renewed at a third of its length. ``now_s`` may be of any clock that never jumps. ``state`` is what
+        this daemon knows of the run.
+        """
+        is_held = is_renewed = False
+        # A lease that is renewed is held during the call too: a reader of ``leads`` must not see the run without a
+        # leader. One whose renewal fails is not.
+        try:
+            is_held = await self._store.acquire(self._lease_s, lowest_fence(state))
+        finally:
+            is_renewed = is_held and self._store.fence == self._led_with
+            self.leads = self.leads and is_renewed
+        if not is_held:
+            return None
+        self._renewed_at_s = now_s
+        state = await self._successor(state) or state
+        if is_renewed and state is not None:
+            self.leads = True
+            return Held(state, is_new=False)
+        assumed = await self._assume(state)
+        self.leads = assumed is not None
+        return Held(assumed, is_new=True) if assumed is not None else None
+
+    def is_fresh(self, now_s: float) -> bool:
+        """Return whether the lease is held and need not be renewed yet."""
+        return self.leads and self._renewed_at_s is not None and now_s - self._renewed_at_s < self._lease_s / 3
+
+    def doubt(self) -> None:
+        """Have the lease renewed before anything else is done: the store was unreachable, and may have lost it."""
+        self._renewed_at_s = None
+
+    def lose(self) -> None:
+        """Lead no more. The lease ends by itself, or is another daemon's already."""
+        self.leads = False
+
+    async def release(self) -> None:
+        """Lead no more, and let a standby take over immediately."""
+        if self.leads:
+            self.leads = False
+            await self._store.release()
+
+    async def save(self, record: store.CoordinatorState, incidents: Iterable[store.Incident] = ()) -> None:
+        """Write the record, stamped with the fence of the lease, and add or replace incidents."""
+        stamped = store.CoordinatorState()
+        stamped.CopyFrom(record)
+        stamped.fence = self._store.fence
+        await self._store.save(stamped, incidents)
+
+    async def _successor(self, state: CoreState | None) -> CoreState | None:
+        """Return the state of a new run that was published under the name of one that has ended, if there is one."""
+        if state is None or state.record.phase not in ENDED:
+            return None
+        spec = await self._store.spec()
+        if spec is None or spec.instance == state.spec.instance:
+            return None
+        log.info("run %s: published anew", self._run)
+        begun = coordinator.begin(spec)
+        await self.save(begun.record)
+        return begun
+
+    async def _assume(self, own: CoreState | None) -> CoreState | None:
+        """Become leader; return the state to lead from, or None if there is no spec yet."""
+        spec, record = await self._store.spec(), await self._store.record()
+        state = own
+        if not may_continue(own, record, self._led_with):
+            if spec is None:
+                return None
+            state = coordinator.begin(spec, record, await self._store.incidents())
+            if record is None:
+                # The events before a record that was refused have been taken in; those of a new run have not.
+                state = anew(state, await self._store.newest_event_id() if self._store.record_is_bad else "")
+        assert state is not None
+        log.info("run %s: leading with fence %d", self._run, self._store.fence)
+        await self.save(state.record, state.incidents.values())
+        self._led_with = self._store.fence  # last: if the store goes away before, all of this is done again
+        return state

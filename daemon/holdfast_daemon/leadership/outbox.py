@@ -1,0 +1,110 @@
+"""What the core has decided, on its way out."""
+
+import collections
+import logging
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast_daemon.core.model import (
+    Action,
+    CheckpointAnswered,
+    DetectorFailed,
+    FaultAnswered,
+    SaveIncident,
+    Send,
+)
+from holdfast_daemon.incidents.archive import IncidentArchive, IncidentLog
+from holdfast_daemon.leadership.leadership import Leadership
+from holdfast_daemon.leadership.requests import Requests
+from holdfast_daemon.leadership.run_store import RunStore
+from holdfast_daemon.leadership.tick_metrics import TickMetrics
+from holdfast_proto.v1 import store_pb2 as store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class StoreCounters:
+    """Operations on the store, for /metrics."""
+
+    operations: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlets:
+    """Where the actions of one run's core go."""
+
+    store: RunStore
+    log: IncidentLog
+    archive: IncidentArchive
+    requests: Requests
+    metrics: TickMetrics
+
+
+class Outbox:
+    """Actions of one run's core that are not carried out yet, in order.
+
+    If the store goes away in between, the rest is carried out when it is back.
+    """
+
+    def __init__(self, run: str, outlets: Outlets, counters: StoreCounters) -> None:
+        self._run = run
+        self._to = outlets
+        self._counters = counters
+        self._actions: collections.deque[Action] = collections.deque()
+        self._is_unsaved = False
+        """Whether the store lacks what the last ticks have changed of the record and the incidents."""
+        self._failed_detectors: set[str] = set()
+        """Detectors whose failure has been logged."""
+
+    def add(self, actions: Iterable[Action], *, instance: str, record_has_changed: bool) -> None:
+        """Take in what a tick of the run's ``instance`` has led to."""
+        for action in actions:
+            if isinstance(action, Send):  # now: when it is sent, this shell may lead another run of the same name
+                action.command.instance = instance
+            self._is_unsaved |= isinstance(action, SaveIncident)
+            self._actions.append(action)
+        self._is_unsaved |= record_has_changed
+
+    def clear(self) -> None:
+        """Drop all actions: another daemon leads, and decides them again from the same events."""
+        self._actions.clear()
+
+    def see_saved(self) -> None:
+        """Note that the store has the record and all incidents as they are now."""
+        self._is_unsaved = False
+
+    async def drain(self, leadership: Leadership, record: store.CoordinatorState) -> None:
+        """Carry all actions out. Raises as :class:`RunStore` does; what is not carried out then stays."""
+        # First the record and the incidents that it names, then the commands: a successor must forget no incident, and
+        # it may repeat a command, because agents carry each out once.
+        if self._is_unsaved:
+            changed = {one.incident.id: one.incident for one in self._actions if isinstance(one, SaveIncident)}
+            await leadership.save(record, changed.values())
+            self._is_unsaved = False
+        while self._actions:
+            self._counters.operations += 1
+            await self._carry_out(self._actions[0])
+            self._actions.popleft()
+
+    async def _carry_out(self, action: Action) -> None:
+        match action:
+            case Send(node=node, command=command):
+                # An id is given once, so that a command whose writing was cut off is written again under the same id.
+                # It is random and no count, because the next daemon of this name may hold the same lease, and would
+                # count from the start.
+                command.id = command.id or uuid.uuid4().hex
+                command.fence = self._to.store.fence
+                await self._to.store.send(node, command)
+            case SaveIncident(incident=incident):
+                self._to.log.append(incident)
+                self._to.archive.keep(incident)
+            case CheckpointAnswered() | FaultAnswered():
+                self._to.requests.answer(action)
+            case DetectorFailed(detector=name, reason=reason):
+                self._to.metrics.detector_failed(name)
+                if name not in self._failed_detectors:
+                    self._failed_detectors.add(name)
+                    log.error("run %s: detector %s failed, and is asked again: %s", self._run, name, reason)

@@ -1,0 +1,106 @@
+"""Operators' requests on their way to the core, and its answers on their way back."""
+
+import asyncio
+from collections.abc import Collection, Iterable
+
+from holdfast_daemon.core.model import (
+    CheckpointAnswered,
+    CheckpointRequest,
+    FaultAnswered,
+    FaultRequest,
+    Request,
+    StopRequest,
+)
+from holdfast_proto.v1.fault_pb2 import Fault
+
+_FAILED = "the daemon failed on this request: its log says why"
+
+
+class Requests:
+    """The requests to one run that have no answer yet. It does no I/O: operators wait for futures."""
+
+    def __init__(self) -> None:
+        self._new: list[Request] = []
+        """Requests that the core has not seen."""
+        self._checkpoints: list[asyncio.Future[CheckpointAnswered]] = []
+        self._faults: list[tuple[Fault, asyncio.Future[str]]] = []
+        self._stops: list[tuple[StopRequest, asyncio.Future[str]]] = []
+
+    async def checkpoint(self) -> CheckpointAnswered:
+        """Ask for a checkpoint; return the step at which it will be, or why there is none."""
+        answer: asyncio.Future[CheckpointAnswered] = asyncio.get_running_loop().create_future()
+        self._checkpoints.append(answer)
+        self._new.append(CheckpointRequest())
+        return await answer
+
+    def stop(self, grace_s: float = 0.0) -> "asyncio.Future[str]":
+        """Ask that the run end: within ``grace_s``, after a last checkpoint, or immediately.
+
+        The future holds "" once the core has taken the request in, or why it has not.
+        """
+        request, answer = StopRequest(grace_s), asyncio.get_running_loop().create_future()
+        self._stops.append((request, answer))
+        self._new.append(request)
+        return answer
+
+    async def fault(self, fault: Fault) -> str:
+        """Ask that a fault be injected; return "" once the rank has accepted it, or why it will not strike."""
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        waiter = (fault, answer)
+        self._faults.append(waiter)
+        self._new.append(FaultRequest(fault))
+        try:
+            return await answer
+        finally:
+            self._faults.remove(waiter)
+
+    def take(self) -> tuple[Request, ...]:
+        """Return the requests that the core has not seen; from now on it has."""
+        requests, self._new = tuple(self._new), []
+        return requests
+
+    def settle(self, shown: Iterable[Request], failed: Collection[Request]) -> None:
+        """Answer those of the requests shown to the core in a tick that the core itself does not answer.
+
+        These are all requests to stop, which need no more than to be taken in, and the ones that the core failed on.
+        """
+        for request in shown:
+            reason = _FAILED if any(one is request for one in failed) else ""
+            match request:
+                case StopRequest():
+                    self._answer_stop(request, reason)
+                case CheckpointRequest() if reason:
+                    self.answer(CheckpointAnswered(-1, reason))
+                case FaultRequest(fault=fault) if reason:
+                    self.answer(FaultAnswered(fault, reason))
+
+    def answer(self, answer: CheckpointAnswered | FaultAnswered) -> None:
+        """Hand an answer of the core to the operators who wait for it."""
+        match answer:
+            case CheckpointAnswered():
+                # One checkpoint serves all who have asked for one.
+                for waiter in self._checkpoints:
+                    if not waiter.done():
+                        waiter.set_result(answer)
+                self._checkpoints.clear()
+            case FaultAnswered(fault=fault, refusal=refusal):
+                # Two operators may have asked for equal faults: the one that has waited longest gets the first answer.
+                waiting = (waiter for asked, waiter in self._faults if asked == fault and not waiter.done())
+                first = next(waiting, None)
+                if first is not None:
+                    first.set_result(refusal)
+
+    def refuse_all(self, reason: str) -> None:
+        """Answer every request that has no answer yet with a refusal."""
+        self._new.clear()
+        self.answer(CheckpointAnswered(-1, reason))
+        for fault, _ in list(self._faults):
+            self.answer(FaultAnswered(fault, reason))
+        for request, _ in list(self._stops):
+            self._answer_stop(request, reason)
+
+    def _answer_stop(self, request: StopRequest, reason: str) -> None:
+        for waiter in [one for one in self._stops if one[0] is request]:
+            self._stops.remove(waiter)
+            if not waiter[1].done():
+                waiter[1].set_result(reason)

@@ -1,0 +1,174 @@
+"""Metric families about a run, which the run's leader exports: the only place that says their names and meanings.
+
+The collector fills them; docs/metrics.md, the dashboards and their tests read them. The metrics page keeps this order.
+"""
+
+from holdfast_daemon.core.kinds import RECOVERABLE
+from holdfast_daemon.core.naming import kind_name
+from holdfast_daemon.core.step_summary import QUANTITIES
+from holdfast_proto.metric_family import counter, declared_in, gauge, histogram
+from holdfast_proto.v1 import store_pb2 as store
+
+LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+MODES = tuple(name.removeprefix("MODE_").lower() for name, mode in store.Mode.items() if mode)
+PRESETS = tuple(name.removeprefix("PRESET_").lower() for name, preset in store.Preset.items() if preset)
+RUN_STATES = {name.removeprefix("RUN_PHASE_").lower(): phase for name, phase in store.RunPhase.items() if phase}
+"""State as the label spells it -> the phase's number in messages."""
+INCIDENT_KINDS = {kind_name(kind): kind for kind in store.VerdictKind.values() if kind}
+"""Kind as the label spells it -> its number in messages."""
+RESTART_REASONS = tuple(kind_name(kind) for kind in RECOVERABLE)
+
+# The run and its ranks.
+
+RUN_INFO = gauge("run_info", "run mode preset", "How Holdfast watches the run; always 1.", mode=MODES, preset=PRESETS)
+RUN_STATE = gauge("run_state", "run state", "1 for the state that the run is in, 0 for the others.", state=RUN_STATES)
+RANKS = gauge(
+    "ranks",
+    "run state",
+    "Ranks in each state. A stalled rank is also running: it has made no progress for more than a second.",
+    state=("starting", "running", "exited", "stalled"),
+)
+RUN_WORLD_SIZE = gauge("run_world_size", "run", "Ranks of the current generation.")
+RUN_GENERATION = gauge("run_generation", "run", "Incarnation of the run's world; every restart adds one.")
+RUN_RESTARTS = counter(
+    "run_restarts_total",
+    "run reason",
+    "Generations started after a fault, by the kind of its incident.",
+    reason=RESTART_REASONS,
+)
+RUN_STEP = gauge("run_step", "run", "Newest step that all ranks have completed; -1 before the first.")
+
+# Numbers of the newest step, and sums over all steps.
+
+LOSS = gauge("loss", "run", "Training loss of the newest step, mean over the ranks that report one.")
+VALIDATION_LOSS = gauge("validation_loss", "run", "Newest validation loss.")
+LOSS_ZSCORE = gauge(
+    "loss_zscore", "run", "Distance of the newest loss from the recent median, in robust standard deviations."
+)
+GRAD_NORM = gauge("grad_norm", "run", "Global gradient norm of the newest step.")
+LEARNING_RATE = gauge("learning_rate", "run", "Learning rate of the newest step.")
+UPDATE_NORM = gauge("update_norm", "run", "Global norm of the parameters' change in the newest step.")
+LOSS_SCALE = gauge("loss_scale", "run", "Factor on the loss of the newest step, if the precision needs one.")
+BALANCE_LOSS = gauge(
+    "balance_loss", "run", "Load-balance loss of the experts' router in the newest step, mean over ranks."
+)
+MFU = gauge(
+    "mfu_ratio",
+    "run",
+    "Model FLOPs utilisation of the newest step, mean over ranks. The trainer reports it: the model's FLOP/s divided "
+    "by the devices' peak in the dtype used.",
+)
+PIPELINE_BUBBLE = gauge(
+    "pipeline_bubble_ratio", "run", "Share of the newest step in which pipeline stages were idle, mean over ranks."
+)
+NONFINITE = counter(
+    "nonfinite_total",
+    "run quantity",
+    "Reports of NaN or infinity. Norms of skipped steps do not count.",
+    quantity=QUANTITIES,
+)
+SUSPICIONS = counter(
+    "suspicions_total",
+    "run outcome",
+    "Times that the run seemed to stand still (raised), and how that ended: a verdict, or new progress.",
+    outcome=("raised", "confirmed", "resolved"),
+)
+ANOMALIES = counter(
+    "anomalies_total",
+    "run kind",
+    "Odd losses. blip: one step is far off; spike: 3 of 5 steps are; missing: no loss is reported any more.",
+    kind=("blip", "spike", "missing"),
+)
+SKIPPED_STEPS = counter(
+    "skipped_steps_total",
+    "run reason",
+    "Steps that the optimizer skipped because gradients were not finite.",
+    reason=("overflow",),
+)
+TOKENS = counter("tokens_total", "run", "Tokens trained on, sum over ranks.")
+DROPPED_TOKENS = counter(
+    "dropped_tokens_total", "run", "Tokens that experts dropped for lack of capacity, sum over ranks."
+)
+DUPLICATE_STEPS = counter(
+    "duplicate_steps_total",
+    "run",
+    "Steps in which data-parallel ranks shared samples, or that used samples of an earlier step.",
+)
+
+# Incidents and what they cost.
+
+INCIDENTS = counter("incidents_total", "run kind", "Incidents by kind.", kind=INCIDENT_KINDS)
+FAULTS_INJECTED = counter(
+    "faults_injected_total", "run kind", "Faults injected on purpose, by their name in `holdfast inject --list`."
+)
+INCIDENT_OPEN = gauge(
+    "incident_open",
+    "run kind",
+    "1 while the run stands still or recovers because of an incident of this kind, else 0.",
+    kind=INCIDENT_KINDS,
+)
+RESTARTS_GIVEN_UP = gauge(
+    "restarts_given_up",
+    "run",
+    "1 while the run stands still and Holdfast no longer restarts it, because restarts have not helped; else 0.",
+)
+DETECTION_LATENCY = histogram(
+    "detection_latency_seconds",
+    "run",
+    "Time from the last progress to the verdict.",
+    buckets=LATENCY_BUCKETS_S,
+)
+RECOVERY_DURATION = histogram(
+    "recovery_duration_seconds",
+    "run stage",
+    "Time from the last progress to the next step that all ranks complete.",
+    buckets=LATENCY_BUCKETS_S,
+    stage=("total",),
+)
+LOST_TIME = counter(
+    "lost_seconds_total",
+    "run cause",
+    "Time from the last progress before a fault to the next step that all ranks complete, by kind of incident.",
+    cause=RESTART_REASONS,
+)
+LOST_STEPS = counter("lost_steps_total", "run", "Completed steps that a restart had to repeat.")
+PRODUCTIVE_TIME = counter(
+    "productive_seconds_total", "run", "Duration of all steps that were new to the run: repeated steps do not count."
+)
+
+# Checkpoints.
+
+RUN_CHECKPOINT_LAST_SUCCESS = gauge(
+    "run_checkpoint_last_success_timestamp_seconds",
+    "run",
+    "Unix time of the run's newest checkpoint; 0 until this leader sees one committed.",
+)
+RUN_CHECKPOINT_INTERVAL = gauge(
+    "run_checkpoint_interval_seconds",
+    "run",
+    "Expected time between checkpoints at the newest step's pace; 0 when none are scheduled.",
+)
+
+# Losses of the daemon's own work for the run.
+
+COMMANDS_REFUSED = counter(
+    "commands_refused_total", "run", "Commands that agents refused, such as those from an older leader or generation."
+)
+INCIDENT_LOG_ATTEMPTS = counter(
+    "incident_log_attempts_total", "run", "Times that the daemon appended an incident to its log, or tried to."
+)
+INCIDENT_LOG_FAILURES = counter(
+    "incident_log_failures_total", "run", "Times that the daemon could not append an incident to its log."
+)
+INCIDENT_FOLDER_ATTEMPTS = counter(
+    "incident_folder_attempts_total", "run", "Times that the daemon wrote to an incident's folder, or tried to."
+)
+INCIDENT_FOLDER_FAILURES = counter(
+    "incident_folder_failures_total", "run", "Times that the daemon could not write to an incident's folder."
+)
+RECORDING_DROPPED_TICKS = counter(
+    "recording_dropped_turns_total", "run", "Ticks that the recording for `holdfast replay` had no room for."
+)
+
+FAMILIES = declared_in(globals())

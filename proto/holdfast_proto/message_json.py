@@ -1,0 +1,96 @@
+"""Messages as JSON and back: the one spelling of enum values that files, ``--json``, metrics and people see."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from google.protobuf.descriptor import EnumDescriptor
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import Message
+
+_Message = TypeVar("_Message", bound=Message)
+
+
+def enum_word(kind: EnumTypeWrapper | EnumDescriptor, number: int) -> str:
+    """Return ``running`` for ``RUN_PHASE_RUNNING``; a number that this version does not know as itself."""
+    descriptor = kind if isinstance(kind, EnumDescriptor) else kind.DESCRIPTOR
+    value = descriptor.values_by_number.get(number)
+    return str(number) if value is None else value.name.removeprefix(_prefix(descriptor)).lower()
+
+
+def to_json(message: Message) -> dict[str, Any]:
+    """Return ``message`` with its own field names, integers as integers and enum values as :func:`enum_word`.
+
+    Optional fields and messages that are not set are left out. NaN and infinity, which JSON does not know, are null.
+    """
+    result: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        if field.has_presence and not message.HasField(field.name):
+            continue
+        result[field.name] = _value(field, getattr(message, field.name))
+    return result
+
+
+def from_json(data: Mapping[str, Any], message: _Message) -> _Message:
+    """Fill ``message`` from what :func:`to_json` has made, and return it. Unknown fields are ignored.
+
+    Also reads what earlier versions wrote: enum values with their prefix, 64-bit integers as strings. Raises
+    ParseError, ValueError, TypeError or AttributeError if the data is of another kind.
+    """
+    return ParseDict(_with_enum_names(data, message.DESCRIPTOR), message, ignore_unknown_fields=True)
+
+
+def _prefix(kind: EnumDescriptor) -> str:
+    """Return what the names of an enum's values have in common; the name of the value 0 ends in UNSPECIFIED."""
+    return kind.values_by_number[0].name.removesuffix("UNSPECIFIED")
+
+
+def _is_map(field: Any) -> bool:
+    """Whether a field (a FieldDescriptor, of either implementation of protobuf) is a map."""
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def _value(field: Any, value: Any) -> Any:
+    if _is_map(field):
+        entry = field.message_type.fields_by_name["value"]
+        return {str(key): _single(entry, value[key]) for key in value}
+    if field.is_repeated:
+        return [_single(field, item) for item in value]
+    return _single(field, value)
+
+
+def _single(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        return to_json(value)
+    if field.enum_type is not None:
+        return enum_word(field.enum_type, value) if value in field.enum_type.values_by_number else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _with_enum_names(data: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """Return ``data`` with enum values as protobuf's own reader wants them: by their full name."""
+    result: dict[str, Any] = {}
+    for name, value in data.items():
+        field = kind.fields_by_name.get(name)
+        if field is None:
+            result[name] = value
+        elif _is_map(field) and isinstance(value, Mapping):
+            entry = field.message_type.fields_by_name["value"]
+            result[name] = {key: _with_full_name(entry, item) for key, item in value.items()}
+        elif field.is_repeated and isinstance(value, list):
+            result[name] = [_with_full_name(field, item) for item in value]
+        else:
+            result[name] = _with_full_name(field, value)
+    return result
+
+
+def _with_full_name(field: Any, value: Any) -> Any:
+    if field.message_type is not None and isinstance(value, Mapping):
+        return _with_enum_names(value, field.message_type)
+    if field.enum_type is not None and isinstance(value, str):
+        full = _prefix(field.enum_type) + value.upper()
+        return full if full in field.enum_type.values_by_name else value
+    return value

@@ -1,0 +1,101 @@
+"""Declares metric families once, for the collector that exports them and for whatever reads about them.
+
+Needs the package ``prometheus_client``; the hooks never import this module.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+PREFIX = "holdfast_"
+
+Kind: TypeAlias = Literal["gauge", "counter", "histogram"]
+
+Rows: TypeAlias = Iterable[tuple[Sequence[str], float]]
+"""Label values, in the order of the family's labels, and the sample's value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricFamily:
+    """One metric family as ``/metrics`` shows it. It holds no samples: a collector reads those at each scrape."""
+
+    name: str
+    """Name with prefix and unit (``_seconds``, ``_bytes``, ``_ratio``); a counter's name ends in ``_total``."""
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Label -> all its values, for labels that take a fixed set. Collectors export each value from the start."""
+    buckets: tuple[float, ...] = ()
+    """Upper bounds of a histogram's buckets, ascending, in the family's unit and without ``+Inf``."""
+
+    def series_names(self) -> tuple[str, ...]:
+        """Return the names that queries use: three for a histogram, one for any other kind."""
+        if self.kind == "histogram":
+            return (f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count")
+        return (self.name,)
+
+    def metric(self, rows: Rows) -> Metric:
+        """Return a gauge or counter with one sample for each row."""
+        make = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}[self.kind]
+        metric: GaugeMetricFamily | CounterMetricFamily = make(self.name, self.help, labels=self.labels)
+        for values, number in rows:
+            metric.add_metric(values, number)
+        return metric
+
+    def histogram(self, rows: Iterable[tuple[Sequence[str], Sequence[float], float]]) -> Metric:
+        """Return a histogram. A row has the label values, the cumulative counts and the sum of all observations.
+
+        There is one count for each of ``buckets`` and one for ``+Inf``.
+        """
+        metric = HistogramMetricFamily(self.name, self.help, labels=self.labels)
+        bounds = [*map(str, self.buckets), "+Inf"]
+        for values, counts, total in rows:
+            metric.add_metric(values, list(zip(bounds, counts, strict=True)), total)
+        return metric
+
+
+def gauge(name: str, labels: str, meaning: str, **values: Iterable[str]) -> MetricFamily:
+    """Declare a gauge; ``name`` without prefix, ``labels`` separated by blanks."""
+    return _declare("gauge", name, labels, meaning, values)
+
+
+def counter(name: str, labels: str, meaning: str, **values: Iterable[str]) -> MetricFamily:
+    """Declare a counter; ``name`` without prefix and with ``_total``, ``labels`` separated by blanks."""
+    return _declare("counter", name, labels, meaning, values)
+
+
+def histogram(
+    name: str, labels: str, meaning: str, *, buckets: tuple[float, ...], **values: Iterable[str]
+) -> MetricFamily:
+    """Declare a classic histogram; ``name`` without prefix, ``labels`` without ``le``, separated by blanks."""
+    return _declare("histogram", name, labels, meaning, values, buckets=buckets)
+
+
+def declared_in(module: Mapping[str, object]) -> tuple[MetricFamily, ...]:
+    """Return all families among a module's names, in the order of their declaration.
+
+    A list by hand would be a second place to forget a family in.
+    """
+    return tuple(each for each in module.values() if isinstance(each, MetricFamily))
+
+
+def _declare(
+    kind: Kind,
+    name: str,
+    labels: str,
+    meaning: str,
+    values: Mapping[str, Iterable[str]],
+    *,
+    buckets: tuple[float, ...] = (),
+) -> MetricFamily:
+    return MetricFamily(
+        name=PREFIX + name,
+        kind=kind,
+        labels=tuple(labels.split()),
+        help=meaning,
+        values={label: tuple(allowed) for label, allowed in values.items()},
+        buckets=buckets,
+    )

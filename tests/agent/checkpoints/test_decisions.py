@@ -1,0 +1,63 @@
+"""Decisions about shards and sources of checkpoints, which need no disk and no clock."""
+
+import pytest
+
+from holdfast_agent.checkpoints.restorer import reason_of
+from holdfast_agent.checkpoints.shard_saver import PinnedSlot, next_for
+from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_proto.snapshot import Header, SlotState
+
+DAMAGED = CheckpointUnreadable("rank-00001.shard is damaged")
+MISSING = CheckpointUnavailable("no such file")
+REFUSED = CheckpointError("access denied")
+
+
+def header(*, state: SlotState = SlotState.COMPLETE, persist: bool = True, written: bool = False) -> Header:
+    return Header(
+        state=state,
+        persist=persist,
+        generation=1,
+        step=10,
+        rank=0,
+        data_bytes=0,
+        meta_offset=0,
+        meta_bytes=0,
+        written=written,
+    )
+
+
+@pytest.mark.parametrize(
+    ("slot", "expected"),
+    [
+        (None, PinnedSlot.LEAVE),
+        (header(persist=False), PinnedSlot.LEAVE),
+        (header(state=SlotState.WRITING), PinnedSlot.LEAVE),
+        (header(), PinnedSlot.WRITE),
+        (header(written=True), PinnedSlot.WAIT),
+    ],
+)
+def test_slot_of_a_rank_that_has_ended_is_written_once(slot: Header | None, expected: PinnedSlot) -> None:
+    assert next_for(slot, committed=[5]) is expected
+
+
+def test_slot_of_a_committed_checkpoint_is_released() -> None:
+    assert next_for(header(written=True), committed=[10]) is PinnedSlot.RELEASE
+
+
+def test_damage_in_every_place_makes_a_checkpoint_unreadable() -> None:
+    assert reason_of([(False, DAMAGED), (True, CheckpointUnreadable("also damaged"))], "") is DAMAGED
+
+
+@pytest.mark.parametrize("failures", [[(False, MISSING)], [(False, MISSING), (True, DAMAGED)], [(True, REFUSED)]])
+def test_files_that_may_come_back_make_it_unavailable(failures: list[tuple[bool, CheckpointError]]) -> None:
+    reason = reason_of(failures, "; remove the list")
+    assert isinstance(reason, CheckpointUnavailable)
+    assert str(reason) == f"{failures[0][1]}; remove the list"
+
+
+def test_secondary_that_lacks_a_damaged_checkpoint_does_not_make_it_unavailable() -> None:
+    assert reason_of([(False, DAMAGED), (True, MISSING)], "") is DAMAGED
+
+
+def test_secondary_that_cannot_be_asked_about_a_damaged_checkpoint_may_still_hold_it() -> None:
+    assert str(reason_of([(False, DAMAGED), (True, REFUSED)], "")) == "access denied"

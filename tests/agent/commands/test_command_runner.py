@@ -1,0 +1,338 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast_agent.processes import agent_record
+from holdfast_agent.snapshots import held_slots
+from holdfast_proto.snapshot import Meta, Slot
+from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.fault_pb2 import Fault
+from tests.support.coroutines import end, until
+from tests.support.nodes import RecordedNode, begin, make_node
+
+FENCE = 1000
+GENERATION = 3
+INSTANCE = "i"
+
+
+class Desk:
+    """Gives commands to a node whose two ranks live as long as this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.node: RecordedNode = make_node(folder)
+        begin(self.node, GENERATION, {0: 1, 1: 1})
+        self.supervisor = self.node.supervisor()
+        self.commands = self.node.commands(self.supervisor)
+        self._count = 0
+
+    async def give(
+        self,
+        *,
+        fence: int = FENCE,
+        generation: int = GENERATION,
+        name: str = "",
+        instance: str = INSTANCE,
+        **kind: Any,
+    ) -> None:
+        """Give one command, gathering evidence unless it says otherwise."""
+        self._count += 1
+        what = kind or {"gather_evidence": store.GatherEvidence(incident=f"incident {self._count}")}
+        command = store.NodeCommand(
+            id=name or f"id-{self._count}", fence=fence, generation=generation, instance=instance, **what
+        )
+        await self.commands.handle(command, f"{self._count}-0")
+
+    @property
+    def unacknowledged(self) -> int:
+        """Commands to ranks that they have not answered."""
+        return sum(rank.channel.unacknowledged for rank in self.node.ranks.values())
+
+    @property
+    def reported(self) -> list[str | None]:
+        """Kinds of the emitted events, oldest first."""
+        return self.node.link.kinds()
+
+
+async def test_a_command_of_the_leader_is_carried_out_and_remembered(folder: Path) -> None:
+    desk = Desk(folder)
+    await desk.give()
+    assert desk.reported == ["evidence_captured"]
+    assert desk.node.link.emitted[0].generation == GENERATION
+    assert desk.node.fence == FENCE
+    saved = agent_record.load(desk.node.options.record)
+    assert saved is not None
+    assert (saved.fence, saved.last_command, saved.generation) == (FENCE, "1-0", GENERATION)
+
+
+async def test_an_order_with_an_older_fence_is_refused_and_told(folder: Path) -> None:
+    desk = Desk(folder)
+    await desk.give()
+    await desk.give(fence=FENCE - 1)
+    assert desk.reported == ["evidence_captured", "command_refused"]
+    refused = desk.node.link.emitted[1].command_refused
+    assert (refused.command_fence, refused.known_fence) == (FENCE - 1, FENCE)
+    assert str(FENCE) in refused.reason
+    assert desk.node.fence == FENCE
+    assert desk.supervisor.record.last_command == "2-0"  # not to be read again
+
+
+async def test_a_fault_that_comes_with_an_old_order_is_refused_by_name(folder: Path) -> None:
+    desk = Desk(folder)
+    fault = Fault(kind="kill", rank=1)
+    await desk.give(generation=GENERATION - 1, inject_fault=fault)
+    assert desk.reported == ["command_refused", "fault_refused"]
+    refused = desk.node.link.emitted[1]
+    assert (refused.generation, refused.fault_refused.fault) == (GENERATION - 1, fault)
+    assert f"this node is at {GENERATION}" in refused.fault_refused.reason
+
+
+async def test_a_newer_leader_is_obeyed_from_then_on(folder: Path) -> None:
+    desk = Desk(folder)
+    await desk.give()
+    await desk.give(fence=FENCE + 1)
+    await desk.give(fence=FENCE)
+    assert desk.reported == ["evidence_captured", "evidence_captured", "command_refused"]
+    assert desk.node.fence == FENCE + 1
+
+
+async def test_an_order_about_an_older_generation_is_refused(folder: Path) -> None:
+    desk = Desk(folder)
+    await desk.give(generation=GENERATION - 1)
+    await desk.give(generation=GENERATION - 1, stop=store.StopGeneration())
+    assert desk.reported == ["command_refused", "command_refused"]
+    assert f"generation {GENERATION - 1}" in desk.node.link.emitted[0].command_refused.reason
+    assert not desk.node.stopped
+
+
+async def test_a_start_of_the_generation_that_runs_changes_nothing(folder: Path) -> None:
+    desk = Desk(folder)
+    ranks = dict(desk.node.ranks)
+    await desk.give(start=store.StartGeneration(ranks=2, world_size=2, source=store.SOURCE_SEED))
+    assert desk.node.ranks == ranks
+    assert desk.reported == []
+
+
+async def test_an_order_that_is_repeated_is_carried_out_once(folder: Path) -> None:
+    desk = Desk(folder)
+    for _ in range(3):
+        await desk.give(name="the same")
+    assert desk.reported == ["evidence_captured"]
+    assert desk.supervisor.record.last_command == "3-0"
+
+
+async def test_finish_ends_the_agent_with_the_runs_outcome_whatever_the_generation(folder: Path) -> None:
+    desk = Desk(folder)
+    assert not desk.commands.finished.done()
+    await desk.give(generation=GENERATION - 2, finish=store.FinishRun(outcome="finished"))
+    await desk.give(generation=GENERATION, finish=store.FinishRun(outcome="and again"))
+    assert desk.commands.finished.result().outcome == "finished"
+    assert desk.reported == []
+
+
+async def test_finish_from_an_older_leader_is_refused(folder: Path) -> None:
+    desk = Desk(folder)
+    await desk.give()
+    await desk.give(fence=FENCE - 1, finish=store.FinishRun(outcome="finished"))
+    assert not desk.commands.finished.done()
+    assert desk.reported == ["evidence_captured", "command_refused"]
+
+
+async def test_leaving_is_asked_of_every_rank_that_lives(folder: Path) -> None:
+    desk = Desk(folder)
+    desk.node.ranks[1].exit = store.RankExit(code=0)
+    for rank in desk.node.ranks.values():
+        rank.channel.outbox = asyncio.Queue()
+    await desk.give(leave=store.LeaveAt(step=20))
+    sent = {
+        number: [] if rank.channel.outbox is None else _drained(rank.channel.outbox)
+        for number, rank in desk.node.ranks.items()
+    }
+    assert [message.command.stop_at.step for message in sent[0] if message] == [20]
+    assert sent[1] == []
+
+
+def _drained(outbox: "asyncio.Queue[session.AgentMessage | None]") -> list[session.AgentMessage | None]:
+    return [outbox.get_nowait() for _ in range(outbox.qsize())]
+
+
+async def test_a_checkpoint_that_cannot_be_kept_is_reported(folder: Path) -> None:
+    desk = Desk(folder)
+    await desk.give(keep_checkpoint=store.KeepCheckpoint(step=20, reason="loss spike"))
+    await until(lambda: desk.reported, "the failure is reported")
+    failed = desk.node.link.emitted[0].checkpoint_failed
+    assert failed.step == 20
+    assert failed.reason.startswith("it cannot be kept")
+
+
+async def test_snapshots_in_memory_become_a_checkpoint_on_command(folder: Path) -> None:
+    desk = Desk(folder)
+    meta = Meta({}, ())
+    for number in desk.node.ranks:
+        with Slot(desk.node.memory.grant(number, 1 << 13, ranks_on_node=2).paths[0]) as slot:
+            slot.begin(generation=GENERATION, step=20, rank=number)
+            slot.commit(meta, data_bytes=0, persist=False)
+    await desk.give(persist_snapshot=store.PersistSnapshot(step=20))
+    await until(lambda: desk.node.inventory.committed == [20], "it is committed")
+    assert desk.reported == ["checkpoint_committed"]
+    desk.node.checkpoints.close()
+
+
+@asynccontextmanager
+async def answering(desk: Desk, accept: dict[int, bool]) -> AsyncIterator[list[int]]:
+    """Give ranks sessions in which they answer what they are asked; yields the steps of those asked."""
+    asked: list[int] = []
+
+    async def answer(number: int, outbox: "asyncio.Queue[session.AgentMessage | None]") -> None:
+        while (message := await outbox.get()) is not None:
+            command = message.command
+            asked.append(command.snapshot_at.step or command.release_at.at_step)
+            ack = session.CommandAck(id=command.id, accepted=accept[number], detail=f"rank {number}: too late")
+            await desk.node.messages.receive(desk.node.ranks[number], session.RankMessage(ack=ack))
+
+    tasks = []
+    for number in accept:
+        outbox: asyncio.Queue[session.AgentMessage | None] = asyncio.Queue()
+        desk.node.ranks[number].channel.outbox = outbox
+        tasks.append(asyncio.create_task(answer(number, outbox)))
+    try:
+        yield asked
+    finally:
+        await end(*tasks)
+
+
+async def test_a_checkpoint_is_asked_of_every_rank(folder: Path) -> None:
+    desk = Desk(folder)
+    async with answering(desk, {0: True, 1: True}) as asked:
+        await desk.give(take_checkpoint=store.TakeCheckpoint(step=20))
+        await until(lambda: len(asked) == 2 and not desk.unacknowledged, "all have answered")
+    assert asked == [20, 20]
+    assert desk.reported == []
+
+
+async def test_a_checkpoint_that_one_rank_refuses_has_failed_with_its_reason(folder: Path) -> None:
+    desk = Desk(folder)
+    async with answering(desk, {0: True, 1: False}):
+        await desk.give(take_checkpoint=store.TakeCheckpoint(step=20))
+        await until(lambda: desk.reported, "the failure is reported")
+    failed = desk.node.link.emitted[0].checkpoint_failed
+    assert (failed.step, failed.reason) == (20, "ordered checkpoint: rank 1: too late")
+
+
+async def test_a_checkpoint_that_one_rank_cannot_hear_of_has_failed(folder: Path) -> None:
+    desk = Desk(folder)
+    async with answering(desk, {0: True}):
+        await desk.give(take_checkpoint=store.TakeCheckpoint(step=20))
+        await until(lambda: desk.reported, "the failure is reported")
+    assert desk.node.link.emitted[0].checkpoint_failed.reason == "ordered checkpoint: rank 1 has no session"
+
+
+def held(desk: Desk, path: Path, step: int = 20) -> None:
+    """Leave rank 0 with a slot whose shard is written."""
+    with Slot(path) as slot:
+        slot.begin(generation=GENERATION, step=step, rank=0)
+        slot.commit(Meta({}, ()), data_bytes=0, persist=True)
+    desk.node.saver.held.hold(0, step, took_s=0.0)
+
+
+async def test_a_release_is_passed_on_to_every_rank_and_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_slots, "RELEASE_PATIENCE_S", 0.2)
+    desk = Desk(folder)
+    slot, other = desk.node.memory.grant(0, 1 << 13, ranks_on_node=2).paths
+    held(desk, slot)
+    async with answering(desk, {0: True, 1: True}) as asked:
+        await desk.give(release_snapshot=session.ReleaseAt(step=20, at_step=25))
+        await until(lambda: len(asked) == 2 and not desk.unacknowledged, "all have answered")
+    assert asked == [25, 25]
+    held(desk, other, step=21)  # its time runs out after that of the first one would have
+    await until(lambda: not Slot(other).header.persist, "one that no command releases is released")
+    assert Slot(slot).header.written
+
+
+async def test_a_release_that_one_rank_cannot_hear_of_leaves_the_slots_to_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_slots, "RELEASE_PATIENCE_S", 0.2)
+    desk = Desk(folder)
+    slot = desk.node.memory.grant(0, 1 << 13, ranks_on_node=2).paths[0]
+    held(desk, slot)
+    async with answering(desk, {0: True}) as asked:
+        await desk.give(release_snapshot=session.ReleaseAt(step=20, at_step=25))
+        await until(lambda: asked == [25], "the other rank has heard of it")
+        await until(lambda: not Slot(slot).header.persist, "it is released")
+
+
+@pytest.mark.parametrize("instance", ["yesterday", ""])
+async def test_yesterdays_end_of_a_run_of_this_name_does_not_end_todays(folder: Path, instance: str) -> None:
+    desk = Desk(folder)
+    for _ in range(3):
+        await desk.give(instance=instance, fence=2 * FENCE, finish=store.FinishRun(outcome="stopped"))
+    assert not desk.commands.finished.done()
+    assert desk.reported == ["command_refused"]  # one of many is enough
+    assert desk.node.errors.refused["commands"] == 3
+    assert desk.node.fence == 0  # a leader of another run locks nobody out
+    assert desk.supervisor.record.last_command == "3-0"
+    await desk.give(finish=store.FinishRun(outcome="finished"))
+    assert desk.commands.finished.result().outcome == "finished"
+
+
+async def test_command_that_makes_no_sense_is_refused_and_the_next_one_obeyed(folder: Path) -> None:
+    desk = Desk(folder)
+    await desk.give(start=store.StartGeneration(ranks=10**9, world_size=2), generation=GENERATION + 1)
+    await desk.give(gather_evidence=store.GatherEvidence(incident="../../../etc"))
+    desk.commands.refuse_entry("3-0", "no command")
+    assert desk.reported == ["command_refused"] * 3
+    assert (desk.node.fence, desk.node.generation, desk.supervisor.record.last_command) == (0, GENERATION, "3-0")
+    assert [rank.is_alive for rank in desk.node.ranks.values()] == [True, True]
+    await desk.give()
+    assert desk.reported[-1] == "evidence_captured"
+
+
+async def test_command_whose_handling_fails_is_counted_and_the_next_one_obeyed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(folder)
+
+    def fail(rank: int, step: int, world_size: int) -> None:
+        raise KeyError("nobody has thought of that")
+
+    monkeypatch.setattr(desk.node.saver, "persist", fail)
+    await desk.give(persist_snapshot=store.PersistSnapshot(step=5))
+    assert desk.node.errors.unexpected["commands"] == 1
+    assert desk.supervisor.record.last_command == "1-0"
+    await desk.give()
+    assert desk.reported == ["evidence_captured"]
+
+
+async def test_start_that_fails_as_nobody_expected_is_told_as_a_failed_generation(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(folder)
+    desk.node.ranks.clear()
+
+    def fail(step: int) -> None:
+        raise RuntimeError("nobody has thought of that")
+
+    monkeypatch.setattr(desk.node.memory, "keep_only", fail)
+    order = store.StartGeneration(ranks=2, world_size=2, source=store.SOURCE_SEED)
+    await desk.give(start=order, generation=GENERATION + 1)
+    assert desk.node.failed_generation == GENERATION + 1
+    assert "nobody has thought of that" in desk.node.failure
+    assert desk.node.errors.unexpected["commands"] == 1
+
+
+async def test_job_begun_by_a_command_that_fails_is_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(folder)
+
+    async def fail(step: int, reason: str) -> None:
+        raise TypeError("nobody has thought of that")
+
+    monkeypatch.setattr(desk.node.saver, "keep", fail)
+    await desk.give(keep_checkpoint=store.KeepCheckpoint(step=5))
+    await until(lambda: desk.node.errors.unexpected["commands"], "it is counted")

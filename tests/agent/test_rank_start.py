@@ -1,0 +1,31 @@
+from pathlib import Path
+
+from holdfast_agent.checkpoints.restorer import StartingPoint
+from holdfast_agent.options import AgentOptions
+from holdfast_agent.rank_start import fork_request
+from holdfast_proto.rank_context import RankContext
+from holdfast_proto.v1 import store_pb2 as store
+
+OPTIONS = AgentOptions(run="run", node="b", store_url="", directory=Path("/run"), runtime_directory=Path("/tmp/hf"))
+SPEC = store.RunSpec(run="run", command=["python", "train.py"], snapshot_every=5, checkpoint_every=50)
+START = store.StartGeneration(first_rank=4, ranks=4, world_size=8)
+
+
+def test_rank_gets_its_place_in_the_world_and_its_share_of_the_state() -> None:
+    point = StartingPoint({5: Path("/dev/shm/5.slot")}, Path("/checkpoints/step-00000010"))
+    fork = fork_request(OPTIONS, SPEC, START, generation=3, local_rank=1, rendezvous="[::1]:4000", point=point)
+    assert (fork.generation, fork.rank, list(fork.command)) == (3, 5, ["python", "train.py"])
+    assert fork.log_path == "/run/logs/generation-0003/rank-00005.log"
+    places = [fork.environment[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")]
+    assert places == ["5", "1", "8", "4"]
+    assert (fork.environment["MASTER_ADDR"], fork.environment["MASTER_PORT"]) == ("[::1]", "4000")
+    context = RankContext.from_environment(dict(fork.environment))
+    assert context is not None
+    assert (context.restore_slot, context.restore_checkpoint) == ("/dev/shm/5.slot", "/checkpoints/step-00000010")
+
+
+def test_rank_of_a_run_from_the_seed_restores_nothing() -> None:
+    fork = fork_request(OPTIONS, SPEC, START, generation=1, local_rank=0, rendezvous="a:1", point=StartingPoint())
+    context = RankContext.from_environment(dict(fork.environment))
+    assert context is not None
+    assert (context.restore_slot, context.restore_checkpoint) == ("", "")

@@ -1,0 +1,131 @@
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.main import app
+from holdfast_cli.run_folder.record import find_record
+from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
+from tests.support.fakes import write_status
+
+
+def holdfast(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_show_prints_each_value_and_its_source(folder: Path) -> None:
+    (folder / "holdfast.toml").write_text("[checkpoints]\nevery = 20\n")
+    lines = holdfast("config", "show", "--ranks", "4").stdout.splitlines()
+    shown = {line.split()[0]: line for line in lines if "=" in line}
+    assert shown["ranks"].split("#") == [f"{'ranks = 4':40}  ", " flag --ranks"]
+    assert shown["keep"].split("#")[1] == " default"
+    assert next(line for line in lines if line.startswith("every = 20")).endswith("# holdfast.toml:2")
+
+
+def test_what_show_prints_is_a_file_with_the_same_settings(folder: Path) -> None:
+    flags = ("--preset", "fast", "--checkpoints", "/c", "--ranks", "2", "--restart-patience", "0.5")
+    printed = holdfast("config", "show", *flags, "--", "python", "a b.py").stdout
+    assert tomllib.loads(printed)["run"]["command"] == ["python", "a b.py"]
+    again = folder / "again.toml"
+    again.write_text(printed)
+    told = [
+        json.loads(holdfast("config", "show", *each, "--json").stdout) for each in (flags, ("--config", "again.toml"))
+    ]
+    told[0]["run.command"]["value"] = ["python", "a b.py"]
+    assert {key: one["value"] for key, one in told[0].items()} == {key: one["value"] for key, one in told[1].items()}
+
+
+def test_show_as_json_names_source_and_line(folder: Path) -> None:
+    (folder / "job.toml").write_text('[run]\nname = "llama"\n')
+    told = json.loads(holdfast("config", "show", "--config", "job.toml", "--keep", "7", "--json").stdout)
+    assert told["run.name"] == {"value": "llama", "source": "file", "where": "job.toml:2"}
+    assert told["checkpoints.keep"] == {"value": 7, "source": "flag", "where": "--keep"}
+    assert told["snapshots.shm_directory"] == {"value": "/dev/shm", "source": "default", "where": ""}
+
+
+def test_show_does_not_print_a_password(folder: Path) -> None:
+    result = holdfast("config", "show", "--redis", "redis://:hunter2@host/0")
+    assert result.exit_code == 78
+    assert "hunter2" not in result.output
+
+
+def test_check_accepts_what_run_accepts(folder: Path) -> None:
+    (folder / "holdfast.toml").write_text("[run]\nranks = 2\n[checkpoints]\nevery = 20\n")
+    result = holdfast("config", "check")
+    assert (result.exit_code, result.stdout) == (0, "holdfast.toml: 2 settings, nothing is wrong\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[checkpoints]\nevry = 20\n", "the nearest is checkpoints.every"),
+        ("[checkpoints]\nevery = 15\n", "use a multiple of --snapshot-every 10"),
+        ('[run]\nname = "a/b"\n', "run name 'a/b'"),
+        ('[store]\nredis = "http://host"\n', "use redis://"),
+    ],
+)
+def test_check_and_run_refuse_a_wrong_file_in_one_line(folder: Path, text: str, reason: str) -> None:
+    (folder / "holdfast.toml").write_text(text)
+    for command in (("config", "check"), ("run", "--", "true")):
+        result = holdfast(*command)
+        assert result.exit_code == 78, result.output
+        assert reason in result.stderr
+        assert result.stderr.count("\n") == 1
+    assert [path.name for path in folder.iterdir()] == ["holdfast.toml"]
+
+
+def test_check_without_a_file_is_refused(folder: Path) -> None:
+    result = holdfast("config", "check")
+    assert (result.exit_code, result.stderr) == (
+        78,
+        "holdfast: holdfast.toml: No such file or directory: name a file with --config\n",
+    )
+
+
+def test_a_run_starts_from_a_file_alone(options: Callable[..., LocalRunOptions], folder: Path) -> None:
+    settings = options()
+    (folder / "holdfast.toml").write_text(f"""
+[run]
+name = "testing"
+command = ["python", "train.py"]
+directory = "{settings.directory.name}"
+[checkpoints]
+location = "elsewhere"
+[snapshots]
+shm_directory = "{settings.shm_directory}"
+""")
+    directory = settings.directory / "testing"
+    directory.mkdir(parents=True)
+    write_status(directory, RunStatus(run="testing", phase=RUN_PHASE_FINISHED, generation=1, newest_step=9))
+    result = holdfast("run")
+    assert result.exit_code == 0, result.output
+    assert "testing finished" in result.stdout
+    assert find_record(settings.directory, None).checkpoint_directory == str(folder / "elsewhere")
+
+
+def test_publish_takes_what_it_needs_from_the_file(folder: Path) -> None:
+    (folder / "holdfast.toml").write_text(f"""
+[run]
+name = "big"
+command = ["python", "train.py"]
+nodes = 2
+ranks = 8
+[checkpoints]
+location = "shared"
+[store]
+redis = "unix://{folder}/none.sock"
+""")
+    result = holdfast("publish")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"holdfast: the run cannot be published at --redis unix://{folder}/none.sock: ")

@@ -1,0 +1,142 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast_checkpoint.codec.registry import Compression
+from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.settings.file import parse_file, read_file
+from holdfast_cli.settings.schema import PresetName
+
+FOLDER = Path("/jobs/llama")
+FILE = FOLDER / "holdfast.toml"
+
+
+def values_of(text: str) -> dict[str, Any]:
+    return parse_file(text, FILE).values
+
+
+def refusal_of(text: str) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_file(text, FILE)
+    message = str(caught.value)
+    assert message.startswith(f"{FILE}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{FILE}: ")
+
+
+def test_values_have_the_types_of_the_schema() -> None:
+    text = """
+    [run]
+    command = ["python", "train.py"]
+    allow_faults = true
+    [checkpoints]
+    every = 50
+    every_minutes = 15
+    compression = "never"
+    [detection]
+    preset = "fast"
+    """
+    assert values_of(text) == {
+        "command": ("python", "train.py"),
+        "faults_allowed": True,
+        "checkpoint_every": 50,
+        "checkpoint_every_minutes": 15.0,
+        "checkpoint_compression": Compression.NEVER,
+        "preset": PresetName.FAST,
+    }
+    assert isinstance(values_of(text)["checkpoint_every_minutes"], float)
+
+
+def test_relative_paths_are_relative_to_the_folder_of_the_file() -> None:
+    text = """
+    run.directory = "runs"
+    checkpoints.location = "checkpoints"
+    checkpoints.secondary = "s3://bucket/prefix"
+    checkpoints.staging = "/scratch"
+    store.redis_password_file = "../secret"
+    """
+    assert values_of(text) == {
+        "directory": FOLDER / "runs",
+        "checkpoint_directory": str(FOLDER / "checkpoints"),
+        "checkpoints_secondary": "s3://bucket/prefix",
+        "checkpoint_staging": Path("/scratch"),
+        "redis_password_file": FOLDER / "../secret",
+    }
+
+
+def test_the_lines_of_keys_are_known() -> None:
+    found = parse_file('store.redis = "unix:///r"\n\n[checkpoints]\n# every = 1\nevery = 20\n', FILE)
+    assert found.where("redis_url") == f"{FILE}:1"
+    assert found.where("checkpoint_every") == f"{FILE}:5"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[checkpoint]", "[checkpoint] is not a section: the nearest is [checkpoints]; use one of run, checkpoints"),
+        ("ranks = 8", "ranks is not a key: the nearest is run.ranks"),
+        ("run = 3", "run is a section: write [run], and its keys below"),
+        ("[run]\nrank = 8", "run.rank is not a key: the nearest is run.ranks; [run] takes name, command, ranks"),
+        ("[checkpoints]\nfull_evry = 5", "checkpoints.full_evry is not a key: the nearest is checkpoints.full_every"),
+        ("[run]\ncheckpoint_every = 5", "run.checkpoint_every is not a key: the nearest is checkpoints.every; [run]"),
+        ("[checkpoints]\nadopt = true", "checkpoints.adopt is refused: it is for one start: use the flag --adopt"),
+        ("[run", "not valid TOML: "),
+    ],
+)  # fmt: skip
+def test_an_unknown_key_or_section_is_refused_with_the_nearest_known_one(text: str, message: str) -> None:
+    assert refusal_of(text).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("checkpoints.every = -1", "checkpoints.every = -1: use a whole number, 0 or more"),
+        ("checkpoints.every = 2.5", "checkpoints.every = 2.5: use a whole number, 0 or more"),
+        ("checkpoints.every = true", "checkpoints.every = true: use a whole number, 0 or more"),
+        ("run.ranks = 0", "run.ranks = 0: use a whole number, 1 or more"),
+        ("run.allow_faults = 1", "run.allow_faults = 1: use true or false"),
+        ("run.name = 7", "run.name = 7: use a string that is not empty"),
+        ('run.command = "python train.py"', 'run.command = "python train.py": use a list of strings'),
+        ("run.command = []", "run.command = a list: use a list of strings"),
+        ("recovery.restart_patience = nan", "recovery.restart_patience = nan: use a number from 0.01 to 1000"),
+        ("recovery.restart_patience = 2000", "recovery.restart_patience = 2000: use a number from 0.01 to 1000"),
+        ('detection.preset = "quick"', 'detection.preset = "quick": use "fast", "default", "patient"'),
+        ('checkpoints.location = ""', 'checkpoints.location = "": use a string that is not empty'),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_is_allowed(line: str, message: str) -> None:
+    assert refusal_of(line).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'store.password = "hunter2"',
+        'store.redis_password = "hunter2"',
+        'checkpoints.s3_secret_key = "hunter2"',
+        'store.redis = "redis://:hunter2@host/0"',
+        'store.redis = "redis://host/0?password=hunter2"',
+        'checkpoints.location = "s3://key:hunter2@bucket/prefix"',
+        'store.redis = ["redis://:hunter2@host/0"]',
+    ],
+)
+def test_a_secret_is_refused_and_never_repeated(line: str) -> None:
+    assert "hunter2" not in refusal_of(line)
+
+
+def test_without_a_file_there_are_no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_file(None) is None
+    (tmp_path / "holdfast.toml").write_text("[run]\nranks = 2\n")
+    found = read_file(None)
+    assert found is not None
+    assert (found.values, found.where("ranks")) == ({"ranks": 2}, "holdfast.toml:2")
+
+
+def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"none.toml: No such file or directory: name a file"):
+        read_file(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match="not text in UTF-8"):
+        read_file(tmp_path / "binary.toml")

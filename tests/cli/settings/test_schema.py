@@ -1,0 +1,46 @@
+from dataclasses import fields
+from enum import Enum
+from pathlib import Path
+from typing import get_origin
+
+from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.settings.schema import RunSettings, Section, schema, settings_of
+
+
+def test_every_setting_has_a_key_or_is_for_one_start() -> None:
+    without = {field for field, setting in schema().items() if not setting.key}
+    assert without == {"from_scratch", "adopt"}
+    keys = [setting.key for setting in schema().values() if setting.key]
+    assert len(keys) == len(set(keys))
+    assert {key.partition(".")[0] for key in keys} == set(Section)
+
+
+def test_every_setting_but_the_command_has_a_flag_of_its_own() -> None:
+    assert [field for field, setting in schema().items() if not setting.flag] == ["command"]
+    for command in ("run", "observe", "publish", "config"):
+        flags = [flag for _, setting in settings_of(command) for flag in setting.flags(command)]
+        assert len(flags) == len(set(flags))
+
+
+def test_the_types_are_those_that_a_file_can_give() -> None:
+    for setting in schema().values():
+        kind = setting.value_type
+        assert get_origin(kind) is tuple or kind in (str, int, float, bool, Path) or issubclass(kind, Enum)
+
+
+def test_every_default_is_in_its_range() -> None:
+    for setting in schema().values():
+        if setting.default is not None and setting.least is not None:
+            assert setting.least <= setting.default <= (setting.most or float("inf"))
+
+
+def test_the_options_of_a_local_run_have_the_defaults_of_the_schema() -> None:
+    options = LocalRunOptions(run="r", command=("x",))
+    for field in fields(RunSettings):
+        if field.name not in ("run", "command"):
+            assert getattr(options, field.name) == field.default
+
+
+def test_what_a_file_can_switch_on_a_flag_can_switch_off() -> None:
+    assert schema()["faults_allowed"].flags("run") == ("--allow-faults/--no-allow-faults",)
+    assert schema()["adopt"].flags("run") == ("--adopt",)

@@ -1,0 +1,123 @@
+"""The loss watch on made-up losses: what is a blip, a spike, a new level."""
+
+import math
+from collections.abc import Iterable
+
+import pytest
+
+from holdfast_daemon.core.detectors.numbers.loss_watch import MIN_HISTORY, WINDOW, LossReading, LossWatch
+
+NOISE = [0.01 * math.sin(12.9898 * i) for i in range(1000)]
+
+
+def healthy(steps: int) -> list[float]:
+    return [2.0 + NOISE[i % 1000] for i in range(steps)]
+
+
+def watch_all(losses: Iterable[float | None], watch: LossWatch | None = None) -> tuple[LossWatch, list[LossReading]]:
+    watch = watch or LossWatch()
+    readings = []
+    for step, loss in enumerate(losses):
+        watch, reading = watch.observe(step, loss)
+        readings.append(reading)
+    return watch, readings
+
+
+def spikes_at(readings: list[LossReading]) -> list[int]:
+    return [step for step, reading in enumerate(readings) if reading.spike]
+
+
+def blips_at(readings: list[LossReading]) -> list[int]:
+    return [step for step, reading in enumerate(readings) if reading.blip]
+
+
+def test_one_step_jump_is_a_blip_and_no_spike() -> None:
+    _, readings = watch_all([*healthy(200), 9.0, *healthy(50)])
+    assert blips_at(readings) == [200]
+    assert spikes_at(readings) == []
+
+
+def test_two_outlying_steps_of_five_are_no_spike() -> None:
+    _, readings = watch_all([*healthy(200), 9.0, 9.0, *healthy(3), 9.0, *healthy(50)])
+    assert blips_at(readings) == [200, 201, 205]
+    assert spikes_at(readings) == []
+
+
+def test_third_outlying_step_of_five_is_a_spike_and_reported_once() -> None:
+    watch, readings = watch_all([*healthy(200), 9.0, 2.0, 9.0, 2.0, 9.0, 9.0, 9.0])
+    assert spikes_at(readings) == [204]
+    assert watch.in_spike
+
+
+def test_a_spike_names_the_last_good_step_before_its_first_outlying_one() -> None:
+    _, readings = watch_all([*healthy(200), 9.0, 2.0, 9.0, 2.0, 9.0])
+    assert readings[204].spike
+    assert readings[204].proven_step == 199
+    assert {reading.proven_step for reading in readings[:204]} == {-1}
+
+
+def test_next_spike_is_reported_after_five_calm_steps_and_not_before() -> None:
+    burst = [9.0] * 3
+    _, four_calm = watch_all([*healthy(200), *burst, *healthy(4), *burst])
+    assert spikes_at(four_calm) == [202]
+    _, five_calm = watch_all([*healthy(200), *burst, *healthy(5), *burst])
+    assert spikes_at(five_calm) == [202, 210]
+
+
+def test_rise_of_less_than_two_percent_is_no_blip_however_quiet_the_loss_was() -> None:
+    _, readings = watch_all([2.0] * 200 + [2.039] * 5)
+    assert blips_at(readings) == []
+    assert readings[-1].zscore > 5
+
+
+def test_falling_loss_is_no_blip() -> None:
+    _, readings = watch_all([*healthy(200), *[1.0] * 20])
+    assert blips_at(readings) == []
+    assert readings[200].zscore < -5
+
+
+def test_rise_within_the_noise_is_no_blip() -> None:
+    noisy = [2.0 + 30 * noise for noise in NOISE]
+    _, readings = watch_all([*noisy[:200], 2.5])
+    assert blips_at(readings) == []
+
+
+def test_outlying_losses_do_not_move_the_baseline() -> None:
+    _, readings = watch_all([*healthy(200), *[9.0] * 100])
+    assert blips_at(readings) == list(range(200, 300))
+
+
+def test_level_that_stays_is_accepted_and_later_judged_from() -> None:
+    level = [9.0 + noise for noise in NOISE]
+    watch, readings = watch_all([*healthy(200), *level[:WINDOW], *level[:50], *[30.0] * 3])
+    assert spikes_at(readings) == [202, 200 + WINDOW + 52]
+    assert blips_at(readings)[-4:] == [200 + WINDOW - 1, *range(200 + WINDOW + 50, 200 + WINDOW + 53)]
+    assert watch.in_spike
+
+
+def test_nothing_is_judged_before_there_is_enough_history() -> None:
+    _, readings = watch_all([*healthy(MIN_HISTORY - 1), 99.0, 99.0, 99.0])
+    assert readings[MIN_HISTORY - 1] == LossReading()
+    assert all(reading == LossReading() for reading in readings[:MIN_HISTORY])
+
+
+def test_loss_of_zero_can_be_judged() -> None:
+    _, readings = watch_all([0.0] * 100 + [0.5] * 3)
+    assert spikes_at(readings) == [102]
+
+
+def test_negative_loss_is_judged_by_its_rise() -> None:
+    _, readings = watch_all([-loss for loss in healthy(200)] + [-1.0] * 3)
+    assert spikes_at(readings) == [202]
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, None])
+def test_steps_without_a_finite_loss_are_kept_out_of_the_baseline(loss: float | None) -> None:
+    _, readings = watch_all([*healthy(100), loss, loss, *healthy(10)])
+    assert readings[100] == readings[101] == LossReading()
+    assert blips_at(readings) == []
+
+
+def test_step_seen_before_is_passed_over() -> None:
+    watch, _ = watch_all(healthy(100))
+    assert watch.observe(99, 50.0) == (watch, LossReading())

@@ -1,0 +1,362 @@
+"""Reported soon, restarted late: what the core does about a run that stands still."""
+
+import pytest
+
+from holdfast_daemon.core.model import StopRequest
+from holdfast_daemon.core.recovery.standstills import KNOWN_PAUSES, has_given_up
+from holdfast_daemon.core.restart_patience import UNCERTAIN_RESTARTS
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.core.test_coordinator import running
+from tests.support.core_world import World
+
+
+def stand(world: World, seconds: float) -> None:
+    tick_s = 0.1 if seconds < 20.0 else 0.5
+    for _ in range(round(seconds / tick_s)):
+        world.tick(seconds=tick_s)
+
+
+def states(world: World) -> list[str]:
+    names = (store.IncidentState.Name(incident.state) for incident in world.incidents)
+    return [name.removeprefix("INCIDENT_STATE_").lower() for name in names]
+
+
+def kill(world: World, number: int) -> None:
+    world.end(number, signal=9)
+    world.until("stopping")
+    world.until("starting")
+
+
+def restarted_after_s(world: World, at_most_s: float = 400.0) -> float:
+    began = world.now
+    while world.phase == "running":
+        assert world.now - began < at_most_s, "no restart"
+        world.tick(seconds=0.2)
+    return world.now - began
+
+
+def test_a_rank_that_nothing_moves_in_is_restarted_after_the_likely_patience() -> None:
+    world = running()
+    world.hang(culprit=1)
+    assert restarted_after_s(world) == pytest.approx(10.0, abs=0.5)
+    (incident,) = world.incidents
+    assert incident.state == store.INCIDENT_STATE_OPEN
+    assert any("restart: nothing has moved in the processes of rank 1" in action.what for action in incident.actions)
+
+
+@pytest.mark.parametrize("how", ["moves", "traced", "unknown"])
+def test_a_rank_that_moves_is_traced_or_was_not_looked_at_has_the_time_of_a_step(how: str) -> None:
+    world = running()
+    world.hang(culprit=1)
+    if how == "traced":
+        world.rank(1).traced, world.rank(1).process_state = True, "t"
+    else:
+        world.moving = {1} if how == "moves" else set(range(4))
+    assert restarted_after_s(world) == pytest.approx(60.0, abs=0.5)
+
+
+@pytest.mark.parametrize("how", ["moves", "traced", "evaluates"])
+def test_a_still_rank_that_may_wait_for_one_that_is_busy_has_the_time_of_that_one(how: str) -> None:
+    world = running()
+    world.hang(culprit=1)
+    group = world.rank(3).progress.groups[0]  # it is in no call: rank 1 may wait for it in new_group()
+    group.enqueued = group.completed
+    world.moving = {3} if how == "moves" else set()
+    world.rank(3).traced = how == "traced"
+    if how == "evaluates":
+        world.rank(3).progress.phase = common.PHASE_EVAL
+    assert restarted_after_s(world) == pytest.approx(180.0 if how == "evaluates" else 60.0, abs=0.5)
+
+
+def test_a_still_rank_is_restarted_in_time_if_all_others_wait_or_are_still() -> None:
+    world = running()
+    world.hang(culprit=1)
+    group = world.rank(3).progress.groups[0]
+    group.enqueued = group.completed
+    assert restarted_after_s(world) == pytest.approx(10.0, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    "phase", [common.PHASE_EVAL, common.PHASE_CHECKPOINT, common.PHASE_IDLE, common.PHASE_INIT, common.PHASE_DATA]
+)
+def test_a_rank_in_a_pause_has_the_time_of_a_pause_though_nothing_moves(phase: "common.Phase") -> None:
+    world = running()
+    world.hang(culprit=1)
+    world.rank(1).progress.phase = phase
+    assert restarted_after_s(world) == pytest.approx(180.0, abs=0.5)
+
+
+def test_a_stopped_rank_is_restarted_at_once_unless_another_is_stopped_too() -> None:
+    alone = running()
+    alone.hang(culprit=1)
+    alone.rank(1).process_state = "T"
+    assert restarted_after_s(alone) < 2.0
+    two = running()
+    two.hang(culprit=1)
+    two.rank(1).process_state = two.rank(2).process_state = "T"
+    assert restarted_after_s(two) == pytest.approx(10.0, abs=0.5)
+
+
+def test_a_stopped_rank_in_an_evaluation_is_certain_all_the_same() -> None:
+    world = running()
+    world.hang(culprit=1)
+    world.rank(1).progress.phase = common.PHASE_EVAL
+    world.rank(1).process_state = "T"
+    assert restarted_after_s(world) <= 21.0  # the report deadline of a phase that is new to the run
+
+
+def test_a_pause_of_all_ranks_is_no_incident_however_they_continue() -> None:
+    world = running()
+    for number in range(4):
+        world.rank(number).process_state = "T"
+    stand(world, 30.0)
+    for number in (2, 0, 3, 1):
+        world.rank(number).process_state = "S"
+        world.rank(number).stalled_s = 0.0  # agents do so: see rank.py
+        stand(world, 0.6)
+    world.train(2)
+    assert (world.incidents, world.phase) == ([], "running")
+
+
+def test_a_pause_of_all_ranks_that_does_not_end_is_reported_and_ended() -> None:
+    world = running()
+    for number in range(4):
+        world.rank(number).process_state = "T"
+    assert restarted_after_s(world) == pytest.approx(60.0, abs=0.5)
+    assert "are stopped" in world.incidents[0].verdict.message
+
+
+def test_a_circle_of_calls_is_certain_only_while_none_of_its_ranks_moves() -> None:
+    def circle() -> World:
+        world = running()
+        for number, (ahead, behind) in ((0, ("a", "b")), (1, ("b", "a"))):
+            groups = world.rank(number).progress.groups
+            del groups[:]
+            groups.add(group=ahead, members=[0, 1], enqueued=5, completed=4)
+            groups.add(group=behind, members=[0, 1], enqueued=4, completed=4)
+        return world
+
+    assert restarted_after_s(circle()) < 2.0
+    moving = circle()
+    moving.moving = {1}
+    assert restarted_after_s(moving) == pytest.approx(60.0, abs=0.5)
+
+
+def all_in_one_call(world: World) -> None:
+    for number in range(4):
+        group = world.rank(number).progress.groups[0]
+        world._seq(world.rank(number), enqueued=group.completed + 1, completed=group.completed)
+
+
+def test_a_call_that_does_not_complete_is_likely_only_while_no_data_moves() -> None:
+    world = running()
+    all_in_one_call(world)
+    assert restarted_after_s(world) == pytest.approx(10.0, abs=0.5)
+    slow = running()
+    all_in_one_call(slow)
+    slow.moving = {2}
+    assert restarted_after_s(slow) == pytest.approx(60.0, abs=0.5)
+
+
+def test_ranks_on_gpus_that_spin_in_a_call_count_as_waiting() -> None:
+    world = running()
+    all_in_one_call(world)
+    world.moving = set(range(4))
+    for number in range(4):
+        world.rank(number).device, world.rank(number).moved = "cuda:0", "cpu"
+    assert restarted_after_s(world) == pytest.approx(10.0, abs=0.5)
+
+
+def test_a_standstill_that_ends_is_resolved_and_costs_no_restart() -> None:
+    world = running()
+    world.hang(culprit=1)
+    stand(world, 5.0)
+    assert states(world) == ["standstill"]
+    world.train()
+    world.tick()
+    assert (states(world), world.phase) == (["resolved"], "running")
+    assert not world.state.record.standstill_incident
+
+
+def test_a_new_leader_resolves_the_standstill_of_the_one_before() -> None:
+    world = running()
+    world.hang(culprit=1)
+    stand(world, 5.0)
+    world.lose_leader()
+    stand(world, 1.0)
+    world.train(3)
+    world.tick()
+    assert states(world) == ["resolved"]
+
+
+def test_another_verdict_on_the_same_standstill_is_a_line_and_no_second_incident() -> None:
+    world = running()
+    world.moving = set(range(4))
+    stand(world, 5.0)
+    world.hang(culprit=2)
+    stand(world, 5.0)
+    (incident,) = world.incidents
+    assert incident.verdict.kind == store.VERDICT_KIND_STANDSTILL
+    assert any("also seen: rank 2" in action.what for action in incident.actions)
+
+
+def test_a_restart_for_another_cause_than_the_one_reported_is_an_incident_of_its_own() -> None:
+    world = running()
+    world.hang(culprit=1)
+    world.moving = {1}
+    stand(world, 5.0)
+    world.moving = set()
+    group = world.rank(2).progress.groups[0]
+    world._seq(world.rank(1), enqueued=group.enqueued, completed=group.completed)
+    world._seq(world.rank(2), enqueued=group.completed, completed=group.completed)
+    restarted_after_s(world)
+    assert states(world) == ["noted", "open"]
+    assert list(world.incidents[1].verdict.culprits) == [2]
+
+
+def test_a_death_ends_the_story_of_a_standstill() -> None:
+    world = running()
+    world.hang(culprit=1)
+    stand(world, 5.0)
+    world.end(1, signal=9)
+    world.until("starting")
+    assert states(world) == ["noted", "open"]
+    assert not world.state.record.standstill_incident
+
+
+def test_what_a_run_remembers_of_pauses_is_bounded() -> None:
+    world = running()
+    record = store.CoordinatorState()
+    record.CopyFrom(world.state.record)
+    record.known_pauses.extend(store.KnownPause(kind=f"k{i}", longest_s=1.0) for i in range(KNOWN_PAUSES))
+    object.__setattr__(world.state, "record", record)
+    world.hang(culprit=1)
+    stand(world, 5.0)
+    world.train()
+    world.tick()
+    kept = [pause.kind for pause in world.state.record.known_pauses]
+    assert len(kept) == KNOWN_PAUSES
+    assert kept[-1].startswith("hung_collective in forward_backward")
+
+
+def test_after_three_restarts_that_did_not_help_the_run_is_left_as_it_is() -> None:
+    world = running(restart_patience=0.05)
+    world.moving = {1}
+    for expected in range(UNCERTAIN_RESTARTS):
+        assert len(world.sent("stop")) == expected
+        for number in range(4):
+            world.rank(number).progress.phase = common.PHASE_FORWARD_BACKWARD
+            world.rank(number).steps_done = 1
+            world._seq(world.rank(number), enqueued=1 if number == 1 else 2, completed=1)
+        while len(world.sent("stop")) == expected:
+            world.tick()
+        world.until("starting")
+    for number in range(4):
+        world.rank(number).progress.phase = common.PHASE_FORWARD_BACKWARD
+        world._seq(world.rank(number), enqueued=1 if number == 1 else 2, completed=1)
+    stand(world, 150.0)
+    assert len(world.sent("stop")) == UNCERTAIN_RESTARTS
+    assert world.phase != "failed"
+    assert has_given_up(world.state.record)
+    assert any("not restarted again" in action.what for action in world.incidents[-1].actions)
+    # An exit is a certain sign: it is still answered.
+    world.end(1, signal=9)
+    world.until("stopping")
+
+
+def test_uncertain_restarts_never_fail_a_run_and_exits_do() -> None:
+    world = running()
+    assert world.spec.restarts_without_progress == 2
+    kill(world, 0)
+    kill(world, 3)
+    for number in range(4):
+        world.rank(number).progress.phase = common.PHASE_FORWARD_BACKWARD
+        world._seq(world.rank(number), enqueued=1 if number == 1 else 2, completed=1)
+    world.until("stopping")
+    world.until("starting")
+    assert world.state.record.restarts_without_progress == 1
+    kill(world, 0)
+    world.end(3, signal=9)
+    world.until("failed")
+    assert "restarts in a row brought no new step" in world.state.record.outcome
+
+
+def test_a_rank_that_fails_at_one_step_each_time_is_said_in_the_last_line() -> None:
+    world = running()
+    for _ in range(3):
+        world.end(2, code=1, last_words="Traceback\nValueError: bad sample")
+        world.until("stopping")
+        world.until("starting")
+    world.end(2, code=1, last_words="Traceback\nValueError: bad sample")
+    world.until("failed")
+    outcome = world.state.record.outcome
+    assert outcome.startswith("rank 2 fails at step")
+    assert "4 times in a row" in outcome
+    assert "ValueError: bad sample" in outcome
+
+
+def test_in_observe_mode_nothing_is_ever_restarted() -> None:
+    world = running(mode=store.MODE_OBSERVE)
+    world.hang(culprit=1)
+    world.rank(1).process_state = "T"
+    stand(world, 300.0)
+    assert (states(world), world.sent("stop")) == (["standstill"], [])
+
+
+def test_a_healthy_stay_in_a_phase_is_remembered_over_a_change_of_leader() -> None:
+    world = running()
+    world.spent_s = {int(common.PHASE_EVAL): 120.0}
+    world.train()
+    world.tick()
+    world.lose_leader()
+    assert world.state.record.longest_phase_s[common.PHASE_EVAL] == 120.0
+    world.spent_s = {int(common.PHASE_EVAL): 125.0}
+    world.train()
+    world.tick()
+    assert world.state.record.longest_phase_s[common.PHASE_EVAL] == 120.0  # not longer by a tenth: not written again
+
+
+def test_a_standstill_that_is_left_as_it_is_is_reported_though_it_is_a_known_pause() -> None:
+    world = running(restart_patience=0.05)
+    record = store.CoordinatorState()
+    record.CopyFrom(world.state.record)
+    record.uncertain_restarts, record.step_at_restart = UNCERTAIN_RESTARTS, record.newest_step
+    record.known_pauses.add(kind="hung_collective in forward_backward, unspecified", longest_s=1000.0)
+    object.__setattr__(world.state, "record", record)
+    world.hang(culprit=1)
+    stand(world, 19.0)
+    assert states(world) == ["standstill"]
+    assert has_given_up(world.state.record)
+
+
+def test_a_rank_that_has_left_training_while_others_wait_for_it_is_reported_and_not_restarted() -> None:
+    world = running()
+    world.hang(culprit=1)
+    world.rank(1).left_training = True
+    world.rank(1).progress.phase = common.PHASE_IDLE
+    stand(world, 300.0)
+    (incident,) = world.incidents
+    assert incident.verdict.message.startswith("rank 1 has left training while others still wait for it")
+    assert (states(world), world.phase) == (["standstill"], "running")
+
+
+def test_a_run_that_is_ended_while_it_stands_still_leaves_no_open_incident() -> None:
+    world = running()
+    world.hang(culprit=1)
+    stand(world, 5.0)
+    world.tick(StopRequest())
+    assert (states(world), world.phase) == (["noted"], "failed")
+
+
+def test_a_generation_that_cannot_start_leaves_no_standstill_to_the_next_one() -> None:
+    world = running()
+    world.end(1, signal=9)
+    world.until("starting")
+    stand(world, 70.0)
+    assert states(world) == ["open", "standstill"]
+    node = world.node_states["node0"]
+    node.failed_generation, node.failure = world.state.record.generation, "no memory"
+    world.until("stopping")
+    world.until("starting")
+    assert states(world)[1] == "noted"

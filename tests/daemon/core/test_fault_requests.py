@@ -1,0 +1,85 @@
+import pytest
+
+from holdfast_daemon.control.status import status_of
+from holdfast_daemon.core import fault_requests
+from holdfast_daemon.core.model import Action, FaultAnswered, FaultRequest
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.fault_pb2 import Fault
+from tests.support.core_world import World
+
+FAULT = Fault(kind="kill", rank=3, step=-1)
+
+
+@pytest.fixture
+def world() -> World:
+    world = World(nodes=2, ranks_per_node=2)
+    world.spec.injection_allowed = True
+    world.until("starting")
+    world.train(3)
+    world.until("running")
+    return world
+
+
+def refusal(world: World, *, rank: int) -> str:
+    return fault_requests.refusal(world.state, Fault(kind="kill", rank=rank))
+
+
+def answers(actions: list[Action]) -> list[str]:
+    return [action.refusal for action in actions if isinstance(action, FaultAnswered) and action.fault == FAULT]
+
+
+def test_the_node_that_has_the_rank_gets_the_command_once(world: World) -> None:
+    assert refusal(world, rank=3) == ""
+    world.tick(FaultRequest(FAULT))
+    for _ in range(30):
+        world.tick()
+    [(node, command)] = [order for order in world.commands if order[1].WhichOneof("kind") == "inject_fault"]
+    assert (node, command.generation, command.inject_fault) == ("node1", 1, FAULT)
+
+
+def test_a_run_that_does_not_allow_it_is_left_alone(world: World) -> None:
+    world.state.spec.injection_allowed = False
+    assert "--allow-faults" in refusal(world, rank=3)
+    [answer] = answers(world.tick(FaultRequest(FAULT)))
+    assert "--allow-faults" in answer
+    assert not world.sent("inject_fault")
+
+
+def test_a_rank_that_is_not_there_is_refused_with_those_that_are(world: World) -> None:
+    assert refusal(world, rank=4) == "there is no rank 4 that is alive: name one of 0, 1, 2, 3"
+    world.end(3, signal=9)
+    world.tick()
+    assert refusal(world, rank=3)
+
+
+def test_a_run_that_does_not_train_is_refused() -> None:
+    world = World()
+    world.spec.injection_allowed = True
+    assert refusal(world, rank=0) == "the run is waiting, not running: try again when it is"
+
+
+def test_what_was_injected_is_counted_and_reported_by_the_incident_that_follows(world: World) -> None:
+    event = store.Event(node="node1", generation=1, unix_s=world.now)
+    event.fault_injected.CopyFrom(store.FaultInjected(fault=FAULT, step=3))
+    world.events.append(event)
+    assert answers(world.tick()) == [""]
+    assert world.state.totals.faults == {"kill": 1}
+    assert world.incidents == []
+    world.end(3, signal=9)
+    world.until("gathering")
+    first = world.incidents[0].actions[0]
+    assert (first.what, first.unix_s) == ("kill was injected into rank 3 in step 3", event.unix_s)
+    assert world.state.unreported_faults == ()
+
+
+def test_the_refusal_of_a_rank_is_answered_shown_and_reported_by_the_incident_that_follows(world: World) -> None:
+    event = store.Event(node="node1", generation=1, unix_s=world.now)
+    event.fault_refused.CopyFrom(store.FaultRefused(fault=FAULT, reason="too late"))
+    world.events.append(event)
+    assert answers(world.tick()) == ["too late"]
+    status = status_of(world.state, world.now, store_up=True)
+    assert (list(status.faults), list(status.faults_refused)) == ([], [event.fault_refused])
+    assert world.state.totals.faults == {}
+    world.end(0, signal=9)
+    world.until("gathering")
+    assert world.incidents[0].actions[0].what == "kill was not injected into rank 3: too late"

@@ -1,0 +1,56 @@
+"""An agent's command to a rank to harm itself."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import holdfast_hooks
+from holdfast_proto.rank_context import RankContext
+from holdfast_proto.v1.common_pb2 import PHASE_INIT
+from holdfast_proto.v1.fault_pb2 import Fault
+from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
+from tests.trainer_hooks.conftest import AgentServer
+
+Launch = Callable[..., RankContext]
+
+
+def answer(agent: AgentServer, fault: Fault) -> CommandAck:
+    """Send a command for a fault and return the rank's answer."""
+    known = len(agent.of("ack"))
+    agent.wait_until(lambda: agent.of("hello"))
+    agent.command(RankCommand(id=known + 1, generation=2, inject_fault=fault))
+    ack: CommandAck = agent.wait_until(lambda: agent.of("ack")[known:])[0]
+    return ack
+
+
+def test_a_rank_answers_before_it_is_struck(agent: AgentServer, launch: Launch, folder: Path) -> None:
+    launch(faults_allowed=True)
+    steps = []
+    with pytest.raises(RuntimeError, match="injected fault"), holdfast_hooks.attach() as hooks:
+        for step in hooks.steps(until=10**9):
+            steps.append(step)
+            if step == 0:
+                assert answer(agent, Fault(kind="exception", rank=3, step=-1)).accepted
+    assert steps
+    assert len(agent.of("ack")) == 1
+
+
+def test_a_rank_refuses_what_makes_no_sense_here(agent: AgentServer, launch: Launch) -> None:
+    launch(faults_allowed=True)
+    with holdfast_hooks.attach() as hooks:
+        for step in hooks.steps(until=3):
+            if step == 2:
+                assert "has already ended" in answer(agent, Fault(kind="exception", rank=3, step=1)).detail
+                assert "init is over" in answer(agent, Fault(kind="exception", rank=3, phase=PHASE_INIT)).detail
+                assert "needs a torch module" in answer(agent, Fault(kind="bit-flip", rank=3, step=5)).detail
+                assert "no fault is called" in answer(agent, Fault(kind="none", rank=3)).detail
+
+
+def test_a_rank_of_a_run_that_allows_no_faults_refuses_them(agent: AgentServer, launch: Launch) -> None:
+    launch()
+    with holdfast_hooks.attach() as hooks:
+        for _ in hooks.steps(until=1):
+            ack = answer(agent, Fault(kind="exception", rank=3, step=-1))
+    assert not ack.accepted
+    assert "--allow-faults" in ack.detail

@@ -1,0 +1,338 @@
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast_hooks.phases import Phase
+from holdfast_hooks.snapshots import snapshot_taker
+from holdfast_hooks.snapshots.snapshot_taker import choose_slot
+from holdfast_proto.snapshot import Header, Slot, SlotState
+
+MakeSlots = Callable[..., list[Path]]
+
+
+class Counter:
+    """A state that knows the step it is at."""
+
+    def __init__(self) -> None:
+        self.value = torch.zeros(4)
+        self.extra: Any = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value, "extra": self.extra}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value, self.extra = state["value"], state["extra"]
+
+
+def headers(paths: list[Path]) -> list[tuple[SlotState, int, bool]]:
+    found = []
+    for path in paths:
+        with Slot(path) as slot:
+            found.append((slot.header.state, slot.header.step, slot.header.persist))
+    return found
+
+
+def unpin(path: Path) -> None:
+    with Slot(path) as slot:
+        slot.set_persist(False)
+
+
+def mark_written(path: Path) -> None:
+    with Slot(path) as slot:
+        slot.set_written()
+
+
+def header(state: SlotState, step: int, *, generation: int = 2, persist: bool = False) -> Header:
+    return Header(state, persist, generation, step, 0, 0, 0, 0)
+
+
+EMPTY = header(SlotState.EMPTY, -1, generation=0)
+
+
+@pytest.mark.parametrize(
+    ("slots", "restored", "chosen"),
+    [
+        ([EMPTY, EMPTY, EMPTY], None, 0),
+        ([header(SlotState.COMPLETE, 4), EMPTY, EMPTY], None, 1),
+        ([header(SlotState.COMPLETE, 4), header(SlotState.COMPLETE, 5), header(SlotState.WRITING, 6)], None, 2),
+        ([header(SlotState.COMPLETE, 6), header(SlotState.COMPLETE, 5), header(SlotState.COMPLETE, 4)], None, 2),
+        ([header(SlotState.COMPLETE, 5), header(SlotState.COMPLETE, 4, persist=True)], None, 0),
+        ([header(SlotState.COMPLETE, 5, persist=True), header(SlotState.COMPLETE, 4)], None, 1),
+        ([header(SlotState.COMPLETE, 5, persist=True), header(SlotState.WRITING, 6)], None, 1),
+        ([header(SlotState.COMPLETE, 5, persist=True), header(SlotState.COMPLETE, 4, persist=True)], None, None),
+        # Of three, one is free though another is pinned.
+        ([header(SlotState.COMPLETE, 5), header(SlotState.COMPLETE, 4, persist=True), EMPTY], None, 2),
+        # Rolled back: the state that this generation started from counts more than a later step of an older one.
+        ([header(SlotState.COMPLETE, 9, generation=1), header(SlotState.COMPLETE, 4, generation=0)], 1, 0),
+        # From the first snapshot of its own on, that is the newest.
+        ([header(SlotState.COMPLETE, 9, generation=1), header(SlotState.COMPLETE, 5, generation=2)], 0, 0),
+    ],
+    ids=str,
+)
+def test_oldest_free_slot_is_written_and_the_newest_snapshot_kept_unless_the_other_one_is_pinned(
+    slots: list[Header], restored: int | None, chosen: int | None
+) -> None:
+    assert choose_slot(slots, restored=[i == restored for i in range(len(slots))], generation=2) == chosen
+
+
+def test_slots_are_asked_for_after_the_first_step_and_snapshots_follow_the_grant(
+    bench: Any, make_slots: MakeSlots
+) -> None:
+    run = bench({"counter": Counter()}, snapshot_every=2)
+    assert run.end(0) is None
+    request = run.desk.next_request()
+    assert request.bytes_per_slot > 1 << 20
+    assert request.slots == 2
+    assert run.desk.next_request() is None
+    assert run.end(1) is None
+    assert run.snapshots.skipped_total == 1
+    paths = make_slots(nbytes=request.bytes_per_slot)
+    run.grant(paths)
+    assert run.end(2) is None
+    taken = run.end(3)
+    assert (taken.step, taken.persist) == (3, False)
+    assert taken.stall_s > 0
+    assert headers(paths)[taken.slot] == (SlotState.COMPLETE, 3, False)
+    assert run.snapshots.skipped_total == 1
+    assert run.timeline.phase == Phase.CHECKPOINT
+
+
+def test_snapshot_holds_the_state_of_its_step(bench: Any, make_slots: MakeSlots) -> None:
+    counter = Counter()
+    run = bench({"counter": counter}, snapshot_every=1)
+    paths = make_slots()
+    run.grant(paths)
+    for step in range(5):
+        counter.value += 1
+        taken = run.end(step)
+        with Slot(paths[taken.slot]) as slot:
+            entry = next(entry for entry in slot.meta().tensors if entry.name == "counter/value")
+            assert bytes(slot.tensor_bytes(entry)) == bytes(torch.full((4,), step + 1.0).view(torch.uint8).tolist())
+    assert sorted(step for _, step, _ in headers(paths)) == [2, 3, 4]
+
+
+def test_due_checkpoint_is_pinned_and_skipped_while_the_one_before_is(bench: Any, make_slots: MakeSlots) -> None:
+    run = bench({"counter": Counter()}, snapshot_every=1, checkpoint_every=2)
+    paths = make_slots()
+    run.grant(paths)
+    taken = [run.end(step) for step in range(4)]
+    assert [snapshot.persist for snapshot in taken] == [False, True, False, False]
+    assert run.snapshots.skipped_total == 1
+    pinned = taken[1].slot
+    assert headers(paths)[pinned] == (SlotState.COMPLETE, 1, True)
+    assert all(snapshot.slot != pinned for snapshot in taken[2:])
+    unpin(paths[pinned])
+    assert run.end(5).persist
+    assert run.snapshots.skipped_total == 1
+
+
+@pytest.fixture
+def pinned(bench: Any, make_slots: MakeSlots) -> tuple[Any, list[Path]]:
+    """A rank with two slots, of which one is pinned for the checkpoint of step 1, and the other holds step 2."""
+    run = bench({"counter": Counter()}, snapshot_every=1)
+    paths = make_slots(2)
+    run.grant(paths)
+    slots = [run.end(step, commanded=step == 1).slot for step in range(3)]
+    assert slots == [0, 1, 0]
+    return run, paths
+
+
+def test_while_one_of_two_slots_is_pinned_snapshots_go_on_in_the_other(pinned: tuple[Any, list[Path]]) -> None:
+    run, paths = pinned
+    assert [run.end(step).slot for step in (3, 4)] == [0, 0]
+    mark_written(paths[1])
+    assert run.end(5).slot == 0
+    assert headers(paths) == [(SlotState.COMPLETE, 5, False), (SlotState.COMPLETE, 1, True)]
+    assert run.snapshots.skipped_total == 0
+
+
+def test_a_slot_is_released_at_the_end_of_the_step_in_the_command(pinned: tuple[Any, list[Path]]) -> None:
+    run, paths = pinned
+    mark_written(paths[1])
+    run.desk.releases.place(1, at_step=4)
+    assert [run.end(step).slot for step in (3, 4, 5)] == [0, 1, 0]
+
+
+def test_a_command_to_release_that_comes_too_late_is_carried_out_at_the_end_of_the_next_step(
+    pinned: tuple[Any, list[Path]],
+) -> None:
+    run, paths = pinned
+    mark_written(paths[1])
+    run.end(3)
+    run.desk.releases.place(1, at_step=2)
+    assert run.end(4).slot == 1
+    assert run.desk.releases.due(4) == []
+
+
+def test_a_slot_that_the_agent_still_reads_is_released_afterwards(pinned: tuple[Any, list[Path]]) -> None:
+    run, paths = pinned
+    run.desk.releases.place(1, at_step=3)
+    assert [run.end(step).slot for step in (3, 4)] == [0, 0]
+    mark_written(paths[1])
+    assert run.end(5).slot == 1
+
+
+def test_a_command_to_release_another_checkpoint_changes_nothing(pinned: tuple[Any, list[Path]]) -> None:
+    run, paths = pinned
+    mark_written(paths[1])
+    run.desk.releases.place(0, at_step=3)
+    assert [run.end(step).slot for step in (3, 4)] == [0, 0]
+    assert headers(paths)[1] == (SlotState.COMPLETE, 1, True)
+    assert run.desk.releases.due(4) == []
+
+
+def test_the_next_checkpoint_takes_the_slot_of_one_that_is_written(pinned: tuple[Any, list[Path]]) -> None:
+    run, paths = pinned
+    assert not run.end(3, commanded=True).persist
+    assert run.snapshots.skipped_total == 1
+    mark_written(paths[1])
+    taken = run.end(4, commanded=True)
+    assert (taken.slot, taken.persist) == (1, True)
+    assert headers(paths) == [(SlotState.COMPLETE, 3, False), (SlotState.COMPLETE, 4, True)]
+
+
+def test_a_commanded_snapshot_is_pinned_although_none_is_due(bench: Any, make_slots: MakeSlots) -> None:
+    run = bench({"counter": Counter()})
+    run.grant(make_slots())
+    assert run.end(0) is None
+    assert run.end(1, commanded=True).persist
+
+
+def test_last_step_waits_until_the_checkpoint_before_is_written(bench: Any, make_slots: MakeSlots) -> None:
+    run = bench({"counter": Counter()}, snapshot_every=1, checkpoint_every=1)
+    paths = make_slots()
+    run.grant(paths)
+    before = run.end(0)
+    writer = threading.Timer(0.05, mark_written, [paths[before.slot]])
+    writer.start()
+    taken = run.end(1, last=True)
+    writer.join()
+    assert taken.persist
+    assert run.snapshots.skipped_total == 0
+
+
+def test_last_step_waits_for_the_grant(bench: Any, make_slots: MakeSlots) -> None:
+    run = bench({"counter": Counter()})
+    paths = make_slots()
+    granting = threading.Timer(0.05, run.grant, [paths])
+    granting.start()
+    taken = run.end(0, last=True)
+    granting.join()
+    assert taken.persist
+
+
+def test_last_step_does_not_wait_for_ever(bench: Any, make_slots: MakeSlots, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_taker, "_GRANT_WAIT_S", 0.02)
+    monkeypatch.setattr(snapshot_taker, "_PIN_WAIT_S", 0.02)
+    run = bench({"counter": Counter()}, snapshot_every=1, checkpoint_every=1)
+    assert run.end(0, last=True) is None
+    assert run.snapshots.skipped_total == 1
+    run.grant(make_slots())
+    assert run.end(1).persist
+    assert not run.end(2, last=True).persist
+    assert run.snapshots.skipped_total == 2
+
+
+def test_state_that_outgrows_its_slots_asks_for_larger_ones(bench: Any, make_slots: MakeSlots) -> None:
+    counter = Counter()
+    run = bench({"counter": counter}, snapshot_every=1)
+    small = make_slots(nbytes=64 << 10)
+    run.grant(small)
+    assert run.end(0) is not None
+    counter.extra = torch.zeros(100_000)
+    assert run.end(1) is None
+    wanted = run.desk.next_request().bytes_per_slot
+    assert wanted > 400_000
+    assert run.end(2) is None
+    assert run.desk.next_request() is None
+    assert run.snapshots.skipped_total == 2
+    large = make_slots(nbytes=wanted, prefix="large")
+    run.grant(large)
+    taken = run.end(3)
+    assert headers(large)[taken.slot] == (SlotState.COMPLETE, 3, False)
+    assert headers(small)[0] == (SlotState.COMPLETE, 0, False)
+
+
+def test_slots_of_an_earlier_generation_are_used_without_asking(bench: Any, make_slots: MakeSlots) -> None:
+    run = bench({"counter": Counter()}, snapshot_every=1)
+    run.grant(make_slots())
+    assert run.end(0) is not None
+    assert run.desk.next_request() is None
+
+
+def test_refused_memory_is_counted_and_not_asked_for_again(bench: Any) -> None:
+    run = bench({"counter": Counter()}, snapshot_every=1)
+    run.end(0)
+    assert run.desk.next_request() is not None
+    run.grant([], reason="no room")
+    run.desk.forget_request()
+    assert run.end(1) is None
+    assert run.end(2, last=True) is None
+    assert run.snapshots.skipped_total == 3
+    assert run.desk.next_request() is None
+
+
+def test_slots_on_disk_are_written_for_checkpoints_only(bench: Any, make_slots: MakeSlots) -> None:
+    run = bench({"counter": Counter()}, snapshot_every=1, checkpoint_every=3)
+    paths = make_slots()
+    run.grant(paths, on_disk=True)
+    assert [run.end(step) is not None for step in range(6)] == [False, False, True, False, False, False]
+    assert run.snapshots.skipped_total == 1
+
+
+def test_torn_snapshot_is_overwritten_first(bench: Any, make_slots: MakeSlots) -> None:
+    run = bench({"counter": Counter()}, snapshot_every=1)
+    paths = make_slots()
+    run.grant(paths)
+    run.end(0)
+    run.end(1)
+    with Slot(paths[1]) as slot:
+        slot.begin(generation=2, step=9, rank=0)
+    run.end(2)
+    assert run.end(3).slot in (1, 2)
+    assert (SlotState.WRITING, 9, False) not in headers(paths)
+
+
+def test_failing_state_is_counted_and_training_goes_on(
+    bench: Any, make_slots: MakeSlots, caplog: pytest.LogCaptureFixture
+) -> None:
+    counter = Counter()
+    run = bench({"counter": counter}, snapshot_every=1)
+    run.grant(make_slots())
+    counter.state_dict = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    assert [run.end(0), run.end(1)] == [None, None]
+    assert run.snapshots.skipped_total == 2
+    assert [record.message for record in caplog.records] == ["a snapshot failed: ZeroDivisionError('division by zero')"]
+    del counter.state_dict
+    assert run.end(2) is not None
+
+
+def test_state_that_becomes_unfit_ends_snapshots_with_one_line(
+    bench: Any, make_slots: MakeSlots, caplog: pytest.LogCaptureFixture
+) -> None:
+    counter = Counter()
+    run = bench({"counter": counter}, snapshot_every=1)
+    run.grant(make_slots())
+    assert run.end(0) is not None
+    counter.extra = object()
+    assert [run.end(1), run.end(2)] == [None, None]
+    assert run.snapshots.skipped_total == 2
+    assert len(caplog.records) == 1
+    assert "counter/extra: a value of type object" in caplog.records[0].message
+
+
+def test_repeated_grant_of_the_same_files_changes_nothing(bench: Any, make_slots: MakeSlots) -> None:
+    run = bench({"counter": Counter()}, snapshot_every=1)
+    paths = make_slots()
+    run.grant(paths)
+    grant = run.desk.grant
+    run.grant(paths)
+    assert run.desk.grant is grant
+    paths[0].unlink()
+    make_slots(1)
+    run.grant(paths)
+    assert run.desk.grant is not grant

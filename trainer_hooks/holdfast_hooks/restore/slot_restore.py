@@ -1,0 +1,127 @@
+"""Putting a snapshot back into the objects it was taken from."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast_hooks.restore.fit import check_names, difference, differences, refusal
+from holdfast_hooks.snapshots.slot_layout import as_tensor
+from holdfast_hooks.snapshots.slot_reads import fill
+from holdfast_hooks.state import random_states
+from holdfast_hooks.state.counterparts import Counterparts
+from holdfast_hooks.state.encoding import Image, Part, Stateful, decode_state, encode_state
+from holdfast_hooks.state.sharding import distribute_like, is_dtensor
+from holdfast_proto.snapshot import Slot, SnapshotError, TensorEntry
+
+if TYPE_CHECKING:
+    import torch
+
+
+def restore(path: Path, state: Mapping[str, Stateful], *, rank: int) -> int:
+    """Load the snapshot in the slot at ``path`` into ``state``; return the step it was taken after.
+
+    Raises ConfigurationError if it is the snapshot of another model or setup (nothing is changed then),
+    SnapshotError if the slot holds no complete snapshot of this rank.
+    """
+    live_states = {name: stateful.state_dict() for name, stateful in state.items()}
+    live = encode_state(live_states)
+    with Slot(path) as slot:
+        header, meta = slot.header, slot.meta()
+        if header.rank != rank:
+            raise SnapshotError(f"{path}: holds the state of rank {header.rank}, not of rank {rank}")
+        if found := differences(meta.tensors, live):
+            raise refusal(found)
+        targets = _Targets(meta.tensors, Counterparts(state, live))
+        saved = decode_state(meta.tree, targets.take)
+        check_names(saved, state)
+        targets.fill(slot)
+    load(state, saved, live_states)
+    return header.step
+
+
+def fits(path: Path, live: Image, coordinates: Mapping[str, int]) -> bool:
+    """Whether the slot at ``path`` holds the very part of every tensor that this rank has now."""
+    offsets = {part.name: part.global_offset for part in live.parts}
+    with Slot(path) as slot:
+        meta = slot.meta()
+    return (
+        meta.coordinates == dict(coordinates)
+        and not differences(meta.tensors, live)
+        and all(offsets.get(entry.name, entry.global_offset) == entry.global_offset for entry in meta.tensors)
+    )
+
+
+def load(state: Mapping[str, Stateful], saved: dict[str, Any], live_states: Mapping[str, Any]) -> None:
+    """Hand a decoded state to its owners, and the random states to their generators.
+
+    Raises ConfigurationError if it is not a state of theirs.
+    """
+    check_names(saved, state)
+    for name, stateful in state.items():
+        try:
+            stateful.load_state_dict(_with_metadata(saved[name], live_states[name]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise refusal([f"{name}: {error!r}"]) from error
+    random_states.restore(saved[random_states.KEY])
+
+
+class _Targets:
+    """Memory for the tensors of a snapshot: the live ones' own, so that nothing is copied twice, else new."""
+
+    def __init__(self, entries: tuple[TensorEntry, ...], counterparts: Counterparts) -> None:
+        self._entries = entries
+        self._counterparts = counterparts
+        self._taken: list[tuple[TensorEntry, torch.Tensor]] = []
+
+    def take(self, kind: str, index: int) -> Any:
+        """Return what the owner of an entry is to be given; it is not filled yet. Raises ConfigurationError."""
+        entry = self._entries[index]
+        if kind == "array":
+            return self._note(entry, _new(entry)).numpy()
+        if kind == "dtensor":
+            return self._take_part(entry)
+        live = self._counterparts.part(entry.name)
+        if live is None:
+            return self._note(entry, _new(entry))
+        if is_dtensor(live.source):
+            raise refusal([difference(entry.name, "a tensor of one rank", "one that is spread over ranks")])
+        return self._note(entry, live.local.detach() if _is_own(live) else _new(entry, live.local.device))
+
+    def _take_part(self, entry: TensorEntry) -> "torch.Tensor":
+        like = self._counterparts.sharded_like(entry.name)
+        if not is_dtensor(like) or tuple(like.shape) != entry.global_shape:
+            part = f"a part of {entry.global_shape}"
+            raise refusal([difference(entry.name, part, "no tensor that is spread like it")])
+        live = self._counterparts.part(entry.name)
+        local = live.local.detach() if live is not None and _is_own(live) else _new(entry, like.device)
+        return distribute_like(self._note(entry, local), like)
+
+    def _note(self, entry: TensorEntry, target: "torch.Tensor") -> "torch.Tensor":
+        self._taken.append((entry, target))
+        return target
+
+    def fill(self, slot: Slot) -> None:
+        """Copy all that were taken from the slot."""
+        filled = [(entry, target) for entry, target in self._taken if entry.nbytes]
+        fill(slot.path, ((entry, target) for entry, target in filled if target.device.type == "cpu"))
+        for entry, target in filled:
+            if target.device.type != "cpu":
+                target.copy_(as_tensor(slot.buffer, entry, entry.offset))
+
+
+def _is_own(live: Part) -> bool:
+    """Whether every element of a live tensor has a place of its own, in order."""
+    return live.local.is_contiguous()
+
+
+def _new(entry: TensorEntry, device: "torch.device | str" = "cpu") -> "torch.Tensor":
+    import torch
+
+    return torch.empty(entry.shape, dtype=getattr(torch, entry.dtype), device=device)
+
+
+def _with_metadata(saved: Any, live: Any) -> Any:
+    """Give a module's state the versions that torch keeps beside it."""
+    if hasattr(live, "_metadata"):
+        saved._metadata = live._metadata
+    return saved

@@ -1,0 +1,107 @@
+"""Carries out the agent's commands to this rank. Reporter thread only."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast_hooks.faults.fault import Fault
+from holdfast_hooks.faults.injector import Injector
+from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError, find_dump
+from holdfast_hooks.step_commands import ReleaseCommands, StepCommands
+from holdfast_proto.v1 import fault_pb2
+from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
+
+Outcome = tuple[bool, str]
+"""Whether a command was accepted, and the reason or the result in words."""
+
+
+class RankCommands:
+    """Executes commands of this generation, or places them for the training thread, and answers each.
+
+    Args:
+        generation: this rank's. Commands of another one are refused.
+        rank: number in the name of the evidence file.
+        snapshots: commands for a snapshot at the end of a step, pinned for a checkpoint.
+        stops: commands to leave the loop at the end of a step.
+        releases: commands to release a checkpoint's slot.
+        refusal: returns why this rank takes no snapshots, or "" if it does.
+        injector: the faults of this rank; None if the run allows none.
+    """
+
+    def __init__(
+        self,
+        *,
+        generation: int,
+        rank: int,
+        snapshots: StepCommands,
+        stops: StepCommands,
+        releases: ReleaseCommands,
+        refusal: Callable[[], str],
+        injector: Injector | None = None,
+    ) -> None:
+        self._generation = generation
+        self._rank = rank
+        self._snapshots = snapshots
+        self._stops = stops
+        self._releases = releases
+        self._refusal = refusal
+        self._injector = injector
+        self._accepted_faults: list[Fault] = []
+
+    def execute(self, command: RankCommand) -> CommandAck:
+        """Carry ``command`` out, or place it for the training thread; return the answer."""
+        if command.generation == self._generation:
+            accepted, detail = self._outcome(command)
+        else:
+            accepted = False
+            detail = f"this rank is of generation {self._generation}, the command of {command.generation}"
+        return CommandAck(id=command.id, accepted=accepted, detail=detail)
+
+    def answered(self) -> None:
+        """Arm the accepted faults, now that their answers are sent: this rank may not live to send more."""
+        if self._injector is not None and self._accepted_faults:
+            accepted, self._accepted_faults = self._accepted_faults, []
+            self._injector.lie_in_wait(accepted)
+
+    def _outcome(self, command: RankCommand) -> Outcome:
+        match command.WhichOneof("kind"):
+            case "capture_evidence":
+                return self._capture_evidence(Path(command.capture_evidence.directory))
+            case "snapshot_at":
+                refusal = self._refusal()
+                return (False, refusal) if refusal else _place(self._snapshots, command.snapshot_at.step)
+            case "stop_at":
+                return _place(self._stops, command.stop_at.step)
+            case "release_at":
+                self._releases.place(command.release_at.step, command.release_at.at_step)
+                return True, ""
+            case "inject_fault":
+                return self._accept_fault(command.inject_fault)
+            case kind:
+                return False, f"unknown command {kind}"
+
+    def _accept_fault(self, fault: fault_pb2.Fault) -> Outcome:
+        if self._injector is None:
+            return False, "this run allows no faults: start it with --allow-faults"
+        try:
+            self._accepted_faults += self._injector.accept(Fault.from_message(fault))
+        except ValueError as error:
+            return False, str(error)
+        return True, ""
+
+    def _capture_evidence(self, directory: Path) -> Outcome:
+        path = directory / f"rank-{self._rank:05d}.flight_recorder.json"
+        try:
+            dump = find_dump()
+            if dump is None:
+                return False, "this rank has no process group"
+            directory.mkdir(parents=True, exist_ok=True)
+            unfinished = path.with_suffix(".part")
+            unfinished.write_bytes(dump(True, False))
+            unfinished.replace(path)
+        except (OSError, RuntimeError, RecorderUnavailableError) as error:
+            return False, str(error)
+        return True, str(path)
+
+
+def _place(commands: StepCommands, step: int) -> Outcome:
+    return (True, "") if commands.place(step) else (False, f"step {step} has already ended")
