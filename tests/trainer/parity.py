@@ -12,12 +12,12 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from holdfast_trainer.config import ModelConfig, OptimizerConfig, TrainConfig, TrainerConfig
 from holdfast_trainer.data.batches import Batch
-from holdfast_trainer.data.zigzag import zigzag_positions
 from holdfast_trainer.expert_statistics import ExpertStatistics, expert_statistics
 from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.model.transformer import Transformer
 from holdfast_trainer.moe.balance import collect_expert_statistics, weigh_balance_loss
 from holdfast_trainer.optimizer import make_optimizer, make_scheduler
+from holdfast_trainer.parallel.context_parallel import zigzag_positions
 from holdfast_trainer.parallel.mesh import Mesh
 from holdfast_trainer.parallel.parallelize import parallelize
 from holdfast_trainer.pipeline.pipeline import Runner

@@ -207,4 +207,4 @@ def test_help_shows_every_flag_with_its_doc(capsys: pytest.CaptureFixture[str]) 
     shown = " ".join(capsys.readouterr().out.split())
     assert end.value.code == 0
     assert "--config FILE" in shown
-    assert "--parallel.microbatches int Parts in which each data-parallel rank works off" in shown
+    assert "--parallel.microbatches int Number of parts in which each dp rank computes" in shown

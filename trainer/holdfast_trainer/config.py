@@ -1,7 +1,7 @@
-"""What a training run is told: one TOML file, and flags generated from the same schema that override it.
+"""The configuration of a training run: one schema for the TOML file and for the flags that override it.
 
-Nothing is read from environment variables. All checks that need no other rank happen here, before a
-process group exists, and every message names the key to change.
+No environment variable is read. All checks that need no other rank happen here, before a process group exists. Every
+message names the key to change.
 """
 
 import argparse
@@ -46,54 +46,54 @@ class ModelConfig(Section):
     layers: PositiveInt = 4
     """Number of blocks."""
     heads: PositiveInt = 4
-    """Query heads; model.dim / model.heads is the width of a head."""
+    """Number of query heads. A head has a width of model.dim / model.heads."""
     kv_heads: PositiveInt = 2
-    """Key and value heads; each serves model.heads / model.kv_heads query heads."""
+    """Number of key and value heads. Each serves model.heads / model.kv_heads query heads."""
     hidden: PositiveInt = 192
-    """Width inside the feed-forward part; of one expert, if there are experts."""
+    """Width inside the feed-forward part. With experts: width inside one expert."""
     vocabulary: PositiveInt = BYTE_VOCABULARY
-    """Rows of the embedding and of the head: at least the tokenizer's tokens (256 for bytes)."""
+    """Rows of the embedding and of the head. At least as many as the tokenizer has tokens (256 for bytes)."""
     tied: bool = False
-    """Use the embedding's weight for the head too."""
+    """Share one weight between the embedding and the head."""
     rope_theta: PositiveFloat = 10_000.0
-    """Base of the rotary frequencies."""
+    """Base of the frequencies of the rotary position embedding."""
     norm_epsilon: PositiveFloat = 1e-5
-    """Added to the mean square in every RMSNorm."""
+    """Number added to the mean square in every RMSNorm."""
     experts: NonNegativeInt = 0
-    """Feed-forward parts of each block, of which a router picks a few for each token; 0: one that serves all tokens."""
+    """Number of experts in each block. A router picks a few for each token. 0: one feed-forward part for all tokens."""
     experts_per_token: PositiveInt = 2
-    """How many experts the router picks for a token."""
+    """Number of experts that the router picks for a token."""
     capacity_factor: NonNegativeFloat = 0.0
-    """Tokens of one sequence that an expert takes, as a multiple of its even share; more are dropped. 0: no limit."""
+    """Tokens of a sequence that an expert takes, as a multiple of its even share. It drops more. 0: no limit."""
     balance_coefficient: NonNegativeFloat = 0.01
-    """Weight of the load-balance loss in what is minimised."""
+    """Weight of the load-balance loss in the total loss."""
 
 
 class ParallelConfig(Section):
-    """The layout: dp x cp x tp x pp is the number of ranks."""
+    """The layout. The number of ranks is dp x cp x tp x pp."""
 
     dp: PositiveInt = 1
-    """Data-parallel ranks."""
+    """Number of data-parallel ranks."""
     dp_shard: NonNegativeInt = 0
-    """Over how many of the dp ranks (times cp) state is sharded; the others hold replicas of it (HSDP). 0: over all."""
+    """Number of dp ranks (times cp) over which the state is sharded. Others hold replicas (HSDP). 0: all dp ranks."""
     zero: Annotated[int, Field(ge=0, le=3)] = 3
-    """ZeRO stage: what is sharded. 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters."""
+    """ZeRO stage. 0 shards nothing, 1 the optimizer state, 2 also the gradients, 3 also the parameters."""
     tp: PositiveInt = 1
-    """Tensor-parallel ranks."""
+    """Number of tensor-parallel ranks."""
     pp: PositiveInt = 1
-    """Pipeline-parallel ranks."""
+    """Number of pipeline-parallel ranks."""
     cp: PositiveInt = 1
-    """Context-parallel ranks, which share one sequence."""
+    """Number of context-parallel ranks. They share one sequence."""
     ep: PositiveInt = 1
-    """Expert-parallel ranks, borrowed from dp_shard x cp (at ZeRO 0: from dp x cp), each with its experts."""
+    """Number of expert-parallel ranks, each with its own experts. Taken from dp_shard x cp (at ZeRO 0: dp x cp)."""
     microbatches: PositiveInt = 1
-    """Parts in which each data-parallel rank works off its share of the global batch (gradient accumulation)."""
+    """Number of parts in which each dp rank computes its share of the global batch (gradient accumulation)."""
     schedule: Literal["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"] = "1f1b"
-    """Order of the microbatches' forward and backward passes over the pipeline."""
+    """Order of the forward and backward passes of the microbatches in the pipeline."""
     sequence_parallel: bool = True
-    """Between the tensor-parallel parts, shard activations along the sequence over the tp ranks."""
+    """Shard the activations between the tensor-parallel parts along the sequence, over the tp ranks."""
     loss_parallel: bool = True
-    """Compute the loss on logits that stay sharded over tp along the vocabulary."""
+    """Compute the loss on logits that are sharded along the vocabulary, over the tp ranks."""
 
     @property
     def ranks(self) -> int:
@@ -109,7 +109,7 @@ class ParallelConfig(Section):
 
     @property
     def replicas(self) -> int:
-        """Number of such copies."""
+        """Number of copies of the state."""
         return self.dp // self.shards
 
     @property
@@ -119,67 +119,68 @@ class ParallelConfig(Section):
 
 
 class PrecisionConfig(Section):
-    """Data types. Master weights, optimizer state and reductions are fp32, whatever the model computes in."""
+    """Data types. Master weights, optimizer state and reductions are always fp32."""
 
     compute: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Parameters and activations in forward and backward passes; fp16 scales the loss dynamically."""
+    """Data type of parameters and activations in forward and backward passes. fp16 scales the loss dynamically."""
     fp8: bool = False
-    """Matrix products of the blocks in fp8, on GPUs that have it (compute capability 8.9 and up)."""
+    """Compute the matrix products of the blocks in fp8. Needs a GPU of compute capability 8.9 or higher."""
     loss_scale: PositiveFloat = 65536.0
-    """First loss scale of fp16."""
+    """Loss scale of the first step, with fp16."""
     loss_scale_interval: PositiveInt = 2000
-    """Steps without overflow after which the loss scale doubles."""
+    """Number of steps without overflow after which the loss scale doubles."""
 
 
 class MemoryConfig(Section):
-    """What is traded for memory."""
+    """Ways to save memory."""
 
     checkpointing: Literal["none", "selective", "full"] = "none"
-    """Activations that are computed again in the backward pass: of a block all (`full`), or all but those of its matrix
+    """Activations that the backward pass computes again: none, all of a block (`full`), or all but those of matrix
     products and attention (`selective`)."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
-    """Kept in host memory: optimizer state and master weights (`optimizer`), or all sharded state (`parameters`)."""
+    """State in host memory: none, optimizer state and master weights (`optimizer`), or all sharded state
+    (`parameters`)."""
     compile: bool = False
     """Compile each block with torch.compile."""
 
 
 class DataConfig(Section):
-    """The text to train on."""
+    """The text to train and to validate on."""
 
     source: str = "stdlib"
-    """`stdlib` (the source files of Python's own standard library), the path of a text file or a folder of them, or a
-    file of token ids (`*.bin`, `*.npy`)."""
+    """Path of a text file, of a folder of text files, or of a file of token ids (`*.bin`, `*.npy`). `stdlib`: Python's
+    own standard library, its source files."""
     validation: str = ""
-    """Path of the text or token file to validate on; empty: a share of data.source."""
+    """Path of the text or tokens to validate on. Empty: a share of data.source."""
     validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """Part of data.source that is kept for validation, if data.validation names nothing."""
+    """Share of data.source to validate on, if data.validation is empty."""
     tokenizer: str = "bytes"
     """`bytes`, or the path of a Hugging Face tokenizer.json."""
     token_dtype: Literal["uint16", "uint32"] = "uint16"
-    """Of a raw token file (`*.bin`)."""
+    """Data type of the ids in a raw token file (`*.bin`)."""
     cache_directory: Path = Path("~/.cache/holdfast")
-    """Where the corpus is kept once built; `~` is the home folder."""
+    """Folder that keeps prepared corpora from run to run. `~` is the home folder."""
     sequence: PositiveInt = 128
-    """Length of one sample in tokens."""
+    """Tokens in one sample."""
     prefetch: NonNegativeInt = 2
-    """Batches that a thread prepares ahead; 0: none."""
+    """Number of batches that a thread prepares ahead. 0: none."""
     overlap_ngram: NonNegativeInt = 13
-    """Length in tokens of the n-grams that are looked up in both training and validation text; 0: not checked."""
+    """Tokens in an n-gram, for the check whether validation text occurs in the training text. 0: no check."""
     overlap_limit: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Share of the validation text's n-grams that may occur in the training text."""
+    """Largest share of the validation text's n-grams that may occur in the training text."""
 
 
 class TrainConfig(Section):
-    """The loop."""
+    """The training loop."""
 
     steps: PositiveInt = 120
-    """Optimizer steps."""
+    """Number of optimizer steps."""
     global_batch: PositiveInt = 8
-    """Samples per step, over all ranks."""
+    """Samples in a step, over all ranks."""
     seed: NonNegativeInt = 0
-    """Source of the initial weights and of the order of the samples."""
+    """Seed of the initial weights and of the order of the samples."""
     validate_every: NonNegativeInt = 40
-    """Steps between validations; 0: never."""
+    """Steps between validations. 0: never."""
     validation_batches: PositiveInt = 4
     """Global batches in one validation."""
     log_every: PositiveInt = 10
@@ -190,42 +191,42 @@ class OptimizerConfig(Section):
     """The optimizer, its learning rate schedule, and gradient clipping."""
 
     name: Literal["adamw", "sgd"] = "adamw"
-    """Which optimizer."""
+    """Name of the optimizer."""
     learning_rate: PositiveFloat = 3e-3
-    """The highest learning rate, reached at the end of the warm-up."""
+    """Highest learning rate, reached at the end of the warm-up."""
     warmup_steps: NonNegativeInt = 20
     """Steps over which the learning rate rises linearly."""
     floor: Fraction = 0.1
-    """Where the cosine decay ends at the last step, as a fraction of optimizer.learning_rate."""
+    """Learning rate of the last step, after a cosine decay, as a fraction of optimizer.learning_rate."""
     beta1: Fraction = 0.9
-    """AdamW: decay of the mean of the gradient."""
+    """Decay of the mean of the gradient (AdamW)."""
     beta2: Fraction = 0.95
-    """AdamW: decay of the mean of the squared gradient."""
+    """Decay of the mean of the squared gradient (AdamW)."""
     epsilon: PositiveFloat = 1e-8
-    """AdamW: added to the denominator of the update."""
+    """Number added to the denominator of the update (AdamW)."""
     momentum: Fraction = 0.9
-    """SGD: decay of the running sum of gradients."""
+    """Decay of the running sum of gradients (SGD)."""
     weight_decay: NonNegativeFloat = 0.1
-    """Decay of matrices; vectors are not decayed."""
+    """Weight decay of matrices. Vectors are not decayed."""
     clip_norm: PositiveFloat = 1.0
-    """The global norm to which larger gradients are scaled down."""
+    """Largest global norm of the gradient. Larger gradients are scaled down to it."""
 
 
 class DistributedConfig(Section):
-    """How the ranks run and talk."""
+    """Devices and communication."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`cpu` with gloo, `cuda` with NCCL; `auto` takes CUDA if there is any."""
+    """Device of the ranks: `cpu` with gloo, or `cuda` with NCCL. `auto` takes CUDA if the machine has it."""
     backend: Literal["auto", "gloo"] = "auto"
-    """`gloo` also on GPUs, which lets several ranks share one GPU; `auto` takes NCCL there."""
+    """Backend on GPUs: NCCL with `auto`. `gloo` lets several ranks share one GPU."""
     timeout_s: PositiveFloat = 600.0
-    """How long a collective may take before the process group gives up."""
+    """Seconds that a collective may take before the process group gives up."""
 
 
 class TrainerConfig(BaseSettings):
-    """Train a language model. --config FILE reads a TOML file; the flags below override it.
+    """Train a language model. --config FILE reads a TOML file, and the flags below override it.
 
-    --dry-run trains nothing: this process tries a step of all ranks of the layout, without data or memory.
+    With --dry-run nothing is trained: this process tries one step of the ranks of the layout, without data or memory.
     """
 
     model_config = SettingsConfigDict(
@@ -254,7 +255,7 @@ class TrainerConfig(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Leave out the environment and .env; the flags come in front by themselves."""
+        """Return the values of the file alone: no environment variables. Pydantic puts the flags in front itself."""
         return (init_settings,)
 
     @model_validator(mode="after")
@@ -266,9 +267,9 @@ class TrainerConfig(BaseSettings):
 
 
 def load(arguments: Sequence[str], *, world_size: int) -> TrainerConfig:
-    """Build the configuration from command-line ``arguments`` (and the file that they name), for ``world_size`` ranks.
+    """Return the configuration that ``arguments`` and the file they name give, for ``world_size`` ranks.
 
-    Raises ConfigurationError with one line per problem. ``--help`` prints the flags and exits.
+    Raises ConfigurationError with one line for each problem. ``--help`` prints the flags and exits.
     """
     config = from_arguments(arguments)
     expect_ranks(config, world_size)
@@ -276,7 +277,7 @@ def load(arguments: Sequence[str], *, world_size: int) -> TrainerConfig:
 
 
 def from_arguments(arguments: Sequence[str]) -> TrainerConfig:
-    """Do what :func:`load` does, for as many ranks as the layout has."""
+    """Return the same as :func:`load`, for as many ranks as the layout has."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", type=Path)
     known, flags = parser.parse_known_args(arguments)
@@ -284,7 +285,7 @@ def from_arguments(arguments: Sequence[str]) -> TrainerConfig:
 
 
 def expect_ranks(config: TrainerConfig, world_size: int) -> None:
-    """Raise ConfigurationError unless the layout is one of ``world_size`` ranks."""
+    """Raise ConfigurationError unless the layout has ``world_size`` ranks."""
     if config.parallel.ranks != world_size:
         raise ConfigurationError(
             f"parallel.dp x parallel.cp x parallel.tp x parallel.pp is {config.parallel.ranks}, but {world_size} ranks "
@@ -293,9 +294,9 @@ def expect_ranks(config: TrainerConfig, world_size: int) -> None:
 
 
 def build(flags: Sequence[str], values: dict[str, Any]) -> TrainerConfig:
-    """Build the configuration from ``values``, table by table, and ``flags``, which override them.
+    """Return the configuration from ``values``, one mapping for each table, and from ``flags``, which override them.
 
-    Raises ConfigurationError with one line per problem.
+    Raises ConfigurationError with one line for each problem.
     """
     try:
         return TrainerConfig(_cli_parse_args=list(flags), **values)  # type: ignore[call-arg]
@@ -306,7 +307,7 @@ def build(flags: Sequence[str], values: dict[str, Any]) -> TrainerConfig:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return what is in the TOML file at ``path``, unchecked. Raises ConfigurationError if it is none."""
+    """Return the unchecked contents of the TOML file at ``path``. Raises ConfigurationError if it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -316,7 +317,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def explain(error: ValidationError) -> list[str]:
-    """Return one line per problem that pydantic found."""
+    """Return one line for each problem that pydantic found."""
     lines: list[str] = []
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"])

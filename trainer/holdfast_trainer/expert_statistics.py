@@ -1,4 +1,4 @@
-"""How evenly experts are used, over the whole model and the global batch: what is reported of a step."""
+"""How evenly a step used the experts, over the whole model and the global batch."""
 
 from dataclasses import dataclass
 
@@ -14,17 +14,17 @@ from holdfast_trainer.parallel.mesh import Mesh
 
 @dataclass(frozen=True)
 class ExpertStatistics:
-    """Of one step, the same on all ranks; None if the model has no experts."""
+    """The numbers of one step, the same on all ranks. None if the model has no experts."""
 
     balance_loss: Tensor | None
-    """Mean over blocks and sequences of the load-balance loss: 1 if all experts are used alike."""
+    """Load-balance loss, averaged over blocks and sequences. 1 if all experts get the same number of picks."""
     dropped_tokens: Tensor | None
-    """How many picks of an expert were dropped, over all blocks, because it was full: int64."""
+    """Number of picks that full experts dropped, over all blocks: int64."""
 
 
 @torch.no_grad()
 def expert_statistics(config: TrainerConfig, mesh: Mesh, parts: ModelParts) -> ExpertStatistics:
-    """Return what was counted since the last call. All ranks must call it; nothing waits for the device."""
+    """Return what was counted since the last call, without waiting for the device. All ranks must call it."""
     if not config.model.experts:
         return ExpertStatistics(None, None)
     counted = torch.cat([collect_expert_statistics(module) for module in parts.modules]).sum(dim=0)

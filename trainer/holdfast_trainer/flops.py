@@ -1,7 +1,7 @@
-"""How many floating point operations the model needs, and how many the device could have done: MFU.
+"""MFU: the floating point operations that the model needs, as a share of what the device could do in that time.
 
-The counting is that of Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", 2022, appendix B:
-what the model needs by its definition. Operations done twice because of activation checkpointing do not count.
+The count follows Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", 2022, appendix B. It holds what the
+definition of the model needs. Operations that activation checkpointing repeats do not count.
 """
 
 import re
@@ -13,9 +13,9 @@ from holdfast_trainer.config import ModelConfig, PrecisionConfig
 def flops_per_token(config: ModelConfig, *, sequence: int) -> float:
     """Return the operations of one token's forward and backward pass through the whole model: 6 N + 12 L H Q T.
 
-    N counts the matrices' elements that serve a token: not the embedding, which is looked up, nor the norms; of the
-    experts those that the router picks. L, H, Q, T: layers, heads, width of a head, ``sequence`` length. Attention
-    counts as if it were not causal, which is what PaLM and Megatron-LM do.
+    N is the number of matrix elements that serve a token. Of the experts, only those that the router picks count. The
+    embedding (a look-up) and the norms do not. L is the number of layers, H of heads, Q the width of a head, and T the
+    length of the ``sequence``. Attention counts as if it were not causal, as in PaLM and Megatron-LM.
     """
     head_dim = config.dim // config.heads
     attention = 12 * config.layers * config.heads * head_dim * sequence
@@ -35,17 +35,17 @@ def active_matrix_elements(config: ModelConfig) -> int:
 
 
 def mfu(tokens_per_s: float, *, flops_per_token: float, peak_flops_per_s: float) -> float:
-    """Return the share of the peak that the model's operations make up, from 0 to 1.
+    """Return the model's operations per second as a share of the peak, from 0 to 1.
 
-    ``tokens_per_s`` counts all ranks' tokens, ``peak_flops_per_s`` all ranks' devices.
+    ``tokens_per_s`` and ``peak_flops_per_s`` are sums over all ranks.
     """
     return tokens_per_s * flops_per_token / peak_flops_per_s
 
 
 def peak_flops_per_s(device_name: str, config: PrecisionConfig) -> float | None:
-    """Return the peak of one device, named as by torch.cuda.get_device_name, in the type of the blocks' products.
+    """Return the peak of one device in the data type of the blocks' products; ``device_name`` is torch's name of it.
 
-    None if the device, or its peak in that type, is not known: a guess would make MFU meaningless.
+    None if the device, or its peak in that type, is not known. A guess would make MFU meaningless.
     """
     dtype = "fp8" if config.fp8 else config.compute
     for name, peaks in _PEAKS.items():
@@ -57,7 +57,7 @@ def peak_flops_per_s(device_name: str, config: PrecisionConfig) -> float | None:
 
 @dataclass(frozen=True)
 class _Peaks:
-    """Dense products per second (no sparsity), in 10^12 operations; None: the device has no unit for them."""
+    """Dense products (no sparsity), in 10^12 operations per second. None: the device has no unit for them."""
 
     fp32: float
     fp16: float
@@ -68,9 +68,9 @@ class _Peaks:
 _HOPPER_SXM = _Peaks(fp32=67, fp16=989.5, bf16=989.5, fp8=1979)
 _HOPPER_NVL = _Peaks(fp32=60, fp16=835.5, bf16=835.5, fp8=1670.5)
 
-# From NVIDIA's data sheet of each product, halved where it counts sparsity; the GeForce's from the Ada white paper,
-# with accumulation in fp32. fp32 is the CUDA cores' figure, as torch does not round fp32 products to TF32 by itself.
-# Names are matched whole: a slice of a GPU (MIG) or a laptop's GPU has another peak.
+# The figures are from NVIDIA's data sheets, halved where a sheet counts sparsity. Those of the GeForce are from the Ada
+# white paper, with accumulation in fp32. fp32 is the figure of the CUDA cores, because torch does not round fp32
+# products to TF32 by default. A name must match as a whole: a slice of a GPU (MIG) or a laptop's GPU has another peak.
 _PEAKS = {
     "B200": _Peaks(fp32=75, fp16=2250, bf16=2250, fp8=4500),
     "H200": _HOPPER_SXM,

@@ -14,7 +14,7 @@ from holdfast_trainer.precision.skipped_step import SkippingSGD
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> Optimizer:
-    """Return the optimizer of ``parameters``; only matrices are decayed."""
+    """Return the optimizer of ``parameters``. Only matrices have weight decay."""
     everything = list(parameters)
     groups: list[dict[str, Any]] = [
         {"params": [parameter for parameter in everything if parameter.ndim > 1]},
@@ -38,13 +38,16 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig) 
 
 
 def make_scheduler(optimizer: Optimizer, config: OptimizerConfig, *, steps: int) -> LambdaLR:
-    """Return the schedule; step it once after each optimizer step."""
+    """Return the schedule of the learning rate. Step it once after each optimizer step."""
     factor = partial(learning_rate_factor, steps=steps, warmup_steps=config.warmup_steps, floor=config.floor)
     return LambdaLR(optimizer, factor)
 
 
 def learning_rate_factor(step: int, *, steps: int, warmup_steps: int, floor: float) -> float:
-    """Return the learning rate of ``step`` over the highest: a linear rise, then half a cosine down to ``floor``."""
+    """Return the learning rate of ``step`` as a fraction of the highest one.
+
+    It rises linearly over ``warmup_steps``, and then falls along half a cosine to ``floor``.
+    """
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)
     progress = min(1.0, (step - warmup_steps) / max(1, steps - 1 - warmup_steps))

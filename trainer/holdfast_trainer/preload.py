@@ -1,11 +1,11 @@
-"""Import all that a rank will need, so that ranks forked from a process that imported this start at once.
+"""Imports everything that a rank needs. The warm parent imports this module, so the ranks that it forks start fast.
 
-Importing is all it does: no threads, process groups, channels or devices, which would not survive a fork.
+It does nothing but import. Threads, process groups, channels and devices would not survive the fork.
 """
 
 import os
 
-# The OpenBLAS in NumPy, which torch imports, would start its threads at once.
+# torch imports NumPy, whose OpenBLAS would start its threads during the import.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import grpc  # noqa: F401

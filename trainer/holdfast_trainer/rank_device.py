@@ -1,4 +1,4 @@
-"""What differs between CPU with gloo and CUDA with NCCL, in one place."""
+"""The device of a rank and its process group: everything that differs between CPU with gloo and CUDA with NCCL."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ class RankDevice:
     """``cpu`` or ``cuda``."""
     torch_device: torch.device
     backend: str
-    """Of the process groups whose tensors are on this device."""
+    """Backend of the process groups for tensors on this device."""
 
 
 def open_device(
@@ -30,17 +30,17 @@ def open_device(
     *,
     backend: Literal["auto", "gloo"] = "auto",
 ) -> RankDevice:
-    """Take this rank's device, the one of its LOCAL_RANK, and make computing on it deterministic.
+    """Select the device of this rank by its LOCAL_RANK, and make computations on it deterministic.
 
-    NCCL refuses two ranks on one GPU; gloo, which copies by way of the host, does not, so with it ranks take turns
-    on the GPUs there are. Raises ConfigurationError if this machine does not have the device.
+    NCCL refuses two ranks on one GPU. gloo copies through the host, so several ranks can share a GPU: they take the
+    GPUs in turn. Raises ConfigurationError if this machine does not have the device.
     """
     local_rank = int(environment.get("LOCAL_RANK", "0"))
     local_ranks = int(environment.get("LOCAL_WORLD_SIZE", "1"))
     torch.use_deterministic_algorithms(True)
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         if local_ranks > 1:
-            torch.set_num_threads(1)  # ranks that share cores and threads wait for each other's slices
+            torch.set_num_threads(1)  # With more threads than cores, ranks would wait for each other.
         return RankDevice("cpu", torch.device("cpu"), "gloo")
     devices = torch.cuda.device_count()
     if devices == 0 or (local_rank >= devices and backend != "gloo"):
@@ -48,7 +48,7 @@ def open_device(
             f"distributed.device is {wanted}, but this machine has {devices} CUDA devices for {local_ranks} ranks: "
             + _remedy(devices)
         )
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is not deterministic
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is not deterministic without it.
     index = local_rank % devices
     torch.cuda.set_device(index)
     return RankDevice("cuda", torch.device("cuda", index), "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl")
@@ -64,9 +64,9 @@ def _remedy(devices: int) -> str:
 def process_group(
     device: RankDevice, *, timeout_s: float, environment: Mapping[str, str] = os.environ
 ) -> Iterator[None]:
-    """Join the other ranks, or be a world of one if nobody started any.
+    """Join the other ranks, or form a world of one if no launcher has set WORLD_SIZE.
 
-    After an error the group is not taken down: that would wait for peers that may be gone.
+    After an error the group stays open: closing it would wait for peers that may be gone.
     """
     timeout = timedelta(seconds=timeout_s)
     if "WORLD_SIZE" in environment:

@@ -5,13 +5,13 @@ from contextlib import closing
 
 import numpy
 import torch
+from torch import Tensor
 
 import holdfast_hooks
 from holdfast_hooks import Phase, Stateful
 from holdfast_trainer.config import TrainConfig, TrainerConfig
 from holdfast_trainer.data.batches import Batches
 from holdfast_trainer.data.corpus import Corpus
-from holdfast_trainer.evaluate import validation_loss
 from holdfast_trainer.expert_statistics import expert_statistics
 from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.optimizer import make_optimizer, make_scheduler
@@ -28,7 +28,7 @@ from holdfast_trainer.update import update_parameters
 def train(config: TrainerConfig, corpus: Corpus, device: RankDevice) -> ModelParts:
     """Train from the seed, or from the state that the hooks restore; return this rank's parts of the model.
 
-    Errors of peers (`Connection closed by peer`) are let through: whoever started the ranks decides what next.
+    Errors of peers (`Connection closed by peer`) pass through: the process that started the ranks handles them.
     """
     seed_random_states(config.train.seed)
     with process_group(device, timeout_s=config.distributed.timeout_s):
@@ -52,7 +52,7 @@ def train(config: TrainerConfig, corpus: Corpus, device: RankDevice) -> ModelPar
             holdfast_hooks.attach(state=state, coordinates=mesh.coordinates, device=device.kind) as hooks,
         ):
             for stage, module in zip(parts.stages, parts.modules, strict=True):
-                # The head's own output is left out: logits are the largest gradient of all.
+                # The head's output is not watched: the gradient of the logits is the largest of all.
                 hooks.watch_gradients(module.chain(), then="head" if stage.is_last else None)
             for step in hooks.steps(until=config.train.steps):
                 hooks.enter(Phase.DATA)
@@ -89,12 +89,22 @@ def train(config: TrainerConfig, corpus: Corpus, device: RankDevice) -> ModelPar
 
 
 def seed_random_states(seed: int) -> None:
-    """Derive every random state from the run's seed: two runs of it draw the same numbers, whoever draws."""
+    """Seed Python, NumPy and torch with the run's seed, so that two runs draw the same numbers."""
     random.seed(seed)
     numpy.random.seed(seed)
     torch.manual_seed(seed)
 
 
+def validation_loss(runner: Runner, batches: Batches, *, count: int) -> Tensor | None:
+    """Return the mean loss over ``count`` validation batches, or None on a rank without the last stage.
+
+    All ranks must call it.
+    """
+    losses = [runner.evaluate(batches.validation(index)) for index in range(count)]
+    known = [loss for loss in losses if loss is not None]
+    return torch.stack(known).mean() if known else None
+
+
 def is_due(step: int, config: TrainConfig) -> bool:
-    """Whether a validation follows ``step``."""
+    """Return whether a validation follows ``step``."""
     return config.validate_every > 0 and (step + 1) % config.validate_every == 0

@@ -1,4 +1,4 @@
-"""How fast training goes, told on stdout and returned for the hooks."""
+"""The trainer's own lines on stdout, and the speed that they show."""
 
 import time
 
@@ -11,11 +11,11 @@ from holdfast_trainer.rank_device import RankDevice
 
 
 class TrainingLog:
-    """Prints a line every ``train.log_every`` steps, and measures the speed between two of them."""
+    """Prints a line every ``train.log_every`` steps and measures the speed between two lines."""
 
     def __init__(self, config: TrainerConfig, device: RankDevice) -> None:
         self.tokens = config.train.global_batch * config.data.sequence
-        """Per step, over all ranks."""
+        """Tokens in a step, over all ranks."""
         self._every = config.train.log_every
         self._flops_per_token = flops_per_token(config.model, sequence=config.data.sequence)
         self._peak_flops_per_s = _peak_flops_per_s(config, device)
@@ -23,16 +23,17 @@ class TrainingLog:
         self._since_s = time.monotonic()
 
     def is_logged(self, step: int) -> bool:
-        """Whether a line follows ``step``."""
+        """Return whether a line follows ``step``."""
         return (step + 1) % self._every == 0
 
     def step_done(self, step: int, loss: Tensor | None, grad_norm: Tensor) -> float | None:
-        """Count the step. If a line follows, print it and return MFU (0 to 1), if the device's peak is known."""
+        """Count the step and print its line if one is due; then return MFU (0 to 1), if the device's peak is known."""
         self._steps += 1
         if not self.is_logged(step):
             return None
         assert loss is not None
-        loss_value, norm_value = loss.item(), grad_norm.item()  # waits for the device, so that its time counts
+        # Waits for the device, so that the time of its work counts.
+        loss_value, norm_value = loss.item(), grad_norm.item()
         now_s = time.monotonic()
         speed = self._steps * self.tokens / (now_s - self._since_s)
         self._steps, self._since_s = 0, now_s
@@ -47,7 +48,7 @@ class TrainingLog:
 
 
 def _peak_flops_per_s(config: TrainerConfig, device: RankDevice) -> float | None:
-    """Return the peak of all ranks' devices together."""
+    """Return the peak of the devices of all ranks together; None if it is not known."""
     if device.kind != "cuda":
         return None
     of_one = peak_flops_per_s(torch.cuda.get_device_name(device.torch_device), config.precision)

@@ -14,17 +14,17 @@ from holdfast_trainer.precision.loss_scaling import LossScaler
 
 @dataclass(frozen=True)
 class Update:
-    """What one update did, the same on all ranks."""
+    """The result of one update, the same on all ranks."""
 
     grad_norm: Tensor
-    """Of the whole model's gradient, before it was clipped."""
+    """Norm of the whole model's gradient before clipping."""
     learning_rate: float
     update_norm: Tensor | None
-    """Of the change of all parameters, if it was measured."""
+    """Norm of the change of all parameters; None if it was not measured."""
     loss_scale: Tensor | None
-    """With fp16: by what the loss was multiplied."""
+    """Factor on the loss; None unless the run computes in fp16."""
     overflow: Tensor | None
-    """With fp16: whether the gradient was not finite, and so nothing changed."""
+    """Whether the gradient was not finite, so that nothing changed; None unless the run computes in fp16."""
 
 
 def update_parameters(
@@ -37,7 +37,7 @@ def update_parameters(
     clip_norm: float,
     measured: bool,
 ) -> Update:
-    """Clip, step and forget the gradients. All ranks must call it, with the same ``measured``."""
+    """Clip the gradients, step, and clear them. All ranks must call it, with the same ``measured``."""
     learning_rate: float = optimizer.param_groups[0]["lr"]
     loss_scale = scaler.scale.clone() if scaler else None
     grad_norm = clip_gradient(parts.parameters(), mesh, clip_norm=clip_norm, loss_scale=loss_scale)

@@ -2,16 +2,18 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from holdfast_trainer.config import DataConfig, ParallelConfig, TrainConfig, TrainerConfig
 from holdfast_trainer.data import corpus
-from holdfast_trainer.data.batches import Batches
+from holdfast_trainer.data.batches import Batches, fingerprint, permuted, sample_window
 from holdfast_trainer.data.sources import in_validation_part
-from holdfast_trainer.data.zigzag import zigzag_positions
+from holdfast_trainer.parallel.context_parallel import zigzag_positions
 
 CPU = torch.device("cpu")
+TOKENS = np.arange(12, dtype=np.uint16).reshape(2, 6)
 
 Open = Callable[..., Batches]
 
@@ -112,3 +114,39 @@ def test_validation_never_sees_training_text(batches: Open, text_folder: Path) -
     samples = batches().validation(0).inputs.tolist()
     assert all(bytes(sample) in validation for sample in samples)
     assert len({bytes(sample) for sample in samples}) > 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 16, 17, 1000])
+def test_permutation_reaches_every_place_once(size: int) -> None:
+    assert sorted(permuted(index, size, b"key") for index in range(size)) == list(range(size))
+
+
+def test_permutation_depends_on_its_key() -> None:
+    orders = {tuple(permuted(index, 100, key) for index in range(100)) for key in (b"a", b"b", b"c")}
+    assert len(orders) == 3
+    assert tuple(range(100)) not in orders
+
+
+def test_every_epoch_has_all_windows_in_an_order_of_its_own() -> None:
+    epochs = [[sample_window(epoch * 50 + i, 50, seed=0) for i in range(50)] for epoch in range(3)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(50))] * 3
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_sixteen_bytes_that_are_the_same_for_the_same_samples() -> None:
+    print_ = fingerprint([0, 0], [4, 9], TOKENS)
+    assert len(print_) == 16
+    assert print_ == fingerprint([0, 0], [4, 9], TOKENS.copy())
+
+
+def test_window_epoch_order_and_content_all_count() -> None:
+    damaged = TOKENS.copy()
+    damaged[1, 5] += 1
+    prints = {
+        fingerprint([0, 0], [4, 9], TOKENS),
+        fingerprint([0, 0], [4, 8], TOKENS),
+        fingerprint([1, 1], [4, 9], TOKENS),
+        fingerprint([0, 0], [9, 4], TOKENS),
+        fingerprint([0, 0], [4, 9], damaged),
+    }
+    assert len(prints) == 5

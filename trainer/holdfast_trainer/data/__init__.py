@@ -1,1 +1,1 @@
-"""From text to batches: sources, tokens, a cached corpus, the order of samples, and reading ahead."""
+"""The path from text to batches: source files, tokens, a cached corpus, batches, and reading ahead."""

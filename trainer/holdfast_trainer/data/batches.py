@@ -1,10 +1,11 @@
-"""Which samples make up which step, as tensors.
+"""The batches of a run: which samples belong to which step, in which order, as tensors.
 
-The order is keyed by the number of samples consumed so far, not by rank or step: sample ``i`` of the run
-is the same window of text at every data-parallel degree, and the step number alone is the data position.
+The number of samples used so far decides the order, not the rank or the step. Sample ``i`` of the run is the same
+window of text at every data-parallel degree, and the step number alone is the data position.
 """
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,30 +15,30 @@ from torch import Tensor
 
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.data.corpus import Corpus
-from holdfast_trainer.data.fingerprint import fingerprint
-from holdfast_trainer.data.order import sample_window
 from holdfast_trainer.data.prefetch import Prefetch
 from holdfast_trainer.data.tokenizer import Tokens
-from holdfast_trainer.data.zigzag import zigzag_positions
+from holdfast_trainer.parallel.context_parallel import zigzag_positions
+
+_FEISTEL_ROUNDS = 4
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One data-parallel rank's share of a global batch; of each sample, what its context-parallel rank holds."""
+    """The share of a global batch that one data-parallel rank has. Of each sample, it has its context-parallel part."""
 
     inputs: Tensor
     """int64 [samples, local sequence]."""
     targets: Tensor
-    """The tokens that follow the inputs, of the same shape."""
+    """Tokens that follow the inputs, of the same shape."""
     positions: Tensor
-    """Where in the sequence the inputs stand: int64 [local sequence]."""
+    """Positions of the inputs in the sequence: int64 [local sequence]."""
     fingerprint: bytes
-    """Of the whole share: the same on all ranks of one data-parallel index."""
+    """Fingerprint of the whole share, the same on all ranks of one data-parallel index: 16 bytes."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """A run of tokens, cut into windows of ``sequence`` tokens and the one after."""
+    """Tokens, cut into windows of ``sequence`` tokens. Each window has one more token: the last target."""
 
     tokens: Tokens
     sequence: int
@@ -51,7 +52,7 @@ class Windows:
 
 
 class Batches:
-    """The batches of one rank, on ``device``. Close it to end the thread that reads ahead."""
+    """Reads the batches of one rank and puts them on ``device``. :meth:`close` ends the thread that reads ahead."""
 
     def __init__(
         self, config: TrainerConfig, corpus: Corpus, *, dp_index: int, device: torch.device, cp_index: int = 0
@@ -71,7 +72,7 @@ class Batches:
 
     @property
     def wait_s(self) -> float:
-        """How long the last :meth:`training` waited for the batch to be read."""
+        """Seconds that the last :meth:`training` waited for its batch."""
         return self._prefetch.wait_s
 
     def training(self, step: int) -> Batch:
@@ -79,13 +80,13 @@ class Batches:
         return self._on_device(self._prefetch.get(step))
 
     def validation(self, index: int) -> Batch:
-        """Return this rank's share of the ``index``-th validation batch: windows evenly spread, the same every time."""
+        """Return this rank's share of validation batch ``index``: evenly spread windows, always the same."""
         windows = len(self._validation)
         chosen = [i * windows // self._validation_samples % windows for i in self._samples(index)]
         return self._on_device(self._read(self._validation, [0] * len(chosen), chosen))
 
     def close(self) -> None:
-        """End the thread that reads ahead. There are no training batches afterwards."""
+        """End the thread that reads ahead. :meth:`training` cannot be called afterwards."""
         self._prefetch.close()
 
     def _samples(self, step: int) -> range:
@@ -108,13 +109,51 @@ class Batches:
         )
 
     def _pinned(self, tensor: Tensor) -> Tensor:
-        """Make the copy to a GPU one that the training thread need not wait for."""
+        """Pin the tensor if it goes to a GPU, so that the training thread need not wait for the copy."""
         if self._device.type != "cuda":
             return tensor
-        with torch.cuda.device(self._device):  # a new thread's is the first GPU, whichever the rank's is
+        with torch.cuda.device(self._device):  # In a new thread, the current GPU is the first one, not the rank's.
             return tensor.pin_memory()
 
     def _on_device(self, batch: Batch) -> Batch:
         inputs = batch.inputs.to(self._device, non_blocking=True)
         targets = batch.targets.to(self._device, non_blocking=True)
         return dataclasses.replace(batch, inputs=inputs, targets=targets)
+
+
+def sample_window(sample: int, windows: int, seed: int) -> int:
+    """Return the window that is sample number ``sample`` of the run. Each epoch has all windows, in a new order."""
+    epoch, index = divmod(sample, windows)
+    return permuted(index, windows, f"{seed}/{epoch}".encode())
+
+
+def permuted(index: int, size: int, key: bytes) -> int:
+    """Return the image of ``index`` under a permutation of range(size) that ``key`` (at most 64 bytes) selects.
+
+    A Feistel network permutes the next power of four. It is applied again until the result is below ``size`` (Black and
+    Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). This needs no table of the order, so that a resumed run
+    finds any sample at the same cost.
+    """
+    half_bits = ((size - 1).bit_length() + 1) // 2
+    mask = (1 << half_bits) - 1
+    while True:
+        left, right = index >> half_bits, index & mask
+        for round_number in range(_FEISTEL_ROUNDS):
+            message = right.to_bytes(8) + bytes([round_number])
+            noise = int.from_bytes(hashlib.blake2b(message, digest_size=8, key=key).digest())
+            left, right = right, left ^ (noise & mask)
+        index = left << half_bits | right
+        if index < size:
+            return index
+
+
+def fingerprint(epochs: Sequence[int], windows: Sequence[int], tokens: Tokens) -> bytes:
+    """Return 16 bytes that identify a batch: a BLAKE2b over its epochs, its windows and ``tokens`` [samples, length].
+
+    The epoch is part of it, so that a window of the next epoch does not count as a repetition.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for epoch, window in zip(epochs, windows, strict=True):
+        digest.update(epoch.to_bytes(8) + window.to_bytes(8))
+    digest.update(tokens.data)
+    return digest.digest()

@@ -1,7 +1,7 @@
-"""The tokens to train and to validate on, made once and remembered in a cache folder.
+"""The tokens to train and to validate on, prepared once and kept in a cache folder.
 
-A corpus folder holds ``corpus.json`` and the tokens that were made from text; token files are mapped where they
-lie. The folder appears by one rename, so that whoever finds it finds it complete.
+The folder of a corpus holds ``corpus.json`` and the tokens that were made from text. Token files are mapped from their
+own place. One rename creates the folder, so that a process that finds it finds it complete.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ _FACTS = "corpus.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """Where the tokens lie, and what is known of them."""
+    """The prepared tokens of a run, as spans of files, and facts about them."""
 
     train: TokenSpan
     validation: TokenSpan
@@ -33,15 +33,15 @@ class Corpus:
     digest: str
     """BLAKE2b of the training tokens followed by the validation tokens, hexadecimal."""
     overlap: Overlap | None = None
-    """How much of the validation text occurs in the training text; None if ``data.overlap_ngram`` is 0."""
+    """Share of the validation text that occurs in the training text; None if ``data.overlap_ngram`` is 0."""
 
 
 def prepare(config: DataConfig, *, vocabulary: int) -> Corpus:
-    """Return the corpus of ``data.source``, building it unless the cache has it.
+    """Return the corpus of ``data.source``. Build it if the cache does not have it.
 
-    Any number of processes may call this at once; one builds. The cache is keyed by the names, sizes and
-    modification times of the source files, the tokenizer and the split. ``vocabulary`` is the number of token ids
-    that the model knows. Raises ConfigurationError if the data are not usable.
+    Any number of processes can call this at the same time: one builds, the others wait. The key in the cache is made of
+    the names, sizes and modification times of the source files, the tokenizer and the split. ``vocabulary`` is the
+    number of token ids that the model knows. Raises ConfigurationError if the data cannot be used.
     """
     recipe = Recipe.find(config, vocabulary=vocabulary)
     cache = config.cache_directory.expanduser()
@@ -73,9 +73,9 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _build(recipe: Recipe, directory: Path) -> None:
-    """Write the corpus folder. The caller holds its lock."""
+    """Write the folder of the corpus. The caller holds its lock."""
     building = directory.with_name(f"{directory.name}.building")
-    shutil.rmtree(building, ignore_errors=True)  # of a builder that was killed
+    shutil.rmtree(building, ignore_errors=True)  # A builder that was killed may have left it.
     building.mkdir()
     train, validation = recipe.spans(building)
     largest_id, digest = survey((train, validation))

@@ -1,10 +1,10 @@
-"""How much of the evaluation text occurs in the training text: a check for contamination.
+"""The share of the evaluation text that occurs in the training text: a check for contamination.
 
-The measure is that of Brown et al., "Language Models are Few-Shot Learners" (2020), appendix C, where text counts
-as seen if 13 words in a row were; here, 13 tokens.
+The measure is that of Brown et al., "Language Models are Few-Shot Learners" (2020), appendix C. There, text counts as
+seen if 13 words in a row were seen. Here it is 13 tokens.
 
 N-grams are compared by 64-bit hashes. With token ids t and an odd constant C,
-``hash(i) = sum over j < n of (t[i + j] + 1) * C**(j + 1)  mod 2**64``, which prefix sums give for all places of a chunk
+``hash(i) = sum over j < n of (t[i + j] + 1) * C**(j + 1)  mod 2**64``. Prefix sums give this for all places of a chunk,
 at a cost that does not depend on n.
 """
 
@@ -24,20 +24,20 @@ Hashes = NDArray[np.uint64]
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _MOST_KEPT = 1 << 22
-"""About so many n-grams of the evaluation text are kept, at up to 60 bytes each."""
+"""Number of n-grams of the evaluation text that are kept, approximately. Each takes up to 60 bytes."""
 _CELLS_PER_HASH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """What was found."""
+    """The result of the comparison."""
 
     ngram: int
     """Length of an n-gram in tokens."""
     share: float
-    """Of the evaluation text's n-grams, those that occur in the training text: 0 to 1."""
+    """Share of the evaluation text's n-grams that occur in the training text, 0 to 1."""
     compared: int
-    """N-grams of the evaluation text that this was judged from; of a long text, a sample."""
+    """Number of n-grams of the evaluation text that were compared. Of a long text, these are a sample."""
 
     def __str__(self) -> str:
         return f"{self.share:.1%} of {self.compared:,} validation {self.ngram}-grams occur in the training text"
@@ -51,7 +51,7 @@ class Overlap:
 
 
 def measure_overlap(training: TokenSpan, evaluation: TokenSpan, *, ngram: int) -> Overlap:
-    """Compare the two texts, reading each once. Memory is bounded, whatever their lengths."""
+    """Compare the two texts. Each is read once, and memory is bounded, however long they are."""
     highest = _highest_kept(evaluation.count)
     kept = np.concatenate([np.empty(0, np.uint64), *_ngram_hashes(evaluation, ngram, highest)])
     known, counts = np.unique(kept, return_counts=True)
@@ -67,7 +67,7 @@ def measure_overlap(training: TokenSpan, evaluation: TokenSpan, *, ngram: int) -
 
 
 def cached_overlap(training: TokenSpan, evaluation: TokenSpan, *, ngram: int, folder: Path) -> Overlap:
-    """Return :func:`measure_overlap`, remembered in ``folder``. Callers must take turns."""
+    """Return :func:`measure_overlap`, and keep the result in ``folder``. One process at a time may call this."""
     path = folder / f"overlap-{ngram}.json"
     if path.exists():
         return Overlap(**json.loads(path.read_text(encoding="utf-8")))
@@ -84,7 +84,7 @@ def _highest_kept(count: int) -> int:
 
 
 class _Prefilter:
-    """Tells cheaply which hashes cannot be among the known: a table of cells, one per range of hashes."""
+    """Sorts out most hashes that are not among the known ones, by a table with a cell for each range of hashes."""
 
     def __init__(self, known: Hashes, highest: int) -> None:
         cells = _CELLS_PER_HASH * max(len(known), 1)
@@ -98,7 +98,7 @@ class _Prefilter:
 
 
 def _ngram_hashes(span: TokenSpan, ngram: int, highest: int) -> Iterator[Hashes]:
-    """Yield the hashes, up to ``highest``, of all n-grams of the text, a chunk at a time."""
+    """Yield the hashes of all n-grams of the text, chunk by chunk, without those above ``highest``."""
     for tokens in span.chunks(overlap=ngram - 1):
         if len(tokens) >= ngram:
             hashes = _rolling_hashes(tokens.astype(np.uint64), ngram)

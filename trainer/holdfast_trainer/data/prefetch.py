@@ -1,4 +1,4 @@
-"""Preparing what the training thread will ask for next, while it computes."""
+"""A thread that prepares the next items while the training thread computes."""
 
 import time
 from collections import deque
@@ -10,15 +10,15 @@ Item = TypeVar("Item")
 
 
 class Prefetch(Generic[Item]):
-    """Hands out ``prepare(0)``, ``prepare(1)``, ..., of which a thread prepares up to ``ahead`` before they are due.
+    """Hands out ``prepare(0)``, ``prepare(1)`` and so on. A thread prepares up to ``ahead`` of them in advance.
 
-    With ``ahead`` = 0 there is no thread. ``prepare`` must be a pure function; what it raises, :meth:`get` of that
-    index raises. The thread starts at the first :meth:`get`, so that a process may fork before.
+    With ``ahead`` = 0 there is no thread. ``prepare`` must be a pure function. If it raises an error, :meth:`get` of
+    that index raises it. The thread starts at the first :meth:`get`, so that the process can fork before.
     """
 
     def __init__(self, prepare: Callable[[int], Item], *, ahead: int) -> None:
         self.wait_s = 0.0
-        """How long the last :meth:`get` took."""
+        """Seconds that the last :meth:`get` took."""
         self._prepare = prepare
         self._ahead = ahead
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
@@ -26,7 +26,7 @@ class Prefetch(Generic[Item]):
         self._next = 0
 
     def get(self, index: int) -> Item:
-        """Return ``prepare(index)``. Whoever asks in order waits least; any index may be asked for."""
+        """Return ``prepare(index)``. Any index is allowed; only an ascending order profits from the thread."""
         started_s = time.monotonic()
         try:
             return self._get(index)
@@ -34,7 +34,7 @@ class Prefetch(Generic[Item]):
             self.wait_s = time.monotonic() - started_s
 
     def close(self) -> None:
-        """End the thread, once it is done with what it is preparing. Nothing can be got afterwards."""
+        """End the thread after its current item. :meth:`get` cannot be called afterwards."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _get(self, index: int) -> Item:

@@ -1,4 +1,4 @@
-"""What a corpus is made of, and how its tokens are made."""
+"""The source files of a corpus, and how they become tokens."""
 
 import hashlib
 from collections.abc import Iterable
@@ -15,20 +15,20 @@ from holdfast_trainer.data.tokenizer import Tokenizer, open_tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The sources, and how they become tokens."""
+    """Knows the files to train and to validate on, and turns them into spans of tokens."""
 
     config: DataConfig
     train: NamedFiles
     validation: NamedFiles | None
     """None: a share of ``train``."""
     tokenizer: Tokenizer | None
-    """None: there is no text, only token files."""
+    """Tokenizer of the text; None if all files hold tokens already."""
 
     @classmethod
     def find(cls, config: DataConfig, *, vocabulary: int) -> "Recipe":
-        """Look up what ``config`` names.
+        """Find the files and the tokenizer that ``config`` names.
 
-        Raises ConfigurationError, also if the tokenizer has more tokens than ``vocabulary``.
+        Raises ConfigurationError if one is missing, or if the tokenizer has more tokens than ``vocabulary``.
         """
         train = sources.find("data.source", config.source)
         validation = sources.find("data.validation", config.validation) if config.validation else None
@@ -43,7 +43,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """Another one if files, tokenizer or split differ."""
+        """Name of the corpus in the cache. It differs if the files, the tokenizer or the split differ."""
         facts = [self.config.token_dtype, str(self.config.validation_share)]
         facts.append(self.tokenizer.key if self.tokenizer else "")
         facts += [document.stamp for document in self.train.documents]
@@ -53,9 +53,9 @@ class Recipe:
         return f"{Path(self.config.source).stem or 'corpus'}-{digest}"
 
     def spans(self, folder: Path) -> tuple[TokenSpan, TokenSpan]:
-        """Return the training and the validation tokens; those that come from text are written into ``folder``.
+        """Return the training and the validation tokens. Tokens that are made from text are written into ``folder``.
 
-        Validation without a source of its own gets whole files, or the end of the only one.
+        If validation has no source of its own, it gets some of the files, or the end of the only file.
         """
         share = self.config.validation_share
         if self.validation:

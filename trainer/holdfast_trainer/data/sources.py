@@ -1,4 +1,4 @@
-"""The files that a setting names, and which of them are kept for validation."""
+"""The files that a setting names, and their split into training and validation."""
 
 import hashlib
 import os
@@ -19,32 +19,32 @@ class Document:
 
     path: Path
     name: str
-    """Relative to the source folder; decides order and split."""
+    """Path relative to the source folder. It decides the order and the split."""
 
     @property
     def stamp(self) -> str:
-        """What changes when the file does: path, size and modification time."""
+        """Path, size and modification time: it changes when the file does."""
         status = self.path.stat()
         return f"{self.path.absolute()}\0{status.st_size}\0{status.st_mtime_ns}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedFiles:
-    """What a setting names: text files, or one file of tokens."""
+    """The files that a setting names: text files, or one file of tokens."""
 
     setting: str
-    """The setting and its value, as messages begin with it."""
+    """Setting and value, with which messages begin."""
     documents: tuple[Document, ...]
-    """At least one, in the order of their names."""
+    """Files in the order of their names; at least one."""
     has_tokens: bool
     """Whether the one document is a token file."""
 
 
 def find(key: str, value: str) -> NamedFiles:
-    """Return what setting ``key`` names by ``value``.
+    """Return the files that the setting ``key`` names with ``value``.
 
-    That is ``stdlib``, a text file or a folder of them, or a token file (``*.bin``, ``*.npy``). Raises
-    ConfigurationError if there is nothing, or something that cannot be read.
+    ``value`` is ``stdlib``, a text file, a folder of text files, or a token file (``*.bin``, ``*.npy``). Raises
+    ConfigurationError if there is no file, or one that cannot be read.
     """
     setting = f"{key} {value}"
     root = Path(sysconfig.get_path("stdlib")) if value == "stdlib" else Path(value).expanduser()
@@ -67,9 +67,9 @@ def find(key: str, value: str) -> NamedFiles:
 
 
 def split(documents: tuple[Document, ...], share: float) -> tuple[list[Document], list[Document]]:
-    """Return the training and the validation documents, of which there are about ``share`` and at least one.
+    """Return the training and the validation documents. About ``share`` of them, and at least one, are for validation.
 
-    Names alone decide, so that a file stays in its part when others are added.
+    The name alone decides for each file, so that it stays in its part when other files are added.
     """
     chosen = {document.name for document in documents if in_validation_part(document.name, share)}
     chosen = chosen or {min(documents, key=lambda document: _position(document.name)).name}
@@ -78,7 +78,7 @@ def split(documents: tuple[Document, ...], share: float) -> tuple[list[Document]
 
 
 def in_validation_part(name: str, share: float) -> bool:
-    """Whether the file of this relative name is one of the ``share`` kept for validation."""
+    """Return whether the file with this relative name belongs to the ``share`` for validation."""
     return _position(name) < share
 
 
@@ -92,9 +92,9 @@ def _name(document: Document) -> str:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """Yield ``root``, or the regular files below it, without hidden folders, tests and installed packages.
+    """Yield ``root`` if it is a file, else the regular files below it, without hidden folders, tests and packages.
 
-    Raises OSError for what cannot be read.
+    Raises OSError for a file or folder that cannot be read.
     """
     if not root.is_dir():
         _expect_readable(root)

@@ -1,4 +1,4 @@
-"""Token ids on disk, mapped and never read as a whole."""
+"""Token ids in files. They are mapped, and never read as a whole."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -16,13 +16,13 @@ _CHUNK_TOKENS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSpan:
-    """A run of token ids in a file."""
+    """Consecutive token ids in a file."""
 
     path: Path
     dtype: str
-    """NumPy's name of the type of an id."""
+    """Data type of an id, by its name in NumPy."""
     offset_bytes: int = 0
-    """Where the first id lies."""
+    """Offset of the first id in the file, in bytes."""
     count: int
     """Number of ids."""
 
@@ -33,7 +33,7 @@ class TokenSpan:
         return np.memmap(self.path, dtype=self.dtype, mode="r", offset=self.offset_bytes, shape=(self.count,))
 
     def cut(self, share: float) -> tuple["TokenSpan", "TokenSpan"]:
-        """Return the span without its last ``share``, and that."""
+        """Return the span in two parts. The second is its last ``share``."""
         first = round(self.count * (1 - share))
         end_bytes = self.offset_bytes + first * np.dtype(self.dtype).itemsize
         return (
@@ -51,14 +51,14 @@ class TokenSpan:
 def open_token_file(path: Path, *, setting: str, dtype: Literal["uint16", "uint32"]) -> TokenSpan:
     """Return the ids of a ``*.npy`` file, or of a raw file of ``dtype``.
 
-    Raises ConfigurationError, which begins with ``setting``, unless the file holds unsigned 16 or 32 bit integers
-    and all of the last one.
+    Raises ConfigurationError, which begins with ``setting``, unless the file holds whole unsigned integers of 16 or 32
+    bits.
     """
     return _open_npy(path, setting) if path.suffix == ".npy" else _open_raw(path, setting, dtype)
 
 
 def survey(spans: Iterable[TokenSpan]) -> tuple[int, str]:
-    """Read all spans; return the largest id and the hexadecimal BLAKE2b of the ids, one span after the other."""
+    """Read all spans. Return the largest id, and the BLAKE2b of the ids of one span after the other, hexadecimal."""
     largest, digest = 0, hashlib.blake2b(digest_size=16)
     for span in spans:
         for chunk in span.chunks():

@@ -1,4 +1,4 @@
-"""From text to token ids: bytes as they are, or a Hugging Face tokenizer."""
+"""Tokenizers, which turn text into token ids: one token for each byte, or a Hugging Face tokenizer."""
 
 import hashlib
 from collections.abc import Iterator
@@ -19,18 +19,18 @@ _PIECE_CHARACTERS = 1 << 16
 _PIECES_AT_ONCE = 16
 
 Tokens = NDArray[np.unsignedinteger[Any]]
-"""Token ids, of the narrowest type that holds them all."""
+"""Token ids in the narrowest type that holds them all."""
 
 
 class Tokenizer(Protocol):
-    """Turns files into token ids, a bounded part at a time."""
+    """Turns files into token ids, in parts of bounded size."""
 
     key: str
-    """What a cache of its tokens is keyed by."""
+    """Key of its tokens in a cache."""
     vocabulary: int
-    """Ids are below it."""
+    """Number of token ids. All ids are smaller."""
     dtype: np.dtype[np.unsignedinteger[Any]]
-    """Of the ids."""
+    """Data type of the ids."""
 
     def encode(self, path: Path) -> Iterator[Tokens]:
         """Yield the tokens of the file, in order."""
@@ -39,7 +39,7 @@ class Tokenizer(Protocol):
 def open_tokenizer(value: str) -> Tokenizer:
     """Return the tokenizer that ``data.tokenizer`` names: ``bytes``, or the path of a tokenizer.json.
 
-    Raises ConfigurationError if there is none, or if the package that reads it is not installed.
+    Raises ConfigurationError if the file is missing or damaged, or if the package that reads it is not installed.
     """
     if value == "bytes":
         return ByteTokenizer()
@@ -47,7 +47,7 @@ def open_tokenizer(value: str) -> Tokenizer:
 
 
 class ByteTokenizer:
-    """A token is a byte."""
+    """Makes one token of each byte."""
 
     key = "bytes"
     vocabulary = 256
@@ -61,10 +61,10 @@ class ByteTokenizer:
 
 
 class FileTokenizer:
-    """What a file of the `tokenizers` library describes.
+    """Encodes text as a file of the `tokenizers` library says.
 
-    Text is UTF-8; bytes that are not become U+FFFD. It is encoded in pieces that end where a line ends, so that
-    memory is bounded. No tokens are added at the ends of a document; those that the text spells out are recognised.
+    Text is UTF-8. Bytes that are not UTF-8 become U+FFFD. Pieces that end at the end of a line keep memory bounded. No
+    special tokens are added at the ends of a document, but those in the text are recognised.
     """
 
     def __init__(self, path: Path) -> None:
@@ -86,7 +86,7 @@ def _load(path: Path) -> "tokenizers.Tokenizer":
         from tokenizers import Tokenizer as Library
     except ImportError:
         raise ConfigurationError(
-            f"data.tokenizer {path}: its reader is missing: install the extra tokenizers of holdfast-torch"
+            f"data.tokenizer {path}: the package tokenizers is missing: install the extra tokenizers of holdfast-torch"
         ) from None
     try:
         tokenizer = Library.from_file(str(path))
@@ -100,7 +100,7 @@ def _load(path: Path) -> "tokenizers.Tokenizer":
 
 
 def _pieces(path: Path) -> Iterator[str]:
-    """Yield the text of the file in pieces of about _PIECE_CHARACTERS, cut after a line if there is one."""
+    """Yield the text of the file in pieces of about _PIECE_CHARACTERS, cut at the end of a line if there is one."""
     rest = ""
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         while content := file.read(_PIECE_CHARACTERS):

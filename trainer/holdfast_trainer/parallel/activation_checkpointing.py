@@ -1,6 +1,6 @@
 """Activation checkpointing and compilation, block by block.
 
-Both replace a block's ``forward`` and wrap no module, so that parameters have the same names with and without.
+Both replace the ``forward`` of a block and do not wrap a module, so that the names of parameters do not change.
 Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
 """
 
@@ -28,7 +28,7 @@ _SAVED_OPERATIONS = frozenset(
         _aten._scaled_dot_product_flash_attention_for_cpu,
         _aten._scaled_dot_product_efficient_attention,
         _aten._scaled_dot_product_cudnn_attention,
-        # Not all-gathers: their outputs are what sequence parallelism saves memory on.
+        # All-gathers are left out: sequence parallelism saves memory by not keeping their outputs.
         _collectives.all_reduce,
         _collectives.reduce_scatter_tensor,
     }
@@ -36,10 +36,10 @@ _SAVED_OPERATIONS = frozenset(
 
 
 def apply_to_blocks(blocks: Iterable[nn.Module], config: MemoryConfig, *, whole_graphs: bool = True) -> None:
-    """Have each block compute activations again in its backward pass, and compile it, as ``config`` says.
+    """Apply activation checkpointing and compilation to each block, as ``config`` says.
 
-    Comes after tensor parallelism and before ``fully_shard``, whose hooks then stay outside of both. A block that
-    cannot be compiled without ``whole_graphs`` being given up raises an error at its first forward pass.
+    Call it after tensor parallelism and before ``fully_shard``, whose hooks then stay outside of both. With
+    ``whole_graphs``, a block that does not compile to one graph raises an error at its first forward pass.
     """
     for block in blocks:
         if config.checkpointing == "full":
@@ -52,9 +52,10 @@ def apply_to_blocks(blocks: Iterable[nn.Module], config: MemoryConfig, *, whole_
 
 
 def _selective_regions(block: nn.Module) -> list[nn.Module]:
-    """Return the block, or its attention and experts: these may be sharded on their own, and then have FSDP's hooks.
+    """Return the block, or its attention and its experts if it has experts.
 
-    Hooks within a region would do other operations the second time, when its outputs are looked up by their order.
+    Experts may be sharded on their own, and then have hooks of FSDP. Hooks within a region would run other operations
+    in the second pass, but the saved results are found by the order of the operations.
     """
     experts = [module for module in block.modules() if isinstance(module, Experts)]
     return [block.get_submodule("attention"), *experts] if experts else [block]
@@ -65,7 +66,7 @@ def _checkpoint(module: nn.Module, **options: Any) -> None:
 
 
 def _save_products() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """Return what the forward pass runs in the first and the second time."""
+    """Return the contexts of the first and of the second forward pass."""
     first, second = create_selective_checkpoint_contexts(_policy)  # type: ignore[no-untyped-call]
     return first, second
 

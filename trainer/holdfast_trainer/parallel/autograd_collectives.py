@@ -1,7 +1,7 @@
-"""Collectives that gradients flow through.
+"""Collectives through which gradients flow.
 
-torch's own are private, or emulated on gloo in ways that need a group of all ranks. These two use one public
-call each way, which gloo and NCCL both have.
+Those of torch are private, or gloo emulates them in ways that need a group of all ranks. These two make one public call
+in each direction, which both gloo and NCCL have.
 """
 
 from typing import Any
@@ -12,18 +12,18 @@ from torch import Tensor
 
 
 def exchange_rows(rows: Tensor, *, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
-    """Send ``sent[r]`` of the rows [sum(sent), width] to each rank r, in order; return those that came, by rank.
+    """Send the rows [sum(sent), width] to the ranks in order, ``sent[r]`` of them to rank r. Return those that arrive.
 
-    ``received[r]`` says how many come from rank r.
+    The result is [sum(received), width], in the order of the ranks. ``received[r]`` is the number from rank r.
     """
     exchanged: Tensor = _ExchangeRows.apply(rows, sent, received, group)  # type: ignore[no-untyped-call]
     return exchanged
 
 
 def gather_parts(part: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return every rank's ``part``, stacked in the order of ranks: [ranks, *part.shape].
+    """Return every rank's ``part``, stacked in the order of the ranks: [ranks, *part.shape].
 
-    Gradients are added up over the ranks in a fixed order.
+    Gradients are summed over the ranks in a fixed order, so that repeated runs agree bit for bit.
     """
     parts: Tensor = _GatherParts.apply(part, group)  # type: ignore[no-untyped-call]
     return parts
@@ -56,7 +56,7 @@ class _GatherParts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
-        # As much traffic as a reduce-scatter, which gloo only emulates.
+        # An all-to-all and a sum. It has the same traffic as a reduce-scatter, which gloo only emulates.
         shares = torch.empty_like(gradients[0], memory_format=torch.contiguous_format)
         dist.all_to_all_single(shares, gradients[0].contiguous(), group=ctx.group)
         return shares.sum(dim=0), None

@@ -1,8 +1,8 @@
-"""Experts on several ranks: whole experts along ep, parts of each along tp.
+"""Experts on several ranks: whole experts along ep, parts of each expert along tp.
 
-Rows travel to the ranks of their experts and back by all-to-all (Lepikhin et al., "GShard", 2020). Along tp the hidden
-width of every expert is cut, so that a rank's output is a partial sum. All that it is computed from gets gradients that
-are partial sums too, the router's included.
+All-to-all sends rows to the ranks of their experts and back (Lepikhin et al., "GShard", 2020). tp shards the hidden
+width of every expert, so the output of a rank is a partial sum. The gradients of everything that it is computed from
+are partial sums too, also that of the router.
 """
 
 from functools import partial
@@ -20,11 +20,11 @@ from holdfast_trainer.parallel.autograd_collectives import exchange_rows
 from holdfast_trainer.parallel.mesh import Mesh
 
 _HIDDEN_DIM = {"gate": 1, "up": 1, "output": 2}
-"""The dimension of each stacked weight that is as wide as an expert's hidden part."""
+"""Dimension of the hidden width in each stacked weight."""
 
 
 def apply_expert_parallel(model: Transformer, mesh: Mesh) -> None:
-    """Cut the experts over ep and tp. Comes before ``fully_shard``; without ep and tp it changes nothing."""
+    """Shard the experts over ep and tp. Call it before ``fully_shard``. Without ep and tp it changes nothing."""
     for module in model.modules():
         if isinstance(module, MixtureOfExperts):
             _distribute_weights(module, mesh)
@@ -49,7 +49,7 @@ def _distribute_weights(module: MixtureOfExperts, mesh: Mesh) -> None:
 
 
 def _distribute(module: nn.Module, name: str, mesh: DeviceMesh, placements: list[Placement]) -> None:
-    # No rank is the source of the weights: each fills in its own part later.
+    # No rank sends the weights to the others: each rank fills in its own part later.
     part = distribute_tensor(module.get_parameter(name), mesh, placements, src_data_rank=None)
     module.register_parameter(name, nn.Parameter(part))
 
@@ -61,11 +61,11 @@ class ExchangedExperts:
         self._group = group
 
     def __call__(self, experts: Experts, rows: Tensor, counts: Tensor) -> Tensor:
-        """Do what ``experts`` would do to rows [rows, dim] in the order of all experts, ``counts`` rows each."""
+        """Return what ``experts`` make of rows [rows, dim], which are in the order of all experts, ``counts`` each."""
         sent_counts = counts.view(self._group.size(), -1)
         received_counts = torch.empty_like(sent_counts)
         dist.all_to_all_single(received_counts, sent_counts, group=self._group)
-        # The one place that waits for the device: all-to-all wants its sizes in host memory.
+        # The only place that waits for the device: all-to-all needs its sizes in host memory.
         sent, received = torch.stack([sent_counts.sum(dim=1), received_counts.sum(dim=1)]).tolist()
 
         kept = sum(sent)
@@ -77,7 +77,7 @@ class ExchangedExperts:
 
 
 def _by_expert(counts: Tensor, rows: int) -> Tensor:
-    """Return the order that turns rows sorted by (rank, expert), ``counts`` of them each, to (expert, rank)."""
+    """Return the order that sorts rows by (expert, rank). They come by (rank, expert), ``counts`` of each."""
     ranks, experts = counts.shape
     expert_of_run = torch.arange(experts, device=counts.device).repeat(ranks)
     expert_of_row = expert_of_run.repeat_interleave(counts.flatten(), output_size=rows)
@@ -85,7 +85,7 @@ def _by_expert(counts: Tensor, rows: int) -> Tensor:
 
 
 def _sum_over_tp(module: MixtureOfExperts, mesh: Mesh) -> None:
-    """Give the module whole sequences, and add up what the ranks of tp make of them."""
+    """Give the module whole sequences, and sum the outputs of the tensor-parallel ranks."""
     tp_mesh = mesh.axis("tp")
     stream: Placement = Shard(1) if mesh.config.sequence_parallel else Replicate()
     module.register_forward_pre_hook(partial(_gather_stream, tp_mesh, stream))

@@ -1,10 +1,10 @@
-"""The one owner of the device meshes: who this rank is in the layout, and with whom it shares what.
+"""The device meshes: the place of this rank in the layout, and the ranks with which it shares state or data.
 
-Ranks are numbered with pp outermost, then dp, cp and tp (neighbours talk most). Three views of them, each a
-mesh of its own, since ``fully_shard`` wants all axes of a parameter in one mesh:
+Ranks are numbered with pp outermost, then dp, cp and tp, because neighbours communicate most. There are three meshes of
+them, because ``fully_shard`` needs all axes of a parameter in one mesh:
 
-* ``dense``: (pp, dp_replicate, dp_shard, tp). Ranks that share a sequence (cp) share its weights as well, so cp is
-  folded into the data-parallel axes: into dp_shard, or into dp_replicate where nothing is sharded.
+* ``dense``: (pp, dp_replicate, dp_shard, tp). Ranks that share a sequence (cp) use the same weights. So cp is part of
+  the data-parallel axes: of dp_shard, or of dp_replicate where nothing is sharded.
 * ``sequence``: (pp, dp, cp, tp), if cp > 1.
 * ``experts``: (pp, expert_replicate, expert_shard, ep, tp), if ep > 1. ep is the inner part of dp_shard x cp, or of
   dp x cp where nothing is sharded.
@@ -24,15 +24,15 @@ class Mesh:
 
     config: ParallelConfig
     dense: DeviceMesh
-    """Of all parameters but those of experts."""
+    """Mesh of all parameters except those of experts."""
     sequence: DeviceMesh | None
-    """Of the activations: who holds which samples, and which part of them."""
+    """Mesh of the activations: which samples, and which part of them, a rank has."""
     experts: DeviceMesh | None
-    """Of the parameters of experts."""
+    """Mesh of the parameters of experts."""
 
     @classmethod
     def create(cls, config: ParallelConfig, device_type: str) -> "Mesh":
-        """Build the meshes and their process groups. All ranks must call it."""
+        """Return the meshes, with new process groups. All ranks must call it."""
         data_ranks = config.dp * config.cp
         shards = 1 if config.zero == 0 else config.shards * config.cp
         expert_shards = 1 if config.zero == 0 else shards // config.ep
@@ -54,13 +54,13 @@ class Mesh:
 
     @property
     def coordinates(self) -> dict[str, int]:
-        """Axis name -> this rank's index: pp, dp and tp, and of cp and ep those with more than one rank."""
+        """Axis name -> this rank's index, for pp, dp and tp, and for cp and ep if they have more than one rank."""
         axes = ["pp", "dp", "tp", *(axis for axis in ("cp", "ep") if self.size(axis) > 1)]
         return {axis: self.index(axis) for axis in axes}
 
     @property
     def data_indices(self) -> dict[str, int]:
-        """Which part of a batch is this rank's: of its samples (dp_index), and of each sample (cp_index)."""
+        """This rank's part of a batch: its index among the shares of samples (dp), and within each sample (cp)."""
         return {"dp_index": self.index("dp"), "cp_index": self.index("cp")}
 
     def size(self, axis: str) -> int:
@@ -90,18 +90,18 @@ class Mesh:
 
     @property
     def fully_sharded(self) -> DeviceMesh:
-        """The mesh for ``fully_shard``: of one axis, or of two where copies are kept (HSDP)."""
+        """The mesh for ``fully_shard``. It has one axis, or two if there are copies of the state (HSDP)."""
         return _data_axes(self.dense, "dp_replicate", "dp_shard")
 
     @property
     def fully_sharded_experts(self) -> DeviceMesh:
-        """The same for the parameters of experts: what ep leaves of the data-parallel ranks."""
+        """The mesh for ``fully_shard`` of experts: the data-parallel ranks that hold the same experts."""
         assert self.experts is not None
         return _data_axes(self.experts, "expert_replicate", "expert_shard")
 
     @property
     def is_first_replica(self) -> bool:
-        """Whether this rank is the first of those that hold the same stages."""
+        """Whether this rank is the first of the ranks that hold the same stages."""
         return all(self.index(axis) == 0 for axis in ("dp", "cp", "tp"))
 
 

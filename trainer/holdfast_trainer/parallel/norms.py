@@ -1,4 +1,4 @@
-"""Norms over the whole model, of which every rank holds a part: clipping by the gradient's, and that of an update."""
+"""Norms over the whole model, of which each rank holds a part: gradient clipping, and the norm of an update."""
 
 from collections.abc import Iterable
 
@@ -12,23 +12,23 @@ from torch.optim import Optimizer
 from holdfast_trainer.parallel.mesh import Mesh
 
 _CLIP_EPSILON = 1e-6
-"""As in torch.nn.utils.clip_grad_norm_: a gradient of zeros is not divided by zero."""
+"""Number added to the norm before the division, as in torch.nn.utils.clip_grad_norm_. The norm may be 0."""
 
 
 @torch.no_grad()
 def clip_gradient(
     parameters: Iterable[nn.Parameter], mesh: Mesh, *, clip_norm: float, loss_scale: Tensor | None = None
 ) -> Tensor:
-    """Scale the gradient of the whole model down to ``clip_norm`` if it is larger; return its norm before.
+    """Scale the gradient of the whole model down to ``clip_norm`` if it is larger. Return its norm before that.
 
-    Gradients that are ``loss_scale`` times too large are divided by it, and so is the norm. All ranks must call it;
-    all get the same norm. One all-reduce over the world does, whatever meshes the parameters are on, since every
-    element of the model's gradient is counted by exactly one rank.
+    With a ``loss_scale``, gradients are too large by that factor: they and the norm are divided by it. All ranks must
+    call it, and all get the same norm. Exactly one rank counts each element of the model's gradient. So one all-reduce
+    over the world is enough, for parameters on any mesh.
     """
     gradients = [parameter.grad for parameter in parameters]
     shards = [_local(gradient) for gradient in gradients]
     counted = [shard for shard, gradient in zip(shards, gradients, strict=True) if _is_counted_here(gradient, mesh)]
-    square = get_total_norm(counted).square().to(shards[0].device)  # the norm of nothing is on the CPU
+    square = get_total_norm(counted).square().to(shards[0].device)  # Of an empty list, the norm is on the CPU.
     dist.all_reduce(square)
     norm = square.sqrt()
     if loss_scale is not None:
@@ -43,10 +43,11 @@ def clip_gradient(
 
 @torch.no_grad()
 def step_and_measure(optimizer: Optimizer, mesh: Mesh) -> Tensor:
-    """Step the optimizer; return the norm of the change of all parameters. All ranks must call it, all get the same.
+    """Step the optimizer and return the norm of the change of all parameters, the same on all ranks.
 
-    The parameters are stepped one by one, with the bits of a step of all at once, so that there is a copy of one
-    only. That costs a call of the optimizer for each, too much for every step: ask for it on those that are logged.
+    All ranks must call it. It steps one parameter at a time, which gives the same bits as a step of all of them and
+    needs a copy of only one. It calls the optimizer once for each parameter. That is too slow for every step: use it on
+    steps that are logged.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     gradients = [parameter.grad for parameter in parameters]
@@ -78,10 +79,11 @@ def _local(tensor: Tensor | None) -> Tensor:
 
 
 def _is_counted_here(tensor: Tensor | None, mesh: Mesh) -> bool:
-    """Whether this rank is the one that counts its shard: the first along each axis with copies of it."""
+    """Return whether this rank counts its shard: whether it is the first along each axis that has copies of it."""
     assert isinstance(tensor, DTensor)
     coordinate = tensor.device_mesh.get_coordinate()
     assert coordinate is not None
+    # A parameter whose mesh has no tp axis is whole on every tensor-parallel rank.
     if "tp" not in (tensor.device_mesh.mesh_dim_names or ()) and mesh.index("tp") > 0:
         return False
     copies = [index for index, placement in zip(coordinate, tensor.placements, strict=True) if placement.is_replicate()]

@@ -1,4 +1,4 @@
-"""What is kept in host memory instead of the device's."""
+"""State in host memory instead of device memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,20 +15,20 @@ _HOST = torch.device("cpu")
 
 
 def offload_policy(config: MemoryConfig) -> OffloadPolicy:
-    """Return what ``fully_shard`` is told: with memory.offload "parameters", all sharded state is on the host."""
+    """Return the policy for ``fully_shard``: with memory.offload "parameters", all sharded state is on the host."""
     if config.offload != "parameters":
         return OffloadPolicy()
-    # Only pinned memory is copied while the GPU computes; without CUDA there is nothing to pin it for.
+    # Copies from pinned memory run while the GPU computes. Without CUDA, memory cannot be pinned.
     return CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
 
 
 def state_device(config: MemoryConfig, device: torch.device) -> torch.device:
-    """Return where the sharded parameters and their gradients are, of a model that computes on ``device``."""
+    """Return the device of the sharded parameters and their gradients, for a model that computes on ``device``."""
     return _HOST if config.offload == "parameters" else device
 
 
 def move_buffers(model: nn.Module, device: torch.device) -> None:
-    """Put what is no parameter, and so not sharded, where the model computes."""
+    """Move the buffers, which are not sharded, to the device on which the model computes."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, buffer.to(device))
@@ -37,8 +37,8 @@ def move_buffers(model: nn.Module, device: torch.device) -> None:
 class HostOptimizer(SkipsOnHost, Optimizer):
     """An optimizer whose state and fp32 master weights are on the host, where it steps (memory.offload "optimizer").
 
-    Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", 2021. To everybody else it is an optimizer
-    of the device's parameters, with their groups and learning rates; only the tensors in its state are the host's.
+    Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", 2021. Callers see an optimizer of the
+    device's parameters, with their groups and learning rates. Only the tensors in its state are on the host.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -52,7 +52,7 @@ class HostOptimizer(SkipsOnHost, Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Bring the gradients to the host, step there, and bring the new parameters back: of those with a gradient."""
+        """Copy the gradients to the host, step there, and copy back the new parameters of those with a gradient."""
         assert closure is None, "the gradients are computed before the step"
         if self._masters_are_stale:
             self._copy_masters()
@@ -70,7 +70,7 @@ class HostOptimizer(SkipsOnHost, Optimizer):
         self._inner.zero_grad()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned; the masters follow the parameters at the next step."""
+        """Load a state that :meth:`state_dict` returned. The next step copies the parameters to the masters first."""
         self._inner.load_state_dict(state_dict)
         self._copy_settings(self._inner, self)
         for parameter, master in self._pairs:
@@ -89,7 +89,7 @@ class HostOptimizer(SkipsOnHost, Optimizer):
 
 
 def offload_optimizer(optimizer: Optimizer, config: MemoryConfig) -> Optimizer:
-    """Return ``optimizer``, or one that keeps its state on the host if ``config`` says so."""
+    """Return ``optimizer``, or with memory.offload "optimizer" one that keeps its state on the host."""
     return HostOptimizer(optimizer) if config.offload == "optimizer" else optimizer
 
 
@@ -98,7 +98,7 @@ def _parameters(optimizer: Optimizer) -> list[Tensor]:
 
 
 def _to_host(tensor: Tensor) -> Tensor:
-    """Return a copy on the host, pinned if it comes from a GPU; it is there only after :func:`_wait_for_copies`."""
+    """Return a copy on the host, pinned if it comes from a GPU. It is complete only after :func:`_wait_for_copies`."""
     return tensor.detach().to(_HOST, copy=True, non_blocking=True)
 
 

@@ -1,4 +1,4 @@
-"""From a configuration to this rank's parts of the model, read top to bottom."""
+"""Builds this rank's parts of the model from a configuration. Read it from top to bottom."""
 
 import torch
 from torch.distributed.tensor import Placement, Replicate, Shard
@@ -12,12 +12,11 @@ from torch.distributed.tensor.parallel import (
 )
 
 from holdfast_trainer.config import ParallelConfig, TrainerConfig
-from holdfast_trainer.data.zigzag import zigzag_positions
 from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.model.stages import Stage, held_stages
 from holdfast_trainer.model.transformer import Transformer
 from holdfast_trainer.parallel.activation_checkpointing import apply_to_blocks
-from holdfast_trainer.parallel.context_parallel import apply_context_parallel
+from holdfast_trainer.parallel.context_parallel import apply_context_parallel, zigzag_positions
 from holdfast_trainer.parallel.expert_parallel import apply_expert_parallel
 from holdfast_trainer.parallel.mesh import Mesh
 from holdfast_trainer.parallel.offload import move_buffers, state_device
@@ -34,10 +33,10 @@ def parallelize(config: TrainerConfig, mesh: Mesh, device: torch.device) -> Mode
 
 
 def make_part(config: TrainerConfig, mesh: Mesh, stage: Stage, device: torch.device) -> Transformer:
-    """Return one pipeline stage that is going to compute on ``device``, without memory for its weights.
+    """Return one pipeline stage that will compute on ``device``, without memory for its weights.
 
-    Pipeline first, then tensor parallelism within the stage, then sharding of what is left over dp and cp; weights
-    come into being only once each rank knows which part of them is its own.
+    The pipeline comes first, then tensor parallelism within the stage, then sharding of the rest over dp and cp. The
+    weights are allocated last, when each rank knows which part of them is its own.
     """
     positions = zigzag_positions(config.data.sequence, config.parallel.cp, mesh.index("cp"))
     with torch.device("meta"):
@@ -53,7 +52,7 @@ def make_part(config: TrainerConfig, mesh: Mesh, stage: Stage, device: torch.dev
         apply_expert_parallel(model, mesh)
     if mesh.size("cp") > 1:
         apply_context_parallel(model, mesh)
-    # Experts and attention over several ranks are left out of the graphs.
+    # Compiled graphs break at experts, and at attention over several ranks.
     whole_graphs = not config.model.experts and mesh.size("cp") == 1
     apply_to_blocks(model.layers.values(), config.memory, whole_graphs=whole_graphs)
     apply_fully_sharded(model, config, mesh)
@@ -68,9 +67,9 @@ def initialise(parts: ModelParts, config: TrainerConfig, device: torch.device) -
 
 
 def apply_tensor_parallel(model: Transformer, mesh: Mesh, config: ParallelConfig) -> None:
-    """Cut attention heads, hidden units and the vocabulary over tp.
+    """Shard attention heads, hidden units and the vocabulary over tp.
 
-    The residual stream between them is cut along the sequence, or on every rank whole without
+    The residual stream between them is sharded along the sequence, or whole on every rank without
     ``sequence_parallel`` (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
     Models", 2022).
     """
@@ -100,6 +99,6 @@ def apply_tensor_parallel(model: Transformer, mesh: Mesh, config: ParallelConfig
         plan |= {"layers.*.attention_norm": SequenceParallel(), "layers.*.feed_forward_norm": SequenceParallel()}
         if model.norm is not None:
             plan["norm"] = SequenceParallel()
-    # No rank is the source of the weights: each fills in its own part later.
+    # No rank sends the weights to the others: each rank fills in its own part later.
     parallelize_module(model, mesh.axis("tp"), plan, src_data_rank=None)
     model.tie()

@@ -9,10 +9,10 @@ stage  sharded                                             parameters gathered  
 3      and parameters                                       every pass             every microbatch
 =====  ==================================================  =====================  ===================
 
-torch's pipeline schedules set the same flags themselves: every stage's gradients are reduced once a step, whatever
-the ZeRO stage, and its parameters stay gathered from a backward pass to the next forward pass. What is asked for
-after a forward pass they leave alone, so that stage 3 still frees the parameters there: except under zero-bubble,
-which looks for the gathered parameters between passes and would not find their gradients.
+torch's pipeline schedules set the same flags themselves. At every ZeRO stage they reduce gradients once a step, and
+they keep parameters gathered from a backward pass to the next forward pass. They do not touch the flag for what happens
+after a forward pass, so stage 3 still frees the parameters there. Zero-bubble is the exception: between its passes it
+looks for the gathered parameters, and if they were freed it would lose their gradients.
 """
 
 from functools import partial
@@ -27,7 +27,7 @@ from holdfast_trainer.precision.compute_dtype import mixed_precision_policy
 
 
 def apply_fully_sharded(model: Transformer, config: TrainerConfig, mesh: Mesh) -> None:
-    """Shard parameters and optimizer state over the data-parallel ranks, block by block.
+    """Apply ``fully_shard`` over the data-parallel ranks to each block, and then to the rest of the model.
 
     Gradients are summed, not averaged: the loss is already divided by the tokens of the global batch.
     """
@@ -36,40 +36,48 @@ def apply_fully_sharded(model: Transformer, config: TrainerConfig, mesh: Mesh) -
         reshard_after_forward=_frees_after_forward(config.parallel),
         offload_policy=offload_policy(config.memory),
     )
+    # Each block is a unit of its own, so that stage 3 can gather the parameters block by block. The call on the whole
+    # model comes last: it takes what no unit has, such as the embedding and the head.
     inner = mixed_precision_policy(config.precision)
     outer = mixed_precision_policy(config.precision, returns_logits=model.head is not None)
     for block in model.layers.values():
         if mesh.experts is not None:
+            # Expert-parallel ranks hold different experts, so fewer ranks share the state of each of them.
             shard(block.get_submodule("feed_forward.experts"), mesh=mesh.fully_sharded_experts, mp_policy=inner)
         shard(block, mesh=mesh.fully_sharded, mp_policy=inner)
     shard(model, mesh=mesh.fully_sharded, mp_policy=outer)
     for module in sharded_modules(model):
         module.set_gradient_divide_factor(1.0)
-        module.set_force_sum_reduction_for_comms(True)  # gloo cannot scale while it reduces
+        module.set_force_sum_reduction_for_comms(True)  # gloo cannot scale while it reduces.
 
 
 def _frees_after_forward(config: ParallelConfig) -> bool:
+    """Return whether a forward pass ends by freeing the gathered parameters: see the head of this file."""
     splits_backward = config.pp > 1 and config.schedule == "zero-bubble"
     return config.zero == 3 and not splits_backward
 
 
 def prepare_backward(model: FSDPModule, *, zero: int, last: bool) -> None:
-    """Say what the next backward pass does with gradients and parameters, ``last`` of the step or not."""
+    """Tell FSDP what the next backward pass does with gradients and parameters. ``last``: of the step."""
     model.set_is_last_backward(last)
+    # Below stage 3, parameters stay gathered for the next microbatch. The last pass frees them, because the optimizer
+    # then changes the shards.
     model.set_reshard_after_backward(zero == 3 or last)
     if zero >= 2:
-        # Sharded gradients add up on their shard; copies of it (HSDP) exchange the sum.
+        # Each microbatch reduces gradients to their shards, where they add up. Copies of a shard (HSDP) exchange the
+        # sum once, after the last microbatch.
         model.set_requires_all_reduce(last)
     else:
+        # Whole gradients add up on each rank until the last microbatch reduces them.
         model.set_requires_gradient_sync(last)
 
 
 def free_gathered_parameters(model: Transformer) -> None:
-    """Leave only the sharded parameters, as a backward pass would: after a forward pass without one."""
+    """Free the gathered parameters, as a backward pass would do. For a forward pass without one."""
     for module in sharded_modules(model):
         module.reshard()
 
 
 def sharded_modules(model: Transformer) -> list[FSDPModule]:
-    """Return the modules of ``model`` that ``fully_shard`` was applied to."""
+    """Return the modules of ``model`` to which ``fully_shard`` was applied."""
     return [module for module in model.modules() if isinstance(module, FSDPModule)]

@@ -1,1 +1,1 @@
-"""Pipeline schedules and what flows through them."""
+"""Pipeline schedules, the tensors between stages, and the loss at the end."""

@@ -1,8 +1,8 @@
-"""How much of a step this rank's pipeline stages sat idle: measured, not computed from the schedule.
+"""The share of a step in which this rank's pipeline stages are idle: measured, not computed from the schedule.
 
-A stage is busy while it computes a forward or backward pass of a microbatch, communication inside of it
-included; the rest of the schedule's step is the bubble. On a GPU the marks are events in its stream, which are
-read when the next step begins or later, so that nothing waits for them.
+A stage is busy while it computes a forward or backward pass of a microbatch, with the communication inside of it. The
+rest of the schedule's step is the bubble. On a GPU the marks are events in its stream. They are read when the next step
+begins or later, so that nothing waits for them.
 """
 
 import time
@@ -19,20 +19,20 @@ _COMPUTATIONS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one
 
 
 class DeviceClock(Protocol):
-    """Marks moments on the device's time line."""
+    """Marks moments in the work of a device."""
 
     def mark(self) -> Any:
-        """Return a mark of now, as the device will see it."""
+        """Return a mark of this moment in the device's order of work."""
 
     def is_past(self, mark: Any) -> bool:
-        """Whether the device has come to ``mark``."""
+        """Return whether the device has reached ``mark``."""
 
     def between_s(self, start: Any, end: Any) -> float:
-        """Return the seconds between two marks that are past."""
+        """Return the seconds between two marks that the device has reached."""
 
 
 class BubbleMeter:
-    """Times the computations of one rank's stages, of one schedule, from when it is made."""
+    """Times the computations of a rank's stages, from its creation on. It replaces their methods by timed ones."""
 
     def __init__(self, stages: Iterable[PipelineStage], clock: DeviceClock) -> None:
         self._clock = clock
@@ -45,7 +45,7 @@ class BubbleMeter:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Surround one step of the schedule."""
+        """Time the step of the schedule that runs inside of this context."""
         self._read()
         self._step = _Step(start=self._clock.mark())
         try:
@@ -56,7 +56,7 @@ class BubbleMeter:
         self._unread = step
 
     def share(self) -> float | None:
-        """Return the idle share, from 0 to 1, of the newest step that the device has finished; None before that."""
+        """Return the idle share, 0 to 1, of the newest step that the device has finished; None before the first."""
         self._read()
         return self._share
 
@@ -91,7 +91,7 @@ class _Step:
 
 
 class HostClock:
-    """The wall clock, for a CPU: it has done what it was told when the call returns."""
+    """Reads the host's clock, for a CPU: its work is done when the call returns."""
 
     def mark(self) -> float:
         """See :class:`DeviceClock`."""
@@ -107,7 +107,7 @@ class HostClock:
 
 
 class CudaClock:
-    """Events in the current stream."""
+    """Records events in the current stream of a GPU."""
 
     def mark(self) -> torch.cuda.Event:
         """See :class:`DeviceClock`."""

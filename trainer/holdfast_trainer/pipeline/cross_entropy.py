@@ -1,4 +1,4 @@
-"""Cross-entropy, also of logits that are cut along the vocabulary over tensor-parallel ranks."""
+"""Cross-entropy, also of logits that are sharded along the vocabulary over tensor-parallel ranks."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ from holdfast_trainer.precision.loss_scaling import LossScaler
 
 
 class MeanLoss:
-    """Cross-entropy of a microbatch, as its share of the mean over the tokens of the global batch.
+    """Computes the cross-entropy of a microbatch, as its share of the mean over the tokens of the global batch.
 
-    So neither microbatches nor ranks need weights when losses and gradients are added up.
+    So the losses and gradients of microbatches and ranks are added up without weights.
     """
 
     def __init__(self, config: TrainerConfig, mesh: Mesh, scaler: LossScaler | None) -> None:
@@ -26,7 +26,7 @@ class MeanLoss:
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Map logits [samples, sequence, (local) vocabulary] and targets [samples, sequence] to a scalar.
 
-        Its gradient is multiplied by the loss scale, if there is one.
+        If there is a loss scale, the gradient of the scalar is multiplied by it.
         """
         flat, labels = logits.flatten(0, 1).float(), targets.flatten()
         if self._vocabulary_group is None:
@@ -38,17 +38,18 @@ class MeanLoss:
 
 
 def logits_are_cut(config: TrainerConfig) -> bool:
-    """Whether each tensor-parallel rank has the logits of its part of the vocabulary only."""
+    """Return whether each tensor-parallel rank has only the logits of its part of the vocabulary."""
     return config.parallel.tp > 1 and config.parallel.loss_parallel
 
 
 def vocabulary_parallel_cross_entropy(logits: Tensor, targets: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the sum over tokens of the cross-entropy of ``logits`` to ``targets``, the same on all ranks of ``group``.
+    """Return the cross-entropy of ``logits`` to ``targets``, summed over tokens: the same on all ranks of ``group``.
 
     Logits are fp32 [tokens, local vocabulary], targets int64 [tokens]. Each rank of ``group`` holds an equal part of
-    the vocabulary, in the order of the ranks.
-    Shoeybi et al., "Megatron-LM", 2019, section 3. torch's own ``loss_parallel`` is a context that has to be open
-    during the backward pass as well, which belongs to the schedule under a pipeline.
+    the vocabulary, in the order of the ranks. Shoeybi et al., "Megatron-LM", 2019, section 3.
+
+    torch's own ``loss_parallel`` is a context that must stay open during the backward pass. Under a pipeline that pass
+    belongs to the schedule.
     """
     total: Tensor = _VocabularyParallelCrossEntropy.apply(logits, targets, group)  # type: ignore[no-untyped-call]
     return total
@@ -57,14 +58,17 @@ def vocabulary_parallel_cross_entropy(logits: Tensor, targets: Tensor, group: di
 class _VocabularyParallelCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, group: dist.ProcessGroup) -> Tensor:
+        # Subtracting the largest logit of the whole vocabulary keeps exp() from overflowing.
         largest = logits.amax(dim=-1)
         dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
         shifted = logits - largest.unsqueeze(-1)
+        # Exactly one rank has the logit of a token's target. The others add 0 to the sum.
         local_targets = targets - dist.get_rank(group) * logits.shape[-1]
         elsewhere = (local_targets < 0) | (local_targets >= logits.shape[-1])
         local_targets = local_targets.masked_fill(elsewhere, 0)
         chosen = shifted.gather(-1, local_targets.unsqueeze(-1)).squeeze(-1).masked_fill(elsewhere, 0.0)
         exponentials = shifted.exp_()
+        # One all-reduce carries both sums.
         sums = torch.stack([exponentials.sum(dim=-1), chosen])
         dist.all_reduce(sums, group=group)
         normaliser, chosen = sums
@@ -75,6 +79,7 @@ class _VocabularyParallelCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None]:
+        # The gradient of log(sum exp(x)) - x[target] is softmax(x) - one_hot(target).
         probabilities, local_targets, elsewhere = ctx.saved_tensors
         is_target = torch.zeros_like(probabilities).scatter_(
             -1, local_targets.unsqueeze(-1), (~elsewhere).to(probabilities.dtype).unsqueeze(-1)

@@ -1,7 +1,7 @@
-"""Forward passes alone, stage after stage, for evaluation.
+"""Forward passes without backward passes, stage after stage, for evaluation.
 
-torch's schedules with two stages a rank can only run forward together with backward, so this is one way for all of
-them: each stage works off all microbatches before the next one of the same rank begins, so ranks overlap.
+torch's schedules with two stages on a rank cannot run forward passes alone. So evaluation has one way for all
+schedules: a stage computes all microbatches before the next stage of the same rank begins. Different ranks overlap.
 """
 
 import torch
@@ -18,7 +18,7 @@ from holdfast_trainer.pipeline.stage_tensors import like_stream
 
 
 class ForwardChain:
-    """Passes microbatches through this rank's stages, and on to the ranks of the next ones."""
+    """Sends microbatches through this rank's stages, and from there to the ranks of the next stages."""
 
     def __init__(
         self, config: TrainerConfig, mesh: Mesh, parts: ModelParts, device: torch.device, loss: MeanLoss
@@ -34,13 +34,15 @@ class ForwardChain:
 
     @torch.no_grad()
     def run(self, batch: Batch) -> list[Tensor]:
-        """Return the losses of the microbatches, none without the last stage."""
+        """Return the losses of the microbatches; none on a rank without the last stage."""
         inputs, targets = (whole.chunk(self._microbatches) for whole in (batch.inputs, batch.targets))
         streams = list(inputs)
         sends: list[dist.Work | None] = []
         for stage, module in zip(self._parts.stages, self._parts.modules, strict=True):
             source, target = self._neighbour(stage, -1), self._neighbour(stage, +1)
-            # Two ranks that send both ways at once would wait for each other: NCCL keeps to the order of calls.
+            # NCCL carries out the calls between two ranks in order. A rank sends all microbatches of a stage before it
+            # receives those of its next stage. So a stage that sends to the rank that it receives from must not send
+            # between its receives: both ranks would wait for each other. It sends at the end.
             sends_at_once = source is None or source != target
             for index in range(self._microbatches):
                 streams[index] = module(streams[index] if source is None else self._receive(source))
@@ -56,7 +58,7 @@ class ForwardChain:
         return [self._loss(logits, labels) for logits, labels in zip(streams, targets, strict=True)]
 
     def _neighbour(self, stage: Stage, step: int) -> int | None:
-        """Return the other rank that holds the stage before (-1) or after (+1) ``stage``."""
+        """Return the rank of the stage before (-1) or after (+1) ``stage``; None if it is this rank, or no rank."""
         index = stage.index + step
         if not 0 <= index < stage.count or self._stage_ranks[index] == self._pp_index:
             return None

@@ -1,4 +1,4 @@
-"""What one microbatch looks like on this rank where it enters and leaves a stage: tensors without memory."""
+"""Shapes and types of one microbatch at the borders of a stage on this rank, as tensors without memory."""
 
 import torch
 from torch import Tensor
@@ -9,12 +9,15 @@ from holdfast_trainer.precision.compute_dtype import compute_dtype
 
 
 def like_tokens(config: TrainerConfig) -> Tensor:
-    """Return what enters the first stage: int64 [samples, local sequence]."""
+    """Return the input of the first stage: int64 [samples, local sequence]."""
     return torch.empty(_samples(config), _sequence(config), dtype=torch.int64, device="meta")
 
 
 def like_stream(config: TrainerConfig) -> Tensor:
-    """Return what goes from stage to stage: [samples, local sequence, dim], cut over tp with sequence parallelism."""
+    """Return the activations between two stages: [samples, local sequence, dim].
+
+    With sequence parallelism each tp rank has its part of the sequence.
+    """
     parallel = config.parallel
     sequence = _sequence(config) // (parallel.tp if parallel.sequence_parallel else 1)
     return torch.empty(
@@ -28,7 +31,7 @@ def like_stream(config: TrainerConfig) -> Tensor:
 
 
 def like_logits(config: TrainerConfig) -> Tensor:
-    """Return what leaves the last stage: fp32 [samples, local sequence, (local) vocabulary]."""
+    """Return the output of the last stage: fp32 [samples, local sequence, (local) vocabulary]."""
     vocabulary = config.model.vocabulary // (config.parallel.tp if logits_are_cut(config) else 1)
     return torch.empty(_samples(config), _sequence(config), vocabulary, device="meta", requires_grad=True)
 

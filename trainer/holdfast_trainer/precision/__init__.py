@@ -1,1 +1,1 @@
-"""Number formats, fp8 and loss scaling."""
+"""Data types of the computation, fp8, and loss scaling."""

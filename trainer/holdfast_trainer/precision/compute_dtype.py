@@ -1,4 +1,4 @@
-"""Data types of a step: fp32 where values are kept and added up, a smaller one where they are computed with."""
+"""Data types of a step: fp32 for what is stored and summed, a smaller type for the computation if set."""
 
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -9,16 +9,16 @@ _COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.
 
 
 def compute_dtype(config: PrecisionConfig) -> torch.dtype:
-    """Return the type of activations, and so of what one pipeline stage sends to the next."""
+    """Return the data type of activations, which is also that of the messages between pipeline stages."""
     return _COMPUTE_DTYPES[config.compute]
 
 
 def mixed_precision_policy(config: PrecisionConfig, *, returns_logits: bool = False) -> MixedPrecisionPolicy:
-    """Return what ``fully_shard`` is told, at every ZeRO stage: of a block, or of the root of a model part.
+    """Return the policy for ``fully_shard``, at every ZeRO stage, of a block or of the root of a model part.
 
-    The sharded parameters stay fp32, and with them the optimizer's state; gradients are reduced and accumulated
-    in fp32. Norms need no policy of their own, since torch computes them in fp32 inside. A model part that
-    ``returns_logits`` returns them in fp32, so that the loss is computed in it.
+    The sharded parameters and the optimizer's state stay fp32. Gradients are reduced and accumulated in fp32. Norms
+    need no policy of their own: torch computes them in fp32 internally. A model part that ``returns_logits`` returns
+    them in fp32, so that the loss is computed in fp32.
     """
     if config.compute == "fp32":
         return MixedPrecisionPolicy()

@@ -1,4 +1,4 @@
-"""How an optimizer skips the step of a gradient that overflowed."""
+"""Optimizers that skip the step of a gradient that overflowed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +9,10 @@ from torch.optim import SGD, Optimizer
 
 
 class SkipsOnHost:
-    """An optimizer that looks at the flag itself before it steps, which waits for the device."""
+    """An optimizer that reads the flag on the host before it steps. Reading waits for the device."""
 
     overflow: Tensor | None = None
-    """Whether the next step is skipped (bool scalar); None: it is not."""
+    """Flag that skips the next step (bool scalar). None: do not skip."""
 
     def skips(self) -> bool:
         """Return the flag."""
@@ -20,7 +20,7 @@ class SkipsOnHost:
 
 
 class SkippingSGD(SkipsOnHost, SGD):
-    """SGD. torch's fused one, which could skip on the device, does not take sharded parameters."""
+    """SGD that skips on the host. torch's fused SGD could skip on the device, but takes no sharded parameters."""
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Step, unless the gradient overflowed."""
@@ -28,10 +28,10 @@ class SkippingSGD(SkipsOnHost, SGD):
 
 
 def skip_step_if(optimizer: Optimizer, overflow: Tensor) -> None:
-    """Have ``optimizer.step()`` change nothing if ``overflow`` (bool scalar) holds, until the next call of this."""
+    """Make ``optimizer.step()`` change nothing if ``overflow`` (bool scalar) is true, until the next call of this."""
     if isinstance(optimizer, SkipsOnHost):
         optimizer.overflow = overflow
         return
     assert getattr(optimizer, "_step_supports_amp_scaling", False), "only fused optimizers skip on the device"
-    # They read this flag, which torch.amp.GradScaler sets too, on the device: nobody waits for it.
+    # torch.amp.GradScaler sets the same attribute. Fused optimizers read it on the device, so the host need not wait.
     optimizer.found_inf = overflow.to(torch.float32)  # type: ignore[attr-defined]
