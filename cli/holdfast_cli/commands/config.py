@@ -9,7 +9,8 @@ from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.flags.runs import CheckConfig, ShowConfig
 from holdfast_cli.local_run.options import local_run_options
 from holdfast_cli.settings.file import DEFAULT_FILE, has_password, read_file
-from holdfast_cli.settings.schema import RunSettings, Section, schema
+from holdfast_cli.settings.schema import RunSettings, schema
+from holdfast_cli.settings.setting import Section
 from holdfast_cli.settings.sources import Resolved, Source, resolve
 from holdfast_cli.views.output import print_json
 

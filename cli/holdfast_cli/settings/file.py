@@ -12,7 +12,8 @@ from typing import Any, get_origin
 from urllib.parse import parse_qs, urlsplit
 
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.settings.schema import Section, Setting, schema
+from holdfast_cli.settings.schema import schema
+from holdfast_cli.settings.setting import Section, Setting
 
 DEFAULT_FILE = Path("holdfast.toml")
 

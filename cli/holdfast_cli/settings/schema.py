@@ -6,27 +6,16 @@ and LocalRunOptions all come from here. This module is imported for every `--hel
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import Enum, StrEnum
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, get_args, get_origin, get_type_hints
 
 from holdfast_checkpoint.codec.compression import Compression
+from holdfast_cli.settings.setting import Section, Setting
 
-EVERYWHERE = ("run", "observe", "publish")
-TRAINING = ("run", "publish")
-
-
-class Section(StrEnum):
-    """A section of the file, and a group of flags in the help."""
-
-    RUN = "run"
-    CHECKPOINTS = "checkpoints"
-    SNAPSHOTS = "snapshots"
-    DETECTION = "detection"
-    RECOVERY = "recovery"
-    STORE = "store"
+_EVERYWHERE = ("run", "observe", "publish")
 
 
 class PresetName(StrEnum):
@@ -45,85 +34,6 @@ class ModeName(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What users see of one field of RunSettings."""
-
-    section: Section
-    name: str
-    """Key in the section of the file; empty: the setting is for one start and has only a flag."""
-    flag: str
-    """Name of the flag; empty: the setting is the command after ``--``."""
-    help: str
-    metavar: str | None = None
-    """Placeholder of the value in the help; None for flags without a value and for enumerations."""
-    commands: tuple[str, ...] = TRAINING
-    """Commands that take it."""
-    required_by: tuple[str, ...] = ()
-    """Commands that do not start without it."""
-    publish_flag: str = ""
-    """Another name of the flag in `holdfast publish`."""
-    least: float | None = None
-    most: float | None = None
-    unset: str = ""
-    """What None stands for, in words."""
-    is_location: bool = False
-    """The text is a path or a URL. A relative path is relative to the folder of the file."""
-
-    value_type: Any = None
-    """Type without None. Filled in, like ``default``, from the field."""
-    default: Any = None
-
-    @property
-    def key(self) -> str:
-        """SECTION.NAME in the file; empty if the setting has only a flag."""
-        return f"{self.section}.{self.name}" if self.name else ""
-
-    @property
-    def default_text(self) -> str:
-        """Default for people; empty for flags that are off."""
-        if self.default is None:
-            return self.unset
-        if self.default is False:
-            return ""
-        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
-
-    @property
-    def allowed(self) -> str:
-        """Values that the setting takes, in words."""
-        kind = self.value_type
-        if kind is bool:
-            return "true or false"
-        if get_origin(kind) is tuple:
-            return 'a list of strings, such as ["python", "train.py"]'
-        if issubclass(kind, Enum):
-            return ", ".join(f'"{member.value}"' for member in kind)
-        if kind not in (int, float):
-            return "a string that is not empty"
-        noun = "a whole number" if kind is int else "a number"
-        if self.least is None:
-            return noun
-        return (
-            f"{noun}, {self.least:g} or more" if self.most is None else f"{noun} from {self.least:g} to {self.most:g}"
-        )
-
-    def flags(self, command: str) -> tuple[str, ...]:
-        """Return the names of the flag in a command. `config` takes those of all commands."""
-        if self.value_type is bool and self.name:  # a file can switch it on: the flag must be able to switch it off
-            return (f"{self.flag}/--no{self.flag.removeprefix('-')}",)
-        if not self.publish_flag or command == "run":
-            return (self.flag,)
-        return (self.publish_flag,) if command == "publish" else (self.flag, self.publish_flag)
-
-    def is_required(self, command: str) -> bool:
-        """Whether a command does not start without it."""
-        return command in self.required_by
-
-    def is_taken_by(self, command: str) -> bool:
-        """Whether a command takes it."""
-        return command in self.commands or command == "config"
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """Settings of a run as users give them. The annotation of a field is its documentation."""
 
@@ -135,7 +45,7 @@ class RunSettings:
             flag="--run",
             metavar="NAME",
             help="Name of the run. A name with checkpoints continues from the newest one.",
-            commands=EVERYWHERE,
+            commands=_EVERYWHERE,
             required_by=("publish",),
             unset="that of existing checkpoints, else run-DATE-TIME",
         ),
@@ -366,7 +276,7 @@ class RunSettings:
             name="preset",
             flag="--preset",
             help="Shortest silence that is reported. fast: 1 s; default: 5 s; patient: 60 s.",
-            commands=EVERYWHERE,
+            commands=_EVERYWHERE,
         ),
     ] = PresetName.DEFAULT
 
@@ -400,7 +310,7 @@ class RunSettings:
             flag="--redis",
             metavar="URL",
             help="Redis server: redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH, without a password.",
-            commands=EVERYWHERE,
+            commands=_EVERYWHERE,
             required_by=("publish",),
             unset="a server that this run starts",
         ),
@@ -413,7 +323,7 @@ class RunSettings:
             flag="--redis-password-file",
             metavar="FILE",
             help="File that holds the password of --redis.",
-            commands=EVERYWHERE,
+            commands=_EVERYWHERE,
         ),
     ] = None
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from holdfast_cli.errors import ConfigurationError, UsageError
 from holdfast_cli.settings.file import DEFAULT_FILE, FileSettings, read_file
-from holdfast_cli.settings.schema import RunSettings, Setting, schema
+from holdfast_cli.settings.schema import RunSettings, schema
+from holdfast_cli.settings.setting import Setting
 
 
 @dataclass(frozen=True)

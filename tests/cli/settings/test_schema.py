@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import get_origin
 
 from holdfast_cli.local_run.options import LocalRunOptions
-from holdfast_cli.settings.schema import RunSettings, Section, schema, settings_of
+from holdfast_cli.settings.schema import RunSettings, schema, settings_of
+from holdfast_cli.settings.setting import Section
 
 
 def test_every_setting_has_a_key_or_is_for_one_start() -> None:
