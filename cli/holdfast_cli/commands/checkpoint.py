@@ -18,7 +18,7 @@ from holdfast_cli.checkpoints.view import (
     tensor_as_json,
     tensor_table,
 )
-from holdfast_cli.control import ControlClient, ControlError
+from holdfast_cli.control import ControlClient, ControlError, has_ended
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError
 from holdfast_cli.flags.checkpoints import (
     DrillCheckpoint,
@@ -29,7 +29,6 @@ from holdfast_cli.flags.checkpoints import (
     TakeCheckpoint,
     VerifyCheckpoint,
 )
-from holdfast_cli.local_run.local_run import has_ended
 from holdfast_cli.run_folder.record import find_record
 from holdfast_cli.run_folder.target import find_target
 from holdfast_cli.views.output import print_json

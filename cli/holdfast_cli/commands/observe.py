@@ -42,7 +42,7 @@ def _observe(options: LocalRunOptions, command: list[str]) -> int:
         observation = Observation(
             local,
             interruption,
-            show=lambda seen: display.update(seen, Surroundings(notes=local.notes())),
+            show=lambda seen: display.update(seen, Surroundings(notes=local.stack.notes())),
             complain=_complain,
         )
         node = observed_node(local)

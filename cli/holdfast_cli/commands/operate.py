@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from holdfast_cli.control import has_ended
 from holdfast_cli.flags.watching import Status, Stop
-from holdfast_cli.local_run.local_run import has_ended
 from holdfast_cli.run_folder.ended import load_last_status
 from holdfast_cli.run_folder.ending import end_run
 from holdfast_cli.run_folder.target import find_target

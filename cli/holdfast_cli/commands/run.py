@@ -47,7 +47,7 @@ def run_name(settings: RunSettings) -> str:
 def _watch(options: LocalRunOptions, *, json: bool) -> None:
     with Interruption() as interruption, LocalRun(options, interruption) as local:
         with LineDisplay(Console(stderr=True)) if json else display_for(Console()) as display:
-            status = local.wait(lambda seen: display.update(seen, Surroundings(notes=local.notes())))
+            status = local.wait(lambda seen: display.update(seen, Surroundings(notes=local.stack.notes())))
         if json:
             print_json(to_json(status))
     if status.phase != RUN_PHASE_FINISHED:
