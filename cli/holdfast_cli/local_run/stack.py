@@ -12,11 +12,11 @@ import redis
 from holdfast_cli.errors import CommandError
 from holdfast_cli.local_run import command_lines
 from holdfast_cli.local_run.component import Component, ComponentSpec
+from holdfast_cli.local_run.component_keeper import ComponentKeeper
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.local_run.redis_server import answers, find_server, server_command
 from holdfast_cli.local_run.store import connect, publish_run
 from holdfast_cli.local_run.supervised_folder import SupervisedFolder
-from holdfast_cli.local_run.supervisor import Supervisor
 from holdfast_cli.run_folder.endpoints import Endpoint, read_endpoint
 from holdfast_cli.run_folder.paths import empty_redis_data
 from holdfast_cli.run_folder.sweep import MARKER
@@ -45,7 +45,7 @@ class LocalStack:
         self._store_url = folder.store_url
         self._environment = {**_threads(options.ranks), **options.environment, MARKER: folder.instance}
         self._check = check
-        self._supervisor = Supervisor()
+        self._keeper = ComponentKeeper()
 
     def start(self, spec: RunSpec, *, is_agent_done: Callable[[int], bool]) -> None:
         """Start what is missing, publish ``spec``, and return when the daemon and the agent serve.
@@ -67,12 +67,12 @@ class LocalStack:
 
     def component(self, name: str) -> Component:
         """Return "redis", "daemon" or "agent". Raises KeyError if it is not ours."""
-        return self._supervisor.components[name]
+        return self._keeper.components[name]
 
     def endpoints(self) -> dict[str, Endpoint]:
         """Return what the daemon and the agent that run now have said about themselves."""
         files = {"daemon": self._paths.daemon_endpoint, "agent": self._paths.agent_endpoint}
-        found = {name: (self._supervisor.components.get(name), read_endpoint(path)) for name, path in files.items()}
+        found = {name: (self._keeper.components.get(name), read_endpoint(path)) for name, path in files.items()}
         return {
             name: endpoint
             for name, (component, endpoint) in found.items()
@@ -81,19 +81,19 @@ class LocalStack:
 
     def pids(self) -> dict[str, int]:
         """Return component -> pid of those that are up."""
-        return {name: component.pid for name, component in self._supervisor.components.items() if component.pid}
+        return {name: component.pid for name, component in self._keeper.components.items() if component.pid}
 
     def notes(self) -> list[str]:
         """Return what the components have been through, one line each."""
-        return self._supervisor.notes()
+        return self._keeper.notes()
 
     def raise_if_fatal(self) -> None:
         """Raise ConfigurationError if a component gave up."""
-        self._supervisor.raise_if_fatal()
+        self._keeper.raise_if_fatal()
 
     def close(self, patience_s: float) -> None:
         """End all processes, the newest first: asked, and with SIGKILL after ``patience_s``."""
-        self._supervisor.close(patience_s)
+        self._keeper.close(patience_s)
 
     def _has_served(self, name: str) -> bool:
         return name in self.endpoints() or self.component(name).done  # a very short run is over by now
@@ -105,7 +105,7 @@ class LocalStack:
         is_final: Callable[[int], bool] = never,
         end_signal: signal.Signals = signal.SIGTERM,
     ) -> None:
-        self._supervisor.add(
+        self._keeper.add(
             ComponentSpec(
                 name=name,
                 command=command,

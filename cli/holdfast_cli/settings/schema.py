@@ -13,7 +13,7 @@ from types import NoneType
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 from holdfast_checkpoint.codec.compression import Compression
-from holdfast_cli.settings.setting import Section, Setting
+from holdfast_cli.settings.setting import FileSection, Setting
 
 _EVERYWHERE = ("run", "observe", "publish")
 
@@ -40,7 +40,7 @@ class RunSettings:
     run: Annotated[
         str | None,
         Setting(
-            section=Section.RUN,
+            section=FileSection.RUN,
             name="name",
             flag="--run",
             metavar="NAME",
@@ -52,12 +52,12 @@ class RunSettings:
     ] = None
     command: Annotated[
         tuple[str, ...],
-        Setting(section=Section.RUN, name="command", flag="", help="Command of one rank: the words after --."),
+        Setting(section=FileSection.RUN, name="command", flag="", help="Command of one rank: the words after --."),
     ] = ()
     ranks: Annotated[
         int,
         Setting(
-            section=Section.RUN,
+            section=FileSection.RUN,
             name="ranks",
             flag="--ranks",
             publish_flag="--ranks-per-node",
@@ -70,7 +70,7 @@ class RunSettings:
     nodes: Annotated[
         int,
         Setting(
-            section=Section.RUN,
+            section=FileSection.RUN,
             name="nodes",
             flag="--nodes",
             metavar="N",
@@ -83,7 +83,7 @@ class RunSettings:
     directory: Annotated[
         Path,
         Setting(
-            section=Section.RUN,
+            section=FileSection.RUN,
             name="directory",
             flag="--directory",
             metavar="FOLDER",
@@ -94,7 +94,7 @@ class RunSettings:
     preemption_grace_s: Annotated[
         float,
         Setting(
-            section=Section.RUN,
+            section=FileSection.RUN,
             name="preemption_grace_s",
             flag="--preemption-grace-s",
             metavar="SECONDS",
@@ -106,7 +106,7 @@ class RunSettings:
     faults_allowed: Annotated[
         bool,
         Setting(
-            section=Section.RUN,
+            section=FileSection.RUN,
             name="allow_faults",
             flag="--allow-faults",
             help="Let `holdfast inject` harm the ranks of this run.",
@@ -116,7 +116,7 @@ class RunSettings:
     checkpoint_directory: Annotated[
         str | None,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="location",
             flag="--checkpoints",
             metavar="LOCATION",
@@ -129,7 +129,7 @@ class RunSettings:
     checkpoint_every: Annotated[
         int,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="every",
             flag="--checkpoint-every",
             metavar="STEPS",
@@ -140,7 +140,7 @@ class RunSettings:
     checkpoint_every_minutes: Annotated[
         float,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="every_minutes",
             flag="--checkpoint-every-minutes",
             metavar="MINUTES",
@@ -151,7 +151,7 @@ class RunSettings:
     checkpoint_full_every: Annotated[
         int,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="full_every",
             flag="--checkpoint-full-every",
             metavar="N",
@@ -163,7 +163,7 @@ class RunSettings:
     checkpoint_compression: Annotated[
         Compression,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="compression",
             flag="--checkpoint-compression",
             help="Whether to compress checkpoints. auto: unless the ranks need the cores.",
@@ -173,7 +173,7 @@ class RunSettings:
     checkpoints_kept: Annotated[
         int,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="keep",
             flag="--keep",
             metavar="N",
@@ -184,7 +184,7 @@ class RunSettings:
     checkpoints_secondary: Annotated[
         str | None,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="secondary",
             flag="--checkpoints-secondary",
             metavar="LOCATION",
@@ -195,7 +195,7 @@ class RunSettings:
     checkpoints_secondary_kept: Annotated[
         int | None,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="secondary_keep",
             flag="--checkpoints-secondary-keep",
             metavar="N",
@@ -207,7 +207,7 @@ class RunSettings:
     checkpoint_staging: Annotated[
         Path | None,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="staging",
             flag="--checkpoint-staging",
             metavar="FOLDER",
@@ -219,7 +219,7 @@ class RunSettings:
     checkpoint_upload_mb_per_s: Annotated[
         float,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="upload_mb_per_s",
             flag="--checkpoint-upload-mb-per-s",
             metavar="MB",
@@ -230,7 +230,7 @@ class RunSettings:
     from_scratch: Annotated[
         bool,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="",
             flag="--from-scratch",
             help="Start from the seed although there are checkpoints. They stay until --keep new ones are written.",
@@ -239,7 +239,7 @@ class RunSettings:
     adopt: Annotated[
         bool,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="",
             flag="--adopt",
             help="Continue from the checkpoints of a run of another name.",
@@ -249,7 +249,7 @@ class RunSettings:
     snapshot_every: Annotated[
         int,
         Setting(
-            section=Section.SNAPSHOTS,
+            section=FileSection.SNAPSHOTS,
             name="every",
             flag="--snapshot-every",
             metavar="STEPS",
@@ -260,7 +260,7 @@ class RunSettings:
     shm_directory: Annotated[
         Path,
         Setting(
-            section=Section.SNAPSHOTS,
+            section=FileSection.SNAPSHOTS,
             name="shm_directory",
             flag="--shm-directory",
             metavar="FOLDER",
@@ -272,7 +272,7 @@ class RunSettings:
     preset: Annotated[
         PresetName,
         Setting(
-            section=Section.DETECTION,
+            section=FileSection.DETECTION,
             name="preset",
             flag="--preset",
             help="Shortest silence that is reported. fast: 1 s; default: 5 s; patient: 60 s.",
@@ -283,7 +283,7 @@ class RunSettings:
     mode: Annotated[
         ModeName,
         Setting(
-            section=Section.RECOVERY,
+            section=FileSection.RECOVERY,
             name="mode",
             flag="--mode",
             help="observe: verdicts, evidence and metrics. act: restarts too.",
@@ -292,7 +292,7 @@ class RunSettings:
     restart_patience: Annotated[
         float,
         Setting(
-            section=Section.RECOVERY,
+            section=FileSection.RECOVERY,
             name="restart_patience",
             flag="--restart-patience",
             metavar="FACTOR",
@@ -305,7 +305,7 @@ class RunSettings:
     redis_url: Annotated[
         str | None,
         Setting(
-            section=Section.STORE,
+            section=FileSection.STORE,
             name="redis",
             flag="--redis",
             metavar="URL",
@@ -318,7 +318,7 @@ class RunSettings:
     redis_password_file: Annotated[
         Path | None,
         Setting(
-            section=Section.STORE,
+            section=FileSection.STORE,
             name="redis_password_file",
             flag="--redis-password-file",
             metavar="FILE",

@@ -5,7 +5,7 @@ from enum import Enum, StrEnum
 from typing import Any, get_origin
 
 
-class Section(StrEnum):
+class FileSection(StrEnum):
     """A section of the file, and a group of flags in the help."""
 
     RUN = "run"
@@ -20,7 +20,7 @@ class Section(StrEnum):
 class Setting:
     """What users see of one field of RunSettings."""
 
-    section: Section
+    section: FileSection
     name: str
     """Key in the section of the file; empty: the setting is for one start and has only a flag."""
     flag: str

@@ -33,7 +33,7 @@ def observed_node(local: LocalRun) -> ObservedNode:
     ).observed_node
 
 
-class Observation:
+class LauncherWatch:
     """Shows a run while its launcher runs. ``complain`` is told, once, if Holdfast itself cannot go on."""
 
     def __init__(
