@@ -10,12 +10,22 @@ from holdfast_cli.errors import CommandError
 from holdfast_proto.v1 import control_pb2, control_pb2_grpc
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
-from holdfast_proto.v1.store_pb2 import Incident
+from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RUN_PHASE_FAILED, RUN_PHASE_FINISHED, Incident
 
 _ANSWER_S = 10.0
 """In which a rank has answered, or its agent in its place."""
 
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
+
+
+def has_ended(status: RunStatus) -> bool:
+    """Return whether the run has finished or failed."""
+    return status.phase in (RUN_PHASE_FINISHED, RUN_PHASE_FAILED)
+
+
+def rank_pids(status: RunStatus) -> dict[int, int]:
+    """Return rank -> pid of all ranks that are alive."""
+    return {rank.rank: rank.pid for rank in status.ranks if rank.pid and rank.life != LIFE_EXITED}
 
 
 class ControlError(CommandError):

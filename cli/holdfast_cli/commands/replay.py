@@ -3,7 +3,7 @@
 import typer
 
 from holdfast_cli.errors import CommandError
-from holdfast_cli.flags.watching import Replay
+from holdfast_cli.flags.watching import ReplayFlags
 from holdfast_cli.incidents.replay_view import replay_lines
 from holdfast_cli.views.output import print_json, to_json
 from holdfast_daemon.incidents import replay as core_replay
@@ -12,7 +12,7 @@ from holdfast_daemon.replay.state_codec import CodecError
 from holdfast_proto.exit_codes import ExitCode
 
 
-def replay(flags: Replay) -> None:
+def replay(flags: ReplayFlags) -> None:
     """Replay a recording and print both verdicts. Exits with 1 if they differ."""
     try:
         result = core_replay.replay(read_recording(flags.path))

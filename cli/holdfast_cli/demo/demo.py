@@ -101,13 +101,15 @@ class Demo:
             def observe(status: RunStatus) -> None:
                 injector.observe(status)
                 title = f"{name}: {injector.story() or 'nothing will be done to it'}"
-                display.update(status, Surroundings(title=title, total_steps=self._options.steps, notes=local.notes()))
+                display.update(
+                    status, Surroundings(title=title, total_steps=self._options.steps, notes=local.stack.notes())
+                )
 
             status = local.wait(observe)
             if status.phase != RUN_PHASE_FINISHED:
                 raise ended_badly(status, local.paths.logs)
-            final = CheckpointDirectory(local.checkpoint_directory, kept=1).step_directory(self._options.steps - 1)
-            return _Ended(status, tuple(local.incidents()), final)
+            final = CheckpointDirectory(Path(local.checkpoints), kept=1).step_directory(self._options.steps - 1)
+            return _Ended(status, tuple(local.control.incidents()), final)
 
     def _local_options(self, directory: Path, name: str) -> LocalRunOptions:
         flags = {

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast_cli.incidents.wait_tree import ranks_text
-from holdfast_cli.views.words import enum_word
+from holdfast_cli.views.phrases import enum_word
 from holdfast_daemon.incidents.replay import Replay
 from holdfast_proto.v1.store_pb2 import Verdict, VerdictKind
 

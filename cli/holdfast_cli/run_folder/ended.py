@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from holdfast_cli.control import has_ended
 from holdfast_cli.run_folder.record import RunRecord
 from holdfast_daemon.incidents.story import StoryError, parse_story
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import Incident
+from holdfast_proto.v1.store_pb2 import Incident, RunPhase
 
 STORY = "incident.json"
 _STATUS = "last-status.pb"
@@ -23,6 +24,15 @@ def load_last_status(run_directory: Path) -> RunStatus | None:
         return RunStatus.FromString((run_directory / _STATUS).read_bytes())
     except FileNotFoundError:
         return None
+
+
+def outcome_of(status: RunStatus | None) -> str:
+    """Return in words how a run ended. ``status``: the last one, if the daemon ever spoke."""
+    if status is None:
+        return "stopped before it began"
+    if not has_ended(status):
+        return "stopped"
+    return status.outcome or RunPhase.Name(status.phase).removeprefix("RUN_PHASE_").lower()
 
 
 def load_incidents(record: RunRecord) -> list[Incident]:

@@ -7,9 +7,9 @@ from typing import Protocol
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from holdfast_cli.views.phrases import progress_line
 from holdfast_cli.views.plain import HEARTBEAT_S, changes
 from holdfast_cli.views.run_view import Surroundings, render
-from holdfast_cli.views.words import progress_line
 from holdfast_proto.v1.control_pb2 import RunStatus
 
 REDRAW_S = 0.3

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast_cli.views.conditions import Condition, condition, describe
-from holdfast_cli.views.words import (
+from holdfast_cli.views.phrases import (
     enum_word,
     fault_line,
     incident_line,

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast_cli.views.conditions import Condition, condition, describe
-from holdfast_cli.views.words import enum_word, incident_line, kept_line, outcome_line, progress_line
+from holdfast_cli.views.phrases import enum_word, incident_line, kept_line, outcome_line, progress_line
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (

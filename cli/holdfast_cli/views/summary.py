@@ -4,7 +4,7 @@ from pathlib import Path
 
 from holdfast_cli.checkpoints.location import usable_steps
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, LastCheckpointError
-from holdfast_cli.views.words import progress_line
+from holdfast_cli.views.phrases import progress_line
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED
 

@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from holdfast_agent.options import AgentOptions
+from holdfast_cli.control import ControlError, has_ended
 from holdfast_cli.errors import CommandError
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.launcher import Launcher
-from holdfast_cli.local_run.local_run import NODE, POLL_S, LocalRun, has_ended
+from holdfast_cli.local_run.local_run import POLL_S, LocalRun
+from holdfast_cli.local_run.supervised_folder import NODE
 from holdfast_proto.rank_context import ObservedNode
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED
@@ -30,7 +33,7 @@ def observed_node(local: LocalRun) -> ObservedNode:
     ).observed_node
 
 
-class Observation:
+class LauncherWatch:
     """Shows a run while its launcher runs. ``complain`` is told, once, if Holdfast itself cannot go on."""
 
     def __init__(
@@ -54,7 +57,7 @@ class Observation:
         while (code := launcher.exit_code) is None:
             if self._interruption.count > forwarded:
                 forwarded = self._interruption.count
-                self._local.expect_end(END_PATIENCE_S)
+                self._expect_end()
                 launcher.forward(self._interruption.signal)
             self._look()
             time.sleep(POLL_S)
@@ -68,6 +71,11 @@ class Observation:
             if status is not None and has_ended(status):
                 return
             time.sleep(POLL_S)
+
+    def _expect_end(self) -> None:
+        """Announce the end of the ranks to the daemon, so that it is no incident."""
+        with suppress(ControlError):  # nobody is there to judge them
+            self._local.control.stop_run(grace_s=END_PATIENCE_S)
 
     def _await_verdict(self, forwarded: int) -> None:
         """See how the run has ended, unless one more signal than ``forwarded`` asks for haste."""

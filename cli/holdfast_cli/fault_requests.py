@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from rich import box
 from rich.table import Table
 
-from holdfast_cli.control import ControlClient, ControlError
+from holdfast_cli.control import ControlClient, ControlError, has_ended
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.local_run.local_run import has_ended
 from holdfast_hooks.faults import CATALOGUE, Fault, check, random_faults
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING
