@@ -76,7 +76,7 @@ class Agent:
 
 
 class Startup:
-    """Decides with which exit code an agent ends whose start has failed."""
+    """Decides the exit code of an agent that ends because of an error."""
 
     def __init__(self) -> None:
         self.is_alone = True
@@ -182,7 +182,7 @@ def _open_secondary(spec: store.RunSpec, primary: RunCheckpoints, bandwidth: Ban
 
 
 async def _find_spec(link: StoreLink, saved: AgentRecord | None) -> store.RunSpec:
-    """Return the run's spec from the store, or from our record if the store is away."""
+    """Return the run's spec from the store, or from the last agent's record if the store is unreachable."""
     deadline = time.monotonic() + SPEC_PATIENCE_S
     while time.monotonic() < deadline:
         spec = await link.load_spec()

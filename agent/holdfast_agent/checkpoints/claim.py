@@ -27,7 +27,7 @@ def other_run(location: str, owners: set[str], run: str) -> str:
     """Return the line that refuses ``run``, whose name is not among the owners."""
     owner = min(owners)
     return (
-        f"--checkpoints {location} belongs to run {owner}: use --run {owner} to go on with it, --adopt to take it over"
+        f"--checkpoints {location} belongs to run {owner}: use --run {owner} to continue it, --adopt to take it over"
         f" as {run}, or another --checkpoints"
     )
 
