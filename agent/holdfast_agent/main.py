@@ -1,7 +1,7 @@
-"""Puts an agent together and runs it until the run ends or it is told to go.
+"""Puts an agent together and runs it until the run ends or a signal ends the agent.
 
-Only that, a planned end, cleans up. Whatever else ends an agent leaves its ranks, its warm parent, the snapshots and
-the record in place: the next agent adopts them.
+Only such a planned end cleans up. An agent that ends in any other way leaves its ranks, its warm parent, the snapshots
+and the record in place, and the next agent adopts them.
 """
 
 import asyncio
@@ -76,26 +76,29 @@ class Agent:
 
 
 class Startup:
-    """Tells a wrong setting from a failure that another start may not have."""
+    """Decides the exit code of an agent that ends because of an error."""
 
     def __init__(self) -> None:
         self.is_alone = True
-        """No agent of this run has been here before, and no rank lives that one has left."""
+        """Whether no agent of this run was on this node before, and no rank that one has left is alive."""
 
     def exit_code(self, error: Exception) -> ExitCode:
-        """Return the code for an agent that ends by ``error``: 66 and 78 have nobody start another."""
+        """Return the exit code for ``error``. After 66 and 78 `holdfast run` starts no other agent.
+
+        If ranks may be alive, or if the machine is short of a resource, another start is needed, or may succeed.
+        """
         is_short = isinstance(error, OSError) and error.errno in _SHORTAGE
         if not self.is_alone or is_short:
             return ExitCode.FAILED
-        is_away = isinstance(error, CheckpointUnavailable)
-        return ExitCode.CHECKPOINTS_UNAVAILABLE if is_away else ExitCode.CONFIGURATION
+        is_unavailable = isinstance(error, CheckpointUnavailable)
+        return ExitCode.CHECKPOINTS_UNAVAILABLE if is_unavailable else ExitCode.CONFIGURATION
 
 
 def main(options: AgentOptions) -> int:
     """Run an agent; return its exit code.
 
-    0: the run finished or stopped as planned. 66: its checkpoints cannot be used now, and 78: a setting is wrong; no
-    rank was there yet in both cases. 1: anything else.
+    0: the run finished or stopped as planned. 66: its checkpoints cannot be used now.
+    78: a setting is wrong. 1: any other end. With 66 and 78 no rank was started.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s agent %(levelname)s %(message)s", stream=sys.stderr)
     startup = Startup()
@@ -106,7 +109,7 @@ def main(options: AgentOptions) -> int:
         return startup.exit_code(error)
     except Exception as error:
         log.exception("unexpected error")
-        print(f"holdfast agent: unexpected error, its ranks go on: {error!r}", file=sys.stderr)
+        print(f"holdfast agent: unexpected error, its ranks continue: {error!r}", file=sys.stderr)
         return ExitCode.FAILED
 
 
@@ -179,7 +182,7 @@ def _open_secondary(spec: store.RunSpec, primary: RunCheckpoints, bandwidth: Ban
 
 
 async def _find_spec(link: StoreLink, saved: AgentRecord | None) -> store.RunSpec:
-    """Return the run's spec from the store, or from our record if the store is away."""
+    """Return the run's spec from the store, or from the last agent's record if the store is unreachable."""
     deadline = time.monotonic() + SPEC_PATIENCE_S
     while time.monotonic() < deadline:
         spec = await link.load_spec()

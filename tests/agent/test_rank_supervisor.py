@@ -198,7 +198,7 @@ async def test_a_generation_that_cannot_start_is_told_and_leaves_no_rank(
         await supervisor.start(1, START)
         state = node.state(ready=True)
         assert (state.failed_generation, state.stopped) == (1, True)
-        assert state.failure == "node node-a has not said where generation 1 meets"
+        assert state.failure == "node node-a has not published the rendezvous of generation 1"
         memory = store.StartGeneration(ranks=2, world_size=2, source=store.SOURCE_MEMORY, step=9)
         await supervisor.start(2, memory)
         state = node.state(ready=True)
@@ -256,7 +256,7 @@ async def test_an_adopted_rank_that_has_left_training_is_known_to_have_left(
         await leave(second)
 
 
-async def test_what_an_agent_has_ordered_and_did_not_live_to_note_is_killed(
+async def test_what_an_agent_has_requested_and_did_not_live_to_note_is_killed(
     folder: Path, store_with_rendezvous: StoreServer
 ) -> None:
     async with supervised(folder, store_with_rendezvous) as (first, node):

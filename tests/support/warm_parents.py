@@ -39,8 +39,8 @@ class Agent:
 
     def fork(self, command: list[str], log: Path, *, rank: int = 0, **environment: str) -> int:
         """Return the pid of a new rank."""
-        order = pb.Fork(generation=1, rank=rank, command=command, environment=environment, log_path=str(log))
-        self.ask(pb.ParentRequest(fork=order))
+        request = pb.Fork(generation=1, rank=rank, command=command, environment=environment, log_path=str(log))
+        self.ask(pb.ParentRequest(fork=request))
         forked = self.receive().forked
         assert (forked.generation, forked.rank) == (1, rank)
         return forked.pid

@@ -1,4 +1,4 @@
-"""Reads at one moment how far everything in a rank's process tree has come."""
+"""Reads the counters of all processes in a rank's process tree at one moment."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ from holdfast_agent.movement.tcp_counters import LISTEN, TcpSocket, read_sockets
 from holdfast_proto.rank_context import THREAD_PREFIX
 
 LONGEST_S = 4.0
-"""A tree that takes longer to read is not known."""
+"""Longest time for reading a tree. If it takes longer, the state of the tree is unknown."""
 
 _NS_PER_S = 1e9
 _HELPERS = (
@@ -20,14 +20,14 @@ _HELPERS = (
     "multiprocessing.forkserver",
     "torch/_inductor/compile_worker",
 )
-"""Parts of the command lines of processes that Python and torch keep, and that do no work of the rank."""
+"""Parts of the command lines of helper processes that Python and torch keep. They do no work of the rank."""
 
 _BACKGROUND = (THREAD_PREFIX, "pt_tcpstore", "pt_nccl_watchdg", "pt_nccl_heartbt")
-"""Beginnings of names: the hooks' threads, torch's server of a rendezvous store, its watchdogs over NCCL."""
+"""Beginnings of the names of background threads: the hooks' own, torch's rendezvous store, its NCCL watchdogs."""
 
 _CONSISTENT_TRIES = 10
 _REST_S = 0.005
-"""Between two tries to find the threads in the background at rest."""
+"""Pause between two tries to find the background threads at rest."""
 
 _ANCESTORS = 32
 
@@ -39,14 +39,14 @@ _DESCRIPTOR_CALLS: Mapping[str, frozenset[int]] = {
         {22, 25, 29, 32, 47, 61, 63, 64, 65, 66, 67, 68, 69, 70, 71, 82, 83, 202, 203, 206, 207, 211, 212, 242}
     ),
 }
-"""System calls whose first argument is a descriptor: reads, writes, waits and commands on one file or socket."""
+"""System calls whose first argument is a descriptor: reads, writes, waits and control calls on one file or socket."""
 
 _RESTART: Mapping[str, int] = {"x86_64": 219, "aarch64": 128}
-"""restart_syscall(): continues the call that a stop has interrupted."""
+"""Number of restart_syscall(), which continues a call that a stop has interrupted."""
 
 
 class UnknownError(Exception):
-    """The kernel does not say what the tree does; the message says why."""
+    """The state of the tree cannot be read. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +54,31 @@ class ThreadSample:
     """One thread."""
 
     ran_s: float
-    """CPU time so far."""
+    """CPU seconds so far."""
     turns: int | None
-    """How often it has got a core; None if the kernel does not count."""
+    """Number of times that it has got a core; None if the kernel does not count."""
     name: str
     tracer: int
     """Pid of the process that traces it; 0: none."""
 
     @property
     def is_background(self) -> bool:
-        """Whether what it does is no work of the rank, by the name that it shows to the kernel."""
+        """Whether it does no work of the rank, judged by its name."""
         return self.name.startswith(_BACKGROUND)
 
 
 @dataclass(frozen=True, slots=True)
 class IoCounters:
-    """Bytes and calls so far, as /proc/PID/io counts."""
+    """Bytes and calls so far, as counted in /proc/PID/io."""
 
     read_bytes: int = 0
-    """By read() and its kin, from whatever."""
+    """Bytes read by read() and similar calls from any kind of file."""
     written_bytes: int = 0
     reads: int = 0
     """System calls, failed ones included."""
     writes: int = 0
     disk_bytes: int = 0
-    """Bytes that really came from a disk, also into mapped memory."""
+    """Bytes that came from a disk, also into mapped memory."""
 
     def plus(self, other: "IoCounters", sign: int = 1) -> "IoCounters":
         """Return the sum."""
@@ -102,9 +102,9 @@ class ProcessSample:
     stat: ProcessStat
     threads: Mapping[int, ThreadSample] = field(default_factory=dict)
     io: IoCounters = field(default_factory=IoCounters)
-    """Of all threads but those in the background, ended threads included."""
+    """Counters of all threads except background threads; ended threads included."""
     sockets: frozenset[int] = frozenset()
-    """Inodes of the sockets of all kinds that it holds."""
+    """Inodes of all its sockets, of any kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,27 +113,29 @@ class TreeSample:
 
     processes: Mapping[Process, ProcessSample]
     sockets: Mapping[int, TcpSocket]
-    """Those of the tree, by inode, without the connections to the rendezvous store."""
+    """TCP sockets of the tree by inode, without connections to the rendezvous store."""
     call: str
     """System call that the training thread was last seen in, with its descriptor; empty: none was seen."""
     traced: bool
+    """Whether a process that this agent did not start traces the tree."""
     workers: int
+    """Number of live processes that the rank has started, without helpers and stopped ones."""
     at_s: float
-    """Monotonic."""
+    """Monotonic time of the sample."""
     training_s: float = 0.0
-    """CPU time of the training thread so far."""
+    """CPU seconds of the training thread so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the trees of all ranks are read from."""
+    """The processes and TCP sockets of the machine. The trees of all ranks are taken from them."""
 
     table: Mapping[int, ProcessStat]
     sockets: Mapping[int, TcpSocket]
 
     @classmethod
     def read(cls) -> "Machine":
-        """Read it. Raises UnknownError."""
+        """Read both. Raises UnknownError."""
         try:
             return cls(read_table(), read_sockets())
         except OSError as error:
@@ -141,12 +143,12 @@ class Machine:
 
 
 class TreeReader:
-    """Reads the tree of one rank again and again: what has not run since the last time is not read again.
+    """Reads the tree of one rank repeatedly. Threads and processes that have not run since are not read again.
 
     Args:
         root: the rank's process.
         store_port: port of the rendezvous store, whose connections torch's watchdogs poll; 0: not known.
-        agent_pid: what this process starts may trace the tree; 0: the calling process.
+        agent_pid: pid of the agent, whose descendants may trace the tree; 0: the calling process.
     """
 
     def __init__(self, root: Process, *, store_port: int = 0, agent_pid: int = 0, proc: str = "/proc") -> None:
@@ -161,7 +163,7 @@ class TreeReader:
     def read(self, machine: Machine) -> TreeSample | None:
         """Return the tree as it is now, or None if the rank has ended.
 
-        Raises UnknownError if the kernel does not tell enough to say whether anything moves.
+        Raises UnknownError if the kernel does not show enough to decide whether anything moves.
         """
         at_s = monotonic()
         tree = tree_of(self._root, machine.table, self._before)
@@ -189,8 +191,8 @@ class TreeReader:
         )
 
     def _process(self, stat: ProcessStat, before: ProcessSample | None) -> ProcessSample | None:
-        """Return a process, or None if it has ended meanwhile."""
-        if stat.state == "T":  # nothing in it can move, and the kernel need not tell more
+        """Return a process, or None if it has ended since the table was read."""
+        if stat.state == "T":  # nothing moves in a stopped process, so its other files need not be read
             return replace(before, stat=stat) if before is not None else ProcessSample(stat)
         folder = f"{self._proc}/{stat.pid}"
         try:
@@ -220,7 +222,11 @@ class TreeReader:
         return threads
 
     def _io(self, folder: str, threads: Mapping[int, ThreadSample]) -> IoCounters:
-        """Return the counters of the process without those of threads in the background, which may move meanwhile."""
+        """Return the counters of the process without those of its background threads.
+
+        The kernel counts for the process and for each thread, but not all at one moment. The difference is right only
+        if the background threads have not moved between the reads, so this retries until they have not.
+        """
         background = [f"{folder}/task/{tid}/io" for tid, thread in threads.items() if thread.is_background]
         for _ in range(_CONSISTENT_TRIES):
             before, total, after = _sum_of(background), parse_io(read_file(f"{folder}/io")), _sum_of(background)
@@ -261,10 +267,10 @@ class TreeReader:
         try:
             return parse_call(read_file(f"{self._proc}/{pid}/task/{pid}/syscall"), platform.machine())
         except OSError:
-            # A kernel that does not tell: a thread that has not run is in the call that it was in.
+            # This kernel hides system calls. But a thread that has not run is still in the same call.
             thread = root.threads.get(pid)
             if thread is None or thread.turns is None:
-                raise UnknownError(f"the kernel does not tell what thread {pid} waits for") from None
+                raise UnknownError(f"the kernel does not show what thread {pid} waits for") from None
             return f"turns {thread.turns}"
 
     def _is_traced(self, process: ProcessSample) -> bool:
@@ -295,7 +301,7 @@ def _thread(folder: str, before: ThreadSample | None) -> ThreadSample:
 
 
 def _clock(folder: str) -> tuple[float, int | None]:
-    """Return how long a thread has computed so far, and how often it has got a core."""
+    """Return the CPU seconds of a thread, and the number of times that it has got a core."""
     try:
         ran_ns, _, turns = read_file(f"{folder}/schedstat").split()
         if turns != "0":  # else it has never run, or this kernel does not count
@@ -326,7 +332,7 @@ def _sum_of(files: Iterable[str]) -> IoCounters:
 
 
 def _descends_from(pid: int, ancestor: int, proc: str) -> bool:
-    """Whether a process is ``ancestor``, or one that it has started."""
+    """Return whether a process is ``ancestor`` or a descendant of it."""
     for _ in range(_ANCESTORS):
         if pid == ancestor:
             return True
@@ -350,7 +356,7 @@ def parse_io(text: str) -> IoCounters:
 
 
 def parse_status(text: str) -> tuple[str, int]:
-    """Return the name and the tracer that /proc/PID/task/TID/status tells. Raises ValueError or LookupError."""
+    """Parse the name and the tracer from /proc/PID/task/TID/status. Raises ValueError or LookupError."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
         key, _, value = line.partition(":")
@@ -359,9 +365,9 @@ def parse_status(text: str) -> tuple[str, int]:
 
 
 def parse_call(text: str, machine: str) -> str:
-    """Return ``number`` or ``number descriptor`` from /proc/PID/task/TID/syscall; empty if it is in none, or in doubt.
+    """Parse ``number`` or ``number descriptor`` from /proc/PID/task/TID/syscall; empty: in no call, or unclear.
 
-    The arguments of other calls are addresses, and of a thread that polls they change with each call.
+    Arguments of other calls are addresses, which change with each call of a thread that polls.
     """
     number, _, arguments = text.strip().partition(" ")
     if not number.isdecimal() or int(number) == _RESTART.get(machine):

@@ -1,7 +1,7 @@
-"""Takes out of a rank's message what makes no sense, before the agent uses any of it.
+"""Removes from a rank's message what makes no sense, before the agent uses any of it.
 
-Only the bad part goes, so that a trainer that reports one odd number keeps its progress: a rank whose reports were
-refused as a whole would look as if it hung. Losses and norms may be NaN or infinite: detectors look for that.
+Only the bad part is removed: a rank whose reports were refused as a whole, because of one odd number, would show no
+progress and seem to hang. Losses and norms may be NaN or infinite: detectors look for that.
 """
 
 import math
@@ -13,14 +13,14 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import session_pb2 as session
 
 LARGEST = 2**53
-"""Of steps, sequence numbers, tokens and bytes: sums of a few are exact, and fit into every field."""
+"""Largest step, sequence number, number of tokens or bytes: sums of a few are exact, and fit into every field."""
 LONGEST_S = 10 * 365 * 86_400.0
 LATEST_UNIX_S = 1e11
 LARGEST_SLOT_BYTES = 2**50
 MOST_SLOTS = 8
 LARGEST_RANK = 2**24
 LARGEST_PID = 2**22
-"""PID_MAX_LIMIT of the kernel."""
+"""The kernel's PID_MAX_LIMIT."""
 NAME_CHARACTERS = 512
 WORDS_CHARACTERS = 64 * 1024
 MOST_MODULES = 4000
@@ -29,11 +29,11 @@ PHASES = frozenset(common.Phase.values())
 DIRECTIONS = frozenset(common.Direction.values())
 
 Refuse = Callable[[str], object]
-"""Called with the reason for every part that is taken out."""
+"""Called with the reason for each part that is removed."""
 
 
 def flaw_of_hello(hello: session.Hello) -> str:
-    """Return why a rank that somebody else has launched can be none of any world, or ""."""
+    """Return why a rank that another launcher has started cannot belong to any world; "" if it can."""
     if hello.world_size > LARGEST_RANK or hello.rank >= max(hello.world_size, 1):
         return f"rank {hello.rank} is not in a world of {hello.world_size}"
     if hello.local_rank > hello.rank:
@@ -44,7 +44,7 @@ def flaw_of_hello(hello: session.Hello) -> str:
 
 
 def clean_hello(hello: session.Hello, refuse: Refuse) -> None:
-    """Take what makes no sense out of a rank's first message."""
+    """Remove what makes no sense from a rank's first message."""
     if len(hello.device) > NAME_CHARACTERS:
         refuse("a device whose name is too long")
         hello.device = ""
@@ -55,7 +55,7 @@ def clean_hello(hello: session.Hello, refuse: Refuse) -> None:
 
 
 def flaw_of_slots(request: session.SlotRequest) -> str:
-    """Return why a request for slots makes no sense, or ""."""
+    """Return why a request for slots makes no sense; "" if it does."""
     if request.slots > MOST_SLOTS:
         return f"{request.slots} slots are more than {MOST_SLOTS}"
     if request.bytes_per_slot > LARGEST_SLOT_BYTES:
@@ -64,7 +64,7 @@ def flaw_of_slots(request: session.SlotRequest) -> str:
 
 
 def clean_report(report: session.Report, world_size: int, refuse: Refuse) -> None:
-    """Take what makes no sense out of a report. ``world_size``: 0 if it is not known."""
+    """Remove what makes no sense from a report. ``world_size``: 0 if it is not known."""
     if not -1 <= report.progress.step <= LARGEST:
         refuse("a progress whose step is out of range")
         report.ClearField("progress")
@@ -99,7 +99,7 @@ def _clean_progress(progress: common.Progress, world_size: int, refuse: Refuse) 
 
 
 def _clean_step(step: session.StepRecord, refuse: Refuse) -> None:
-    """The step itself has been done, whatever is said about it."""
+    """Remove what makes no sense from a step's record. The record stays: the step itself has been done."""
     if not _is_time(step.duration_s):
         refuse("a step's duration that is out of range")
         step.ClearField("duration_s")

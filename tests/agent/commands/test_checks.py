@@ -97,7 +97,7 @@ def test_a_run_that_somebody_else_launches_has_no_number_of_ranks_to_compare_wit
     [
         ({"fence": FENCE + 1}, "a newer one has"),
         ({"generation": 3}, "this node is at 3"),
-        ({"observes": True}, "launched by somebody else"),
+        ({"observes": True}, "another launcher has started its ranks"),
     ],
 )
 def test_a_command_that_does_not_fit_the_node_is_refused(known: dict[str, Any], named: str) -> None:
