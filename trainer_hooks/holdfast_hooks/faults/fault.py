@@ -8,7 +8,7 @@ from holdfast_proto.v1 import fault_pb2
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault of one rank. See the catalogue for what ``duration_s``, ``factor`` and ``seed`` mean to each kind."""
+    """One fault of one rank. The catalogue says which kinds take ``duration_s``, ``factor`` and ``seed``."""
 
     kind: str
     """Name in the catalogue."""

@@ -27,7 +27,7 @@ class Injector:
         self._lock = threading.Lock()
         self._waiting: list[Fault] = []
         self._effects: list[Effect] = []
-        self._told: Moment | None = None
+        self._next: Moment | None = None
         """Where the timeline's moments go to next; None while they do not come here."""
 
     @classmethod
@@ -58,8 +58,8 @@ class Injector:
         """Arm faults that :meth:`accept` has returned."""
         with self._lock:
             self._waiting += accepted
-            if self._waiting and self._told is None:
-                self._told = self._site.timeline.intercept(self._moment)
+            if self._waiting and self._next is None:
+                self._next = self._site.timeline.intercept(self._moment)
 
     def disarm(self) -> None:
         """Forget the faults that have not struck, and end the effects that last (training thread)."""
@@ -78,9 +78,9 @@ class Injector:
             raise ValueError(f"{fault.kind} needs a torch module in the state that this rank gave to attach()")
 
     def _moment(self, step: int, phase: int, unix_ns: int) -> None:
-        told = self._told
-        if told is not None:
-            told(step, phase, unix_ns)  # first, so that the black box has the moment of the strike
+        forward = self._next
+        if forward is not None:
+            forward(step, phase, unix_ns)  # first, so that the black box has the moment of the strike
         self._effects = [effect for effect in self._effects if not effect.moment(step, phase)]
         try:
             while (fault := self._next_due(step, phase)) is not None:
@@ -104,5 +104,5 @@ class Injector:
         """Take no more moments if nothing is left to do. Below another injector, this one still passes them on."""
         with self._lock:
             is_idle = not self._waiting and not self._effects
-            if self._told is not None and is_idle and self._site.timeline.give_back(self._moment, self._told):
-                self._told = None
+            if self._next is not None and is_idle and self._site.timeline.give_back(self._moment, self._next):
+                self._next = None

@@ -61,7 +61,7 @@ class ProgressPoll:
             return [] if dump is None else self._read(dump, last=last)
         except (RecorderUnavailableError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
             self.failures_total += 1
-            self._once.warn("progress of process groups is not available", error)
+            self._once.warn("progress of process groups is not reported", error)
             return []
 
     def _read(self, dump: Dump, *, last: bool) -> list[GroupProgress]:

@@ -12,8 +12,8 @@ from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.state.tree import with_names
 
 _FIX = (
-    "give what differs between ranks a name of its own: an optimizer's state with holdfast_hooks.by_name(), pipeline"
-    " stages the names that they have in the whole model"
+    "give values that differ between ranks different names: use holdfast_hooks.by_name() for an optimizer, and the"
+    " names of the whole model for pipeline stages"
 )
 
 

@@ -145,7 +145,7 @@ class Landing:
             self._complete()
         except (RuntimeError, SnapshotError) as error:
             self.failed = True
-            self._once.warn("a snapshot failed", repr(error))
+            self._once.warn("a snapshot failed, training continues", repr(error))
 
 
 def _address(tensor: "torch.Tensor") -> int:

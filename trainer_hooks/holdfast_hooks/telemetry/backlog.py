@@ -1,4 +1,4 @@
-"""The bounded queue of what waits to be reported. It never makes the training thread wait."""
+"""The bounded queue of steps and snapshots to report. It never makes the training thread wait."""
 
 from collections import deque
 from typing import Generic, TypeVar

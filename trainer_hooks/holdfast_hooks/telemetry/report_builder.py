@@ -168,5 +168,5 @@ class ReportBuilder:
         try:
             return self._sources.device_memory.status()
         except (OSError, RuntimeError, ValueError) as error:
-            self._once.warn("memory in use is not available", error)
+            self._once.warn("the memory in use is not reported", error)
             return None

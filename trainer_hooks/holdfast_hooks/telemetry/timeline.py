@@ -64,7 +64,7 @@ class Timeline:
         moment(-1, self.phase, time_ns())
 
     def intercept(self, moment: Moment) -> Moment:
-        """Report each moment to ``moment`` from now on; return what it was reported to before (any thread)."""
+        """Report to ``moment`` from now on; return the function that got the moments before (any thread)."""
         before, self._moment = self._moment, moment
         return before
 
