@@ -9,6 +9,7 @@ from holdfast_hooks.state.sharding import is_dtensor
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.hooks import RemovableHandle
 
 
 class NanGradient:
@@ -19,7 +20,8 @@ class NanGradient:
 
     def __init__(self, fault: Fault, site: Site) -> None:
         modules = [module for module in site.modules() if _learns(module)]
-        self._forward_hook: Any = random.Random(fault.seed).choice(modules).register_forward_hook(self._output)
+        module = random.Random(fault.seed).choice(modules)
+        self._forward_hook: RemovableHandle = module.register_forward_hook(self._output)
         self._done = False
 
     def moment(self, step: int, phase: int) -> bool:

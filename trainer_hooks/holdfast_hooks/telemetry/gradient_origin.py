@@ -24,6 +24,7 @@ from holdfast_proto.v1.session_pb2 import NonFiniteOrigin, StepRecord
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.hooks import RemovableHandle
 
 _SUMS_PER_STEP = 4096
 
@@ -75,7 +76,7 @@ class GradientWatch:
     def __init__(self, once: OnceLog) -> None:
         self._once = once
         self._passed: deque[_Passed] = deque(maxlen=_SUMS_PER_STEP)
-        self._handles: list[Any] = []
+        self._handles: list[RemovableHandle] = []
 
     def watch(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None) -> None:
         """Watch a chain of modules: see :meth:`Hooks.watch_gradients`."""
