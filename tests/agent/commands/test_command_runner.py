@@ -228,7 +228,9 @@ async def test_a_checkpoint_that_one_rank_cannot_hear_of_has_failed(folder: Path
     async with answering(desk, {0: True}):
         await desk.give(take_checkpoint=store.TakeCheckpoint(step=20))
         await until(lambda: desk.reported, "the failure is reported")
-    assert desk.node.link.emitted[0].checkpoint_failed.reason == "not every rank took its snapshot: rank 1 has no session"
+    assert (
+        desk.node.link.emitted[0].checkpoint_failed.reason == "not every rank took its snapshot: rank 1 has no session"
+    )
 
 
 def held(desk: Desk, path: Path, step: int = 20) -> None:
