@@ -1,4 +1,8 @@
-"""A running agent: its jobs, the tick that publishes the node's state, and its planned end."""
+"""A running agent: its jobs, the tick that publishes the node's state, and its planned end.
+
+Only a planned end cleans up: the run has ended, or a signal ends the agent. An agent that ends in any other way leaves
+its ranks, its warm parent, the snapshots and the record in place, and the next agent adopts them.
+"""
 
 import asyncio
 import contextlib

@@ -1,8 +1,4 @@
-"""Puts an agent together and runs it until the run ends or a signal ends the agent.
-
-Only such a planned end cleans up. An agent that ends in any other way leaves its ranks, its warm parent, the snapshots
-and the record in place, and the next agent adopts them.
-"""
+"""Puts an agent together, adopts what an earlier agent has left, and decides the exit code."""
 
 import asyncio
 import errno

@@ -34,7 +34,7 @@ class RankWatch:
     """Watches the processes of this node's ranks.
 
     A rank's end has two witnesses. The kernel reports through a pidfd that the process is gone, even if its parent is
-    dead. The warm parent, which reaps it, reports the exit status. The agent waits for that status for a short time only.
+    dead. The warm parent, which reaps it, reports the exit status. The agent waits only briefly for that status.
     """
 
     def __init__(self, node: Node, saver: ShardSaver, emit: Callable[[store.Event], None]) -> None:
