@@ -83,7 +83,7 @@ def test_the_counters_are_read() -> None:
     assert parse_status("Name:\tpt_main: x\nState:\tS\nTracerPid:\t77\nSeccomp:\t0\n") == ("pt_main: x", 77)
 
 
-def test_a_call_is_told_by_its_descriptor_where_its_first_argument_is_one() -> None:
+def test_a_call_is_reported_by_its_descriptor_where_its_first_argument_is_one() -> None:
     assert parse_call("0 0x5 0x7ffd 0x1 0x0\n", "x86_64") == "0 0x5"
     assert parse_call("63 0x5 0x7ffd 0x1 0x0\n", "aarch64") == "63 0x5"
     assert parse_call("202 0x7f0011 0x80 0x0\n", "x86_64") == "202"

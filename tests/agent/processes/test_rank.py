@@ -25,7 +25,7 @@ async def test_each_look_at_a_node_tells_what_the_training_threads_do(folder: Pa
     assert told.thread_state == "R"
 
 
-def test_phases_and_memory_are_told_as_reported() -> None:
+def test_phases_and_memory_are_reported_as_reported() -> None:
     rank = make_rank()
     memory = session.MemoryStatus(allocated_bytes=10, reserved_bytes=20, limit_bytes=30)
     phases: list[dict[int, float]] = [{PHASE_DATA: 0.5}, {PHASE_DATA: 0.25, PHASE_OPTIMIZER: 1.0}]
@@ -36,7 +36,7 @@ def test_phases_and_memory_are_told_as_reported() -> None:
     assert told.memory == memory
 
 
-def test_a_rank_that_has_told_of_its_exception_does_not_stall_while_it_ends_but_not_for_ever() -> None:
+def test_a_rank_that_has_reported_its_exception_does_not_stall_while_it_ends_but_not_forever() -> None:
     rank = make_rank()
     rank.pass_time(0.5)
     rank.apply(session.Report(last_words="ValueError: bad sample"))
@@ -46,7 +46,7 @@ def test_a_rank_that_has_told_of_its_exception_does_not_stall_while_it_ends_but_
     assert rank.state([]).stalled_s == 1.0
 
 
-def test_pending_calls_are_told_until_a_report_is_without_them() -> None:
+def test_pending_calls_are_reported_until_a_report_is_without_them() -> None:
     rank = make_rank()
     rank.apply(session.Report(pending=[PendingCall(group="0", seq=7, op="gloo:all_reduce", sizes="[[4]]")]))
     assert list(rank.state([]).pending) == [PendingCall(rank=5, group="0", seq=7, op="gloo:all_reduce", sizes="[[4]]")]
