@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from holdfast_agent.movement.tree_movement import moved
-from holdfast_agent.movement.tree_sample import Machine, TreeReader, TreeSample
+from holdfast_agent.movement.tree_reader import Machine, TreeReader
+from holdfast_agent.movement.tree_sample import TreeSample
 from holdfast_agent.movement.tree_watch import Stillness
 from holdfast_checkpoint import processes
 

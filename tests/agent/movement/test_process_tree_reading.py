@@ -10,15 +10,8 @@ import pytest
 
 from holdfast_agent.movement.process_table import parse_stat, read_table, tree_of
 from holdfast_agent.movement.tcp_counters import parse_socket, read_sockets
-from holdfast_agent.movement.tree_sample import (
-    IoCounters,
-    Machine,
-    TreeReader,
-    UnknownError,
-    parse_call,
-    parse_io,
-    parse_status,
-)
+from holdfast_agent.movement.tree_reader import Machine, TreeReader, UnknownError, parse_call, parse_io, parse_status
+from holdfast_agent.movement.tree_sample import IoCounters
 
 IO = "rchar: 100\nwchar: 20\nsyscr: 3\nsyscw: 2\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 0\n"
 
