@@ -33,8 +33,8 @@ LOOK_S = 0.2
 class RankWatch:
     """Watches the processes of this node's ranks.
 
-    A rank's end has two witnesses. The kernel reports through a pidfd that the process is gone, even if its parent is dead.
-    The warm parent, which reaps it, reports the exit status. The first one that knows the status wins.
+    A rank's end has two witnesses. The kernel reports through a pidfd that the process is gone, even if its parent is
+    dead. The warm parent, which reaps it, reports the exit status. The agent waits only briefly for that status.
     """
 
     def __init__(self, node: Node, saver: ShardSaver, emit: Callable[[store.Event], None]) -> None:

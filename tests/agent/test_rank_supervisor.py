@@ -117,7 +117,7 @@ async def test_what_an_earlier_start_has_left_in_a_log_is_no_word_of_the_rank(
         await leave(supervisor)
 
 
-async def test_ranks_start_with_torchelastics_environment_and_their_end_is_told_with_their_black_box(
+async def test_ranks_start_with_torchelastics_environment_and_their_end_is_reported_with_their_black_box(
     folder: Path, store_with_rendezvous: StoreServer
 ) -> None:
     async with supervised(folder, store_with_rendezvous, "fails") as (supervisor, node):
@@ -190,7 +190,7 @@ async def test_a_start_ends_the_generation_before(folder: Path, store_with_rende
         await leave(supervisor)
 
 
-async def test_a_generation_that_cannot_start_is_told_and_leaves_no_rank(
+async def test_a_generation_that_cannot_start_is_reported_and_leaves_no_rank(
     folder: Path, store_server: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rank_supervisor, "RENDEZVOUS_PATIENCE_S", 0.05)

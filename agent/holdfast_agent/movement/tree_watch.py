@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from holdfast_agent.movement.tree_movement import moved
-from holdfast_agent.movement.tree_sample import Machine, TreeReader, TreeSample, UnknownError
+from holdfast_agent.movement.tree_reader import Machine, TreeReader, UnknownError
+from holdfast_agent.movement.tree_sample import TreeSample
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank, TreeView
 

@@ -132,11 +132,11 @@ class Rank:
         self.store_port = hello.store_port or self.store_port
         self.device = hello.device
 
-    def apply(self, report: session.Report) -> None:
+    def apply(self, report: session.Report, now_unix_s: float) -> None:
         """Fold in a report. Any change of progress ends a stall."""
         self.silent_s = 0.0
         if report.HasField("progress"):
-            self._advance(report.progress)
+            self._advance(report.progress, now_unix_s)
         for step in self.new_steps(report):
             self._finish_step(step)
         if report.HasField("memory"):
@@ -157,14 +157,14 @@ class Rank:
         self.recorder_failures = report.recorder_failures_total
         self.recorder_attempts = report.recorder_attempts_total
 
-    def _advance(self, progress: Progress) -> None:
+    def _advance(self, progress: Progress, now_unix_s: float) -> None:
         if self.adopted_from_step is not None:
             self.steps_done = max(0, progress.step - self.adopted_from_step)
             self.adopted_from_step = None
         if progress != self.progress:
             self.progress = progress
             self.moves()
-            self.last_progress_unix_s = time.time()
+            self.last_progress_unix_s = now_unix_s
 
     def new_steps(self, report: session.Report) -> list[session.StepRecord]:
         """Return the steps that no earlier report contained: after a reconnection a step may arrive twice."""

@@ -5,7 +5,6 @@ progress and seem to hang. Losses and norms may be NaN or infinite: detectors lo
 """
 
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -63,7 +62,7 @@ def flaw_of_slots(request: session.SlotRequest) -> str:
     return ""
 
 
-def clean_report(report: session.Report, world_size: int, refuse: Refuse) -> None:
+def clean_report(report: session.Report, world_size: int, refuse: Refuse, *, now_unix_s: float) -> None:
     """Remove what makes no sense from a report. ``world_size``: 0 if it is not known."""
     if not -1 <= report.progress.step <= LARGEST:
         refuse("a progress whose step is out of range")
@@ -71,7 +70,7 @@ def clean_report(report: session.Report, world_size: int, refuse: Refuse) -> Non
     _clean_progress(report.progress, world_size, refuse)
     _keep(report.steps, lambda step: "" if 0 <= step.step <= LARGEST else "a step whose number is out of range", refuse)
     for step in report.steps:
-        _clean_step(step, refuse)
+        _clean_step(step, refuse, now_unix_s)
     _keep(report.snapshots, _flaw_of_snapshot, refuse)
     _keep(report.pending, _flaw_of_call, refuse)
     if any(number > LARGEST for _, number in report.memory.ListFields()):
@@ -98,14 +97,14 @@ def _clean_progress(progress: common.Progress, world_size: int, refuse: Refuse) 
     _keep(progress.channels, lambda channel: _flaw_of_channel(channel, world_size), refuse)
 
 
-def _clean_step(step: session.StepRecord, refuse: Refuse) -> None:
+def _clean_step(step: session.StepRecord, refuse: Refuse, now_unix_s: float) -> None:
     """Remove what makes no sense from a step's record. The record stays: the step itself has been done."""
     if not _is_time(step.duration_s):
         refuse("a step's duration that is out of range")
         step.ClearField("duration_s")
     if not 0 <= step.ended_unix_s <= LATEST_UNIX_S:
         refuse("a step's end that is out of range")
-        step.ended_unix_s = time.time()
+        step.ended_unix_s = now_unix_s
     for phase in [phase for phase, s in step.phase_s.items() if phase not in PHASES or not _is_time(s)]:
         refuse("a step's phase that is unknown, or whose duration is out of range")
         del step.phase_s[phase]

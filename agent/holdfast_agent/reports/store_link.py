@@ -84,7 +84,7 @@ class StoreLink:
         return bool(await self._try(self._client.set(key, address, ex=3600)))
 
     async def find_rendezvous(self, generation: int, patience_s: float) -> str | None:
-        """Return the address of a generation's rendezvous store, or None if it is not published within ``patience_s``."""
+        """Return the address of a generation's rendezvous store; None if it is not published in ``patience_s``."""
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             address: Any = await self._try(self._client.get(keys.rendezvous(self._run, generation)))
