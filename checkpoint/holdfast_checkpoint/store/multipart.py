@@ -1,7 +1,8 @@
-"""Uploads in parts, to stores that speak S3. One that was cut off goes on with the parts that the store has.
+"""Uploads in parts, to stores that speak S3. An upload that was cut off continues with the parts that the store has.
 
-Nothing is kept about an upload here: the store tells which ones are not finished, and the size and MD5 sum (ETag) of
-each part. So the next try goes on, and so does the next process.
+No state of an upload is kept here. The store lists the unfinished ones, and the size and MD5 sum (ETag) of each part.
+A part with the right size and sum is not sent again. So the next try continues, and so does the next process. An object
+appears when its upload is completed: a reader never sees half of one.
 """
 
 import contextlib
@@ -16,14 +17,16 @@ from typing import Any
 from holdfast_checkpoint.priority import lower_priority
 
 PART_BYTES = 16 << 20
-"""What is no larger is put in one piece."""
+"""Smallest size of a part. A file that is no larger is put in one piece."""
 
 _PARTS_AT_ONCE = 2
+"""Parts that are sent at the same time: each is in memory as a whole."""
 _MOST_PARTS = 10_000
+"""S3's limit for one object."""
 _MEBIBYTE = 1 << 20
 
 _Upload = dict[str, str]
-"""Bucket, Key and UploadId, as S3 takes them."""
+"""Bucket, Key and UploadId: the parameters of S3's calls."""
 _StoredPart = tuple[int, str]
 """Size and ETag."""
 
@@ -31,9 +34,9 @@ log = logging.getLogger(__name__)
 
 
 class MultipartUploads:
-    """Uploads of large files by ``filesystem``, which is one of s3fs; errors are its own.
+    """Uploads large files by ``filesystem``, one of s3fs, and raises its errors.
 
-    ``pace`` is called with a number of bytes before they are sent.
+    ``pace`` is called with the number of bytes before they are sent.
     """
 
     def __init__(self, filesystem: Any, pace: Callable[[int], None]) -> None:
@@ -41,7 +44,7 @@ class MultipartUploads:
         self._pace = pace
 
     def put(self, source: Path, path: str) -> None:
-        """Put a file as the object at ``path``. The caller sees whether it has arrived."""
+        """Put a file as the object at ``path``. The caller checks whether it has arrived."""
         bucket, key, _ = self._filesystem.split_path(path)
         unfinished = self._unfinished(bucket, key)
         there = self._parts(unfinished) if unfinished else {}
@@ -50,13 +53,14 @@ class MultipartUploads:
         with ThreadPoolExecutor(_PARTS_AT_ONCE, initializer=lower_priority) as threads:
             etags = threads.map(lambda number: self._put_part(upload, source, number, there.get(number)), numbers)
             parts = [{"PartNumber": number, "ETag": etag} for number, etag in zip(numbers, etags, strict=True)]
-        with contextlib.suppress(FileNotFoundError):  # it is complete, if only the answer to the last try was lost
+        # S3 forgets a completed upload. If the last try completed it and only the answer was lost, the object is there.
+        with contextlib.suppress(FileNotFoundError):
             self._call("complete_multipart_upload", **upload, MultipartUpload={"Parts": parts})
 
     def abort(self, folder: str, is_stale: Callable[[str], bool]) -> None:
-        """End the unfinished uploads of those objects below ``folder`` whose paths are stale.
+        """Abort the unfinished uploads of objects below ``folder`` whose paths are stale: their parts cost money.
 
-        Of more than a thousand, the rest is left to the next time.
+        S3 lists a thousand at a time; the rest is left for the next call.
         """
         bucket, prefix, _ = self._filesystem.split_path(folder)
         listed = self._call("list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/" if prefix else "")
@@ -71,7 +75,7 @@ class MultipartUploads:
         return {"Bucket": bucket, "Key": key, "UploadId": str(begun["UploadId"])}
 
     def _unfinished(self, bucket: str, key: str) -> _Upload | None:
-        """Return the newest unfinished upload of an object. Who may not list them begins anew."""
+        """Return the newest unfinished upload of an object, or None. Without the right to list them, begin anew."""
         try:
             listed = self._call("list_multipart_uploads", Bucket=bucket, Prefix=key)
         except PermissionError:
@@ -84,7 +88,7 @@ class MultipartUploads:
         return {"Bucket": bucket, "Key": key, "UploadId": str(newest["UploadId"])}
 
     def _parts(self, upload: _Upload) -> dict[int, _StoredPart]:
-        """Return the parts that have arrived, by number. Who may not list them has none."""
+        """Return the parts that have arrived, by number. Without the right to list them there are none."""
         parts: dict[int, _StoredPart] = {}
         marker: dict[str, int] = {}
         with contextlib.suppress(PermissionError), _going_on(upload):
@@ -98,7 +102,7 @@ class MultipartUploads:
         return parts
 
     def _put_part(self, upload: _Upload, source: Path, number: int, there: _StoredPart | None) -> str:
-        """Put a part unless the same one is there. Returns its ETag."""
+        """Send a part unless the store has the same one. Returns its ETag."""
         with source.open("rb") as file:
             file.seek((number - 1) * part_bytes(source))
             data = file.read(part_bytes(source))
@@ -115,7 +119,10 @@ class MultipartUploads:
 
 @contextlib.contextmanager
 def _going_on(upload: _Upload) -> Iterator[None]:
-    """Let the next try begin anew if somebody has ended the upload: it is no missing bucket."""
+    """Turn the error of an upload that another agent has aborted into one that is retried.
+
+    The store reports it like a missing bucket, which is not retried.
+    """
     try:
         yield
     except FileNotFoundError as error:
@@ -123,16 +130,16 @@ def _going_on(upload: _Upload) -> Iterator[None]:
 
 
 def part_bytes(source: Path) -> int:
-    """Return the size of all parts of a file but the last: whole MiB, and more if there would be too many parts."""
+    """Return the bytes of all parts of a file but the last: at least PART_BYTES, more if there were too many parts."""
     needed = math.ceil(source.stat().st_size / _MOST_PARTS / _MEBIBYTE) * _MEBIBYTE
     return max(PART_BYTES, needed)
 
 
 def etag_of(source: Path) -> str:
-    """Return the ETag that S3 gives to an object put from a file as it is done here.
+    """Return the ETag that S3 gives to an object put from this file.
 
-    The MD5 sum; of an object in parts that of the parts' sums, and their number. What is encrypted with a key of KMS
-    has another one.
+    It is the MD5 sum; for an object in parts, the MD5 sum of the parts' sums, and their number. An object that is
+    encrypted with a key of KMS has another ETag.
     """
     sums = [_md5(data).digest() for data in ranges(source, part_bytes(source))]
     if source.stat().st_size <= PART_BYTES:
@@ -141,7 +148,7 @@ def etag_of(source: Path) -> str:
 
 
 def ranges(path: Path, nbytes: int) -> Iterator[bytes]:
-    """Yield a file's contents, ``nbytes`` at a time."""
+    """Yield a file's contents in pieces of ``nbytes``; the last may be shorter."""
     with path.open("rb") as file:
         while data := file.read(nbytes):
             yield data
