@@ -122,12 +122,12 @@ WRONG = [
     ),
     (
         [*ZERO_BUBBLE, "--memory.compile", "true"],
-        "memory.compile works off a backward pass at once, but parallel.schedule = zero-bubble splits it: "
+        "memory.compile needs a backward pass in one piece, but parallel.schedule = zero-bubble splits it: "
         "set memory.compile = false or change parallel.schedule",
     ),
     (
         [*ZERO_BUBBLE, "--memory.checkpointing", "selective"],
-        "memory.checkpointing = selective works off a backward pass at once, but parallel.schedule = zero-bubble "
+        "memory.checkpointing = selective needs a backward pass in one piece, but parallel.schedule = zero-bubble "
         'splits it: set it to "full" or change parallel.schedule',
     ),
     (

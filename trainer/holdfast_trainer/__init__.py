@@ -1,1 +1,1 @@
-"""The reference training runtime."""
+"""The reference trainer."""

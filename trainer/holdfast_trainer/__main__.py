@@ -1,6 +1,6 @@
 """``python -m holdfast_trainer [--config FILE] [--model.dim 64 ...]``: train, as one rank of a run or alone.
 
-With ``--dry-run``, this one process tries a step of all ranks of the layout instead, without data or memory.
+With ``--dry-run``, this process tries one step of the ranks of the layout instead, without data or memory.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from holdfast_trainer.data import corpus
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Train as ``arguments`` say. A wrong configuration ends the process with the exit code of that."""
+    """Train as ``arguments`` say. After a wrong configuration the process exits with the code CONFIGURATION."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--dry-run", action="store_true")
     options, others = parser.parse_known_args(arguments)
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> None:
             return
         settings = config.load(others, world_size=int(os.environ.get("WORLD_SIZE", "1")))
         text = corpus.prepare(settings.data, vocabulary=settings.model.vocabulary)
-        # Not earlier: torch takes a second to import, and a wrong configuration should be told at once.
+        # torch takes a second to import. A wrong configuration should be reported before that.
         from holdfast_trainer.rank_device import open_device
         from holdfast_trainer.train import train
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def try_layout(settings: config.TrainerConfig) -> None:
-    """Print what a dry run of ``settings`` says. Raises ConfigurationError with one line per problem that it finds."""
+    """Print the result of a dry run. Raises ConfigurationError with one line for each problem that it finds."""
     from holdfast_trainer.dry_run.layout_trial import dry_run
 
     result = dry_run(settings)

@@ -1,4 +1,4 @@
-"""What a configuration must satisfy beyond the type of each value: rules between its settings.
+"""The rules between settings, which the type of each value cannot express.
 
 Every problem is one line that names the settings and the fix. Nothing here needs torch or another rank.
 """
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def problems(config: "TrainerConfig") -> list[str]:
-    """Return one line per rule that ``config`` breaks."""
+    """Return one line for each rule that ``config`` breaks."""
     return [line for rule in _RULES for line in rule(config)]
 
 
@@ -56,7 +56,7 @@ def _experts(config: "TrainerConfig") -> Iterator[str]:
 
 def _shard_ranks(config: "TrainerConfig") -> int:
     parallel = config.parallel
-    # Where nothing is sharded, every data-parallel rank can give up its copy of some experts.
+    # At ZeRO 0 every data-parallel rank has all experts, and may drop its copy of some of them.
     return (parallel.dp if parallel.zero == 0 else parallel.shards) * parallel.cp
 
 
@@ -108,7 +108,7 @@ def _pipeline(config: "TrainerConfig") -> Iterator[str]:
 
 
 def _split_backward(config: "TrainerConfig") -> Iterator[str]:
-    refusal = "works off a backward pass at once, but parallel.schedule = zero-bubble splits it"
+    refusal = "needs a backward pass in one piece, but parallel.schedule = zero-bubble splits it"
     if config.memory.compile:
         yield f"memory.compile {refusal}: set memory.compile = false or change parallel.schedule"
     if config.memory.checkpointing == "selective":

@@ -1,1 +1,1 @@
-"""A layout is tried before it is launched: one training step of its ranks, without peers, data or memory."""
+"""The dry run of a layout before its launch: one training step of its ranks, without peers, data or memory."""

@@ -1,4 +1,8 @@
-"""The dry run of a layout: a training step of its ranks, each in a process of its own."""
+"""The dry run of a layout: one training step of each tried rank, in a process of its own.
+
+A process can be only one rank, because torch keeps what it has learned about the meshes of that rank. The processes are
+forked, so that torch is imported once. That is why the preload module is imported here.
+"""
 
 import json
 import os
@@ -15,31 +19,31 @@ from holdfast_trainer.dry_run.reduced import not_covered
 from holdfast_trainer.model.stages import stage_ranks
 
 _ALL_UP_TO = 16
-"""Layouts of so many ranks are tried rank by rank."""
+"""Largest number of ranks of which every one is tried."""
 _NAMED = 4
-"""Ranks that the line about a problem lists."""
+"""Number of ranks that the line about a problem names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """What came of it."""
+    """The result of a dry run."""
 
     layout: str
-    """The degrees of parallelism, in words."""
+    """Degrees of parallelism, in words."""
     ranks: int
     tried: int
-    """Ranks that took a step; the others have the shapes of one of these."""
+    """Number of ranks that took a step. The others have the same shapes as one of these."""
     stages: int
     parameters: tuple[int, int]
-    """Elements of the parameters that a rank keeps: of the rank with the fewest, and of that with the most."""
+    """Elements of the parameters on a rank: the fewest and the most."""
     problems: tuple[str, ...]
-    """One line each, naming ranks, their coordinates and the settings; empty: the layout works."""
+    """Problems, one line each, with ranks, coordinates and settings. Empty: the layout works."""
     not_covered: tuple[str, ...]
-    """Settings that were not tried, one line each."""
+    """Settings that the dry run leaves out, one line each."""
 
     @property
     def summary(self) -> str:
-        """One line on a layout that works."""
+        """One line about a layout that works."""
         fewest, most = self.parameters
         parameters = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
         tried = "every rank" if self.tried == self.ranks else f"{self.tried} ranks, which have the shapes of all,"
@@ -50,7 +54,7 @@ class DryRun:
 
 
 def dry_run(config: TrainerConfig) -> DryRun:
-    """Try a step of the ranks of ``config``, on this machine's cores."""
+    """Return the result of one step of the ranks of ``config``, which run on this machine's cores."""
     ranks = tried_ranks(config)
     steps = [partial(_report_as_text, config, rank) for rank in ranks]
     reports = dict(zip(ranks, map(_read_report, run_each(steps, at_once=_cores())), strict=True))
@@ -68,10 +72,10 @@ def dry_run(config: TrainerConfig) -> DryRun:
 
 
 def tried_ranks(config: TrainerConfig) -> list[int]:
-    """Return all ranks of a small layout; of a large one, the first and the last rank of each part of the pipeline.
+    """Return all ranks of a small layout. Of a large one, return the first and the last rank of each pipeline rank.
 
-    Ranks that differ in dp, cp and tp alone compute with the same shapes, but for the last part of a parameter that
-    cannot be cut evenly, which is on one of the last ranks.
+    Ranks that differ only in dp, cp and tp compute with the same shapes. There is one exception: a parameter that
+    cannot be cut evenly has its smaller part on one of the last ranks.
     """
     ranks, of_one_part = config.parallel.ranks, config.parallel.ranks // config.parallel.pp
     if ranks <= _ALL_UP_TO:
@@ -94,7 +98,7 @@ def _problems(reports: dict[int, RankReport]) -> Iterable[str]:
     alike: dict[str, list[int]] = {}
     for rank, report in reports.items():
         if report.problem:
-            # The same problem has other sizes on other ranks.
+            # One problem may have different sizes on different ranks. Without the numbers its lines are equal.
             alike.setdefault(re.sub(r"\d+", "", report.problem), []).append(rank)
     for ranks in alike.values():
         named = ", ".join(_name(rank, reports[rank]) for rank in ranks[:_NAMED])

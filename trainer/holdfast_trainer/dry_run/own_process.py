@@ -1,4 +1,4 @@
-"""Functions that run in processes of their own, forked from this one, so that nothing has to be imported again."""
+"""Runs functions in processes of their own. They are forked from this one, so that nothing is imported again."""
 
 import gc
 import os
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 
 class ProcessDiedError(Exception):
-    """A process ended without a result; the message says how."""
+    """A process ended without a result. The message says how."""
 
 
 def run_each(functions: Sequence[Callable[[], str]], *, at_once: int) -> Iterator[str | ProcessDiedError]:
-    """Yield what each of ``functions`` returned, in their order; ``at_once`` of them run at a time."""
+    """Yield the result of each of ``functions``, in their order. ``at_once`` of them run at the same time."""
     running: deque[tuple[int, int]] = deque()
     waiting = deque(functions)
     while waiting or running:
@@ -23,13 +23,14 @@ def run_each(functions: Sequence[Callable[[], str]], *, at_once: int) -> Iterato
 
 
 def _start(function: Callable[[], str]) -> tuple[int, int]:
-    """Return the pid, and where the result can be read."""
+    """Return the pid of the new process, and the descriptor from which its result can be read."""
     readable, writable = os.pipe()
     pid = os.fork()
     if pid:
         os.close(writable)
         return pid, readable
-    # What this process has thrown away may own threads that did not come along: freeing it would abort the child.
+    # Garbage of this process may own threads that do not exist after a fork. Freeing it would abort the child, so the
+    # garbage collector must not touch it.
     gc.freeze()
     status = 1
     try:

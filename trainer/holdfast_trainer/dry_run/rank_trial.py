@@ -1,4 +1,9 @@
-"""One rank's training step on torch's fake backend: collectives return at once, tensors have shapes but no elements."""
+"""The training step of one rank without peers or memory.
+
+On torch's fake backend, collectives return immediately and change nothing. Under its fake tensor mode, tensors have
+shapes and types but no elements. Both are private modules of torch. The step itself is the trainer's own code, so an
+error of shapes or layouts appears where it would appear in training.
+"""
 
 import logging
 import os
@@ -34,23 +39,23 @@ _CPU = torch.device("cpu")
 
 @dataclass
 class RankReport:
-    """How far a rank came."""
+    """The result of the step of one rank."""
 
     coordinates: dict[str, int]
-    """As of :attr:`Mesh.coordinates`; empty if there are no meshes."""
+    """Coordinates as in :attr:`Mesh.coordinates`; empty if the meshes could not be made."""
     parameters: int = 0
-    """Elements of the parameters that the rank keeps."""
+    """Number of elements of the parameters on this rank."""
     problem: str = ""
-    """What ended it, in one line that names the settings; empty: nothing."""
+    """Problem that ended the step, in one line that names the settings. Empty: none."""
 
 
 def try_step(config: TrainerConfig, rank: int) -> RankReport:
-    """Take a step as ``rank``. Spoils the process: torch remembers meshes of one rank, wrong for every other."""
-    # What torch has to say is in the error as well.
+    """Take a step as ``rank``. The process cannot try another rank afterwards: torch keeps the meshes of this one."""
+    # torch's warnings and log lines say the same as its errors, which are reported.
     warnings.simplefilter("ignore")
     logging.disable()
     torch.set_num_threads(1)
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # host memory would be pinned for it
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # With a GPU in sight, host memory would be pinned.
     report = RankReport({})
     try:
         _try_step(config, rank, report)
@@ -70,13 +75,13 @@ def _try_step(config: TrainerConfig, rank: int, report: RankReport) -> None:
         stages = reduced_stages(config, mesh.index("pp"))
         parts = ModelParts(stages, tuple(make_part(tried, mesh, stage, _CPU) for stage in stages))
         report.parameters = _count_parameters(parts, config, mesh)
-    # Positions and attention's biases were made before the mode was.
+    # Positions and the biases of attention are real tensors: they were made before the mode began.
     with FakeTensorMode(allow_non_fake_inputs=True):
         _step(tried, mesh, parts)
 
 
 def _step(config: TrainerConfig, mesh: Mesh, parts: ModelParts) -> None:
-    """Do what the training loop does in one step with a validation."""
+    """Do the same as the training loop in one step that a validation follows."""
     with _doing("building the model", settings="[model] or [parallel]"):
         initialise(parts, config, _CPU)
         for module in parts.modules:
@@ -89,6 +94,7 @@ def _step(config: TrainerConfig, mesh: Mesh, parts: ModelParts) -> None:
     with _doing("the forward and backward passes", settings="[model], [data] or [parallel]"):
         runner.forward_backward(batch)
     with _doing("the update", settings="[optimizer] or [parallel]"):
+        # An optimizer that skips on the host reads the value of a flag, and a fake tensor has no values.
         judged_by = None if isinstance(optimizer, SkipsOnHost) else scaler
         clip_norm = config.optimizer.clip_norm
         update_parameters(parts, optimizer, scheduler, judged_by, mesh, clip_norm=clip_norm, measured=True)
@@ -104,7 +110,7 @@ def _empty_batch(config: TrainerConfig) -> Batch:
 
 
 def _count_parameters(parts: ModelParts, config: TrainerConfig, mesh: Mesh) -> int:
-    """Count for the whole model what ``parts`` have a few blocks of."""
+    """Return the elements on this rank with all blocks, of which ``parts`` have only a few."""
     total = 0
     for whole, module in zip(held_stages(config, mesh.index("pp")), parts.modules, strict=True):
         in_blocks = _elements(module.layers)
@@ -120,15 +126,16 @@ def _elements(module: torch.nn.Module) -> int:
 
 
 class _FailedError(Exception):
-    """A part of the step went wrong; the message is for the user."""
+    """A part of the step failed. The message is for the user."""
 
 
 @contextmanager
 def _doing(activity: str, *, settings: str) -> Iterator[None]:
-    """Turn whatever goes wrong into one line about ``activity``, which ``settings`` decide on."""
+    """Turn an error into one line about ``activity`` that says which ``settings`` to change."""
     try:
         yield
     except Exception as error:
+        # torch's schedules wrap the error of a stage. The innermost one says what is wrong.
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__

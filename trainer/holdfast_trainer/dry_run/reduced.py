@@ -1,4 +1,4 @@
-"""What a dry run tries of a configuration: as little as shows all there is to its shapes."""
+"""The part of a configuration that a dry run tries: as little as is needed to see all of its shapes."""
 
 from dataclasses import replace
 
@@ -6,11 +6,11 @@ from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.model.stages import Stage, held_stages
 
 _BLOCKS = 2
-"""Of a rank. All blocks have the same shapes; two, because what comes between blocks matters as well."""
+"""Number of blocks on a rank. All have the same shapes. There are two, to try the border between blocks as well."""
 
 
 def reduced(config: TrainerConfig) -> TrainerConfig:
-    """Return a configuration whose microbatches are of the same size but few, without what cannot be tried."""
+    """Return the configuration with few microbatches of the same size, and without settings that cannot be tried."""
     parallel = config.parallel
     microbatches = min(parallel.microbatches, max(2, parallel.pp))
     global_batch = config.train.global_batch // parallel.microbatches * microbatches
@@ -24,13 +24,13 @@ def reduced(config: TrainerConfig) -> TrainerConfig:
 
 
 def reduced_stages(config: TrainerConfig, pp_index: int) -> tuple[Stage, ...]:
-    """Return the stages that a pipeline rank holds, with the first of their blocks only."""
+    """Return the stages of a pipeline rank, each with only its first blocks."""
     blocks = _BLOCKS // config.parallel.stages_per_rank
     return tuple(replace(stage, layers=stage.layers[:blocks]) for stage in held_stages(config, pp_index))
 
 
 def not_covered(config: TrainerConfig) -> list[str]:
-    """Return what of ``config`` a dry run leaves out: one line each."""
+    """Return the settings of ``config`` that a dry run leaves out, one line each."""
     overflow = config.precision.compute == "fp16"
     skips_on_host = config.optimizer.name == "sgd" or config.memory.offload == "optimizer"
     left_out = {

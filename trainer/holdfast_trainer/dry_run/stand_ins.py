@@ -1,4 +1,4 @@
-"""Stand-ins for what a rank would learn from its peers' messages, or from values: neither is there in a dry run."""
+"""Stand-ins for facts that a rank learns from messages of its peers or from values. A dry run has neither."""
 
 import torch
 import torch.distributed as dist
@@ -13,9 +13,9 @@ from holdfast_trainer.parallel.mesh import Mesh
 
 
 def agree_on_static_shapes() -> None:
-    """Have all pipeline stages of this process find that all others know their shapes, as ours do.
+    """Make the pipeline stages of this process believe that all stages know their shapes, as ours do.
 
-    torch (from 2.13 on) has the stages vote about it before the first step, and reads the result from a message.
+    From 2.13 on, the stages vote about this before the first step, and torch reads the result from a message.
     """
 
     def result(_stage: PipelineStage, received_result: Tensor | None = None) -> Tensor:
@@ -25,7 +25,7 @@ def agree_on_static_shapes() -> None:
 
 
 def spread_tokens_evenly(model: Transformer, mesh: Mesh) -> None:
-    """Have every expert serve equally many rows, so that nobody need look at what the router chose."""
+    """Make every expert serve the same number of rows, so that the choices of the router need not be read."""
     group = mesh.group("ep") if mesh.size("ep") > 1 else None
     for module in model.modules():
         if isinstance(module, MixtureOfExperts):
@@ -33,7 +33,7 @@ def spread_tokens_evenly(model: Transformer, mesh: Mesh) -> None:
 
 
 class _EvenExperts:
-    """See :attr:`MixtureOfExperts.serve`."""
+    """Stands in for :attr:`MixtureOfExperts.serve`: each expert gets an even part of the rows."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self._group = group
@@ -49,6 +49,7 @@ class _EvenExperts:
 
     @staticmethod
     def _serve(experts: Experts, rows: Tensor, *, held: int) -> Tensor:
+        # The experts read the counts as numbers, so this tensor must have values.
         with unset_fake_temporarily():
             counts = torch.tensor(_even_parts(len(rows), held))
         served: Tensor = experts(rows, counts)

@@ -1,1 +1,1 @@
-"""The model and its division into pipeline stages."""
+"""The model, and its division into pipeline stages."""

@@ -1,6 +1,6 @@
-"""Which blocks make up which pipeline stage, and which rank holds it.
+"""The blocks of each pipeline stage, and the rank that holds it.
 
-Pure arithmetic, the same on every rank, so that a layout can be judged before it is launched.
+Pure arithmetic, the same on every rank. So a layout can be planned without torch, before it is launched.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ class Stage:
 
     @property
     def is_first(self) -> bool:
-        """Whether the embedding is in it."""
+        """Whether the stage has the embedding."""
         return self.index == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether the head is in it, and so whoever holds it knows the loss."""
+        """Whether the stage has the head. A rank with this stage knows the loss."""
         return self.index == self.count - 1
 
 
@@ -39,8 +39,8 @@ def held_stages(config: TrainerConfig, pp_index: int) -> tuple[Stage, ...]:
 def stage_ranks(config: ParallelConfig) -> list[int]:
     """Return the pipeline rank of each stage.
 
-    Stages go round the ranks; for zero-bubble they go there and back again (a V), so that the rank with the first
-    stage has the last one too (Qi et al., "Pipeline Parallelism with Controllable Memory", 2024).
+    The stages go to the ranks in turn. For zero-bubble they go forth and back (a V), so that the rank with the first
+    stage has the last one, too (Qi et al., "Pipeline Parallelism with Controllable Memory", 2024).
     """
     there = list(range(config.pp))
     if config.stages_per_rank > 1 and config.schedule == "zero-bubble":
@@ -49,10 +49,10 @@ def stage_ranks(config: ParallelConfig) -> list[int]:
 
 
 def stage_layers(config: TrainerConfig) -> list[range]:
-    """Return the blocks of each stage, cut so that the slowest stage is as fast as can be.
+    """Return the blocks of each stage, cut so that the slowest stage is as fast as possible: it limits the pipeline.
 
-    The cost is that of a token's forward pass (:func:`block_cost`, :func:`head_cost`), as the slowest stage sets the
-    pace of the pipeline. The embedding looks up a row, which costs nothing beside them.
+    The cost of a stage is that of a token's forward pass (:func:`block_cost`, :func:`head_cost`). The embedding only
+    looks up a row, which costs next to nothing.
     """
     costs = [block_cost(config.model, config.data.sequence)] * config.model.layers
     costs[-1] += head_cost(config.model)
@@ -60,7 +60,7 @@ def stage_layers(config: TrainerConfig) -> list[range]:
 
 
 def block_cost(config: ModelConfig, sequence: int) -> int:
-    """Return the multiply-adds of one block for one token, causal attention counted as half of the sequence."""
+    """Return the multiply-adds of one block for one token. Causal attention counts half of the sequence."""
     head_dim = config.dim // config.heads
     attention = 2 * config.dim * head_dim * (config.heads + config.kv_heads)
     scores = sequence * config.heads * head_dim
@@ -76,12 +76,13 @@ def head_cost(config: ModelConfig) -> int:
 
 
 def balanced_cut(costs: Sequence[int], *, parts: int) -> list[range]:
-    """Cut ``costs`` into contiguous ranges, none empty, whose largest sum is minimal.
+    """Return ``costs`` cut into contiguous, nonempty ranges whose largest sum is minimal.
 
-    Among those the squares of the sums decide. Dynamic programming over the place of the last cut.
+    Of several such cuts it returns one whose sums have the smallest squares: the most even one. It uses dynamic
+    programming over the place of the last cut.
     """
     sums = list(accumulate(costs, initial=0))
-    # best[end]: of the ways to cut costs[:end], the best one's largest sum, sum of squares, and cuts.
+    # best[end] is the best way to cut costs[:end]: its largest sum, its sum of squares, and its cuts.
     best = {0: (0, 0, [0])}
     for part in range(1, parts + 1):
         ends = range(part, len(costs) - (parts - part) + 1)

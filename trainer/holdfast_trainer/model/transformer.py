@@ -1,7 +1,7 @@
-"""A decoder-only transformer, in the manner of Llama, and its initial weights.
+"""A decoder-only transformer like Llama, and its initial weights.
 
-A :class:`Transformer` is the whole model or one pipeline stage of it; parameters keep the same names
-either way, so that names mean the same in every layout.
+A :class:`Transformer` is the whole model or one pipeline stage of it. Parameters have the same names in both, so that a
+name means the same in every layout.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _INITIAL_STD = 0.02
 
 
 class Attention(nn.Module):
-    """Causal self-attention with rotary positions; several query heads may share a key and value head."""
+    """Causal self-attention with rotary positions. Several query heads may share one key and value head."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Attention(nn.Module):
         self.value = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=False)
         self.output = nn.Linear(config.heads * self.head_dim, config.dim, bias=False)
         self.attend: Callable[[Tensor, Tensor, Tensor], Tensor] = attend_causally
-        """Maps query, key and value; context parallelism puts here what sees the whole sequence."""
+        """Function of query, key and value. Context parallelism sets one that sees the whole sequence."""
 
     def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
         """Map [batch, sequence, dim] to the same shape; ``rotation`` as of :func:`rotary_table`."""
@@ -43,9 +43,9 @@ class Attention(nn.Module):
         return projected
 
     def _heads(self, x: Tensor) -> Tensor:
-        """[batch, sequence, heads * head_dim] to [batch, heads, sequence, head_dim].
+        """Map [batch, sequence, heads * head_dim] to [batch, heads, sequence, head_dim].
 
-        The number of heads is inferred: under tensor parallelism a rank has only its own.
+        The number of heads is inferred, because under tensor parallelism a rank has only some of them.
         """
         samples, sequence, _ = x.shape
         return x.view(samples, sequence, -1, self.head_dim).transpose(1, 2)
@@ -72,7 +72,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each on the normalised residual stream and added to it."""
+    """Attention and feed-forward. Each reads the normalised residual stream and adds its result to it."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """The blocks ``layers`` of the model, with the embedding if ``first`` and the head if ``last``.
 
-    ``positions`` (int64, [sequence]) says where in its sample each token of an input stands.
+    ``positions`` (int64, [sequence]) holds the position of each input token in its sample.
     """
 
     def __init__(self, config: ModelConfig, *, positions: Tensor, layers: range, first: bool, last: bool) -> None:
@@ -107,32 +107,33 @@ class Transformer(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Give the head the embedding's weight, if the model says so and both are here."""
+        """Give the head the weight of the embedding, if the model is tied and has both."""
         if self.config.tied and self.embedding is not None and self.head is not None:
             self.head.weight = self.embedding.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map tokens [batch, sequence], or the stage before's activations, to logits or activations."""
+        """Map tokens [batch, sequence], or the activations of the stage before, to activations or logits."""
         if self.embedding is not None:
             x = self.embedding(x)
         for block in self.layers.values():
             x = block(x, self.rotation)
         if self.norm is not None and self.head is not None:
-            # A copy, as FSDP's hook on the output would be lost if it were a view that someone writes to.
+            # The clone keeps FSDP's hook on the output. If the output were a view that is written to later, the hook
+            # would be lost.
             x = self.head(self.norm(x)).clone()
         return x
 
     def chain(self) -> dict[str, nn.Module]:
-        """Return what :meth:`forward` goes through, in order and by name, up to the head."""
+        """Return the modules of :meth:`forward` by name, in order, without the head."""
         blocks = {f"layers.{name}": block for name, block in self.layers.items()}
         modules = {"embedding": self.embedding, **blocks, "norm": self.norm}
         return {name: module for name, module in modules.items() if module is not None}
 
     @torch.no_grad()
     def initialise(self, device: torch.device, *, seed: int) -> None:
-        """Allocate all parameters on ``device`` and fill them from the seed, whatever the layout.
+        """Allocate all parameters on ``device`` and fill them from the seed, with the same values in every layout.
 
-        Each parameter in turn is made whole and then cut, so a rank needs room for the largest one.
+        One parameter after another is made whole and then cut. So a rank needs memory for the largest whole one.
         """
         self.to_empty(device=device)
         self.rotation.copy_(rotary_table(self.config, self.positions))
@@ -149,10 +150,10 @@ class Transformer(nn.Module):
 
 
 def initial_value(name: str, shape: torch.Size, *, layers: int, seed: int) -> Tensor:
-    """Return the initial value of the whole parameter ``name``: a function of its arguments alone.
+    """Return the initial value of the whole parameter ``name``, which depends on the arguments alone.
 
-    Norms are ones. Matrices are normal; those that write to the residual stream are scaled down with its depth
-    (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019).
+    Norms are ones. Matrices are normally distributed. Those that write to the residual stream have a smaller deviation
+    in a deeper model (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019).
     """
     if len(shape) == 1:
         return torch.ones(shape)
@@ -174,7 +175,7 @@ def rotary_table(config: ModelConfig, positions: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
-    """Turn each pair (i, i + head_dim / 2) of [batch, heads, sequence, head_dim] by its position's angle."""
+    """Rotate each pair (i, i + head_dim / 2) of [batch, heads, sequence, head_dim] by the angle of its position."""
     cosine, sine = rotation
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1).to(x.dtype)

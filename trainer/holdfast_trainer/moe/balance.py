@@ -1,8 +1,8 @@
-"""The load-balance loss: keeps routers from sending all tokens to a few experts.
+"""The load-balance loss, which keeps routers from sending all tokens to a few experts.
 
-Of one sequence it is E sum_e f_e P_e, where f_e is the share of the tokens' picks that expert e got and P_e the
-mean of its probability (Fedus et al., "Switch Transformers", 2021, section 2.2, here per sequence): 1 when all E
-experts are used alike, up to E / k when every token picks the same k.
+For one sequence it is E sum_e f_e P_e (Fedus et al., "Switch Transformers", 2021, section 2.2; here per sequence).
+f_e is the share of the tokens' picks that expert e got, and P_e the mean of its probability. The loss is 1 if all E
+experts get the same number of picks. It is up to E / k if every token picks the same k.
 """
 
 from typing import Any
@@ -15,25 +15,25 @@ from holdfast_trainer.moe.routing import Routing
 
 
 class BalanceLoss(nn.Module):
-    """Adds the gradient of one block's loss where the block's output passes, whichever pipeline stage that is on."""
+    """Adds the gradient of one block's loss at the block's output, so that no pipeline stage carries the loss."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.coefficient = config.balance_coefficient
         self.sequences = 1
         self.loss_scale: Tensor | None = None
-        """See :func:`weigh_balance_loss`."""
+        """Factor on the loss: see :func:`weigh_balance_loss`."""
         self.share = 1.0
-        """Of the gradient that falls to this rank: those of ranks that compute the same are added up."""
+        """Share of the gradient that this rank adds. The gradients of ranks that compute the same are summed."""
         self.statistics: Tensor
         self.register_buffer("statistics", torch.zeros(2), persistent=False)
 
     def forward(self, output: Tensor, routing: Routing, counts: Tensor, dropped: Tensor) -> Tensor:
-        """Return ``output`` as it is.
+        """Return ``output`` unchanged. Its backward pass adds the gradient of the loss.
 
-        ``counts`` [samples, experts] are the picks of whole sequences, of which ``routing`` may be a part: the loss of
-        the whole is the sum over the parts. ``dropped`` counts what was picked and not served. Both this and the
-        loss enter the statistics in the backward pass: it runs once, while recomputation repeats a forward pass.
+        ``counts`` [samples, experts] are the picks of whole sequences. ``routing`` may be that of a part of them: the
+        loss of the whole is the sum over the parts. ``dropped`` is the number of picks that were not served. It and the
+        loss enter the statistics in the backward pass, which runs once. Recomputation repeats a forward pass.
         """
         if not torch.is_grad_enabled():
             return output
@@ -47,7 +47,7 @@ class BalanceLoss(nn.Module):
 
 
 def sum_of_balance_losses(routing: Routing, counts: Tensor) -> Tensor:
-    """Return the sum over the sequences of E sum_e f_e P_e, where P_e sums over the tokens in ``routing`` alone."""
+    """Return E sum_e f_e P_e, summed over the sequences. P_e sums over the tokens in ``routing`` alone."""
     picks = counts.sum(dim=1, keepdim=True)
     experts, experts_per_token = counts.shape[1], routing.chosen.shape[2]
     shares = counts / picks
@@ -56,9 +56,9 @@ def sum_of_balance_losses(routing: Routing, counts: Tensor) -> Tensor:
 
 
 def weigh_balance_loss(model: nn.Module, *, sequences: int, loss_scale: Tensor | None = None) -> None:
-    """Have the loss enter what is minimised as its mean over the ``sequences`` of the global batch.
+    """Let each block add the mean of its loss over the ``sequences`` of the global batch to the total loss.
 
-    ``loss_scale`` (fp32 scalar) multiplies it; the tensor is kept, so that it can change in place between steps.
+    ``loss_scale`` (fp32 scalar) multiplies it. The modules keep the tensor, which may change in place between steps.
     """
     for module in model.modules():
         if isinstance(module, BalanceLoss):
@@ -67,10 +67,10 @@ def weigh_balance_loss(model: nn.Module, *, sequences: int, loss_scale: Tensor |
 
 @torch.no_grad()
 def collect_expert_statistics(model: nn.Module) -> Tensor:
-    """Return what has been counted since the last call, and start from 0: fp32 [blocks here, 2], on the device.
+    """Return the statistics since the last call and reset them: fp32 [blocks on this rank, 2], on the device.
 
-    The columns are the sum of the sequences' balance losses, and how many of the tokens' picks were dropped. Ranks
-    along dp, cp and pp count different things, ranks along tp the same.
+    The columns are the sum of the balance losses of the sequences, and the number of dropped picks. Ranks along dp, cp
+    and pp count different tokens or blocks. Ranks along tp count the same.
     """
     found = [module.statistics for module in model.modules() if isinstance(module, BalanceLoss)]
     counted = torch.stack(found) if found else torch.zeros(0, 2)

@@ -1,4 +1,4 @@
-"""Mixture of experts: feed-forward parts of which a router picks a few for each token."""
+"""Mixture of experts: feed-forward parts, of which a router picks a few for each token."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ from holdfast_trainer.moe.routing import (
 
 
 class Experts(nn.Module):
-    """SwiGLU of every expert that this rank holds, the weights stacked: [experts, output width, input width]."""
+    """SwiGLU of every expert on this rank. The weights are stacked: [experts, output width, input width]."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -30,25 +30,25 @@ class Experts(nn.Module):
         self.output = nn.Parameter(torch.empty(config.experts, config.dim, config.hidden))
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """Map the first ``counts[0]`` rows [rows, dim] with the first expert, and so on; further rows to zeros."""
+        """Map the first ``counts[0]`` rows [rows, dim] with the first expert, and so on. Map the rest to zeros."""
         gate, up, output = local_weight(self.gate), local_weight(self.up), local_weight(self.output)
         if can_group(rows, gate):
             return grouped_swiglu(rows, counts, gate, up, output)
         sizes: list[int] = counts.tolist()
         *taken, rest = torch.split(rows, [*sizes, len(rows) - sum(sizes)])
-        # Experts without a row take part too, so that every weight gets a gradient.
+        # Experts without a row compute too, so that every weight gets a gradient.
         served = [swiglu(*arguments) for arguments in zip(taken, gate, up, output, strict=True)]
         return torch.cat([*served, torch.zeros_like(rest)])
 
 
 def swiglu(x: Tensor, gate: Tensor, up: Tensor, output: Tensor) -> Tensor:
-    """Shazeer, "GLU Variants Improve Transformer", 2020."""
+    """Return the SwiGLU of rows (Shazeer, "GLU Variants Improve Transformer", 2020)."""
     hidden = functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
     return functional.linear(hidden, output)
 
 
 class MixtureOfExperts(nn.Module):
-    """Each token's result is the weighted sum of those of its experts; an expert that is full adds nothing."""
+    """Maps each token to the weighted sum of the results of its experts. An expert that is full adds nothing."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -57,11 +57,11 @@ class MixtureOfExperts(nn.Module):
         self.experts = Experts(config)
         self.balance = BalanceLoss(config)
         self.tally: Tally = WholeSequence()
-        """Context parallelism puts another one here."""
+        """Counter of the picks in a sequence. Context parallelism sets another one."""
         self.serve: Callable[[Experts, Tensor, Tensor], Tensor] = serve_here
-        """Calls the experts on rows and counts; expert parallelism puts here what sends rows to other ranks."""
+        """Function that calls the experts on rows and counts. Expert parallelism sets one that exchanges rows."""
 
-    # Where rows go depends on their values, which a compiled graph would have to be cut for at every turn.
+    # The values of the rows decide where they go. A compiled graph would break at each such place.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: Tensor) -> Tensor:
         """Map [samples, sequence, dim] to the same shape."""
@@ -74,7 +74,7 @@ class MixtureOfExperts(nn.Module):
 
     def _mix(self, x: Tensor, routing: Routing, kept: Tensor) -> Tensor:
         experts, experts_per_token = self.config.experts, self.config.experts_per_token
-        # Dropped rows go last, as if to one expert more.
+        # Dropped rows sort last, as if there were one more expert for them.
         expert_of_row = torch.where(kept, routing.chosen, experts).flatten()
         in_order, order = expert_of_row.sort(stable=True)
         counts = rows_per_expert(in_order, experts)
@@ -85,13 +85,13 @@ class MixtureOfExperts(nn.Module):
 
 
 def serve_here(experts: Experts, rows: Tensor, counts: Tensor) -> Tensor:
-    """Every rank has all experts."""
+    """Return the result of ``experts``, all of which are on this rank."""
     mapped: Tensor = experts(rows, counts)
     return mapped
 
 
 def rows_per_expert(experts_in_order: Tensor, experts: int) -> Tensor:
-    """Count each of the experts 0 to ``experts`` - 1 in a sorted tensor, without waiting for the device: int64."""
+    """Return how often each of ``experts`` occurs in a sorted tensor: int64. Does not wait for the device."""
     numbers = torch.arange(experts, device=experts_in_order.device)
     ends = torch.searchsorted(experts_in_order, numbers, right=True)
     return ends.diff(prepend=ends.new_zeros(1))

@@ -1,8 +1,10 @@
-"""The products of all experts in one kernel each, where torch has it (grouped GEMM).
+"""The products of all experts in one kernel (grouped GEMM), on devices for which torch has it.
 
-The kernel has habits that its callers must know. Rows beyond the last group are left as they were found in memory, in
-its result and in its gradient. Weights of a group without rows may get a gradient that is not zero on some GPUs.
-And groups must start at multiples of 16 bytes.
+Callers of the kernel must know three things:
+
+* Rows behind the last group are not written. They stay as they were in memory, in the result and in the gradient.
+* On some GPUs, the weights of a group without rows get a gradient that is not zero.
+* Groups must start at multiples of 16 bytes.
 """
 
 import torch
@@ -10,17 +12,17 @@ from torch import Tensor
 from torch.nn import functional
 
 _ALIGNMENT = 8
-"""Elements of bf16 in 16 bytes."""
+"""Number of bf16 elements in 16 bytes."""
 
 
 def can_group(rows: Tensor, weight: Tensor) -> bool:
-    """Whether the kernel takes these rows and a stack of weights [experts, width, width]."""
+    """Return whether the kernel takes these rows and a stack of weights [experts, width, width]."""
     aligned = all(width % _ALIGNMENT == 0 for width in weight.shape[1:])
     return rows.is_cuda and rows.dtype == torch.bfloat16 and aligned
 
 
 def grouped_swiglu(rows: Tensor, counts: Tensor, gate: Tensor, up: Tensor, output: Tensor) -> Tensor:
-    """Map the first ``counts[0]`` rows with the first expert, and so on; further rows to zeros.
+    """Map the first ``counts[0]`` rows with the first expert, and so on. Map the rest to zeros.
 
     Weights are [experts, output width, input width]. Does not wait for the device.
     """
@@ -38,13 +40,13 @@ def _product(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 
 def _aligned_slots(counts: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Return each row's place in the padded rows, and where the padded groups end: int32.
+    """Return the place of each row in the padded rows, and the ends of the padded groups: int32.
 
-    No padded group is empty, and rows that belong to none are placed behind the last.
+    No padded group is empty. Rows that belong to no group are placed behind the last group.
     """
     padded = counts.add(_ALIGNMENT - 1).div(_ALIGNMENT, rounding_mode="floor").clamp(min=1) * _ALIGNMENT
     filled_ends, ends = counts.cumsum(0), padded.cumsum(0)
     shifts = functional.pad(ends - filled_ends, (1, 0))
-    # A group is shifted by the padding of those before it; what belongs to none, by all of the padding.
+    # The padding of earlier groups shifts a group. All of the padding shifts the rows that belong to no group.
     number = torch.arange(rows, device=counts.device)
     return number + shifts[torch.searchsorted(filled_ends, number, right=True)], ends.int()

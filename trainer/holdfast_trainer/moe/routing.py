@@ -1,6 +1,6 @@
-"""Which experts serve a token: the router, and what an expert takes of one sequence.
+"""The router, which picks the experts of a token, and the capacity of an expert.
 
-Everything is decided per sequence, so that it does not depend on which rank or microbatch a sequence is in.
+Everything is decided per sequence, so that the result does not depend on the rank or the microbatch of a sequence.
 """
 
 import math
@@ -17,24 +17,24 @@ from holdfast_trainer.config import ModelConfig
 
 @dataclass(frozen=True)
 class Routing:
-    """What the router says about tokens [samples, sequence]."""
+    """The router's decision about tokens [samples, sequence]."""
 
     probabilities: Tensor
-    """fp32 [samples, sequence, experts]."""
+    """Probability of each expert: fp32 [samples, sequence, experts]."""
     chosen: Tensor
-    """int64 [samples, sequence, experts_per_token]: the likeliest experts, likeliest first."""
+    """Most likely experts, the most likely first: int64 [samples, sequence, experts_per_token]."""
     weights: Tensor
-    """fp32, of the shape of ``chosen``: their probabilities, scaled to a sum of 1."""
+    """Probabilities of ``chosen``, scaled to a sum of 1: fp32, in its shape."""
 
     @property
     def picked(self) -> Tensor:
-        """int32 [samples, sequence, experts]: 1 where the expert is one of the token's, 0 elsewhere."""
+        """Picks: 1 if the token picked the expert, else 0. int32 [samples, sequence, experts]."""
         empty = torch.zeros_like(self.probabilities, dtype=torch.int32)
         return empty.scatter_(2, self.chosen, 1)
 
 
 class Router(nn.Module):
-    """A linear score per expert, softmax, and the k best of it (Jiang et al., "Mixtral of Experts", 2024)."""
+    """Picks the k best experts by a linear score and softmax (Jiang et al., "Mixtral of Experts", 2024)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -50,9 +50,9 @@ class Router(nn.Module):
 
 
 def local_weight(weight: Tensor) -> Tensor:
-    """Return this rank's part of ``weight``, to compute a partial sum of a result with.
+    """Return this rank's part of ``weight``, for the computation of a partial sum.
 
-    The gradient of a weight that all ranks have is then a partial sum as well.
+    If all ranks have the whole weight, its gradient is then a partial sum, too.
     """
     if not isinstance(weight, DTensor):
         return weight
@@ -62,21 +62,20 @@ def local_weight(weight: Tensor) -> Tensor:
 
 
 class Tally(Protocol):
-    """Counts, over the whole sequence, what the tokens that this rank has of it picked."""
+    """Counts the picks of the tokens on this rank, over the whole sequence."""
 
     parts: int
-    """Ranks that share a sequence."""
+    """Number of ranks that share a sequence."""
 
     def __call__(self, picked: Tensor) -> tuple[Tensor, Tensor]:
-        """Take picks of 0 and 1 [samples, sequence, experts].
+        """Return how often earlier tokens picked the expert, and the counts of whole sequences [samples, experts].
 
-        Return, of the same shape, how often tokens before this one picked the expert, and the counts of the
-        whole sequences [samples, experts].
+        ``picked`` holds 0 and 1, [samples, sequence, experts]. The first result has the same shape.
         """
 
 
 class WholeSequence:
-    """Every rank has whole sequences."""
+    """Counts picks where every rank has whole sequences."""
 
     parts = 1
 
@@ -86,12 +85,12 @@ class WholeSequence:
 
 
 def earlier_picks(picked: Tensor) -> Tensor:
-    """Return the sums of ``picked`` along its next to last dimension, without the element itself."""
+    """Return the sum of the elements of ``picked`` before each element, along the next to last dimension."""
     return picked.cumsum(dim=-2, dtype=torch.int32) - picked
 
 
 def within_capacity(routing: Routing, earlier: Tensor, capacity: int | None) -> Tensor:
-    """Return, in the shape of ``routing.chosen``, whether the expert takes the token: bool.
+    """Return whether the expert takes the token: bool, in the shape of ``routing.chosen``.
 
     An expert takes the first ``capacity`` tokens of a sequence that picked it (Lepikhin et al., "GShard", 2020).
     """
@@ -101,7 +100,7 @@ def within_capacity(routing: Routing, earlier: Tensor, capacity: int | None) -> 
 
 
 def expert_capacity(config: ModelConfig, *, sequence: int) -> int | None:
-    """Return how many tokens of a sequence of this length an expert takes; None: all."""
+    """Return the number of tokens that an expert takes from a sequence of this length; None: all."""
     if config.capacity_factor == 0:
         return None
     return math.ceil(config.capacity_factor * config.experts_per_token * sequence / config.experts)

@@ -1,1 +1,1 @@
-"""What a layout needs and costs, from its configuration alone: no torch, no ranks, no GPU."""
+"""The needs and costs of a layout, computed from its configuration: without torch, ranks or a GPU."""

@@ -1,7 +1,7 @@
-"""Bytes that one rank keeps between forward and backward passes: what autograd saves of this model.
+"""Bytes of activations that one rank keeps between forward and backward passes: what autograd saves of this model.
 
-Attention is taken to be a fused kernel (flash or memory-efficient), which saves its inputs, its output and one
-fp32 number per token and head, and never the scores.
+Attention is assumed to be a fused kernel (flash or memory-efficient). It saves its inputs, its output and one fp32
+number for each token and head, and never the scores.
 """
 
 from collections.abc import Sequence
@@ -17,25 +17,25 @@ _FP32_BYTES = 4
 
 @dataclass(frozen=True)
 class BlockActivations:
-    """Elements per token of one microbatch, in the data type of the computation, and bytes of what is fp32 always."""
+    """Activations of a block for one token: elements in the data type of the computation, and bytes always in fp32."""
 
     elements: float
     fp32_bytes: float = 0.0
 
     def bytes_per_token(self, element_bytes: int) -> float:
-        """Return the sum in bytes."""
+        """Return the sum of both in bytes."""
         return self.elements * element_bytes + self.fp32_bytes
 
 
 def microbatch_tokens(config: TrainerConfig) -> int:
-    """Return the tokens of one microbatch on one rank."""
+    """Return the number of tokens of one microbatch on one rank."""
     parallel = config.parallel
     samples = config.train.global_batch // (parallel.dp * parallel.microbatches)
     return samples * config.data.sequence // parallel.cp
 
 
 def rank_activations(config: TrainerConfig, stages: Sequence[Stage], pp_index: int) -> float:
-    """Return the bytes of the rank ``pp_index`` of the pipeline, which holds ``stages``, at its fullest moment."""
+    """Return the largest number of bytes that pipeline rank ``pp_index``, which holds ``stages``, keeps at a time."""
     tokens = microbatch_tokens(config)
     blocks = sum(len(stage.layers) for stage in stages)
     in_flight = microbatches_in_flight(config.parallel, pp_index)
@@ -48,7 +48,7 @@ def rank_activations(config: TrainerConfig, stages: Sequence[Stage], pp_index: i
 
 
 def block_bytes_per_token(config: TrainerConfig) -> float:
-    """Return the bytes that one block keeps for a token of each microbatch in flight."""
+    """Return the bytes that one block keeps for each token of a microbatch in flight."""
     kept = {"none": saved_by_block, "selective": _saved_selectively, "full": _saved_input}[config.memory.checkpointing]
     return kept(config).bytes_per_token(compute_bytes(config))
 
@@ -56,12 +56,12 @@ def block_bytes_per_token(config: TrainerConfig) -> float:
 def saved_by_block(config: TrainerConfig) -> BlockActivations:
     """Return what autograd saves of a block without checkpointing.
 
-    Of width h (residual stream), q, k (query, key and value heads) and f (feed-forward), in the order of the
-    computation: both norms' inputs and outputs (4 h), rotated queries and keys, values and the mixed values
-    (2 q + 2 k), gate, its SiLU, up and their product (4 f). fp32: the log-sum-exp of each head's scores, and one
-    number of each norm.
+    The widths are h (residual stream), q and k (query heads; key and value heads each) and f (feed-forward). In the
+    order of the computation, the elements are: inputs and outputs of both norms (4 h); rotated queries and keys, values
+    and mixed values (2 q + 2 k); gate, its SiLU, up and their product (4 f). In fp32 are the log-sum-exp of the scores
+    of each head, and one number of each norm.
 
-    tp cuts heads and f. With sequence parallelism it cuts the norms' inputs too; their outputs are gathered
+    tp shards heads and f. With sequence parallelism it shards the inputs of the norms, too. Their outputs are gathered
     before the matrix products, which save them whole.
     """
     tp, stream = config.parallel.tp, _stream_width(config)
@@ -72,9 +72,9 @@ def saved_by_block(config: TrainerConfig) -> BlockActivations:
 
 
 def _saved_selectively(config: TrainerConfig) -> BlockActivations:
-    """The block's input, and the results of matrix products and attention.
+    """Return what autograd saves with selective checkpointing: the input, and results of matrix products and attention.
 
-    The two products that leave the tensor-parallel part are saved before and after the sum over tp.
+    The two products at the end of a tensor-parallel part are saved before and after the sum over tp.
     """
     tp, stream = config.parallel.tp, _stream_width(config)
     h, q, k = _widths(config)
@@ -88,7 +88,7 @@ def _saved_input(config: TrainerConfig) -> BlockActivations:
 
 
 def _feed_forward(config: TrainerConfig, *, copies: int) -> float:
-    """Elements per token; the router's experts each take a copy of the token and return one."""
+    """Return elements for each token. With experts, each picked one takes a copy of the token and returns one."""
     model, tp = config.model, config.parallel.tp
     if not model.experts:
         return copies * model.hidden / tp
@@ -96,7 +96,7 @@ def _feed_forward(config: TrainerConfig, *, copies: int) -> float:
 
 
 def head_bytes_per_token(config: TrainerConfig) -> float:
-    """Return the bytes of the last norm, the head and the loss: logits, their fp32 copy, probabilities, gradient."""
+    """Return the bytes of the last norm, the head and the loss: logits, fp32 copy, probabilities and gradient."""
     parallel = config.parallel
     vocabulary = config.model.vocabulary / (parallel.tp if parallel.loss_parallel else 1)
     element = compute_bytes(config)

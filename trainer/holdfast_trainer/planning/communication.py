@@ -1,4 +1,4 @@
-"""How many bytes one rank sends in a step, for what, and how long the links need for them."""
+"""The bytes that one rank sends in a step, by purpose, and the time that the links need for them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ LINK_EFFICIENCY = 0.8
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one rank sends in one step for one purpose."""
+    """The bytes that one rank sends in a step for one purpose."""
 
     kind: str
     """``dp all-gather``, ``dp reduce-scatter``, ``dp all-reduce``, ``tp``, ``cp``, ``pp`` or ``ep``."""
     sent_bytes: float
     duration_s: float
-    """How long the links are busy with it, hidden behind computation or not."""
+    """Seconds that the links need for it, whether or not computation hides them."""
 
 
 def step_traffic(
     config: TrainerConfig, cluster: Cluster, parameters: RankParameters, stages: Sequence[Stage], pp_index: int
 ) -> tuple[Traffic, ...]:
-    """Return all that the rank ``pp_index`` of the pipeline sends in a step; kinds that send nothing are left out.
+    """Return the traffic of pipeline rank ``pp_index`` in a step, without kinds that send nothing.
 
-    Collectives count as rings: all-gather and reduce-scatter of B bytes over n ranks send (n - 1) / n B, an
-    all-reduce twice that.
+    Collectives count as rings. All-gather and reduce-scatter of B bytes over n ranks send (n - 1) / n B, and an
+    all-reduce sends twice that.
     """
     parallel = config.parallel
     inner = {"tp": 1, "cp": parallel.tp, "ep": parallel.tp, "pp": parallel.tp * parallel.cp * parallel.dp}
@@ -68,7 +68,7 @@ def _data_parallel(
 
     counted = [*((group, parameters.blocks) for group in parameters.block), (parameters.root, 1)]
     for group, times in counted:
-        # Experts' shards are ep ranks apart: ep is the inner part of the ranks that share state.
+        # The shards of experts are ep ranks apart, because ep is the inner part of the ranks that share state.
         is_of_experts = group.shards * group.replicas < config.parallel.dp * config.parallel.cp
         stride = tp * (config.parallel.ep if is_of_experts else 1)
         ring = times * _ring(group.shards) * group.elements
@@ -93,7 +93,7 @@ def _gathers(config: TrainerConfig, pp_index: int) -> float:
         return 1
     if parallel.pp == 1:
         return 2 * parallel.microbatches
-    # A schedule keeps what a backward pass has gathered for the next forward pass.
+    # torch's schedules keep what a backward pass has gathered for the next forward pass.
     return parallel.microbatches + microbatches_in_flight(parallel, pp_index)
 
 
@@ -102,7 +102,7 @@ def _reduces(config: TrainerConfig) -> int:
 
 
 def _stream_bytes(config: TrainerConfig) -> int:
-    """The residual stream of one microbatch, whole over tp."""
+    """Return the bytes of the residual stream of one microbatch, not sharded over tp."""
     return microbatch_tokens(config) * config.model.dim * compute_bytes(config)
 
 
@@ -111,16 +111,16 @@ def _block_passes(config: TrainerConfig, stages: Sequence[Stage]) -> int:
 
 
 def _tensor_parallel_bytes(config: TrainerConfig, stages: Sequence[Stage]) -> float:
-    """Attention and feed-forward each gather their input and reduce-scatter their output, and again backward.
+    """Return what tp sends: attention and feed-forward gather their input and reduce-scatter their output, both ways.
 
-    Without sequence parallelism they all-reduce instead, which sends as much.
+    Without sequence parallelism they all-reduce instead, which sends the same number of bytes.
     """
     again = {"none": 0, "selective": 2, "full": 4}[config.memory.checkpointing]
     return (8 + again) * _ring(config.parallel.tp) * _stream_bytes(config) * _block_passes(config, stages)
 
 
 def _context_parallel_bytes(config: TrainerConfig, stages: Sequence[Stage]) -> float:
-    """Keys and values are gathered over the sequence; backward, their gradients are reduce-scattered."""
+    """Return what cp sends: it gathers keys and values over the sequence, and reduce-scatters their gradients."""
     model, parallel = config.model, config.parallel
     passes = 3 if config.memory.checkpointing != "none" else 2
     ours = microbatch_tokens(config) * 2 * model.kv_heads * (model.dim // model.heads) / parallel.tp
@@ -128,7 +128,7 @@ def _context_parallel_bytes(config: TrainerConfig, stages: Sequence[Stage]) -> f
 
 
 def _pipeline_bytes(config: TrainerConfig, stages: Sequence[Stage]) -> float:
-    """Each microbatch's stream to the next stage, and its gradient to the one before."""
+    """Return what pp sends: the stream of each microbatch to the next stage, and its gradient to the stage before."""
     parallel = config.parallel
     cut = parallel.tp if parallel.sequence_parallel else 1
     sends = sum(int(not stage.is_last) + int(not stage.is_first) for stage in stages)
@@ -136,7 +136,7 @@ def _pipeline_bytes(config: TrainerConfig, stages: Sequence[Stage]) -> float:
 
 
 def _expert_parallel_bytes(config: TrainerConfig, stages: Sequence[Stage]) -> float:
-    """Each token goes to its experts and comes back, and so do the gradients."""
+    """Return what ep sends: each token travels to its experts and back, and so do the gradients."""
     passes = 6 if config.memory.checkpointing == "full" else 4
     copies = config.model.experts_per_token * _ring(config.parallel.ep)
     return passes * copies * _stream_bytes(config) * _block_passes(config, stages)

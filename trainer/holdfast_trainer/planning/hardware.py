@@ -10,16 +10,16 @@ _BITS = 8
 
 @dataclass(frozen=True)
 class Gpu:
-    """One kind of GPU, and the links that machines with it usually have. Rates count one direction."""
+    """One kind of GPU, and the links of a usual machine with it. Rates are those of one direction."""
 
     device_name: str
-    """As torch.cuda.get_device_name gives it."""
+    """Name as torch.cuda.get_device_name returns it."""
     memory_bytes: float
     memory_bytes_per_s: float
     node_gbps: float
-    """To the other GPUs of a node, in Gbit/s: NVLink, or PCIe where there is none."""
+    """Rate to the other GPUs of a node, in Gbit/s: NVLink, or PCIe on machines without it."""
     network_gbps: float
-    """To other nodes, in Gbit/s for each GPU."""
+    """Rate to other nodes, in Gbit/s for each GPU."""
 
 
 # Memory and NVLink (half of the figure for both directions) from NVIDIA's data sheets; networks as in DGX systems.
@@ -36,7 +36,7 @@ GPUS = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """GPUs of one kind, ``gpus_per_node`` of them in each machine, ranks placed node by node."""
+    """GPUs of one kind, ``gpus_per_node`` in each machine. Ranks fill one node after the other."""
 
     gpu: Gpu
     gpus_per_node: int
@@ -44,7 +44,7 @@ class Cluster:
     network_gbps: float
 
     def peak_flops_per_s(self, precision: PrecisionConfig) -> float:
-        """Return one GPU's peak in the type of the blocks' products. Raises ValueError if it has no units for it."""
+        """Return one GPU's peak in the data type of the blocks' products. Raises ValueError if it has no such unit."""
         peak = flops.peak_flops_per_s(self.gpu.device_name, precision)
         if peak is None:
             raise ValueError(
@@ -53,9 +53,9 @@ class Cluster:
         return peak
 
     def group_bytes_per_s(self, *, size: int, stride: int) -> float:
-        """Return at what rate each of ``size`` ranks, ``stride`` ranks apart, can pass data round their ring.
+        """Return the rate at which ``size`` ranks, ``stride`` ranks apart, pass data around their ring.
 
-        Across nodes, the members within one node share all of their network adapters, as NCCL's rings do.
+        Across nodes, the members within one node use the network adapters of all of them, as NCCL's rings do.
         """
         if size * stride <= self.gpus_per_node:
             return self.node_gbps * 1e9 / _BITS

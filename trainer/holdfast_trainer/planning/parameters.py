@@ -1,4 +1,4 @@
-"""How many parameters each rank has, in the groups in which ``fully_shard`` gathers and reduces them."""
+"""The number of parameters on each rank, in the groups that ``fully_shard`` gathers and reduces together."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,46 +9,46 @@ from holdfast_trainer.model.stages import Stage
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters that are gathered and reduced together, after tp, pp and ep have cut the model."""
+    """Parameters that are gathered and reduced together, after tp, pp and ep have sharded the model."""
 
     elements: int
-    """On one rank, once gathered."""
+    """Number of elements on one rank after the gather."""
     shards: int
-    """Ranks over which they are sharded."""
+    """Number of ranks over which they are sharded."""
     replicas: int
-    """Such sets of ranks, which hold the same."""
+    """Number of sets of such ranks. All sets hold the same."""
 
     @property
     def sharded_elements(self) -> float:
-        """Elements that one rank keeps."""
+        """Number of elements that one rank keeps."""
         return self.elements / self.shards
 
 
 @dataclass(frozen=True)
 class RankParameters:
-    """The parameters of one rank, of all the pipeline stages that it holds."""
+    """The parameters of one rank, over all of its pipeline stages."""
 
     block: tuple[ParameterGroup, ...]
-    """Of each block: the dense parameters, and the experts if there are any."""
+    """Groups of each block: the dense parameters, and the experts if it has any."""
     blocks: int
     root: ParameterGroup
-    """Embedding, last norm and head, as far as they are on this rank."""
+    """Group of the embedding, the last norm and the head, without those on other ranks."""
     embedding: int
-    """Elements of the embedding in :attr:`root`, gathered."""
+    """Number of elements of the embedding in :attr:`root` after the gather."""
 
     @property
     def elements(self) -> int:
-        """Elements once all groups are gathered."""
+        """Number of elements if all groups are gathered."""
         return self.blocks * self.block_elements + self.root.elements
 
     @property
     def block_elements(self) -> int:
-        """Elements of one block, gathered."""
+        """Number of elements of one block after the gather."""
         return sum(group.elements for group in self.block)
 
     @property
     def sharded_elements(self) -> float:
-        """Elements that the rank keeps."""
+        """Number of elements that the rank keeps."""
         return self.blocks * sum(group.sharded_elements for group in self.block) + self.root.sharded_elements
 
 
@@ -75,7 +75,7 @@ def rank_parameters(config: TrainerConfig, stages: Iterable[Stage]) -> RankParam
 
 
 def _dense_block(model: ModelConfig, tp: int) -> int:
-    """Attention, feed-forward or router, and two norms; norms and router are whole on every tp rank."""
+    """Return the elements of attention, feed-forward or router, and two norms. tp shards neither norms nor router."""
     head_dim = model.dim // model.heads
     attention = 2 * model.dim * head_dim * (model.heads + model.kv_heads)
     feed_forward = 0 if model.experts else 3 * model.dim * model.hidden
@@ -93,5 +93,5 @@ def _root(config: TrainerConfig, stage: Stage) -> int:
 
 
 def _matrix(config: TrainerConfig) -> int:
-    """The embedding or the head, which tp cuts along the vocabulary."""
+    """Return the elements of the embedding or of the head, which tp shards along the vocabulary."""
     return config.model.vocabulary * config.model.dim // config.parallel.tp

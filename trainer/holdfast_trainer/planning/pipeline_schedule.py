@@ -1,4 +1,4 @@
-"""What a pipeline schedule costs: idle time, and microbatches whose activations wait for their backward pass."""
+"""The costs of a pipeline schedule: idle time, and microbatches whose activations wait for their backward pass."""
 
 from holdfast_trainer.config import ParallelConfig
 
@@ -6,11 +6,13 @@ from holdfast_trainer.config import ParallelConfig
 def bubble_share(config: ParallelConfig) -> float:
     """Return the idle share of a rank's step, from 0 to 1, if all stages take equally long.
 
-    With p pipeline ranks, m microbatches and v stages on each rank, (p - 1) / (v m + p - 1): gpipe and 1f1b have
+    With p pipeline ranks, m microbatches and v stages on each rank it is (p - 1) / (v m + p - 1). gpipe and 1f1b have
     v = 1, interleaved-1f1b v = 2 (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters
-    Using Megatron-LM", 2021, section 2.2, where the bubble is given over the time that is not idle).
-    zero-bubble (Qi et al., 2023, ZB-V) fills the rest with the weights' gradients: if these take as long as a
-    forward pass, only the first p - 1 forward passes of half a rank's layers, of 6 m such parts, are waited for.
+    Using Megatron-LM", 2021, section 2.2, which gives the bubble as a share of the time that is not idle).
+
+    zero-bubble (Qi et al., 2023, ZB-V) fills other gaps with the gradients of weights. If these take as long as a
+    forward pass, the work of a step has 6 m parts, each as long as a forward pass of half of a rank's layers. A rank
+    waits only for the first p - 1 such parts.
     """
     parts = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zero-bubble": 6}[config.schedule] * config.microbatches
     idle = config.pp - 1
@@ -18,7 +20,7 @@ def bubble_share(config: ParallelConfig) -> float:
 
 
 def microbatches_in_flight(config: ParallelConfig, pp_index: int) -> float:
-    """Return for how many microbatches the rank holds the activations of all its layers, at most."""
+    """Return the largest number of microbatches for which the rank holds the activations of all its layers."""
     microbatches, ranks_from_here = config.microbatches, config.pp - pp_index
     match config.schedule:
         case _ if config.pp == 1:

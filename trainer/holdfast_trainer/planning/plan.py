@@ -15,15 +15,15 @@ from holdfast_trainer.planning.state_memory import StateMemory, state_memory
 from holdfast_trainer.planning.step_time import StepTime, step_time
 
 USABLE_MEMORY = 0.9
-"""Share of a GPU's memory for what is counted here: CUDA, NCCL and fragmentation have the rest."""
+"""Share of a GPU's memory for what the plan counts. CUDA, NCCL and fragmentation take the rest."""
 
 Places = Sequence[Sequence[Stage]]
-"""The stages that the ranks at each place of the pipeline hold."""
+"""Stages of the ranks at each place of the pipeline."""
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes on the device of each rank at one place of the pipeline."""
+    """The memory of each rank at one place of the pipeline, in bytes on the device."""
 
     pp_index: int
     state: StateMemory
@@ -31,7 +31,7 @@ class RankMemory:
 
     @property
     def total(self) -> float:
-        """All parts, as if each were at its largest at the same moment."""
+        """Sum of all parts, as if all were at their largest at the same moment."""
         state = self.state
         kept = state.parameters + state.gradients + state.optimizer
         return kept + state.gathered + state.buffers + self.activations
@@ -39,27 +39,27 @@ class RankMemory:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a layout needs and costs."""
+    """The needs and costs of a layout."""
 
     config: TrainerConfig
     memory: tuple[RankMemory, ...]
-    """One for each place of the pipeline: the ranks there need the same."""
+    """Memory of the ranks at each place of the pipeline. All ranks of a place need the same."""
     bubble_share: float
     slowest: int
-    """The place of the pipeline with the longest step, whose traffic and time follow."""
+    """Place of the pipeline with the longest step. Traffic and time are those of this place."""
     traffic: tuple[Traffic, ...]
     time: StepTime
     mfu: float
-    """Share of the GPUs' peak that the model's operations make up, from 0 to 1."""
+    """Model's operations as a share of the peak of all GPUs, from 0 to 1."""
 
     @property
     def largest(self) -> RankMemory:
-        """The place of the pipeline that needs the most memory."""
+        """Memory at the place of the pipeline that needs the most."""
         return largest(self.memory)
 
 
 def pipeline_places(config: TrainerConfig) -> Places:
-    """Return which stages each place of the pipeline holds."""
+    """Return the stages at each place of the pipeline."""
     ranks, layers = stage_ranks(config.parallel), stage_layers(config)
     stages = [Stage(index, len(ranks), held) for index, held in enumerate(layers)]
     return [
@@ -69,7 +69,7 @@ def pipeline_places(config: TrainerConfig) -> Places:
 
 
 def memory_plan(config: TrainerConfig, places: Places) -> tuple[RankMemory, ...]:
-    """Return what the ranks at each place of the pipeline need."""
+    """Return the memory of the ranks at each place of the pipeline."""
     return tuple(
         RankMemory(
             pp_index,
@@ -81,12 +81,12 @@ def memory_plan(config: TrainerConfig, places: Places) -> tuple[RankMemory, ...]
 
 
 def largest(memory: Sequence[RankMemory]) -> RankMemory:
-    """Return the one that needs the most."""
+    """Return the memory of the place that needs the most."""
     return max(memory, key=lambda rank: rank.total)
 
 
 def fits(memory: Sequence[RankMemory], cluster: Cluster) -> bool:
-    """Whether the largest rank fits in the memory of a GPU."""
+    """Return whether the rank with the largest need fits in the memory of a GPU."""
     return largest(memory).total <= USABLE_MEMORY * cluster.gpu.memory_bytes
 
 

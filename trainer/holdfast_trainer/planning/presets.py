@@ -1,4 +1,4 @@
-"""Well-known sizes of models, each with the batch that such a model is trained on."""
+"""Well-known sizes of models, each with its usual batch."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from holdfast_trainer.config import ModelConfig
 
 @dataclass(frozen=True)
 class Preset:
-    """A model, the length of its samples in tokens, and samples per optimizer step."""
+    """A model, the tokens in one of its samples, and the samples in an optimizer step."""
 
     model: ModelConfig
     sequence: int

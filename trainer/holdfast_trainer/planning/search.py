@@ -1,4 +1,4 @@
-"""Which layouts of a number of GPUs fit, best first."""
+"""The search for the layouts of a number of GPUs that fit, the fastest first."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,17 +19,17 @@ Settings = dict[str, object]
 
 @dataclass(frozen=True)
 class Search:
-    """What was found."""
+    """The result of a search."""
 
     best: tuple[Plan, ...]
-    """The fastest layouts that fit, best first."""
+    """Plans of the fastest layouts that fit, the fastest first."""
     fitting: int
     too_large: int
-    """Layouts that need more memory than a GPU has."""
+    """Number of layouts that need more memory than a GPU has."""
     smallest_bytes: float | None
-    """Memory of the largest rank in the layout that needs least; None if the trainer refuses all layouts."""
+    """Bytes of the largest rank in the layout that needs the least. None if the trainer refuses all layouts."""
     refused: Mapping[str, int]
-    """Layouts that the trainer itself refuses, by the setting that its first reason names."""
+    """Number of layouts that the trainer refuses, by the setting that its first reason names."""
 
 
 def search(
@@ -37,8 +37,8 @@ def search(
 ) -> Search:
     """Return the ``best`` fastest layouts of ``config``'s model and batch on ``gpus`` GPUs.
 
-    Searched are those of :func:`candidates` that have the given settings of [parallel] and [memory]; the rest is
-    as in ``config``. Of layouts equally fast the earlier one is better.
+    The search covers those of :func:`candidates` that have the given settings of [parallel] and [memory]. All other
+    settings are as in ``config``. Of equally fast layouts the earlier one wins.
     """
     refused: Counter[str] = Counter()
     plans: list[Plan] = []

@@ -1,4 +1,4 @@
-"""From command-line arguments to what is planned: the trainer's own flags and file, and a preset of the model."""
+"""The settings of a plan: a preset of the model, the trainer's file, and its flags on the command line."""
 
 import re
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from holdfast_trainer.planning.search import Settings
 
 
 def load_layout(path: Path | None, preset: str | None, flags: Sequence[str]) -> TrainerConfig:
-    """Return the configuration of a layout: preset, then the file, then flags as ``--parallel.dp 4``.
+    """Return the configuration of a layout. The file overrides the preset, and flags override both.
 
-    Raises ConfigurationError with one line per problem.
+    Raises ConfigurationError with one line for each problem.
     """
     return build(flags, _values(path, preset))
 
@@ -24,9 +24,9 @@ def load_layout(path: Path | None, preset: str | None, flags: Sequence[str]) -> 
 def load_search(
     path: Path | None, preset: str | None, flags: Sequence[str]
 ) -> tuple[TrainerConfig, Settings, Settings]:
-    """Return the configuration without a layout, and what the flags fix of [parallel] and [memory].
+    """Return the configuration without a layout, and the settings of [parallel] and [memory] that the flags fix.
 
-    [parallel] of the file is left out: the layout is what is searched. Raises ConfigurationError.
+    [parallel] of the file is ignored, because the search finds the layout. Raises ConfigurationError.
     """
     values = _values(path, preset)
     values.pop("parallel", None)
@@ -57,7 +57,7 @@ def _values(path: Path | None, preset: str | None) -> dict[str, Any]:
 
 
 def _split(flags: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Take ``--parallel.KEY VALUE`` and ``--parallel.KEY=VALUE`` out of ``flags``."""
+    """Return the settings of ``--parallel.KEY VALUE`` and ``--parallel.KEY=VALUE``, and all other flags."""
     layout: dict[str, str] = {}
     others: list[str] = []
     remaining = iter(flags)

@@ -1,4 +1,4 @@
-"""Bytes of parameters, gradients and optimizer state on one rank, as ``fully_shard`` keeps them."""
+"""Bytes of parameters, gradients and optimizer state on one rank under ``fully_shard``."""
 
 from dataclasses import dataclass
 
@@ -6,25 +6,25 @@ from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.planning.parameters import RankParameters
 
 MASTER_BYTES = 4
-"""Sharded parameters, gradients as they are reduced, and each of Adam's moments are fp32."""
+"""Bytes of an element of the sharded parameters, of reduced gradients, and of Adam's moments: all fp32."""
 
 _COMPUTE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 @dataclass(frozen=True)
 class StateMemory:
-    """Bytes on the device, each part at its largest within a step."""
+    """The memory of the state on the device, in bytes. Each part is at its largest within a step."""
 
     parameters: float
-    """The fp32 shards, which the optimizer updates."""
+    """Bytes of the fp32 shards, which the optimizer updates."""
     gradients: float
-    """Sharded, or whole where they are added up before they are reduced."""
+    """Bytes of the gradients: sharded, or whole if they are summed before they are reduced."""
     optimizer: float
-    """AdamW's two moments, or SGD's momentum."""
+    """Bytes of AdamW's two moments, or of SGD's momentum."""
     gathered: float
-    """Parameters in the data type of the computation. With one shard (ZeRO 0) too, torch computes with a copy."""
+    """Bytes of parameters in the data type of the computation. At ZeRO 0, too, torch computes with a copy."""
     buffers: float
-    """What is in flight: two all-gathers, and the gradients of one group before they are reduced."""
+    """Bytes in flight: two all-gathers, and the gradients of one group before they are reduced."""
 
 
 def compute_bytes(config: TrainerConfig) -> int:
@@ -33,7 +33,7 @@ def compute_bytes(config: TrainerConfig) -> int:
 
 
 def state_memory(config: TrainerConfig, parameters: RankParameters) -> StateMemory:
-    """Return what one rank's state takes."""
+    """Return the memory of one rank's state."""
     on_device = 0 if config.memory.offload == "parameters" else MASTER_BYTES
     moments_on_device = MASTER_BYTES if config.memory.offload == "none" else 0
     return StateMemory(
@@ -49,16 +49,16 @@ def state_memory(config: TrainerConfig, parameters: RankParameters) -> StateMemo
 
 
 def adds_up_whole_gradients(config: TrainerConfig) -> bool:
-    """Whether gradients stay unsharded from one microbatch to the next.
+    """Return whether gradients stay unsharded from one microbatch to the next.
 
-    Under a pipeline schedule torch reduces them once a step, whatever the ZeRO stage.
+    Under a pipeline schedule torch reduces them once a step, at every ZeRO stage.
     """
     parallel = config.parallel
     return parallel.pp > 1 or (parallel.zero <= 1 and parallel.microbatches > 1)
 
 
 def _whole_gradient_elements(config: TrainerConfig, parameters: RankParameters) -> int:
-    # torch keeps an embedding's gradient uncut by tp, as a sum that is still to be made, until it is reduced.
+    # Until the reduction, torch keeps the whole gradient of an embedding on each tp rank, as a partial sum.
     return parameters.elements + (config.parallel.tp - 1) * parameters.embedding
 
 
@@ -69,7 +69,7 @@ def _moments(config: TrainerConfig) -> int:
 
 
 def _gathered_elements(config: TrainerConfig, parameters: RankParameters) -> int:
-    # A pipeline schedule leaves parameters gathered after a backward pass: ZeRO 3 frees them after forward passes only.
+    # Pipeline schedules leave parameters gathered after a backward pass. ZeRO 3 frees them only after forward passes.
     if config.parallel.zero < 3 or config.parallel.pp > 1:
         return parameters.elements
     return parameters.root.elements + parameters.block_elements

@@ -1,4 +1,4 @@
-"""How long a step takes: computation, what communication is not hidden behind it, the bubble, the optimizer."""
+"""The duration of a step: computation, communication that it does not hide, the bubble, and the optimizer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,29 +12,29 @@ from holdfast_trainer.planning.parameters import RankParameters
 from holdfast_trainer.planning.pipeline_schedule import bubble_share
 
 COMPUTE_EFFICIENCY = 0.6
-"""Share of the peak that a block reaches while it computes, norms and the like included."""
+"""Share of the peak that a block reaches while it computes, including norms and similar operations."""
 
 RECOMPUTATION = {"none": 0.0, "selective": 0.1, "full": 1.0}
-"""Share of the forward pass that is computed twice: all, or norms, rotation and SiLU, which memory bounds."""
+"""Share of the forward pass that is computed twice: all, or norms, rotation and SiLU, which memory limits."""
 
 _FLOPS_PER_MULTIPLY_ADD = 2
 _OPTIMIZER_BYTES = 28
-"""Read and written for each of Adam's parameters: master weight and moments both ways, the gradient one way."""
+"""Bytes read and written for each of Adam's parameters: master weight and moments both ways, the gradient one way."""
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one step on one rank. They add up to the step's duration."""
+    """The parts of one step on one rank, in seconds. Their sum is the duration of the step."""
 
     compute_s: float
     communication_s: float
-    """What computation waits for: all of tp, cp, ep and pp, and of dp what nothing hides."""
+    """Seconds that computation waits: for all of tp, cp, ep and pp, and for the part of dp that it does not hide."""
     bubble_s: float
     optimizer_s: float
 
     @property
     def total_s(self) -> float:
-        """The whole step."""
+        """Seconds of the whole step."""
         return self.compute_s + self.communication_s + self.bubble_s + self.optimizer_s
 
 
@@ -45,9 +45,9 @@ def step_time(
     parameters: RankParameters,
     traffic: Sequence[Traffic],
 ) -> StepTime:
-    """Return the time of a step if every pipeline rank were as slow as this one.
+    """Return the time of a step if every pipeline rank is as slow as this one.
 
-    Raises ValueError if the GPU has no units for the configuration's data type.
+    Raises ValueError if the GPU has no unit for the data type of the configuration.
     """
     compute_s = _forward_flops(config, stages) * (3 + RECOMPUTATION[config.memory.checkpointing])
     compute_s /= cluster.peak_flops_per_s(config.precision) * COMPUTE_EFFICIENCY
@@ -71,9 +71,10 @@ def _forward_flops(config: TrainerConfig, stages: Sequence[Stage]) -> float:
 
 
 def _exposed_data_parallel_s(config: TrainerConfig, durations: Mapping[str, float], compute_s: float) -> float:
-    """All-gathers hide behind the passes that they are for, reductions behind the backward passes that they follow.
+    """Return the seconds of data-parallel communication that computation does not hide.
 
-    A pipeline schedule reduces after its last backward pass: nothing hides that.
+    All-gathers hide behind the passes that need the parameters. Reductions hide behind the backward passes that compute
+    the gradients, but a pipeline schedule reduces after its last backward pass: nothing hides that.
     """
     parallel = config.parallel
     gather_s = durations.get("dp all-gather", 0.0)
