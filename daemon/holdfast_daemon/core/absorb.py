@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from holdfast_daemon.core import fault_requests, incidents
-from holdfast_daemon.core.death import is_clean
+from holdfast_daemon.core.detectors.deaths.death import is_clean
 from holdfast_daemon.core.kinds import HANGS
 from holdfast_daemon.core.model import Observation
 from holdfast_daemon.core.recovery import checkpoint_commands, checkpoint_failures, checkpoint_reads, observed

@@ -6,8 +6,8 @@ no incident.
 """
 
 from holdfast_daemon.core import detection, incidents
-from holdfast_daemon.core.death import is_clean
 from holdfast_daemon.core.detectors.deaths.dead_rank import DeadRank
+from holdfast_daemon.core.detectors.deaths.death import is_clean
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
 from holdfast_daemon.core.recovery import observed, suspicion
 from holdfast_daemon.core.recovery.ending import ENDED, RESEND_S, finish
