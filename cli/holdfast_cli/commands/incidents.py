@@ -6,8 +6,7 @@ from rich.console import Console
 
 from holdfast_cli.errors import CommandError
 from holdfast_cli.flags.watching import ExportIncidentFlags, IncidentsFlags, ShowIncidentFlags
-from holdfast_cli.incidents.exporting import export_incident
-from holdfast_cli.incidents.files import read_files
+from holdfast_cli.incidents.files import export_incident, read_files
 from holdfast_cli.incidents.story import incident_story, incident_table
 from holdfast_cli.run_folder.ended import load_earlier_incidents, load_incidents
 from holdfast_cli.run_folder.paths import incident_directory

@@ -1,6 +1,9 @@
-"""What lies in an incident's folder, as far as it can be shown."""
+"""The files in an incident's folder: read for people, or packed into one file."""
 
+import gzip
+import io
 import json
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +11,9 @@ from typing import Any
 
 from google.protobuf.json_format import ParseDict, ParseError
 
+from holdfast_daemon.incidents import folder as incident_folder
 from holdfast_proto.v1.common_pb2 import PendingCall
-from holdfast_proto.v1.store_pb2 import EvidenceCaptured, StackSummary
+from holdfast_proto.v1.store_pb2 import EvidenceCaptured, Incident, StackSummary
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,29 @@ def file_names(folder: Path) -> list[str]:
     """Return the files in a folder and in those within it, relative and sorted; none if there is no folder."""
     paths = (path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".partial", ".part"))
     return sorted(str(path.relative_to(folder)) for path in paths)
+
+
+def export_incident(incident: Incident, folder: Path, target: Path) -> int:
+    """Write story and files as a .tar.gz; return how many files are in it. Raises OSError.
+
+    The same incident gives the same bytes. ``folder`` need not exist: the story then is all there is.
+    """
+    contents = {name: (folder / name).read_bytes() for name in file_names(folder)}
+    contents[incident_folder.STORY] = incident_folder.story_text(incident).encode()
+    contents[incident_folder.README] = incident_folder.README_TEXT.encode()
+    partial = target.with_name(target.name + ".partial")
+    with (
+        partial.open("wb") as file,
+        gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name in sorted(contents):
+            entry = tarfile.TarInfo(f"{incident.id}/{name}")
+            entry.size = len(contents[name])
+            entry.mtime = int(incident.detected_unix_s)
+            archive.addfile(entry, io.BytesIO(contents[name]))
+    partial.replace(target)
+    return len(contents)
 
 
 def _black_boxes(folder: Path) -> Iterator[BlackBoxLine]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from holdfast_cli.incidents.files import IncidentFiles
 from holdfast_cli.incidents.wait_tree import wait_trees
-from holdfast_cli.views.phrases import enum_word, incident_line, outcome_line, verdict_word
+from holdfast_cli.views.phrases import enum_phrase, incident_line, outcome_line, verdict_word
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.common_pb2 import PendingCall
 from holdfast_proto.v1.store_pb2 import Incident, IncidentState, Source, StackSummary
@@ -36,7 +36,7 @@ def incident_table(incidents: Sequence[Incident]) -> RenderableType:
         table.add_column(column, no_wrap=True)
     table.add_column("what")
     for incident in incidents:
-        state = enum_word(IncidentState, "INCIDENT_STATE_", incident.state)
+        state = enum_phrase(IncidentState, incident.state)
         what = incident.verdict.message or verdict_word(incident)
         table.add_row(incident.id, _clock(incident.detected_unix_s), state, what)
     return table
@@ -55,7 +55,7 @@ def incident_story(incident: Incident, files: IncidentFiles) -> RenderableType:
         ("last progress", _clock(incident.last_progress_unix_s)),
         ("detected", _clock(incident.detected_unix_s)),
         ("resumed", _resumed(incident)),
-        ("outcome", outcome_line(incident) or enum_word(IncidentState, "INCIDENT_STATE_", incident.state)),
+        ("outcome", outcome_line(incident) or enum_phrase(IncidentState, incident.state)),
     ):
         facts.add_row(Text(name, style="dim"), Text(value))
     parts: list[RenderableType] = [Text(incident_line(incident), style="bold"), facts]
@@ -91,7 +91,7 @@ def _black_boxes(files: IncidentFiles) -> RenderableType:
     for column in ("rank", "step", "phase", "group: completed/enqueued"):
         table.add_column(column)
     for line in files.black_boxes:
-        phase = enum_word(common_pb2.Phase, "PHASE_", line.phase)
+        phase = enum_phrase(common_pb2.Phase, line.phase)
         groups = ", ".join(f"{name}: {completed}/{enqueued}" for name, enqueued, completed in line.groups)
         table.add_row(str(line.rank), str(line.step), phase, groups)
     return table
@@ -107,13 +107,13 @@ def _where(incident: Incident) -> str:
     if not verdict.phase:
         return f"step {verdict.step}"
     call = f"{verdict.op or 'call'} {verdict.seq} of {verdict.group}" if verdict.group else "in no collective"
-    return f"step {verdict.step}, {enum_word(common_pb2.Phase, 'PHASE_', verdict.phase)}, {call}"
+    return f"step {verdict.step}, {enum_phrase(common_pb2.Phase, verdict.phase)}, {call}"
 
 
 def _resumed(incident: Incident) -> str:
     if not incident.recovered_unix_s:
         return "-"
-    source = enum_word(Source, "SOURCE_", incident.source)
+    source = enum_phrase(Source, incident.source)
     return f"step {incident.resumed_step} from {source}" if incident.resumed_step >= 0 else "from the seed"
 
 

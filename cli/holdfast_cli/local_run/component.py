@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_cli.local_run import die_with_parent
-from holdfast_cli.run_folder.processes import end_process
+from holdfast_cli.run_folder.processes import end_process, signal_name
 from holdfast_proto.exit_codes import ExitCode
 
 FIRST_BACKOFF_S = 0.2
@@ -167,9 +167,4 @@ class Component:
 
 def describe_exit(code: int) -> str:
     """Return in words how a child ended. ``code``: as of Popen.returncode."""
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
+    return f"exited with code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"

@@ -1,14 +1,15 @@
-"""Watching a run that somebody else launches, and never touching it."""
+"""Watches a run that another launcher starts, and never touches it."""
 
+import os
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from holdfast_agent.options import AgentOptions
 from holdfast_cli.control import ControlError, has_ended
-from holdfast_cli.errors import CommandError
+from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_cli.interruption import Interruption
-from holdfast_cli.local_run.launcher import Launcher
 from holdfast_cli.local_run.local_run import POLL_S, LocalRun
 from holdfast_cli.local_run.supervised_folder import NODE
 from holdfast_proto.rank_context import ObservedNode
@@ -31,6 +32,31 @@ def observed_node(local: LocalRun) -> ObservedNode:
         directory=local.paths.directory,
         runtime_directory=local.paths.runtime,
     ).observed_node
+
+
+class Launcher:
+    """The process of a launcher such as torchrun, srun or mpirun. It survives us: who watches a run must not end it."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start ``command`` with ``environment`` added to our own. Raises ConfigurationError if it cannot be run."""
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env={**os.environ, **environment},
+                process_group=0,  # a Ctrl-C of the terminal reaches it once, through us
+            )
+        except OSError as error:
+            raise ConfigurationError(f"{command[0]} cannot be run: {error.strerror}") from None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code as shells have it, 128 + signal; None while it runs."""
+        code = self._process.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    def forward(self, signal_number: int) -> None:
+        """Pass a signal on."""
+        self._process.send_signal(signal_number)
 
 
 class LauncherWatch:

@@ -8,6 +8,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 
 from holdfast_cli.control import has_ended
 from holdfast_cli.run_folder.record import RunRecord
+from holdfast_cli.views.output import enum_word
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident, RunPhase
 
@@ -34,7 +35,7 @@ def outcome_of(status: RunStatus | None) -> str:
         return "stopped before it began"
     if not has_ended(status):
         return "stopped"
-    return status.outcome or RunPhase.Name(status.phase).removeprefix("RUN_PHASE_").lower()
+    return status.outcome or str(enum_word(RunPhase.DESCRIPTOR, status.phase))
 
 
 def load_incidents(record: RunRecord) -> list[Incident]:

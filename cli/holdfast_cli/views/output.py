@@ -1,4 +1,4 @@
-"""Messages as JSON for scripts."""
+"""Messages and their enum values as words and as JSON for scripts."""
 
 import json
 import math
@@ -39,14 +39,17 @@ def _single(field: Any, value: Any) -> Any:
     if field.message_type is not None:
         return to_json(value)
     if field.enum_type is not None:
-        return _enum_word(field.enum_type, value)
+        return enum_word(field.enum_type, value)
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
 
 
-def _enum_word(kind: EnumDescriptor, number: int) -> Any:
-    """RUN_PHASE_RUNNING becomes "running": the prefix is that of the value 0, which ends in UNSPECIFIED."""
+def enum_word(kind: EnumDescriptor, number: int) -> str | int:
+    """Return ``RUN_PHASE_RUNNING`` as ``running``, and an unknown number as itself.
+
+    The prefix is that of the value 0, whose name ends in UNSPECIFIED.
+    """
     prefix = kind.values_by_number[0].name.removesuffix("UNSPECIFIED")
     value = kind.values_by_number.get(number)
     return number if value is None else value.name.removeprefix(prefix).lower()
