@@ -19,7 +19,7 @@ _MODULE = ("-m", "holdfast_trainer")
 def checked_configuration(command: Sequence[str], *, ranks: int) -> "TrainerConfig | None":
     """Return the configuration that ``ranks`` ranks started with ``command`` will have; None if it is not our trainer.
 
-    None too where the packages that read it are not installed: then the ranks' own check must do. Raises
+    None too where the packages that read it are not installed: the ranks check it then. Raises
     ConfigurationError, in one line, if the trainer would refuse it.
     """
     if _MODULE not in pairwise(command):

@@ -59,7 +59,7 @@ def _all(target: Target) -> list[Incident]:
 
 
 def _earlier(target: Target, present: list[Incident]) -> list[Incident]:
-    """Return what earlier starts of the run have left; nothing where this machine has no folder of it."""
+    """Return incidents of earlier starts of the run; none if this machine has no folder of it."""
     return load_earlier_incidents(Path(target.record.directory), target.run, present) if target.record else []
 
 

@@ -1,4 +1,4 @@
-"""``holdfast status`` and ``stop``: what operators ask of a daemon."""
+"""``holdfast status`` and ``stop``: requests of operators to a daemon."""
 
 import time
 from pathlib import Path
@@ -45,4 +45,4 @@ def stop(flags: StopFlags) -> None:
         print(f"{target.run}: {end_run(target.record, flags.timeout_s)}")
         return
     target.connect().stop_run()
-    print("the daemon was told to end the run")
+    print("the daemon will end the run")

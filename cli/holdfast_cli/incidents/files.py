@@ -18,7 +18,7 @@ from holdfast_proto.v1.store_pb2 import EvidenceCaptured, Incident, StackSummary
 
 @dataclass(frozen=True)
 class BlackBoxLine:
-    """How far one rank was. ``groups``: name, newest enqueued and newest completed seq."""
+    """Progress of one rank. ``groups``: name, newest enqueued and newest completed seq."""
 
     rank: int
     step: int
@@ -28,7 +28,7 @@ class BlackBoxLine:
 
 @dataclass(frozen=True)
 class IncidentFiles:
-    """Of a folder that is not on this machine, all is empty."""
+    """Contents of an incident's folder. Everything is empty if the folder is not on this machine."""
 
     names: tuple[str, ...]
     """Relative to the folder, sorted."""
@@ -96,4 +96,4 @@ def _objects(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
         try:
             yield json.loads(path.read_text())
         except ValueError:
-            continue  # of a disk that was full
+            continue  # the disk was full, and the file was cut off

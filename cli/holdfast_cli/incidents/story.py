@@ -1,4 +1,4 @@
-"""Incidents as something that rich can draw."""
+"""The table of incidents, and the whole story of one."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -43,7 +43,7 @@ def incident_table(incidents: Sequence[Incident]) -> RenderableType:
 
 
 def incident_story(incident: Incident, files: IncidentFiles) -> RenderableType:
-    """Return everything that is known of an incident."""
+    """Return the whole story of an incident: facts, waits, calls, stacks, black boxes, actions, files."""
     verdict = incident.verdict
     facts = Table.grid(padding=(0, 2))
     for name, value in (
@@ -83,7 +83,7 @@ def _pending_line(call: PendingCall) -> str:
 
 def _stack_line(stack: StackSummary) -> str:
     where = f"in {stack.frame}" if stack.frame else "in no code of the user"
-    return f"rank {stack.rank}: {where}, {_ACTIVITIES.get(stack.activity, 'the stack does not tell what it does')}"
+    return f"rank {stack.rank}: {where}, {_ACTIVITIES.get(stack.activity, 'the stack does not show what it does')}"
 
 
 def _black_boxes(files: IncidentFiles) -> RenderableType:
@@ -102,7 +102,7 @@ def _ranks(incident: Incident) -> str:
 
 
 def _where(incident: Incident) -> str:
-    """What is wrong with a checkpoint has a step and no phase."""
+    """Return step, phase and call. The incident of a checkpoint has a step and no phase."""
     verdict = incident.verdict
     if not verdict.phase:
         return f"step {verdict.step}"

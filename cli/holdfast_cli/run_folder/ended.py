@@ -1,4 +1,4 @@
-"""What remains to be read of a run whose daemon is gone."""
+"""Reads what is left of a run whose daemon is gone."""
 
 import json
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ _STATUS = "last-status.pb"
 
 
 def save_last_status(run_directory: Path, status: RunStatus) -> None:
-    """Keep the last that the daemon said about a run."""
+    """Keep the last status of a run that the daemon reported."""
     (run_directory / _STATUS).write_bytes(status.SerializeToString())
 
 
 def load_last_status(run_directory: Path) -> RunStatus | None:
-    """Return the last that the daemon said, or None if it never spoke."""
+    """Return the last status that the daemon reported, or None."""
     try:
         return RunStatus.FromString((run_directory / _STATUS).read_bytes())
     except FileNotFoundError:
@@ -30,7 +30,7 @@ def load_last_status(run_directory: Path) -> RunStatus | None:
 
 
 def outcome_of(status: RunStatus | None) -> str:
-    """Return in words how a run ended. ``status``: the last one, if the daemon ever spoke."""
+    """Return in words how a run ended. ``status``: the last one; None if the daemon never reported."""
     if status is None:
         return "stopped before it began"
     if not has_ended(status):
@@ -59,9 +59,9 @@ def load_incidents(record: RunRecord) -> list[Incident]:
 
 
 def load_earlier_incidents(run_directory: Path, run: str, present: Iterable[Incident]) -> list[Incident]:
-    """Return those that earlier starts of a run have left in their folders, oldest first.
+    """Return the incidents that earlier starts of a run left in their folders, oldest first.
 
-    Numbers begin anew with each start, so that the folder's name is the id of such an incident. What is damaged is left
+    Numbers begin anew with each start, so that the folder's name is the id of such an incident. Damaged ones are left
     out.
     """
     known = {incident.detected_unix_s for incident in present}

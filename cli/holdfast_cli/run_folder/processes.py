@@ -1,4 +1,4 @@
-"""Naming processes for good, finding those of a run, and ending them for certain."""
+"""Identifies processes across reuse of pids, finds those of a run, and ends them."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""How a rank is, in one word: what makes it stand out among its peers."""
+"""Judges the condition of each rank, to show the odd ones first."""
 
 from enum import IntEnum
 
@@ -8,7 +8,7 @@ from holdfast_proto.v1.store_pb2 import LIFE_EXITED, LIFE_RUNNING
 
 
 class Condition(IntEnum):
-    """The oddest first, so that sorting puts it on top."""
+    """Condition of a rank. The oddest comes first, so that sorting puts it on top."""
 
     DEAD = 0
     STOPPED = 1

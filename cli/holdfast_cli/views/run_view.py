@@ -35,12 +35,12 @@ _ACTIONS_SHOWN = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What is worth showing and not part of the status."""
+    """Facts to show with a status that are not part of it."""
 
     title: str = ""
     total_steps: int | None = None
     notes: Sequence[str] = ()
-    """What the supervisor has to say about the components."""
+    """Lines about components that were started again or are down."""
     most_ranks: int = 32
     """Rows; with more ranks the odd ones come first and the others are counted."""
 
@@ -61,7 +61,7 @@ def _header(status: RunStatus, surroundings: Surroundings) -> Panel:
     if not status.leader:
         first.append("  (this daemon is a standby)", style="dim")
     if not status.store_up:
-        first.append("  Redis is away: training goes on", style="bold yellow")
+        first.append("  Redis is unreachable: training continues", style="bold yellow")
     lines = [first, Text(progress_line(status, surroundings.total_steps)), Text(kept_line(status), style="dim")]
     if status.outcome:
         lines.append(Text(status.outcome))
