@@ -120,7 +120,9 @@ def readable() -> Iterator[None]:
     except ConfigurationError as error:
         raise CommandError(str(error)) from None
     except CheckpointUnreadable as error:
-        raise CommandError(f"{error}: choose another step, `holdfast checkpoint verify --all` names the good") from None
+        raise CommandError(
+            f"{error}: choose another step, `holdfast checkpoint verify --all` names the good ones"
+        ) from None
     except CheckpointUnavailable as error:
         raise CheckpointsUnavailableError(str(error)) from None
     except CheckpointError as error:

@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.fault_requests import RandomInjection, fault_table, order
+from holdfast_cli.fault_requests import RandomInjection, fault_table, request_fault
 from holdfast_cli.flags.watching import InjectFlags
 from holdfast_cli.run_folder.target import find_target
 from holdfast_hooks.faults import Fault
@@ -38,5 +38,5 @@ def inject(flags: InjectFlags) -> None:
         factor=flags.factor,
         seed=flags.seed,
     )
-    order(find_target(flags.directory, flags.run, flags.control).connect(), fault)
+    request_fault(find_target(flags.directory, flags.run, flags.control).connect(), fault)
     print(f"rank {flags.rank} has accepted {flags.kind}: `holdfast incidents` shows the effect")

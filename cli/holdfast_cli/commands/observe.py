@@ -8,8 +8,7 @@ from rich.console import Console
 
 from holdfast_cli.flags.runs import ObserveFlags
 from holdfast_cli.interruption import Interruption
-from holdfast_cli.local_run.launcher import Launcher
-from holdfast_cli.local_run.launcher_watch import LauncherWatch, observed_node
+from holdfast_cli.local_run.launcher_watch import Launcher, LauncherWatch, observed_node
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
 from holdfast_cli.settings.resolving import resolve

@@ -1,4 +1,4 @@
-"""``holdfast status`` and ``stop``: what operators ask of a daemon."""
+"""``holdfast status`` and ``stop``: requests of operators to a daemon."""
 
 import time
 from pathlib import Path
@@ -11,8 +11,9 @@ from holdfast_cli.run_folder.ended import load_last_status
 from holdfast_cli.run_folder.ending import end_run
 from holdfast_cli.run_folder.target import find_target
 from holdfast_cli.views.display import display_for
-from holdfast_cli.views.output import print_json, to_json
+from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings, render
+from holdfast_proto.message_json import to_json
 
 _LOOK_S = 0.2
 
@@ -45,4 +46,4 @@ def stop(flags: StopFlags) -> None:
         print(f"{target.run}: {end_run(target.record, flags.timeout_s)}")
         return
     target.connect().stop_run()
-    print("the daemon was told to end the run")
+    print("the daemon will end the run")

@@ -2,9 +2,9 @@
 
 from rich.console import Console
 
-from holdfast_cli.dry_run import report_dry_run
 from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_cli.flags.planning import PlanFlags
+from holdfast_cli.trainer_command import report_dry_run
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.plan_view import left_out, plan_as_json, render_plan, render_search, search_as_json
 from holdfast_hooks import ConfigurationError as RefusedConfiguration

@@ -5,7 +5,6 @@ import time
 from rich.console import Console
 
 from holdfast_cli.checkpoints.location import check_owner, owner_of
-from holdfast_cli.dry_run import report_dry_run
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.flags.runs import RunFlags
 from holdfast_cli.interruption import Interruption
@@ -13,11 +12,12 @@ from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
 from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import RunSettings
-from holdfast_cli.trainer_command import checked_configuration
+from holdfast_cli.trainer_command import checked_configuration, report_dry_run
 from holdfast_cli.views.display import LineDisplay, display_for
-from holdfast_cli.views.output import print_json, to_json
+from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings
 from holdfast_cli.views.summary import closing_line, ended_badly, stopped_line
+from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 
 

@@ -36,7 +36,7 @@ CONFIGURATION = Path(str(files("holdfast_trainer") / "configs" / "demo.toml"))
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """What to demonstrate."""
+    """Settings of a demonstration."""
 
     steps: int
     seed: int
@@ -116,7 +116,7 @@ class Demo:
             "--config": CONFIGURATION,
             "--train.steps": self._options.steps,
             "--train.seed": self._options.seed,
-            "--data.cache_directory": directory / "corpus",  # goes with everything else
+            "--data.cache_directory": directory / "corpus",  # deleted with everything else
         }
         return LocalRunOptions(
             run=name,
@@ -125,7 +125,7 @@ class Demo:
             directory=directory,
             snapshot_every=1,
             checkpoint_every=CHECKPOINT_EVERY,
-            preemption_grace_s=0.0,  # nobody goes on with a demonstration
+            preemption_grace_s=0.0,  # nobody continues a demonstration
             preset=PresetName.FAST,
         )
 

@@ -24,19 +24,19 @@ from holdfast_proto.v1.store_pb2 import RunSpec
 
 START_PATIENCE_S = 60.0
 FOREIGN_PATIENCE_S = 5.0
-"""For a Redis that somebody else runs: it is there, or it is not."""
+"""Longest wait for a Redis that --redis names: it should run already."""
 _LOOK_S = 0.02
 
 
 def never(_: int) -> bool:
-    """No exit code is the last."""
+    """Return False: the component is started again after any exit code."""
     return False
 
 
 class LocalStack:
     """Brings the processes up in order and keeps them up.
 
-    ``check`` is called while waiting, and raises what shall end the wait.
+    ``check`` is called while waiting. An exception from it ends the wait.
     """
 
     def __init__(self, options: LocalRunOptions, folder: SupervisedFolder, *, check: Callable[[], None]) -> None:
@@ -54,14 +54,14 @@ class LocalStack:
         """
         options, paths = self._options, self._paths
         if options.redis_url is None:
-            empty_redis_data(paths)  # an earlier run's state is no help: its ranks are gone
+            empty_redis_data(paths)  # an earlier run's state is useless: its ranks are gone
             self._add("redis", server_command(find_server(), paths.redis_data, paths.redis_socket))
         self._wait_for_redis()
         self._publish(spec)
         store = command_lines.store_arguments(self._store_url, options.redis_password_file)
         self._add("daemon", command_lines.daemon_command(paths, store))
         agent = command_lines.agent_command(paths, options, store)
-        self._add("agent", agent, is_agent_done, signal.SIGINT)  # SIGTERM would have it wait for a last checkpoint
+        self._add("agent", agent, is_agent_done, signal.SIGINT)  # after SIGTERM it would wait for a last checkpoint
         for name in ("daemon", "agent"):
             self._wait_until(partial(self._has_served, name), f"the {name} does not come up", name)
 
@@ -70,7 +70,7 @@ class LocalStack:
         return self._keeper.components[name]
 
     def endpoints(self) -> dict[str, Endpoint]:
-        """Return what the daemon and the agent that run now have said about themselves."""
+        """Return the endpoints of the daemon and the agent that run now."""
         files = {"daemon": self._paths.daemon_endpoint, "agent": self._paths.agent_endpoint}
         found = {name: (self._keeper.components.get(name), read_endpoint(path)) for name, path in files.items()}
         return {
@@ -84,7 +84,7 @@ class LocalStack:
         return {name: component.pid for name, component in self._keeper.components.items() if component.pid}
 
     def notes(self) -> list[str]:
-        """Return what the components have been through, one line each."""
+        """Return one line for each component that was started again or is down."""
         return self._keeper.notes()
 
     def raise_if_fatal(self) -> None:
@@ -92,11 +92,11 @@ class LocalStack:
         self._keeper.raise_if_fatal()
 
     def close(self, patience_s: float) -> None:
-        """End all processes, the newest first: asked, and with SIGKILL after ``patience_s``."""
+        """End all processes, the newest first: with a signal, then with SIGKILL after ``patience_s``."""
         self._keeper.close(patience_s)
 
     def _has_served(self, name: str) -> bool:
-        return name in self.endpoints() or self.component(name).done  # a very short run is over by now
+        return name in self.endpoints() or self.component(name).done  # a very short run has ended by now
 
     def _add(
         self,
@@ -155,5 +155,5 @@ class LocalStack:
 
 
 def _threads(ranks: int) -> dict[str, str]:
-    """As torchrun: unless told otherwise, several ranks on one machine do not each take all its cores."""
+    """Return what torchrun sets: by default, each of several ranks takes one core for OpenMP."""
     return {} if ranks <= 1 or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}

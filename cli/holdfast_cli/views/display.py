@@ -1,4 +1,4 @@
-"""Shows a run while it goes: drawn in place on a terminal, as lines elsewhere."""
+"""Shows a run while it runs: drawn in place on a terminal, as lines elsewhere."""
 
 import time
 from types import TracebackType
@@ -16,7 +16,7 @@ REDRAW_S = 0.3
 
 
 class Display(Protocol):
-    """Takes a status whenever there is one."""
+    """Shows each new status of a run."""
 
     def __enter__(self) -> "Display":
         """Begin."""
@@ -24,7 +24,7 @@ class Display(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the last view on the screen."""
+        """End, and leave the last view on the screen."""
 
     def update(self, status: RunStatus, surroundings: Surroundings) -> None:
         """Show ``status``."""

@@ -11,8 +11,7 @@ import pytest
 
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.interruption import Interruption
-from holdfast_cli.local_run.launcher import Launcher
-from holdfast_cli.local_run.launcher_watch import LauncherWatch
+from holdfast_cli.local_run.launcher_watch import Launcher, LauncherWatch
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.run_folder.processes import identify
