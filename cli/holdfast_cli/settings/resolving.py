@@ -1,5 +1,6 @@
 """Where each setting of a run comes from: a flag, else the file, else its default. Nothing else has a say."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,15 @@ class Resolved:
     settings: RunSettings
     origins: dict[str, Origin]
     """Field of RunSettings -> source."""
+
+    def located(self, message: str) -> str:
+        """Return ``message``, which names flags, with the place of each that the file sets."""
+        places = [
+            f"{setting.key} at {origin.where}"
+            for setting, origin in ((schema()[field], origin) for field, origin in self.origins.items())
+            if origin.kind == "file" and setting.flag and re.search(rf"{setting.flag}(?![\w-])", message)
+        ]
+        return f"{message} ({', '.join(places)})" if places else message
 
 
 def resolve(command: str, given: Mapping[str, Any], words: Sequence[str] | None, config: Path | None) -> Resolved:
