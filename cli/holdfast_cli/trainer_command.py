@@ -9,6 +9,7 @@ import typer
 
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.views.output import print_json
+from holdfast_hooks import ConfigurationError as RefusedConfiguration
 
 if TYPE_CHECKING:
     from holdfast_trainer.config import TrainerConfig
@@ -28,13 +29,12 @@ def checked_configuration(command: Sequence[str], *, ranks: int) -> "TrainerConf
         from holdfast_trainer import config
     except ModuleNotFoundError:
         return None
-    import holdfast_hooks
 
     flags = command[list(pairwise(command)).index(_MODULE) + len(_MODULE) :]
     try:
         settings = config.from_arguments(flags)
         config.expect_ranks(settings, ranks)
-    except holdfast_hooks.ConfigurationError as error:
+    except RefusedConfiguration as error:
         raise ConfigurationError("; ".join(str(error).splitlines())) from None
     return settings
 

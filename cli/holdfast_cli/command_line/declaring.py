@@ -27,14 +27,14 @@ class SettingFlags:
     """Flags of a command that takes settings of a run. A subclass names the command and adds flags of its own."""
 
     command_name: ClassVar[str]
-    given: dict[str, Any]
+    given: dict[str, object]
     """Field of RunSettings -> value, of the flags that the command line has."""
 
 
 def command_of(flags: type[Any], work: str) -> Callable[..., None]:
     """Return a function that typer takes for a command. ``work``: MODULE:FUNCTION, called with a ``flags``."""
 
-    def command(**given: Any) -> None:
+    def command(**given: object) -> None:
         _call(work, flags, given)
 
     return _declared(command, flags)
@@ -43,7 +43,7 @@ def command_of(flags: type[Any], work: str) -> Callable[..., None]:
 def group_of(flags: type[Any], work: str) -> Callable[..., None]:
     """Return a function that typer takes for the callback of a group. It works only if no sub-command is named."""
 
-    def command(context: typer.Context, **given: Any) -> None:
+    def command(context: typer.Context, **given: object) -> None:
         if context.invoked_subcommand is None:
             _call(work, flags, given)
         elif flags(**given) != flags():
@@ -56,14 +56,14 @@ def group_of(flags: type[Any], work: str) -> Callable[..., None]:
     return declared
 
 
-def load(work: str) -> Callable[[Any], None]:
+def load(work: str) -> Callable[[object], None]:
     """Import the module of ``MODULE:FUNCTION`` and return the function.
 
     Raises CommandError if a package is not installed. Those that the command itself needs always are.
     """
     module, _, function = work.partition(":")
     try:
-        found: Callable[[Any], None] = getattr(importlib.import_module(module), function)
+        found: Callable[[object], None] = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
         if str(error.name).startswith("holdfast_"):
             raise
@@ -71,7 +71,7 @@ def load(work: str) -> Callable[[Any], None]:
     return found
 
 
-def _call(work: str, flags: type[Any], given: dict[str, Any]) -> None:
+def _call(work: str, flags: type[Any], given: dict[str, object]) -> None:
     if issubclass(flags, SettingFlags):
         names = [name for name, _ in settings_of(flags.command_name)]
         values = {name: given.pop(name, None) for name in names}
@@ -130,7 +130,7 @@ def _setting_parameter(name: str, setting: Setting, command: str) -> inspect.Par
     )
 
 
-def _facts(info: OptionInfo | ArgumentInfo, default: Any) -> str:
+def _facts(info: OptionInfo | ArgumentInfo, default: object) -> str:
     if default is MISSING:
         shown = "required"
     elif isinstance(info.show_default, str):
@@ -153,7 +153,7 @@ def _range(least: float | None, most: float | None) -> str:
     return f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
 
 
-def _choices(value_type: Any) -> str | None:
+def _choices(value_type: object) -> str | None:
     """Return the words that a flag takes, if its type is an enumeration."""
     kinds = [kind for kind in (value_type, *get_args(value_type)) if isinstance(kind, type) and issubclass(kind, Enum)]
     return "|".join(member.value for member in kinds[0]) if kinds else None

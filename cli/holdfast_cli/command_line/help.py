@@ -7,7 +7,8 @@ and every word whole: a line breaks at spaces only.
 import inspect
 import textwrap
 from collections.abc import Iterable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -26,6 +27,17 @@ _VERBATIM = "\b\n"
 _Rows = list[tuple[str, str]]
 
 
+class _Formatter(Protocol):
+    """The part of click's formatter that is used here, wherever typer keeps it."""
+
+    width: int
+    current_indent: int
+
+    def write(self, string: str) -> None: ...
+
+    def section(self, name: str) -> AbstractContextManager[None]: ...
+
+
 class HelpCommand(TyperCommand):
     """A command whose options are printed in groups."""
 
@@ -35,11 +47,11 @@ class HelpCommand(TyperCommand):
         words = [(each.metavar if each.required else f"[{each.metavar}]", each.nargs) for each in arguments]
         return ["[OPTIONS]", *(f"{word}{'' if count == 1 else '...'}" for word, count in words)]
 
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+    def format_help_text(self, ctx: Any, formatter: _Formatter) -> None:
         """Write the docstring of the command."""
         _write_text(formatter, self.help or "")
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self, ctx: Any, formatter: _Formatter) -> None:
         """Write one section for the arguments and one for each group of options."""
         _write_parameters(self, ctx, formatter)
 
@@ -47,11 +59,11 @@ class HelpCommand(TyperCommand):
 class HelpGroup(TyperGroup):
     """A group of commands. It turns a CommandError into its line on stderr and its exit code."""
 
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+    def format_help_text(self, ctx: Any, formatter: _Formatter) -> None:
         """Write what the commands of the group are for."""
         _write_text(formatter, self.help or "")
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self, ctx: Any, formatter: _Formatter) -> None:
         """Write the options, then the commands, each in groups."""
         _write_parameters(self, ctx, formatter)
         panels: dict[str, _Rows] = {}
@@ -72,7 +84,7 @@ class HelpGroup(TyperGroup):
             raise typer.Exit(error.exit_code) from None
 
 
-def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
+def _write_parameters(command: Any, ctx: Any, formatter: _Formatter) -> None:
     panels: dict[str, _Rows] = {_ARGUMENTS: []}
     for parameter in command.get_params(ctx):
         if parameter.param_type_name == "argument":
@@ -84,14 +96,14 @@ def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
     _write_sections(formatter, panels)
 
 
-def _write_sections(formatter: Any, panels: dict[str, _Rows]) -> None:
+def _write_sections(formatter: _Formatter, panels: dict[str, _Rows]) -> None:
     for title, rows in panels.items():
         if rows:
             with formatter.section(title):
                 _write_rows(formatter, rows)
 
 
-def _write_rows(formatter: Any, rows: _Rows) -> None:
+def _write_rows(formatter: _Formatter, rows: _Rows) -> None:
     """Write two columns: names, and what they are."""
     left = " " * formatter.current_indent
     column = min(max(len(name) for name, _ in rows), _WIDEST_NAME) + _GAP
@@ -104,7 +116,7 @@ def _write_rows(formatter: Any, rows: _Rows) -> None:
             formatter.write(f"{left}{'' if number else name:{column}}{line}\n")
 
 
-def _write_text(formatter: Any, text: str) -> None:
+def _write_text(formatter: _Formatter, text: str) -> None:
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         is_verbatim = paragraph.startswith(_VERBATIM)
         lines: Iterable[str] = paragraph.removeprefix(_VERBATIM).splitlines()

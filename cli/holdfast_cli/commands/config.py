@@ -9,8 +9,8 @@ from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.flags.runs import CheckConfigFlags, ShowConfigFlags
 from holdfast_cli.local_run.options import local_run_options
 from holdfast_cli.settings.file import DEFAULT_FILE, has_password, read_file
-from holdfast_cli.settings.resolving import Origin, Resolved, resolve
-from holdfast_cli.settings.schema import RunSettings, schema
+from holdfast_cli.settings.resolving import Origin, Resolved, merge, resolve
+from holdfast_cli.settings.schema import schema
 from holdfast_cli.settings.setting import FileSection
 from holdfast_cli.views.output import print_json
 
@@ -35,9 +35,10 @@ def check(flags: CheckConfigFlags) -> None:
     found = read_file(flags.config)
     if found is None:
         raise ConfigurationError(f"{DEFAULT_FILE}: No such file or directory: name a file with --config")
-    settings = RunSettings(**found.values)
+    resolved = merge("config", {}, found)
+    settings = resolved.settings
     try:
-        local_run_options(settings, run=settings.run or "unnamed", command=settings.command or ("true",))
+        local_run_options(resolved, run=settings.run or "unnamed", command=settings.command or ("true",))
     except ConfigurationError as error:
         raise ConfigurationError(f"{found.path}: {error}") from None
     print(f"{found.path}: {len(found.values)} settings, nothing is wrong")

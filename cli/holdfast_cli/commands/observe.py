@@ -21,10 +21,10 @@ NO_RANK = "no rank has said hello: does the training script call holdfast_hooks.
 
 def observe(flags: ObserveFlags) -> None:
     """Watch until the launcher, or the run, has ended. Exits with the launcher's code."""
-    settings = resolve("observe", flags.given, (), flags.config).settings
+    resolved = resolve("observe", flags.given, (), flags.config)
     options = local_run_options(
-        settings,
-        run=settings.run or time.strftime("run-%Y%m%d-%H%M%S"),
+        resolved,
+        run=resolved.settings.run or time.strftime("run-%Y%m%d-%H%M%S"),
         ranks=0,
         checkpoint_every=0,
         snapshot_every=0,

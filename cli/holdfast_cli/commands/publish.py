@@ -19,11 +19,12 @@ from holdfast_proto.v1.store_pb2 import RunSpec
 
 def publish(flags: PublishFlags) -> None:
     """Write the spec of a run to Redis."""
-    settings = resolve("publish", flags.given, flags.command, flags.config).settings
+    resolved = resolve("publish", flags.given, flags.command, flags.config)
+    settings = resolved.settings
     assert settings.run is not None
     assert settings.checkpoint_directory is not None
     assert settings.redis_url is not None
-    options = local_run_options(settings, run=settings.run)
+    options = local_run_options(resolved, run=settings.run)
     checked_configuration(options.command, ranks=settings.nodes * options.ranks)
     spec = run_spec(
         options,

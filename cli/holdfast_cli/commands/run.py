@@ -23,8 +23,8 @@ from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 
 def run(flags: RunFlags) -> None:
     """Train until the run ends, or only try its layout."""
-    settings = resolve("run", flags.given, flags.command, flags.config).settings
-    options = local_run_options(settings, run=run_name(settings))
+    resolved = resolve("run", flags.given, flags.command, flags.config)
+    options = local_run_options(resolved, run=run_name(resolved.settings))
     layout = checked_configuration(options.command, ranks=options.ranks)
     if not flags.dry_run:
         _watch(options, json=flags.json)

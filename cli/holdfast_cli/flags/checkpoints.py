@@ -65,7 +65,7 @@ class ShowCheckpointFlags(CheckpointPlaceFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseCheckpointFlags(CheckpointPlaceFlags):
-    """Unpin a checkpoint that is kept, for example since a loss spike.
+    """Unpin a checkpoint, for example one that a loss spike has pinned.
 
     A later checkpoint deletes it when it is old enough.
     """

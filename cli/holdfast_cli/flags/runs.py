@@ -14,9 +14,9 @@ from holdfast_cli.flags.common import OUTPUT, RUN, ConfigFile, Json, RankCommand
 class RunFlags(SettingFlags):
     """Train on this machine and watch the run.
 
-    Holdfast starts Redis, a daemon, an agent and the ranks, shows the run, and leaves only the run's folder behind. It
-    exits with 0 if the run finished, or stopped after SIGTERM with a last checkpoint. A configuration that
-    holdfast_trainer would refuse is refused before anything starts.
+    Holdfast starts a daemon, an agent, the ranks, and Redis unless --redis names one. It shows the run, and leaves only
+    the run's folder behind. It exits with 0 if the run finished, or stopped after SIGTERM with a last checkpoint. A
+    configuration that holdfast_trainer would refuse is refused before anything starts.
 
     \b
     Example:
@@ -61,8 +61,8 @@ class ObserveFlags(SettingFlags):
 class PublishFlags(SettingFlags):
     """Publish a run over several nodes in Redis.
 
-    The run begins once N of its agents are ready. Start `holdfast agent` on each node; `holdfast daemon` must serve the
-    same Redis.
+    The run begins once as many agents as --nodes are ready. Start `holdfast agent` on each node; `holdfast daemon` must
+    serve the same Redis.
 
     \b
     Example:

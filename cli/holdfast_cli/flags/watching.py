@@ -84,7 +84,7 @@ class ExportIncidentFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayFlags:
-    """Show the core again what it saw before an incident. Exit with 0 if it reaches the same verdict, else 1."""
+    """Replay what the core saw before an incident. Exit with 0 if it reaches the same verdict, else 1."""
 
     path: Annotated[
         Path,

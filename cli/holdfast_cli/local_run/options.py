@@ -7,6 +7,7 @@ from typing import Any
 from holdfast_cli.checkpoints.location import primary_location, secondary_location
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.local_run.store import check_url
+from holdfast_cli.settings.resolving import Resolved
 from holdfast_cli.settings.schema import RunSettings, schema
 from holdfast_proto import keys
 
@@ -54,6 +55,9 @@ class LocalRunOptions(RunSettings):
                 raise ConfigurationError(f"{setting.flag} {value:g}: use {setting.allowed}")
 
 
-def local_run_options(settings: RunSettings, *, run: str, **changes: Any) -> LocalRunOptions:
-    """Return the options of a run called ``run``. Raises ConfigurationError."""
-    return LocalRunOptions(**{**vars(settings), "run": run, **changes})
+def local_run_options(resolved: Resolved, *, run: str, **changes: Any) -> LocalRunOptions:
+    """Return the options of a run called ``run``. Raises ConfigurationError, which names the lines of the file."""
+    try:
+        return LocalRunOptions(**{**vars(resolved.settings), "run": run, **changes})
+    except ConfigurationError as error:
+        raise ConfigurationError(resolved.located(str(error))) from None

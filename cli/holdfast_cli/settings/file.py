@@ -27,7 +27,7 @@ class FileSettings:
     """What one file sets."""
 
     path: Path
-    values: dict[str, Any]
+    values: dict[str, object]
     """Field of RunSettings -> value. Relative paths are relative to the file's folder no longer."""
     lines: dict[str, int]
     """Field -> line of the file, where it is easily found."""
@@ -60,7 +60,7 @@ def parse_file(text: str, path: Path) -> FileSettings:
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path}: not valid TOML: {error}") from None
     fields = {setting.key: field for field, setting in schema().items() if setting.key}
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for section, name, value in _entries(document, path):
         field = fields.get(f"{section}.{name}")
         if field is None:
@@ -70,7 +70,7 @@ def parse_file(text: str, path: Path) -> FileSettings:
     return FileSettings(path, values, {field: lines[key] for key, field in fields.items() if key in lines})
 
 
-def _entries(document: dict[str, Any], path: Path) -> Iterator[tuple[str, str, Any]]:
+def _entries(document: dict[str, object], path: Path) -> Iterator[tuple[str, str, object]]:
     for section, content in document.items():
         if section not in list(FileSection):
             if not isinstance(content, dict):
@@ -108,7 +108,7 @@ def _likeness(one: str, other: str) -> float:
     return SequenceMatcher(None, one, other).ratio()
 
 
-def _checked(setting: Setting, value: Any, path: Path) -> Any:
+def _checked(setting: Setting, value: object, path: Path) -> object:
     """Return a value of the setting's type. Raises ConfigurationError, which never shows a URL with a password."""
     if isinstance(value, str) and "://" in value and has_password(value):
         raise ConfigurationError(
@@ -130,13 +130,13 @@ def _checked(setting: Setting, value: Any, path: Path) -> Any:
     return typed
 
 
-def _typed(kind: Any, value: Any) -> Any:
+def _typed(kind: Any, value: object) -> Any:
     """Return ``value``, as TOML has it, as a ``kind``. Raises ValueError. A number without a point is a float too."""
     if get_origin(kind) is tuple:
         if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
             return tuple(value)
     elif kind is float:
-        if type(value) in (int, float) and math.isfinite(value):
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
     elif kind in (int, bool):
         if type(value) is kind:
@@ -146,7 +146,7 @@ def _typed(kind: Any, value: Any) -> Any:
     raise ValueError
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

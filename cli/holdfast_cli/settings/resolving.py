@@ -1,5 +1,6 @@
 """Where each setting of a run comes from: a flag, else the file, else its default. Nothing else has a say."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,17 @@ class Resolved:
     origins: dict[str, Origin]
     """Field of RunSettings -> source."""
 
+    def located(self, message: str) -> str:
+        """Return ``message``, which names flags, with the place of each that the file sets."""
+        places = [
+            f"{setting.key} at {origin.where}"
+            for setting, origin in ((schema()[field], origin) for field, origin in self.origins.items())
+            if origin.kind == "file" and setting.flag and re.search(rf"{setting.flag}(?![\w-])", message)
+        ]
+        return f"{message} ({', '.join(places)})" if places else message
 
-def resolve(command: str, given: Mapping[str, Any], words: Sequence[str] | None, config: Path | None) -> Resolved:
+
+def resolve(command: str, given: Mapping[str, object], words: Sequence[str] | None, config: Path | None) -> Resolved:
     """Return the settings that ``command`` takes. ``words``: the command of a rank; none if the file has it.
 
     Raises ConfigurationError for what is wrong in the file, UsageError for what is neither there nor a flag.
@@ -38,7 +48,7 @@ def resolve(command: str, given: Mapping[str, Any], words: Sequence[str] | None,
     return merge(command, {**given, "command": tuple(words)} if words else given, read_file(config))
 
 
-def merge(command: str, given: Mapping[str, Any], file: FileSettings | None) -> Resolved:
+def merge(command: str, given: Mapping[str, object], file: FileSettings | None) -> Resolved:
     """Return the settings that ``command`` takes, from the flags ``given``, a file and the defaults."""
     taken = {field: setting for field, setting in schema().items() if setting.is_taken_by(command)}
     values: dict[str, Any] = {}
@@ -48,9 +58,10 @@ def merge(command: str, given: Mapping[str, Any], file: FileSettings | None) -> 
             values[field], origins[field] = given[field], Origin("flag", setting.flag or "after --")
         elif file is not None and field in file.values:
             values[field], origins[field] = file.values[field], Origin("file", file.where(field))
-    if command == "run" and file is not None and file.values.get("nodes", 1) > 1:
+    nodes = file.values.get("nodes", 1) if file is not None else 1
+    if command == "run" and file is not None and nodes != 1:
         raise ConfigurationError(
-            f"{file.path}: run.nodes = {file.values['nodes']}: `holdfast run` trains on one machine: "
+            f"{file.path}: run.nodes = {nodes}: `holdfast run` trains on one machine: "
             "use `holdfast publish`, or remove the key"
         )
     for field, setting in taken.items():

@@ -44,7 +44,7 @@ class RunSettings:
             name="name",
             flag="--run",
             metavar="NAME",
-            help="Name of the run. A name with checkpoints continues from the newest one.",
+            help="Name of the run. If it has checkpoints, `holdfast run` and `publish` continue from the newest.",
             commands=_EVERYWHERE,
             required_by=("publish",),
             unset="that of existing checkpoints, else run-DATE-TIME",

@@ -70,7 +70,10 @@ def test_check_accepts_what_run_accepts(folder: Path) -> None:
     ("text", "reason"),
     [
         ("[checkpoints]\nevry = 20\n", "the nearest is checkpoints.every"),
-        ("[checkpoints]\nevery = 15\n", "use a multiple of --snapshot-every 10"),
+        (
+            "[checkpoints]\nevery = 15\n",
+            "written from a snapshot (checkpoints.every at holdfast.toml:2)",
+        ),
         ('[run]\nname = "a/b"\n', "run name 'a/b'"),
         ('[store]\nredis = "http://host"\n', "use redis://"),
     ],

@@ -79,3 +79,11 @@ def test_a_run_of_several_nodes_is_not_started_on_one_machine() -> None:
     file = parse_file('[run]\nnodes = 4\ncommand = ["x"]\n', Path("f.toml"))
     with pytest.raises(ConfigurationError, match=r"^f.toml: run.nodes = 4: .* use `holdfast publish`"):
         merge("run", {}, file)
+
+
+def test_an_error_about_flags_names_the_lines_of_the_file_that_set_them() -> None:
+    file = parse_file('[checkpoints]\nevery = 15\n[run]\ncommand = ["x"]\n', Path("f.toml"))
+    found = merge("config", {"snapshot_every": 10}, file)
+    message = "--checkpoint-every 15: use a multiple of --snapshot-every 10"
+    assert found.located(message) == f"{message} (checkpoints.every at f.toml:2)"
+    assert found.located("--checkpoint-every-minutes -1: use 0") == "--checkpoint-every-minutes -1: use 0"
