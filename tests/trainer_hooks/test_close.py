@@ -1,5 +1,6 @@
 """What the hooks change in their process, and that closing them undoes it."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -238,15 +239,23 @@ def test_a_backward_pass_after_closing_takes_no_more_sums(agent: AgentServer, la
     assert not model._forward_hooks
 
 
-def test_slots_are_unmapped_after_closing(agent: AgentServer, launch: Launch, make_slots: Any) -> None:
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+def test_slots_are_unmapped_after_closing_and_stay_after_an_error(
+    agent: AgentServer, launch: Launch, make_slots: Any, error: type[Exception] | None
+) -> None:
     launch(snapshot_every=1)
     agent.slots = make_slots()
-    with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
+    with (
+        contextlib.suppress(ZeroDivisionError),
+        holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks,
+    ):
         for step in hooks.steps(until=10):
-            agent.wait_until(lambda: agent.of("hello"))
             while hooks._sidecar._desk.grant is None:  # type: ignore[union-attr]
                 time.sleep(0.01)
+            if step == 2 and error is not None:
+                raise error
             if step == 2:
-                assert str(agent.slots[0]) in Path("/proc/self/maps").read_text()
                 break
-    assert str(agent.slots[0]) not in Path("/proc/self/maps").read_text()
+    is_mapped = str(agent.slots[0]) in Path("/proc/self/maps").read_text()
+    assert is_mapped == (error is not None)
+    hooks.close()

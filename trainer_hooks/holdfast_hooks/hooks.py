@@ -110,7 +110,7 @@ class Hooks:
             check_replicas=self._check_replicas,
         )
         self._sidecar.start()
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     def steps(self, until: int, start: int = 0) -> Iterator[int]:
         """Yield the numbers of the steps to train, ``start`` to ``until - 1``.
@@ -242,15 +242,22 @@ class Hooks:
             # The exception hooks stay until the process ends: they turn a ConfigurationError into its exit code.
             self._last_words.say(error)
 
-    def _close(self, *, finished: bool) -> None:
+    def _close_at_exit(self) -> None:
+        self._close(finished=not self._failed, process_ends=True)
+
+    def _close(self, *, finished: bool, process_ends: bool = False) -> None:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
         if finished and self._black_box is not None:
             self._black_box.finish()
         if self._sidecar is not None:
             self._sidecar.finish(timeout_s=_FLUSH_S, finished=finished)
+            # A GPU that has locked the slots unlocks them only when its work is done. After an error it may hang, and
+            # the end of the process unlocks them without waiting.
+            if finished and not process_ends:
+                self._sidecar.give_up_slots()
         self._undo.close()
 
     def _prepare(self) -> None:

@@ -171,6 +171,10 @@ class Sidecar:
         end_copy_threads()
         self._desk.close(max(0.0, deadline_s - monotonic()))
 
+    def give_up_slots(self) -> None:
+        """Unmap the slots after :meth:`finish`. Do not call this in a rank whose GPU may hang."""
+        self._desk.give_up_slots()
+
     def _note_checks(self, step: int) -> None:
         values = self._timeline.values
         if self._replicas is not None and (sums := self._replicas.check(step)) is not None:

@@ -94,15 +94,20 @@ class SlotDesk:
             self._once.warn("granted snapshot slots cannot be opened", error)
 
     def close(self, timeout_s: float) -> None:
-        """Give up the slots, which are unmapped once nothing views them any more.
+        """Take no more slots; wait for up to ``timeout_s`` for the thread that still prepares some.
 
-        For the training thread, after the end of the reporter. Waits for up to ``timeout_s`` for the thread that still
-        prepares slots.
+        For the training thread, after the end of the reporter.
         """
         self._closed = True
-        self.grant = None
         if self._preparation is not None:
             self._preparation.stop(timeout_s)
+
+    def give_up_slots(self) -> None:
+        """Give up the slots after :meth:`close`. They are unmapped once nothing views them any more.
+
+        If a GPU has locked them, that waits for its work. Do not call this in a rank whose GPU may hang.
+        """
+        self.grant = None
 
 
 def _identify(paths: Sequence[str]) -> tuple[tuple[str, int, int], ...]:

@@ -96,7 +96,7 @@ class SnapshotTaker:
         return self._take_guarded(step, due=due, checkpoint=checkpoint, last=last)
 
     def close(self, timeout_s: float) -> None:
-        """Take no more snapshots, hook into no optimizer and forget the slots.
+        """Take no more snapshots, hook into no optimizer and keep no view of the slots.
 
         Waits for up to ``timeout_s`` for a snapshot whose copies are under way.
         """
