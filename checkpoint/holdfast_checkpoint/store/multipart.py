@@ -84,7 +84,7 @@ class MultipartUploads:
         if not found:
             return None
         newest = max(found, key=lambda upload: upload["Initiated"])
-        log.info("the upload of %s goes on with the parts that are there", key)
+        log.info("the upload of %s continues with the parts that the store has", key)
         return {"Bucket": bucket, "Key": key, "UploadId": str(newest["UploadId"])}
 
     def _parts(self, upload: _Upload) -> dict[int, _StoredPart]:
@@ -126,7 +126,7 @@ def _going_on(upload: _Upload) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise OSError(f"the upload of {upload['Key']} was ended meanwhile") from error
+        raise OSError(f"another agent has ended the upload of {upload['Key']}") from error
 
 
 def part_bytes(source: Path) -> int:
