@@ -59,8 +59,8 @@ label_replace(DCGM_FI_DEV_GPU_TEMP, "node", "$1", "Hostname", "(.*)")
 
 ## Reading the tables
 
-A value that a label can take from the start is listed after the meaning. So are the upper bounds of a histogram's
-buckets, in the unit of the name.
+If a label has a fixed set of values, they follow the meaning. So do the upper bounds of a histogram's buckets, in
+the unit of its name.
 """
 
 

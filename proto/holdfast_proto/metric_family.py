@@ -1,4 +1,4 @@
-"""Declares metric families once, for the collector that exports them and for whatever reads about them.
+"""Declares metric families once: for the collectors that export them, and for pages and dashboards about them.
 
 Needs the package ``prometheus_client``; the hooks never import this module.
 """

@@ -1,4 +1,4 @@
-"""Every metric family that an agent exports: the only place that says its name, kind, labels and meaning.
+"""Every metric family that an agent exports: the only place with their names, kinds, labels and meanings.
 
 The collector fills them; docs/metrics.md, the dashboards and their tests read them. The metrics page keeps this order.
 """

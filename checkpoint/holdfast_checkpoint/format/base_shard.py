@@ -31,7 +31,7 @@ class BaseShard:
         index = load_index(directory, rank)
         # A difference added to another state would give wrong numbers that look right, so the digest is compared first.
         if index.digest != base.index_digest or index.base is not None:
-            raise CheckpointUnreadable(f"{index_path(directory, rank)} is not the base that it was")
+            raise CheckpointUnreadable(f"{index_path(directory, rank)} is no longer the base that it was")
         self.base = base
         self._file = ShardFile(shard_path(directory, rank))
         self._tensors = {(tensor.entry.name, tensor.entry.global_offset): tensor for tensor in index.tensors}

@@ -34,7 +34,7 @@ def kept_reason(directory: Path) -> str | None:
     try:
         return str(unseal(data)["reason"])
     except (SealError, LookupError, TypeError):
-        return f"{KEPT} is damaged: nobody can tell why"  # the checkpoint itself may be sound
+        return f"{KEPT} is damaged: the reason is lost"  # the checkpoint itself may be sound
 
 
 def release(directory: Path) -> None:

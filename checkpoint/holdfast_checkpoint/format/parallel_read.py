@@ -17,7 +17,7 @@ from holdfast_proto.snapshot import TensorEntry
 _PROCESSES = 4
 """Largest number of processes: each has a few chunks in memory."""
 _SHARES = 64
-"""Approximate number of shares of a large shard: so many that no process is left alone with a long one at the end."""
+"""Approximate number of shares of a large shard: enough that no process works alone on a long one at the end."""
 _SHARE_BYTES = 4 << 20
 """Smallest share in raw bytes: for less it does not pay to fork a process."""
 _READ_BYTES = 1 << 20

@@ -96,7 +96,7 @@ class ShardIndex:
         return digest_of(self.encode())
 
     def encode(self) -> bytes:
-        """Return the index file. The same snapshot in the same codecs gives the same bytes, whoever writes it."""
+        """Return the index file. The same snapshot in the same codecs gives the same bytes, on any node."""
         # dataclasses.asdict() would copy the tree, and takes several times as long as all the rest.
         tensors = [{**vars(tensor), "entry": vars(tensor.entry)} for tensor in self.tensors]
         base = self.base and vars(self.base)

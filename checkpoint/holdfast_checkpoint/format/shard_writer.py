@@ -61,8 +61,8 @@ class ShardWriter:
                 descriptor = codec.encode(raw, entry.dtype, append, previous=previous, decoded=decoded)
             except PayloadError as error:
                 raise CheckpointError(
-                    f"tensor {entry.name} {error}: the processor or the memory of this node is damaged, or somebody"
-                    " writes to the snapshot: take the node out of service"
+                    f"tensor {entry.name} {error}: the processor or the memory of this node is damaged, or another"
+                    " process writes to the snapshot: take the node out of service"
                 ) from error
         if self._earlier is not None and codec.needs_previous(descriptor):
             self.base = self._earlier.base

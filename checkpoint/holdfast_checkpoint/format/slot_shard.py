@@ -163,7 +163,7 @@ def _contents(slot: Slot) -> tuple[Header, Meta]:
     except (SnapshotError, ValueError, LookupError, TypeError) as error:
         raise CheckpointError(f"snapshot slot {slot.path} holds no complete snapshot: {error}") from error
     if header.state is not SlotState.COMPLETE or not all(_is_inside(entry, slot.nbytes) for entry in meta.tensors):
-        raise CheckpointError(f"snapshot slot {slot.path} is inconsistent: a tensor lies outside of it")
+        raise CheckpointError(f"snapshot slot {slot.path} is inconsistent: a tensor is outside of it")
     return header, meta
 
 

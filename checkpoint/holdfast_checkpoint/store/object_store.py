@@ -181,7 +181,7 @@ class ObjectStore:
     def _pace(self, nbytes: int) -> None:
         """Wait until ``nbytes`` may be sent. Raises CheckpointError if the agent ends."""
         if self.retries.closing.wait(self._bandwidth.take_s(nbytes)):
-            raise CheckpointError(f"{self.setting} {self.url}: the upload is cut off, for the agent ends")
+            raise CheckpointError(f"{self.setting} {self.url}: the upload is cut off, because the agent ends")
 
     def _find(self, folder: str) -> dict[str, dict[str, Any]]:
         self._filesystem.invalidate_cache()

@@ -114,7 +114,7 @@ class Secondary:
 
         The files there are not used: they have turned out to be damaged or incomplete.
         """
-        log.warning("checkpoint of step %d is taken from %s", step, self.remote.store.url)
+        log.warning("the checkpoint of step %d is fetched from %s", step, self.remote.store.url)
         into = self._primary.step_directory(step).parent
         return CheckpointDownload(self.remote.of_step(step), step, into, again=True).fetch(ranks)
 

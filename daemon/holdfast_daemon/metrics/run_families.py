@@ -1,4 +1,4 @@
-"""Metric families about a run, which the run's leader exports: the only place that says their names and meanings.
+"""Metric families about a run, which the run's leader exports: the only place with their names and meanings.
 
 The collector fills them; docs/metrics.md, the dashboards and their tests read them. The metrics page keeps this order.
 """

@@ -1,4 +1,4 @@
-"""Metric families about a daemon itself, which standbys export too: the only place that says their names and meanings.
+"""Metric families about a daemon itself, which standbys export, too: the only place with their names and meanings.
 
 `DaemonCollector` and `TickMetrics` fill them; docs/metrics.md, the dashboards and their tests read them.
 """

@@ -192,7 +192,7 @@ def test_a_base_that_is_gone_or_another_is_named(training: Training) -> None:
     with pytest.raises(CheckpointUnavailable, match=r"step-00000010/rank-00000\.json: No such file"):
         training.load(20)
     write_shard(other, directory, run=RUN, world_size=1)
-    with pytest.raises(CheckpointUnreadable, match=r"step-00000010/rank-00000\.json is not the base that it was"):
+    with pytest.raises(CheckpointUnreadable, match=r"step-00000010/rank-00000\.json is no longer the base that it was"):
         training.load(20)
 
 

@@ -106,6 +106,8 @@ def test_upload_that_waits_is_cut_off_when_the_agent_ends(tmp_path: Path) -> Non
     store = open_objects(PRIMARY, "memory://ends", retries, Bandwidth(1e-9)).store
     store.upload(source, "first")
     retries.closing.set()
-    with pytest.raises(CheckpointError, match="--checkpoints memory://ends: the upload is cut off, for the agent ends"):
+    with pytest.raises(
+        CheckpointError, match="--checkpoints memory://ends: the upload is cut off, because the agent ends"
+    ):
         store.upload(source, "second")
     assert list(store.listing()) == ["first"]
