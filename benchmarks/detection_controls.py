@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.detection_run import HarmedRun
+from holdfast_cli.control import rank_pids
 from holdfast_cli.settings.schema import PresetName
 from holdfast_hooks.faults import Fault
 from holdfast_proto.v1 import store_pb2 as store
@@ -80,14 +81,14 @@ def _one_evaluates(run: HarmedRun, _: float) -> None:
 
 
 def _paused(run: HarmedRun, pause_s: float) -> None:
-    pid = run.local.rank_pids()[2]
+    pid = rank_pids(run.local.status())[2]
     os.kill(pid, signal.SIGSTOP)
     time.sleep(pause_s)
     os.kill(pid, signal.SIGCONT)
 
 
 def _all_paused(run: HarmedRun, pause_s: float) -> None:
-    pids = run.local.rank_pids().values()
+    pids = rank_pids(run.local.status()).values()
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     time.sleep(pause_s)
@@ -96,7 +97,7 @@ def _all_paused(run: HarmedRun, pause_s: float) -> None:
 
 
 def _agent_paused(run: HarmedRun, _: float) -> None:
-    pid = run.local.pid_of("agent")
+    pid = run.local.stack.pids().get("agent")
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     time.sleep(1.0)
@@ -128,9 +129,9 @@ def _clock_back(run: HarmedRun, _: float) -> None:
 
 def _frozen_checkpoint_disk(run: HarmedRun, _: float) -> None:
     """Whoever writes checkpoints waits for its disk, as far as anybody else can see."""
-    agent = run.local.pid_of("agent")
+    agent = run.local.stack.pids().get("agent")
     assert agent is not None
-    run.local.take_checkpoint()
+    run.local.control.take_checkpoint()
     workers = _workers_of(agent)
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)

@@ -13,7 +13,7 @@ from benchmarks.detection_cases import DEATHS, DUPLICATE, NOTED, Case, ranks_of,
 from benchmarks.detection_ranks.call_log import LoggedRank, log_path, read_log
 from benchmarks.detection_ranks.orders import FIRST_STEP_VARIABLE, FOLDER_VARIABLE, Order, give
 from benchmarks.detection_truth import SYMPTOMS, Judgement, judge
-from holdfast_cli.control import ControlClient, ControlError
+from holdfast_cli.control import ControlClient, ControlError, rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.settings.schema import PresetName
@@ -170,7 +170,7 @@ class HarmedRun:
     def restart(self) -> None:
         """Have a new generation, by killing a rank."""
         generation = self._status().generation
-        pid = next(iter(self.local.rank_pids().values()))
+        pid = next(iter(rank_pids(self.local.status()).values()))
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         self._told.clear()

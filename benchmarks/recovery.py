@@ -28,7 +28,7 @@ from holdfast_agent.checkpoints.restorer import slot_for
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.format.slot_shard import read_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
-from holdfast_cli.control import ControlError
+from holdfast_cli.control import ControlError, rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.settings.schema import PresetName
@@ -75,13 +75,13 @@ def kill_and_recover(local: LocalRun, number: int) -> tuple[float, Incident]:
         return status is not None and status.phase == RUN_PHASE_RUNNING and status.newest_step >= reached
 
     wait_until(is_well)
-    pid = local.rank_pids()[number % RANKS]
+    pid = rank_pids(local.status())[number % RANKS]
     killed_unix_s = time.time()
     os.kill(pid, signal.SIGKILL)
     found: list[Incident] = []
 
     def is_over() -> bool:
-        found[:] = [incident for incident in local.incidents() if incident.detected_unix_s > killed_unix_s]
+        found[:] = [incident for incident in local.control.incidents() if incident.detected_unix_s > killed_unix_s]
         return bool(found) and found[-1].state == INCIDENT_STATE_RECOVERED
 
     wait_until(is_over)
@@ -160,7 +160,7 @@ def measure(kills: int, colds: int, console: Console) -> dict[str, object]:
         with LocalRun(options) as local:
             wait_until(lambda: (status := status_of(local)) is not None and status.newest_checkpoint >= 0)
             stories = [kill_and_recover(local, number) for number in range(kills)]
-            checkpoints = local.checkpoint_directory
+            checkpoints = Path(local.checkpoints)
         console.print(f"cold restarts of the same {RANKS} processes: {colds}")
         cold_s = [cold_restart(checkpoints, "bench") for _ in range(colds)]
     return {

@@ -1,4 +1,4 @@
-"""What signals mean to an agent: to leave with a last checkpoint, or to go."""
+"""Handles SIGTERM and SIGINT: the agent asks for a planned stop of the run, or ends."""
 
 import asyncio
 import logging
@@ -11,9 +11,9 @@ log = logging.getLogger(__name__)
 
 
 class Departure:
-    """SIGTERM asks for a planned stop within ``grace_s``; SIGINT, or SIGTERM while no rank is alive, for the end.
+    """SIGTERM asks for a planned stop within ``grace_s``; SIGINT, or SIGTERM while no rank is alive, ends the agent.
 
-    The second signal, or the end of the grace period, cuts whatever is still being waited for.
+    The second signal, or the end of the grace period, ends every wait.
     """
 
     def __init__(self, node: Node, grace_s: float) -> None:
@@ -21,12 +21,12 @@ class Departure:
         self._grace_s = grace_s
         self._signals = 0
         self.due = asyncio.Event()
-        """The agent is to go, whatever its run does."""
+        """Set when the agent must end, whatever its run does."""
         self.hurried = asyncio.Event()
-        """And without waiting for anything."""
+        """Set when it must also end without waiting for anything."""
 
     def listen(self) -> None:
-        """Take over both signals."""
+        """Handle both signals from now on."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._ask, self._grace_s)
         loop.add_signal_handler(signal.SIGINT, self._ask, 0.0)

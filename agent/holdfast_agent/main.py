@@ -1,42 +1,25 @@
-"""Puts an agent together and runs it until the run ends or it is told to go.
-
-Only that, a planned end, cleans up. Whatever else ends an agent leaves its ranks, its warm parent, the snapshots and
-the record in place: the next agent adopts them.
-"""
+"""Puts an agent together, adopts what an earlier agent has left, and decides the exit code."""
 
 import asyncio
-import contextlib
 import errno
-import functools
-import json
 import logging
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
 
-from holdfast_agent import session
+from holdfast_agent.agent import Agent
 from holdfast_agent.checkpoints.claim import claim
 from holdfast_agent.checkpoints.inventory import CheckpointInventory
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.checkpoints.restorer import CheckpointRestorer
 from holdfast_agent.checkpoints.shard_saver import ShardSaver
-from holdfast_agent.commands.command_runner import CommandRunner
-from holdfast_agent.departure import Departure
 from holdfast_agent.metrics.collector import AgentCollector
-from holdfast_agent.movement.tree_watch import TreeWatch
 from holdfast_agent.node import Node
-from holdfast_agent.observer import Observer
 from holdfast_agent.options import AgentOptions
 from holdfast_agent.processes import agent_record
-from holdfast_agent.processes.containment import keep_going
-from holdfast_agent.processes.parent_client import WarmParentClient
-from holdfast_agent.rank_messages import RankMessages
 from holdfast_agent.rank_supervisor import RankSupervisor, sweep
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
@@ -49,53 +32,45 @@ from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_check
 from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_proto import metrics_server, redis_client
 from holdfast_proto.exit_codes import ExitCode
-from holdfast_proto.private_files import make_private_directory, write_private
+from holdfast_proto.private_files import make_private_directory
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.1
-PUBLISH_TICKS = 2
 SPEC_PATIENCE_S = 30.0
-DRAIN_PATIENCE_S = 120.0
-LEAVE_PATIENCE_S = 2.0
 
-TICK_PAUSE_S = 0.5
 _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
-@dataclass(frozen=True)
-class Agent:
-    """The parts of a running agent."""
-
-    node: Node
-    link: StoreLink
-    checkpoints: NodeCheckpoints
-    supervisor: RankSupervisor
-
-
 class Startup:
-    """Tells a wrong setting from a failure that another start may not have."""
+    """Decides the exit code of an agent that ends because of an error."""
 
     def __init__(self) -> None:
         self.is_alone = True
-        """No agent of this run has been here before, and no rank lives that one has left."""
+        """Whether no agent of this run was on this node before, and no rank that one has left is alive."""
+
+    def done(self) -> None:
+        """Note that the agent serves: ranks may connect, or be started, from now on."""
+        self.is_alone = False
 
     def exit_code(self, error: Exception) -> ExitCode:
-        """Return the code for an agent that ends by ``error``: 66 and 78 have nobody start another."""
+        """Return the exit code for ``error``. After 66 and 78 `holdfast run` starts no other agent.
+
+        If ranks may be alive, or if the machine is short of a resource, another start is needed, or may succeed.
+        """
         is_short = isinstance(error, OSError) and error.errno in _SHORTAGE
         if not self.is_alone or is_short:
             return ExitCode.FAILED
-        is_away = isinstance(error, CheckpointUnavailable)
-        return ExitCode.CHECKPOINTS_UNAVAILABLE if is_away else ExitCode.CONFIGURATION
+        is_unavailable = isinstance(error, CheckpointUnavailable)
+        return ExitCode.CHECKPOINTS_UNAVAILABLE if is_unavailable else ExitCode.CONFIGURATION
 
 
 def main(options: AgentOptions) -> int:
     """Run an agent; return its exit code.
 
-    0: the run finished or stopped as planned. 66: its checkpoints cannot be used now, and 78: a setting is wrong; no
-    rank was there yet in both cases. 1: anything else.
+    0: the run finished or stopped as planned. 66: its checkpoints cannot be used now.
+    78: a setting is wrong. 1: any other end. With 66 and 78 no rank was started.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s agent %(levelname)s %(message)s", stream=sys.stderr)
     startup = Startup()
@@ -106,7 +81,7 @@ def main(options: AgentOptions) -> int:
         return startup.exit_code(error)
     except Exception as error:
         log.exception("unexpected error")
-        print(f"holdfast agent: unexpected error, its ranks go on: {error!r}", file=sys.stderr)
+        print(f"holdfast agent: unexpected error, its ranks continue: {error!r}", file=sys.stderr)
         return ExitCode.FAILED
 
 
@@ -163,7 +138,7 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
                 sweep(saved)
             memory.remove_all()
         startup.is_alone &= not node.ranks
-        return await _run(agent, startup, metrics.port)
+        return await agent.run(metrics.port, startup.done)
     finally:
         metrics.close()
         checkpoints.close()
@@ -179,7 +154,7 @@ def _open_secondary(spec: store.RunSpec, primary: RunCheckpoints, bandwidth: Ban
 
 
 async def _find_spec(link: StoreLink, saved: AgentRecord | None) -> store.RunSpec:
-    """Return the run's spec from the store, or from our record if the store is away."""
+    """Return the run's spec from the store, or from the last agent's record if the store is unreachable."""
     deadline = time.monotonic() + SPEC_PATIENCE_S
     while time.monotonic() < deadline:
         spec = await link.load_spec()
@@ -192,123 +167,9 @@ async def _find_spec(link: StoreLink, saved: AgentRecord | None) -> store.RunSpe
     raise AgentError(f"the store (--redis) {where} after {SPEC_PATIENCE_S:.0f} s: start the run with `holdfast run`")
 
 
-async def _run(agent: Agent, startup: Startup, metrics_port: int) -> int:
-    node, options = agent.node, agent.node.options
-    admit = Observer(node, agent.supervisor).admit if node.observes else node.admit
-    messages = RankMessages(node, agent.checkpoints.memory, agent.checkpoints.saver, agent.link.emit)
-    server = await session.serve(messages, node.errors, options.session_socket, admit)
-    commands = CommandRunner(node, agent.supervisor, agent.checkpoints, agent.link.emit)
-    departure = Departure(node, options.preemption_grace_s)
-    departure.listen()
-    endpoint = {"pid": os.getpid(), "metrics_port": metrics_port, "socket": str(options.session_socket)}
-    _write_endpoint(options, endpoint)
-    startup.is_alone = False
-    tasks = [asyncio.create_task(job) for job in _jobs(agent, commands)]
-    ends: list[asyncio.Future[Any]] = [asyncio.create_task(departure.due.wait()), commands.finished]
-    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    finish = commands.finished.result() if commands.finished.done() else store.FinishRun(outcome="terminated")
-    log.info("ending: %s", finish.outcome)
-    await _end(agent, finish.patience_s or DRAIN_PATIENCE_S, departure.hurried)
-    for job_or_end in (*tasks, *ends):
-        await redis_client.end(job_or_end)
-    await server.stop(grace=None)
-    options.session_socket.unlink(missing_ok=True)
-    options.endpoint_file.unlink(missing_ok=True)
-    return ExitCode.SUCCESS if finish.succeeded else ExitCode.FAILED
-
-
-def _jobs(agent: Agent, commands: CommandRunner) -> list[Coroutine[None, None, None]]:
-    """Return the jobs that an agent does until it ends. An error in one ends no other."""
-    node, supervisor, link = agent.node, agent.supervisor, agent.link
-
-    def receive() -> Awaitable[None]:
-        return link.receive_commands(supervisor.record.last_command, commands.handle, commands.refuse_entry)
-
-    keep = functools.partial(keep_going, node.errors)
-    jobs = [
-        keep("events", link.send_events),
-        keep("commands", receive),
-        # A node that publishes no state for three seconds counts as lost.
-        keep("tick", lambda: _tick(agent), longest_pause_s=TICK_PAUSE_S),
-        keep("checkpoints", agent.checkpoints.inventory.refresh),
-        keep("process_trees", TreeWatch(node).run),
-    ]
-    if node.observes:
-        log.info("put this before the launcher: %s", node.options.observed_node.shell_line())
-    else:
-        jobs.append(keep("warm_parent", lambda: supervisor.parent.run(list(node.spec.command))))
-    return jobs
-
-
-async def _tick(agent: Agent) -> None:
-    """Let time pass for the ranks and publish the node's state, immediately if something has changed."""
-    node, supervisor = agent.node, agent.supervisor
-    last = time.monotonic()
-    ticks = 0
-    while True:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(node.changed.wait(), TICK_S)
-        now = time.monotonic()
-        # If this agent was paused, the reports of its ranks waited too. That time must not count as a stall of theirs.
-        node.pass_time(min(now - last, 2 * TICK_S))
-        last = now
-        ticks += 1
-        if node.changed.is_set() or ticks % PUBLISH_TICKS == 0:
-            node.changed.clear()
-            supervisor.exits.note_cgroups()
-            supervisor.record.save_if_due()
-            await agent.link.publish_state(node.state(ready=supervisor.parent.is_ready), node.spec)
-
-
-async def _end(agent: Agent, patience_s: float, hurried: asyncio.Event) -> None:
-    """Leave nothing behind: end the ranks, finish the checkpoints, remove the slots, dismiss the warm parent."""
-    node, supervisor, link = agent.node, agent.supervisor, agent.link
-
-    async def drain() -> None:
-        written = asyncio.create_task(agent.checkpoints.saver.drain(patience_s))
-        hurry = asyncio.create_task(hurried.wait())
-        await asyncio.wait([written, hurry], return_when=asyncio.FIRST_COMPLETED)
-        for task in (written, hurry):
-            await redis_client.end(task)
-        if not written.cancelled():
-            written.result()
-
-    async def remove() -> None:
-        agent.checkpoints.memory.remove_all()
-
-    steps: list[Callable[[], Awaitable[None]]] = [
-        supervisor.stop,
-        drain,
-        lambda: link.flush(patience_s=2.0),
-        remove,
-        lambda: _dismiss(supervisor.parent),
-        link.withdraw,
-    ]
-    for step in steps:
-        with node.errors.contained("end"):  # a step that fails must not prevent the next ones
-            await step()
-    node.options.parent_socket.unlink(missing_ok=True)
-    node.options.record.unlink(missing_ok=True)
-
-
-async def _dismiss(parent: WarmParentClient) -> None:
-    """End the warm parent, by a request if it listens. While it imports it does not, and is killed."""
-    pid, ticks = parent.pid, parent.start_ticks
-    deadline = time.monotonic() + (LEAVE_PATIENCE_S if parent.is_ready else 0.0)
-    with contextlib.suppress(OSError):
-        await parent.leave()
-    while processes.is_alive(pid, ticks) and time.monotonic() < deadline:
-        await asyncio.sleep(0.02)
-    processes.kill_session(pid, ticks)
-
-
 def _serve_metrics(options: AgentOptions, collector: AgentCollector) -> metrics_server.MetricsServer:
     registry = CollectorRegistry(auto_describe=True)
     registry.register(collector)
     server = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
     collector.server = server
     return server
-
-
-def _write_endpoint(options: AgentOptions, endpoint: dict[str, object]) -> None:
-    write_private(options.endpoint_file, json.dumps(endpoint).encode())

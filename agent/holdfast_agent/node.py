@@ -1,4 +1,4 @@
-"""What an agent knows of its node: its ranks, what they report, what memory they have."""
+"""The state of a node as its agent sees it: the newest generation, its ranks, and the state that the daemon reads."""
 
 import asyncio
 import contextlib
@@ -20,11 +20,14 @@ from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
 _LEAST_LEAVE_S = 0.001
-"""0 would say that the node stays."""
+"""Least time in the node's state until the node leaves; 0 would mean that the node stays."""
 
 
 class Node:
-    """The state of one node. Every method runs on the agent's event loop; none blocks."""
+    """The state of one node. All methods run on the agent's event loop, and none blocks.
+
+    ``memory`` and ``inventory`` are read for the node's state alone.
+    """
 
     def __init__(
         self,
@@ -39,34 +42,39 @@ class Node:
         self._inventory = inventory
         self.errors = Errors()
         self.generation = 0
+        """Newest generation on this node; 0: none was started."""
         self.fence = 0
+        """Highest fencing number of a command that this node has obeyed."""
         self.start = store.StartGeneration()
         """The command that has started the newest generation."""
         self.ranks: dict[int, Rank] = {}
+        """Rank number -> rank of the newest generation."""
         self.leave_by_s: float | None = None
-        """When this node goes away (monotonic); None: it stays."""
+        """Monotonic time at which this node leaves the run; None: it stays."""
         self.failed_generation = 0
+        """Newest generation that could not be started; 0: none."""
         self.failure = ""
+        """Why that generation could not be started."""
         self.awaits_files = False
-        """Whether that generation could not start because files of its checkpoint cannot be read now."""
+        """Whether files of its checkpoint could not be read, and may come back."""
         self.clock_s = 0.0
-        """Seconds in which this agent has run: time in which it was held up does not count."""
+        """Seconds that this agent has run. Time in which it was paused does not count."""
         self.reports_total = 0
         self.tree_look_attempts_total = 0
         self.tree_look_failures_total = 0
         self.snapshots_total = 0
         self.step_durations = Histogram(STEP_BUCKETS_S)
         self.learned_modules: set[str] = set()
-        """Modules that ranks imported in their first steps: the warm parent imports them ahead."""
+        """Modules that ranks imported in their first steps. The warm parent imports them before the next fork."""
         self.changed = asyncio.Event()
-        """Set when the daemon should hear of something before the next tick."""
+        """Set when the state must be published before the next regular time."""
         self.summaries = StepSummaries(0, 0)
         """Step summaries of the newest generation."""
         self._incarnation = time.time_ns()
 
     @property
     def observes(self) -> bool:
-        """Whether somebody else launches the ranks: they are watched, and never touched."""
+        """Whether another launcher starts the ranks. The agent then watches them, and never signals them."""
         return not self.spec.command
 
     @property
@@ -75,19 +83,19 @@ class Node:
         return not any(rank.is_alive for rank in self.ranks.values())
 
     def ranks_of_world(self) -> tuple[range, int]:
-        """Return the ranks of this node and the size of their world; no ranks before the first generation."""
+        """Return the ranks of this node and the size of their world; an empty range before the first generation."""
         start = self.start
         return range(start.first_rank, start.first_rank + start.ranks), start.world_size
 
     def begin_generation(self, generation: int, start: store.StartGeneration) -> None:
-        """Forget the ranks of the generation before."""
+        """Replace the ranks of the last generation by those of a new one, which has none yet."""
         self.generation = generation
         self.start = start
         self.ranks = {}
         self.summaries = StepSummaries(generation, start.ranks)
 
     def admit(self, hello: session.Hello) -> Rank | None:
-        """Return the rank that says hello, or None if it is not one of this generation's."""
+        """Return the rank that opens a session, or None if it does not belong to the newest generation."""
         rank = self.ranks.get(hello.rank)
         if rank is None or hello.run != self.spec.run or hello.generation != self.generation:
             return None
@@ -96,7 +104,7 @@ class Node:
         return rank
 
     def pass_time(self, elapsed_s: float) -> None:
-        """Age all ranks and look at the state of their processes."""
+        """Add ``elapsed_s``, in which this agent ran, to the stalls of all ranks; look at their processes."""
         self.clock_s += elapsed_s
         for rank in self.ranks.values():
             with self.errors.contained("tick"):
@@ -105,13 +113,13 @@ class Node:
 
     @staticmethod
     def _look_at(rank: Rank) -> None:
-        """See what the kernel says of a rank. What cannot be seen, for lack of descriptors, stays as it was."""
+        """Read the state of a rank's process from the kernel. Without a free descriptor the last one stays."""
         if rank.is_alive and not rank.held_for_stacks:
             with contextlib.suppress(OSError):
                 rank.look(processes.process_state(rank.pid), training_thread.look_at(rank.pid))
 
     def state(self, *, ready: bool) -> store.NodeState:
-        """Return what the daemon is told."""
+        """Return the state that the agent publishes for the daemon."""
         return store.NodeState(
             run=self.spec.run,
             node=self.options.node,
@@ -136,7 +144,7 @@ class Node:
         )
 
     def _state_of(self, rank: Rank) -> store.RankState | None:
-        """Return a rank's state; if it cannot be had, the last that could: a rank that is left out would seem lost."""
+        """Return a rank's state. If that fails, return the last one: a rank without a state would seem lost."""
         with self.errors.contained("tick"):
             with contextlib.suppress(OSError):
                 rank.snapshots = self._memory.complete_steps(rank.rank)

@@ -1,4 +1,4 @@
-"""Takes in ranks that somebody else launches: they are watched, and never touched."""
+"""Takes in ranks that another launcher starts. The agent watches them, and never signals them."""
 
 import logging
 import shutil
@@ -15,17 +15,17 @@ log = logging.getLogger(__name__)
 
 
 class Observer:
-    """Learns from the ranks' own words which world runs on this node."""
+    """Learns from the first messages of the ranks which world runs on this node."""
 
     def __init__(self, node: Node, supervisor: RankSupervisor) -> None:
         self._node = node
         self._supervisor = supervisor
 
     def admit(self, hello: session.Hello) -> Rank | None:
-        """Return the rank that says hello, or None if it can be none of the world that runs here.
+        """Return the rank that opens a session, or None if it cannot belong to the world that runs here.
 
-        The first of a launch begins a new world: one of a newer generation, or in the place of a process that is
-        gone, or after all of the world before have gone.
+        The first rank of a launch begins a new world. It belongs to a new launch if its generation is newer, or if it
+        takes the place of a process that is gone, or if no rank of the last world is alive.
         """
         node = self._node
         if hello.run != node.spec.run:
@@ -41,20 +41,20 @@ class Observer:
             known.welcome(hello)
             return known
         if same_launch and known is not None and _lives(known):
-            log.warning("refused pid %d: rank %d is pid %d, which lives", hello.pid, hello.rank, known.pid)
+            log.warning("refused pid %d: rank %d is pid %d, which is alive", hello.pid, hello.rank, known.pid)
             return None
         if not same_launch and hello.generation <= node.generation and any(map(_lives, node.ranks.values())):
-            return None  # a late one of a world that is gone
+            return None  # a late rank of an earlier world
         if known is not None or not same_launch:
             self._begin(hello, kept=[rank for rank in node.ranks.values() if same_launch and _lives(rank)])
         return self._enter(hello)
 
     def _begin(self, hello: session.Hello, kept: list[Rank]) -> None:
-        """Begin a new world. ``kept``: ranks of it that were taken for late ones of the world before."""
+        """Begin a new world. ``kept``: ranks that are already known and belong to it."""
         node = self._node
         ranks = hello.local_world_size or hello.world_size
         first_rank = hello.rank - hello.local_rank
-        log.info("generation %d: %d ranks, launched by somebody else", hello.generation, ranks)
+        log.info("generation %d: %d ranks, started by another launcher", hello.generation, ranks)
         start = store.StartGeneration(first_rank=first_rank, ranks=ranks, world_size=hello.world_size, step=-1)
         node.begin_generation(hello.generation, start)
         node.ranks.update({rank.rank: rank for rank in kept})

@@ -1,4 +1,4 @@
-"""What an agent must be told."""
+"""The settings of an agent."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,57 +9,57 @@ from holdfast_proto.rank_context import ObservedNode, black_box_path
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
-    """Settings of one agent; everything else it learns from the run's RunSpec."""
+    """The settings of one agent; the rest is in the run's RunSpec."""
 
     run: str
     node: str
     store_url: str
     store_password_file: Path | None = None
     directory: Path
-    """The run's directory: logs, incidents, this agent's record."""
+    """Directory of the run: logs, incidents, this agent's record."""
     runtime_directory: Path
-    """For sockets: short path, mode 0700."""
+    """Directory of the sockets, mode 0700. Its path must be short, because the kernel limits a socket's path."""
     shm_directory: Path = Path("/dev/shm")
     address: str = "127.0.0.1"
-    """On which the other nodes reach this one."""
+    """Address at which the other nodes reach this one."""
     metrics_address: str = "127.0.0.1"
     metrics_port: int = 0
-    """0: the kernel chooses."""
+    """Port of /metrics; 0: the kernel chooses."""
     preemption_grace_s: float = 30.0
-    """From SIGTERM to the end of the run, for a last checkpoint; 0: end at once."""
+    """Seconds from SIGTERM to the end of the run, for a last checkpoint; 0: end immediately."""
     checkpoint_full_every: int = 8
-    """Every so many checkpoints one that can be read alone; those between are stored as differences to it."""
+    """Every N-th checkpoint can be read alone; those between are stored as differences from it."""
     checkpoint_compression: Compression = Compression.AUTO
     checkpoint_staging: Path | None = None
-    """Folder of this node for shards on their way to and from an object store; None: in ``node_directory``."""
+    """Folder for shards on their way to and from an object store; None: in ``node_directory``."""
 
     @property
     def node_directory(self) -> Path:
-        """For files of this agent alone."""
+        """Directory for files of this agent alone."""
         return self.directory / f"node-{self.node}"
 
     @property
     def record(self) -> Path:
-        """AgentRecord."""
+        """Path of the AgentRecord."""
         return self.node_directory / "record.pb"
 
     @property
     def session_socket(self) -> Path:
-        """On which ranks open their sessions."""
+        """Path of the socket on which ranks open their sessions."""
         return self.runtime_directory / f"agent-{self.node}.sock"
 
     @property
     def parent_socket(self) -> Path:
-        """On which the warm parent takes requests."""
+        """Path of the socket on which the warm parent takes requests."""
         return self.runtime_directory / f"warm-parent-{self.node}.sock"
 
     @property
     def endpoint_file(self) -> Path:
-        """JSON that says where this agent serves, once it does."""
+        """Path of the JSON file that says where this agent serves; written once it does."""
         return self.runtime_directory / f"agent-{self.node}.json"
 
     def black_box(self, generation: int, rank: int) -> Path:
-        """Where a rank of a generation keeps its black box."""
+        """Return the path of a rank's black box."""
         return black_box_path(self.black_boxes, generation, rank)
 
     @property
@@ -69,17 +69,17 @@ class AgentOptions:
 
     @property
     def observed_node(self) -> ObservedNode:
-        """What ranks need to know that somebody else launches on this node."""
+        """Settings for ranks that another launcher starts on this node."""
         return ObservedNode(run=self.run, agent=f"unix:{self.session_socket}", black_boxes=str(self.black_boxes))
 
     def rank_log(self, generation: int, rank: int) -> Path:
-        """Where a rank's stdout and stderr go."""
+        """Return the path of the log with a rank's stdout and stderr."""
         return self.directory / "logs" / f"generation-{generation:04}" / f"rank-{rank:05}.log"
 
     def incident_directory(self, incident: str) -> Path:
-        """Where evidence of an incident goes; a daemon with the same directory keeps its story there, too."""
+        """Return the folder for an incident's evidence; a daemon with the same directory keeps its incident there."""
         return self.directory / "incidents" / self.run / incident
 
     def suspicion_directory(self, suspicion: str) -> Path:
-        """Where evidence of what may yet turn out to be no incident goes."""
+        """Return the folder for the evidence of a suspicion, which may not become an incident."""
         return self.directory / "suspicions" / suspicion

@@ -1,6 +1,7 @@
 """Takes in the messages of ranks: reports, requests for slots, acknowledgements."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from holdfast_agent.checkpoints.shard_saver import ShardSaver
@@ -33,8 +34,9 @@ class RankMessages:
         with self._node.errors.contained("rank_messages"):
             match message.WhichOneof("kind"):
                 case "report":
-                    clean_report(message.report, self._node.start.world_size, self._refuse)
-                    self._report(rank, message.report)
+                    now_unix_s = time.time()
+                    clean_report(message.report, self._node.start.world_size, self._refuse, now_unix_s=now_unix_s)
+                    self._report(rank, message.report, now_unix_s)
                 case "slot_request":
                     await self._grant_slots(rank, message.slot_request)
                 case "ack":
@@ -45,12 +47,12 @@ class RankMessages:
     def _refuse(self, reason: str) -> None:
         self._node.errors.refuse("rank_messages", reason)
 
-    def _report(self, rank: Rank, report: session.Report) -> None:
+    def _report(self, rank: Rank, report: session.Report, now_unix_s: float) -> None:
         node = self._node
         node.reports_total += 1
         is_first_step = rank.steps_done == 0 and bool(report.steps)
         steps = rank.new_steps(report)
-        rank.apply(report)
+        rank.apply(report, now_unix_s)
         if is_first_step or report.HasField("last_words"):
             node.changed.set()  # this step may end a recovery; these last words may begin a cascade of failures
         for step in steps:

@@ -96,11 +96,15 @@ class RankSupervisor:
             self.record.rendezvous = ready.pid, await self.parent.identify(ready.pid)
             address = f"{self._options.address}:{ready.port}"
             if start.ranks < start.world_size and not await self._link.publish_rendezvous(generation, address):
-                raise AgentError("the other nodes cannot be told where to meet: the store (--redis) is away")
+                raise AgentError(
+                    "cannot publish the rendezvous for the other nodes: the store (--redis) is unreachable"
+                )
             return address
         found = await self._link.find_rendezvous(generation, RENDEZVOUS_PATIENCE_S)
         if found is None:
-            raise AgentError(f"node {start.rendezvous_node} has not said where generation {generation} meets")
+            raise AgentError(
+                f"node {start.rendezvous_node} has not published the rendezvous of generation {generation}"
+            )
         return found
 
     async def _fork(self, local_rank: int, rendezvous: str, point: StartingPoint) -> None:
@@ -127,7 +131,7 @@ class RankSupervisor:
     def _end_unknown(self, ready: parent_pb.Ready) -> None:
         """Kill children of the warm parent that are in no record.
 
-        The agent before ordered them and died before it could save their pids. If they lived, a rank would run twice.
+        The last agent requested them and died before it could save their pids. If they lived, a rank would run twice.
         """
         known = {rank.pid for rank in self._node.ranks.values()} | {self.record.rendezvous[0]}
         for pid, generation in {child.pid: child.generation for child in ready.children}.items():

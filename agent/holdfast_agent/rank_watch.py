@@ -27,14 +27,14 @@ REAP_PATIENCE_S = 0.3
 LOG_TAIL_BYTES = 4096
 
 LOOK_S = 0.2
-"""Pause between two looks at a rank for which no descriptor could be had."""
+"""Pause between two looks at a rank's process, if the agent could not open a pidfd for it."""
 
 
 class RankWatch:
     """Watches the processes of this node's ranks.
 
-    A rank's end has two witnesses. The kernel reports through a pidfd that the process is gone, whoever its parent is.
-    The warm parent, which reaps it, reports the exit status. The first one that knows the status wins.
+    A rank's end has two witnesses. The kernel reports through a pidfd that the process is gone, even if its parent is
+    dead. The warm parent, which reaps it, reports the exit status. The agent waits only briefly for that status.
     """
 
     def __init__(self, node: Node, saver: ShardSaver, emit: Callable[[store.Event], None]) -> None:

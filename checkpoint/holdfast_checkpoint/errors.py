@@ -1,4 +1,4 @@
-"""What goes wrong with checkpoints, in words for the user."""
+"""Errors of checkpoints, in words for the user."""
 
 import contextlib
 import errno
@@ -22,25 +22,26 @@ _FIXES = {
 
 
 class CheckpointError(Exception):
-    """A checkpoint could not be written or committed. The message is one line that names the fix."""
+    """A checkpoint could not be read, written or committed. The message is one line, with the fix if it is known."""
 
 
 class CheckpointUnreadable(CheckpointError):  # noqa: N818 - a state of the checkpoint, as in store.proto
     """A checkpoint does not read back as it was written. The message names the file and the tensor.
 
-    It will not get better by waiting: an older checkpoint is used instead.
+    Waiting does not help: a start uses an older checkpoint instead.
     """
 
 
 class CheckpointUnavailable(CheckpointError):  # noqa: N818 - likewise
     """A file of a checkpoint is missing or cannot be read now. The message names it.
 
-    It may come back, for example when a file system is mounted again. So nothing is replaced or removed for it.
+    It may come back, for example when a file system is mounted again. So no checkpoint is replaced or removed for
+    this error.
     """
 
 
 class CheckpointCommitted(CheckpointError):  # noqa: N818 - likewise
-    """The step is committed already, in this history: what is committed is never written again."""
+    """The step is already committed in this history. A committed checkpoint is never written again."""
 
 
 @contextlib.contextmanager
@@ -55,7 +56,7 @@ def write_errors(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError from reading ``path`` into CheckpointUnavailable: it says nothing about the contents."""
+    """Turn an OSError from reading ``path`` into CheckpointUnavailable: it does not mean damaged contents."""
     try:
         yield
     except OSError as error:

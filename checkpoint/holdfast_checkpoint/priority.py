@@ -1,4 +1,4 @@
-"""Keeps background work out of the ranks' way."""
+"""Lowers the priority of background work, so that ranks get the cores and the disk first."""
 
 import contextlib
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 
 _NICENESS = 10
+"""Niceness of work that must still advance while ranks use all cores."""
 _LOWEST_NICENESS = 19
 
 
@@ -19,9 +20,9 @@ def lower_priority() -> None:
 
 
 def raise_priority(pid: int) -> bool:
-    """Give a process of idle time, which has one thread, niceness 10; whether the kernel lets this one do so.
+    """Give a process of one thread, which has used idle time only, niceness 10. Return whether the kernel allows it.
 
-    It lets root, and others whose RLIMIT_NICE is high enough (``ulimit -e 10``).
+    It allows root, and other users whose RLIMIT_NICE is high enough (``ulimit -e 10``).
     """
     try:
         os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
@@ -34,9 +35,9 @@ def raise_priority(pid: int) -> bool:
 
 
 def cpu_times_s(pid: int) -> tuple[float, float]:
-    """Return for how long a process of one thread has run, and has waited for a core although it could have run.
+    """Return the seconds that a process of one thread has run, and that it has waited for a core, ready to run.
 
-    Zeros if it is gone or the kernel does not count this (schedstat in proc(5)).
+    Zeros if the process is gone or the kernel does not count this (schedstat in proc(5)).
     """
     try:
         ran_ns, waited_ns, _ = map(int, Path(f"/proc/{pid}/schedstat").read_text().split())
@@ -46,9 +47,9 @@ def cpu_times_s(pid: int) -> tuple[float, float]:
 
 
 def use_idle_time() -> None:
-    """Make this process, which has one thread, use only the CPU and disk time that nobody else wants.
+    """Make this process, which has one thread, use only CPU and disk time that no other process wants.
 
-    Where the kernel does not let it, it gets the lowest share of both that there is.
+    If the kernel does not allow that, the process gets the lowest share of both.
     """
     os.setpriority(os.PRIO_PROCESS, 0, _LOWEST_NICENESS)
     with contextlib.suppress(PermissionError):

@@ -1,7 +1,7 @@
-"""Processes: who they are, whether they live, how they ended, and their end by force.
+"""Identifies processes, checks whether they live and how they ended, and kills them.
 
-A pid alone names no process for long: it is used again. Whatever is signalled here is named by its pid and its start
-time, and the start time is checked right before.
+A pid alone does not identify a process for long, because the kernel uses pids again. So every process that is signalled
+here is identified by its pid and its start time, and the start time is checked right before.
 """
 
 import contextlib
@@ -21,11 +21,14 @@ _STATE, _PARENT, _GROUP, _SESSION, _START, _EXIT_STATUS = 0, 1, 2, 3, 19, 49
 
 
 class AgentError(Exception):
-    """The agent cannot go on; the message is one line for people."""
+    """The agent cannot continue. The message is one line for people."""
 
 
 def become_subreaper() -> None:
-    """Adopt the orphans of our descendants: if the warm parent dies, its ranks can still be reaped here."""
+    """Make this process the parent of its descendants' orphans: it can reap ranks whose warm parent has died.
+
+    Raises OSError.
+    """
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
@@ -33,7 +36,7 @@ def become_subreaper() -> None:
 def look_up(pid: int) -> list[str] | None:
     """Return the fields of /proc/PID/stat from the third (state) on, or None if there is no such process.
 
-    Raises OSError if that cannot be seen now: this process may be out of descriptors.
+    Raises OSError if the file cannot be read now: this process may be out of descriptors.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a program may be called anything
@@ -45,7 +48,7 @@ def look_up(pid: int) -> list[str] | None:
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """Return the fields as :func:`look_up` does, None also if they cannot be seen now."""
+    """Return the fields as :func:`look_up` does, but None if they cannot be read now."""
     try:
         return look_up(pid)
     except OSError:
@@ -53,27 +56,27 @@ def stat_fields(pid: int) -> list[str] | None:
 
 
 def process_state(pid: int) -> str:
-    """Return R, S, D, T, t or Z as proc(5) has it; empty if there is no such process.
+    """Return the state of a process as in proc(5), R, S, D, T, t or Z; empty if there is no such process.
 
-    Raises OSError if that cannot be seen now.
+    Raises OSError if it cannot be read now.
     """
     fields = look_up(pid)
     return fields[_STATE] if fields else ""
 
 
 def start_ticks(pid: int) -> int:
-    """Return when the process started, in clock ticks since boot; 0 if there is none.
+    """Return the start time of a process in clock ticks since boot; 0 if there is no such process.
 
-    Together with the pid it names a process for good: pids are used again.
+    Pid and start time together identify a process until the next boot.
     """
     fields = stat_fields(pid)
     return int(fields[_START]) if fields else 0
 
 
 def is_alive(pid: int, ticks: int) -> bool:
-    """Whether the very process that started at ``ticks`` still runs (a zombie does not).
+    """Return whether the process that started at ``ticks`` still runs (a zombie does not).
 
-    While this process cannot look, for lack of descriptors, nobody is taken for dead.
+    If this process cannot read /proc, for lack of descriptors, it takes no process for dead.
     """
     try:
         fields = look_up(pid)
@@ -85,8 +88,8 @@ def is_alive(pid: int, ticks: int) -> bool:
 def start_ticks_of_child(pid: int, parent: int, parent_ticks: int) -> int:
     """Return the start time of a process if it runs as this user and is a child of ``parent``; else 0.
 
-    Of a parent that is gone every later process of this user may have been a child. Raises OSError if that cannot be
-    seen now.
+    If the parent is gone, any later process of this user may have been its child, and counts as one. Raises OSError if
+    /proc cannot be read now.
     """
     fields = look_up(pid)
     if fields is None or int(fields[_START]) < parent_ticks or not _is_ours(pid):
@@ -97,9 +100,9 @@ def start_ticks_of_child(pid: int, parent: int, parent_ticks: int) -> int:
 
 
 def failure_of_zombie(pid: int, ticks: int) -> int | None:
-    """Return the wait status of a process that has failed and that its parent, not us, has yet to reap.
+    """Return the wait status of a failed process that another parent has not reaped yet.
 
-    None: it is reaped, or it runs, or its status is 0, which is also what the kernel shows to whom it tells nothing.
+    None if it is reaped, or it runs, or its status is 0. The kernel also shows 0 to readers without the right to know.
     """
     fields = stat_fields(pid)
     if fields is None or int(fields[_START]) != ticks or fields[_STATE] != "Z":
@@ -108,9 +111,10 @@ def failure_of_zombie(pid: int, ticks: int) -> int | None:
 
 
 def send_signal(pid: int, ticks: int, number: signal.Signals) -> bool:
-    """Signal the very process that started at ``ticks``. Return whether it was there to be signalled.
+    """Signal the process that started at ``ticks``. Return whether it existed.
 
-    The descriptor is opened first: what has the start time afterwards is what the descriptor refers to.
+    The descriptor is opened before the start time is checked. So the process with that start time is the one that the
+    descriptor refers to, even if the pid is used again in between.
     """
     if not ticks or pid <= 1:
         return False
@@ -136,16 +140,20 @@ def send_signal(pid: int, ticks: int, number: signal.Signals) -> bool:
 
 
 def kill_session(pid: int, ticks: int) -> None:
-    """SIGKILL the process that started at ``ticks``, and the process group that it leads. Others are left alone."""
+    """Send SIGKILL to the process that started at ``ticks`` and to the process group that it leads.
+
+    A process that has its pid now, but another start time, is left alone.
+    """
     kill_group(pid, ticks)
     send_signal(pid, ticks, signal.SIGKILL)
 
 
 def kill_group(pid: int, ticks: int) -> None:
-    """SIGKILL the process group that the process of ``ticks`` leads or, being gone, has led (data-loader workers).
+    """Send SIGKILL to the process group that the process of ``ticks`` leads, or has led if it is gone.
 
-    The kernel gives no pid out again while a group bears it. So a process of this pid and another start time proves
-    that nothing is left of the group; without any such process, its members are killed one by one, each looked at.
+    Such a group may hold workers of a data loader. The kernel does not use a pid again while a group has it as its
+    number. So a process with this pid and another start time proves that the group is empty. Without a process of this
+    pid, the members of the group are checked and killed one by one.
     """
     if not ticks or pid <= 1:
         return
@@ -164,7 +172,7 @@ def kill_group(pid: int, ticks: int) -> None:
 
 
 def reap(pid: int) -> int | None:
-    """Return the wait status of an exited child of ours, or None if it runs or is not our child."""
+    """Return the wait status of an exited child, or None if it runs or is no child of this process."""
     try:
         reaped, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -173,7 +181,7 @@ def reap(pid: int) -> int | None:
 
 
 def _members(group: int, *, not_before: int) -> Iterator[tuple[int, int]]:
-    """Yield pid and start time of this user's processes in a group whose leader, that of its session too, is gone."""
+    """Yield pid and start time of this user's processes in a group and session whose leader is gone."""
     for entry in Path("/proc").iterdir():
         fields = stat_fields(int(entry.name)) if entry.name.isdecimal() else None
         if fields is None or int(fields[_GROUP]) != group or int(fields[_SESSION]) != group:

@@ -1,4 +1,4 @@
-"""The operators' side of the daemon's control API."""
+"""Sends operators' requests to the daemon's control API."""
 
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,26 @@ from holdfast_cli.errors import CommandError
 from holdfast_proto.v1 import control_pb2, control_pb2_grpc
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
-from holdfast_proto.v1.store_pb2 import Incident
+from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RUN_PHASE_FAILED, RUN_PHASE_FINISHED, Incident
 
 _ANSWER_S = 10.0
-"""In which a rank has answered, or its agent in its place."""
+"""Longest time until a rank, or its agent for it, answers."""
 
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
 
 
+def has_ended(status: RunStatus) -> bool:
+    """Return whether the run has finished or failed."""
+    return status.phase in (RUN_PHASE_FINISHED, RUN_PHASE_FAILED)
+
+
+def rank_pids(status: RunStatus) -> dict[int, int]:
+    """Return rank -> pid of all ranks that are alive."""
+    return {rank.rank: rank.pid for rank in status.ranks if rank.pid and rank.life != LIFE_EXITED}
+
+
 class ControlError(CommandError):
-    """The daemon refused or could not be reached. ``unreachable`` tells which."""
+    """The daemon refused, or, if ``unreachable`` is set, could not be reached."""
 
     def __init__(self, message: str, *, unreachable: bool) -> None:
         super().__init__(message)
@@ -49,17 +59,17 @@ class ControlClient:
         return list(response.incidents)
 
     def take_checkpoint(self) -> int:
-        """Order a checkpoint and return its step; it is not yet taken then."""
+        """Request a checkpoint and return its step. The checkpoint is not yet taken."""
         response = self._call("TakeCheckpoint", control_pb2.TakeCheckpointRequest(run=self._run))
         return int(response.step)
 
     def inject_fault(self, fault: Fault) -> None:
-        """Order a fault; returns once the rank has accepted it. What comes of it is seen in the run."""
+        """Request a fault. Returns once the rank has accepted it; the effect shows in the run."""
         request = control_pb2.InjectFaultRequest(run=self._run, fault=fault)
         self._call("InjectFault", request, timeout_s=_ANSWER_S)
 
     def stop_run(self, *, grace_s: float = 0.0) -> None:
-        """Order the end of the run, within ``grace_s`` after a last checkpoint, or at once.
+        """Request the end of the run: within ``grace_s`` after a last checkpoint, or immediately for 0.
 
         Ranks may still be alive when this returns.
         """

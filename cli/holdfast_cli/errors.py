@@ -1,4 +1,4 @@
-"""Errors that a user can act on: one line each."""
+"""Errors that a user can act on. Each is one line."""
 
 from holdfast_proto.exit_codes import ExitCode
 
@@ -16,19 +16,19 @@ class UsageError(CommandError):
 
 
 class ConfigurationError(CommandError):
-    """A setting is wrong: trying again cannot help."""
+    """A setting is wrong: the same command would fail again."""
 
     exit_code = ExitCode.CONFIGURATION
 
 
 class CheckpointsUnavailableError(CommandError):
-    """Checkpoints are there and cannot be used now: nothing was started."""
+    """Checkpoints exist and cannot be used now: nothing was started."""
 
     exit_code = ExitCode.CHECKPOINTS_UNAVAILABLE
 
 
 class LastCheckpointError(CommandError):
-    """A run has ended as it should, and its last checkpoint was not committed."""
+    """A run ended as planned, but its last checkpoint was not committed."""
 
     exit_code = ExitCode.LAST_CHECKPOINT_FAILED
 

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP as a request to clean up and end."""
+"""Takes SIGINT, SIGTERM and SIGHUP as a request to clean up and end."""
 
 import signal
 from types import FrameType
@@ -10,16 +10,16 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:
-    """While entered, these signals are only noted: the loops that wait ask :meth:`check` between two looks.
+    """Notes these signals while it is entered. Loops that wait call :meth:`check` in each pass.
 
-    Not an exception from the handler, which could hit the clean-up half-way.
+    The handler raises nothing, because an exception could interrupt the clean-up.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        """Signals so far: whoever sends two is in a hurry."""
+        """Number of signals so far. Two mean that the sender is in a hurry."""
         self.signal = 0
-        """The first of them; 0: none yet."""
+        """Number of the first signal; 0: none yet."""
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Interruption":

@@ -4,7 +4,7 @@ import time
 
 
 class Clock:
-    """Reads the wall clock once; from there on the monotonic clock counts."""
+    """Reads the wall clock once; from then on it follows the monotonic clock."""
 
     def __init__(self) -> None:
         self._offset_s = time.time() - time.monotonic()

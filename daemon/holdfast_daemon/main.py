@@ -1,4 +1,4 @@
-"""Puts a daemon together and runs it until it is told to go."""
+"""Puts a daemon together and runs it until a signal ends it."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from holdfast_proto.exit_codes import ExitCode
 
 
 def main(options: DaemonOptions) -> int:
-    """Run a daemon; return its exit code: 0 when it was told to go, 78 if a setting is wrong."""
+    """Run a daemon; return its exit code: 0 after SIGTERM or SIGINT, 78 if a setting is wrong."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s daemon %(levelname)s %(message)s", stream=sys.stderr)
     try:
         asyncio.run(_serve(options))
@@ -63,11 +63,11 @@ async def _serve(options: DaemonOptions) -> None:
     options.control.unlink(missing_ok=True)
     options.endpoint_file.unlink(missing_ok=True)
     for task in done:
-        task.result()  # discovery ends by an error of ours alone: show it
+        task.result()  # discovery only ends by an error in it: show that
 
 
 def _raise_descriptor_limit() -> None:
-    """Allow as many descriptors as may be had: clients of the control socket must not use up those of the store."""
+    """Raise the limit of descriptors as far as possible: clients must not use up those of the store."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):  # the soft limit has to do

@@ -7,24 +7,24 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonOptions:
-    """Settings of one daemon. It looks after every run that is registered in the store."""
+    """Settings of one daemon. It watches every run that is registered in the store."""
 
     name: str
-    """For people. Two daemons may have the same one: see :attr:`identity`."""
+    """Name for people. Two daemons may have the same one: see :attr:`identity`."""
     store_url: str
     store_password_file: Path | None = None
     directory: Path
-    """For the incident logs."""
+    """Folder of the incidents, their log and failures."""
     control: Path
     """Unix socket of the operators' service, mode 0600."""
     metrics_address: str = "127.0.0.1"
     metrics_port: int = 0
     """0: the kernel chooses."""
     lease_s: float = 2.0
-    """A leader that is silent for so long is replaced."""
+    """Seconds after which a leader that does not renew its lease is replaced."""
 
     process: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Random, so that no two processes share it."""
+    """Random text, so that no two processes share it."""
 
     @property
     def identity(self) -> str:

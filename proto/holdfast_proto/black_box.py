@@ -1,7 +1,8 @@
 """Layout of a rank's black box: a small mapped file that outlives the rank.
 
-The rank writes it with plain memory stores, so that it costs well under a microsecond and needs neither
-a lock nor a system call; the agent reads it after SIGKILL, or while the rank's GIL is held. ::
+The rank writes it with plain memory stores: each costs well under a microsecond and needs neither a lock nor a system
+call. The kernel keeps the pages of a mapped file when a process dies. So the agent can read the box after SIGKILL, or
+while a thread of the rank holds Python's global lock. ::
 
     0       identity: magic, rank, world size, pid, finished, generation, run
     256     moment: step, phase, Unix time of the last change in ns
@@ -11,8 +12,9 @@ a lock nor a system call; the agent reads it after SIGKILL, or while the rank's 
     22016   ring of the newest point-to-point calls: time, channel, seq
     28160   collectives that are pending for long: length, UTF-8 JSON [[group, seq, op, sizes, dtypes], ...]
 
-Eight-byte fields are written by one store; a reader that meets the writer half-way sees one field newer
-than its neighbour, never a torn number.
+Offsets are in bytes; all numbers are little-endian. Eight-byte fields are written by one store. A reader that meets the
+writer half-way sees one field newer than its neighbour, never a torn number. A text has its length in front, which is
+written after the text.
 """
 
 import json
@@ -26,9 +28,13 @@ from pathlib import Path
 
 MAGIC = b"HFBBOX\x00\x01"
 SIZE = 32768
+"""Bytes of a black box."""
 GROUPS = 64
+"""Most groups that a box has room for; further ones are not in it."""
 CHANNELS = 128
+"""Most point-to-point channels that a box has room for."""
 CALLS = 256
+"""Length of the ring of point-to-point calls."""
 
 _IDENTITY = struct.Struct("<8sIIIIQ64s")
 _FINISHED = struct.Struct("<I")
@@ -54,13 +60,16 @@ class Call:
     """One point-to-point call."""
 
     unix_ns: int
+    """Unix time of the call in nanoseconds."""
     channel: int
+    """Index of its channel."""
     seq: int
+    """Number of the call in its channel."""
 
 
 @dataclass(frozen=True)
 class GroupMark:
-    """How far the rank was in one group."""
+    """Progress of the rank in one group: the newest seq that it enqueued, and the newest that is complete."""
 
     group: str
     enqueued: int
@@ -69,18 +78,20 @@ class GroupMark:
 
 @dataclass(frozen=True)
 class ChannelMark:
-    """How far the rank was in one point-to-point channel. ``direction``: as in common.proto."""
+    """Progress of the rank in one point-to-point channel."""
 
     group: str
     peer: int
+    """Rank at the other end."""
     direction: int
+    """Direction, as in common.proto."""
     enqueued: int
     completed: int
 
 
 @dataclass(frozen=True)
 class NamedCall:
-    """A collective call, as the Flight Recorder names it. Fields: see PendingCall in common.proto."""
+    """A collective call, with the Flight Recorder's names. The fields are those of PendingCall in common.proto."""
 
     group: str
     seq: int
@@ -91,7 +102,7 @@ class NamedCall:
 
 @dataclass(frozen=True)
 class BlackBoxContents:
-    """All that a black box tells."""
+    """Contents of a black box."""
 
     run: str
     generation: int
@@ -99,23 +110,33 @@ class BlackBoxContents:
     world_size: int
     pid: int
     finished: bool
-    """The rank had closed its hooks: it meant to leave."""
+    """Whether the rank had closed its hooks: it meant to leave."""
     step: int
+    """Step that the training thread was in; -1 before the first."""
     phase: int
+    """Phase that the training thread was in, as in common.proto."""
     changed_unix_ns: int
+    """Unix time of the newest change of step or phase, in nanoseconds; 0: none."""
     last_words: str
+    """End of the rank's traceback, or empty."""
     groups: tuple[GroupMark, ...]
     channels: tuple[ChannelMark, ...]
     calls: tuple[Call, ...]
-    """Oldest first."""
+    """Newest point-to-point calls, oldest first."""
     pending: tuple[NamedCall, ...] = ()
+    """Collectives that had been pending for long."""
 
 
 class BlackBoxWriter:
-    """The rank's side. ``path`` is created with mode 0600 and fixed size, in the place of what was there."""
+    """Writes a rank's black box. It creates ``path`` with mode 0600 and fixed size, and replaces an older file.
+
+    Raises OSError if the file cannot be created.
+    """
 
     def __init__(self, path: Path, *, run: str, generation: int, rank: int, world_size: int) -> None:
-        path.unlink(missing_ok=True)  # not truncated: a process that still has it mapped would die of SIGBUS
+        # An older file is unlinked and not truncated: a process that still has it mapped would die of SIGBUS. For the
+        # same reason all pages are reserved: a store to a page that a full tmpfs cannot give kills the rank.
+        path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, SIZE)
@@ -127,8 +148,8 @@ class BlackBoxWriter:
         self._channels = 0
         self._calls = 0
         self.moment: Callable[[int, int, int], None] = partial(_MOMENT.pack_into, self._buffer, _MOMENT_OFFSET)
-        """Record the step and phase that the training thread is in: (step, phase, Unix time in ns). A bare store,
-        because it is called several times a step."""
+        """Record the step and phase of the training thread: (step, phase, Unix time in ns). It is called several times
+        a step, so it is the bare store, without a Python function around it."""
         self.moment(-1, 1, 0)
 
     def finish(self) -> None:
@@ -136,16 +157,17 @@ class BlackBoxWriter:
         _FINISHED.pack_into(self._buffer, _FINISHED_OFFSET, 1)
 
     def last_words(self, text: str) -> None:
-        """Keep the end of ``text``: what the rank has to say before it ends."""
+        """Record the end of ``text``, the traceback of a rank that is about to end."""
         encoded = text.encode(errors="replace")[-(_WORDS_BYTES - 8) :]
         self._buffer[_WORDS_OFFSET + 8 : _WORDS_OFFSET + 8 + len(encoded)] = encoded
         _NUMBER.pack_into(self._buffer, _WORDS_OFFSET, len(encoded))
 
     def pending(self, calls: Sequence[NamedCall]) -> None:
-        """Record which collectives have been pending for long, as far as there is room, and forget those before."""
+        """Replace the collectives that have been pending for long. Those for which there is no room are left out."""
         texts = [json.dumps(astuple(call), separators=(",", ":")) for call in calls]
         while len(encoded := f"[{','.join(texts)}]".encode()) > _PENDING_BYTES - 8:
             texts.pop()
+        # While the text changes, its length is 0: a reader finds no calls and not torn ones.
         _NUMBER.pack_into(self._buffer, _PENDING_OFFSET, 0)
         self._buffer[_PENDING_OFFSET + 8 : _PENDING_OFFSET + 8 + len(encoded)] = encoded
         _NUMBER.pack_into(self._buffer, _PENDING_OFFSET, len(encoded))
@@ -159,7 +181,7 @@ class BlackBoxWriter:
         return index
 
     def group(self, index: int, enqueued: int, completed: int) -> None:
-        """Record a group's newest seqs."""
+        """Record the newest seqs of a group that :meth:`add_group` returned."""
         _PAIR.pack_into(self._buffer, _GROUP_OFFSET + index * _GROUP.size + 48, enqueued, completed)
 
     def add_channel(self, group: str, peer: int, direction: int) -> int | None:
@@ -172,7 +194,7 @@ class BlackBoxWriter:
         return index
 
     def call(self, channel: int, seq: int, unix_ns: int) -> None:
-        """Record that the ``seq``-th call of a channel was made."""
+        """Record that the rank made call ``seq`` of a channel."""
         _NUMBER.pack_into(self._buffer, _CHANNEL_OFFSET + channel * _CHANNEL.size + 56, seq)
         _CALL.pack_into(self._buffer, _CALL_OFFSET + self._calls % CALLS * _CALL.size, unix_ns, channel, 0, seq)
         self._calls += 1
@@ -183,7 +205,10 @@ class BlackBoxWriter:
 
 
 def read(path: Path) -> BlackBoxContents:
-    """Read a black box. Raises OSError if it cannot be opened, ValueError if it is not one."""
+    """Return the contents of a black box, whose writer may be alive.
+
+    Raises OSError if it cannot be read, ValueError if it is no black box of this version.
+    """
     data = path.read_bytes()
     if len(data) < SIZE or data[:8] != MAGIC:
         raise ValueError(f"{path}: not a black box of this version")
@@ -220,5 +245,5 @@ def _pending(data: bytes) -> tuple[NamedCall, ...]:
     text = data[_PENDING_OFFSET + 8 : _PENDING_OFFSET + 8 + min(length, _PENDING_BYTES - 8)]
     try:
         return tuple(NamedCall(*call) for call in json.loads(text or b"[]"))
-    except ValueError:  # read while it was being written
+    except ValueError:  # the writer was in the middle of it
         return ()

@@ -1,6 +1,6 @@
 """Exit codes of the `holdfast` command, of agents, daemons and ranks. The table is in docs/exit-codes.md.
 
-Those above 63 are of sysexits.h. A command that a signal ends has the shells' 128 + signal.
+Codes from 64 to 78 come from sysexits.h. A command that a signal ends has the code 128 + signal, as shells report it.
 """
 
 import signal
@@ -16,9 +16,9 @@ class ExitCode(IntEnum):
     USAGE = 2
     """The command line is not understood."""
     CHECKPOINTS_UNAVAILABLE = 66
-    """Checkpoints are there that cannot be used now: nothing was started, and nothing was changed."""
+    """Checkpoints exist and cannot be used now. Nothing was started, and nothing was changed."""
     LAST_CHECKPOINT_FAILED = 74
-    """The run ended as it should, but its last checkpoint was not committed: an older one is the newest."""
+    """The run ended as planned, but its last checkpoint was not committed: the newest one is older."""
     CONFIGURATION = 78
     """A setting is wrong: the same command would fail again."""
     HANGUP = 128 + signal.SIGHUP

@@ -1,11 +1,11 @@
-"""Serves a Prometheus registry over HTTP from one thread, for agents and daemons alike.
+"""Serves a Prometheus registry over HTTP from one thread, in agents and daemons.
 
 Needs the package ``prometheus_client``; the hooks never import this module.
 
-The server shares its process with the supervision of a run, so that no client may cost it much: one thread serves all
-connections, there are at most ``MAX_CONNECTIONS`` of them, and each has a deadline. A client that sends no request is
-the first to go when another one comes. One descriptor is kept in reserve: metrics matter most when the process has
-run out of them.
+The server shares its process with the supervision of a run, so no client may cost it much. One thread serves all
+connections, there are at most ``MAX_CONNECTIONS`` of them, and each has a deadline. If all places are taken, the oldest
+client that has sent no request makes room for a new one. One descriptor is kept in reserve: metrics matter most when
+the process has run out of descriptors.
 """
 
 import contextlib
@@ -30,12 +30,13 @@ log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64
 MAX_REQUEST_BYTES = 16 * 1024
+"""Largest request, head included."""
 READ_PATIENCE_S = 5.0
-"""From the connection to the end of the request."""
+"""Longest time from the connection to the end of the request."""
 WRITE_PATIENCE_S = 10.0
-"""From the end of the request to the last byte of the answer."""
+"""Longest time from the end of the request to the last byte of the answer."""
 SHORTAGE_PAUSE_S = 0.2
-"""No connection is accepted for so long while the process has no descriptor for it."""
+"""Time for which no connection is accepted if the process has no descriptor for it."""
 
 _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -51,12 +52,12 @@ class _Connection:
 
 
 class MetricsServer:
-    """A running server. ``port`` is the one that it listens on, also where the kernel chose it."""
+    """A running server. ``port`` is the one that it listens on, also if the kernel chose it."""
 
     def __init__(self, listener: socket.socket, app: WsgiApp) -> None:
         self.port = int(listener.getsockname()[1])
         self.dropped_total = 0
-        """Connections that were closed without an answer."""
+        """Connections closed without a complete answer."""
         self._listener = listener
         self._app = app
         self._failed_before = False
@@ -73,7 +74,7 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Close the port and every connection; return when that has happened."""
+        """Close the port and every connection, and wait until the thread has ended."""
         if not self._closing:
             self._closing = True
             os.eventfd_write(self._wake, 1)
@@ -122,7 +123,7 @@ class MetricsServer:
         except OSError as error:
             if error.errno in _SHORTAGE and not self._free_descriptor():
                 self._pause_listening()
-            return  # otherwise the client has gone before it was served, or the next turn serves it
+            return  # otherwise the client has gone, or the next pass of the loop serves it
         accepted.setblocking(False)
         self._make_room()
         if len(self._connections) >= MAX_CONNECTIONS:
@@ -132,7 +133,7 @@ class MetricsServer:
         connection = _Connection(accepted, time.monotonic() + READ_PATIENCE_S)
         self._connections[accepted.fileno()] = connection
         self._selector.register(accepted, selectors.EVENT_READ)
-        # Most clients have sent their request by now: it is read before another client can take its place.
+        # Most clients have sent their request by now. It is read now, before another client can take this one's place.
         self._advance(connection)
 
     def _make_room(self) -> None:
@@ -143,7 +144,7 @@ class MetricsServer:
                 self._drop(idle)
 
     def _free_descriptor(self) -> bool:
-        """Free one descriptor for the connection that waits. Return whether there was one to free."""
+        """Free one descriptor for the waiting connection. Return whether there was one to free."""
         if self._reserve is not None:
             os.close(self._reserve)
             self._reserve = None
@@ -159,7 +160,7 @@ class MetricsServer:
                 self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _pause_listening(self) -> None:
-        """Leave the port alone for a while: the selector would report it as ready all the time."""
+        """Ignore the port for a while: the selector would report it as ready all the time, and the loop would spin."""
         self._selector.unregister(self._listener)
         self._listens_from = time.monotonic() + SHORTAGE_PAUSE_S
 
@@ -231,9 +232,9 @@ class MetricsServer:
 
 
 def serve(registry: CollectorRegistry, address: str, port: int) -> MetricsServer:
-    """Serve ``registry`` on ``address``; port 0: the kernel chooses one.
+    """Serve ``registry`` on ``address``. With port 0 the kernel chooses a free one.
 
-    Raises OSError, in one line that names --metrics-port, if the port cannot be had.
+    Raises OSError, in one line that names --metrics-port, if the port cannot be used.
     """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(

@@ -1,4 +1,7 @@
-"""Folders and files that only this user can have written: what they name may be trusted, and killed."""
+"""Creates and checks folders and files that only this user can have written.
+
+Holdfast kills processes that such files name, so another user must not be able to write them.
+"""
 
 import contextlib
 import os
@@ -8,10 +11,10 @@ from pathlib import Path
 
 
 def make_private_directory(directory: Path, setting: str) -> None:
-    """Create ``directory`` with mode 0700, or see that the one there is this user's alone.
+    """Create ``directory`` with mode 0700, or check that the existing one belongs to this user alone.
 
-    Raises OSError, in one line that names ``setting``, for a link and for a folder that others own or can enter: under
-    a name that can be guessed, another user may have put it there first.
+    Raises OSError, in one line that names ``setting``, for a link and for a folder that others own or can enter: if its
+    name can be guessed, another user may have created it first.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -31,9 +34,9 @@ def make_private_directory(directory: Path, setting: str) -> None:
 
 
 def distrust(path: Path) -> str:
-    """Return why another user may have written the file at ``path``, or "" if only this one can have.
+    """Return why another user may have written the file at ``path``, or "" if only this user can have.
 
-    Raises OSError if the file cannot be looked at.
+    Raises OSError if the file cannot be examined.
     """
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
@@ -46,9 +49,14 @@ def distrust(path: Path) -> str:
 
 
 def write_private(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Replace ``path`` atomically by a file that only this user can write, whatever the umask is."""
+    """Replace ``path`` atomically by a file that only this user can write, whatever the umask is.
+
+    A reader finds the old contents or the new ones, also if this process dies. After a power cut the file may be empty:
+    what must survive one goes through ``holdfast_checkpoint.format.durable``. Raises OSError.
+    """
     temporary = path.with_name(f"{path.name}.tmp")
-    temporary.unlink(missing_ok=True)  # of a writer that died; another user's cannot be written into
+    # A writer that died may have left one, and another user may have put one there: neither is written into.
+    temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
@@ -56,6 +64,9 @@ def write_private(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 
 
 def _owner_of_new_files(directory: Path) -> int:
-    """Return who owns what this process creates in ``directory``: network file systems may map root to nobody."""
+    """Return the owner of files that this process creates in ``directory``.
+
+    It need not be this user: network file systems may map root to nobody.
+    """
     with tempfile.TemporaryFile(dir=directory) as file:
         return os.fstat(file.fileno()).st_uid

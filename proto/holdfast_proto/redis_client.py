@@ -1,4 +1,4 @@
-"""One way to reach the Redis-compatible store, for agents, daemons and the command alike.
+"""Connects agents, daemons and the command to the Redis-compatible store in one way.
 
 Needs the package ``redis``; the hooks never import this module.
 """
@@ -12,14 +12,14 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 StoreError = RedisError
-"""What any operation raises while the store is away."""
+"""Error that any operation raises while the store is unreachable."""
 
 OPERATION_TIMEOUT_S = 3.0
-"""A store that has not answered for so long counts as away. Longer than any blocking read."""
+"""Time after which a store that has not answered counts as unreachable. It is longer than any blocking read."""
 
 
 def check_url(url: str) -> str:
-    """Return ``url``, or raise ValueError if it cannot be used or would show a password in argument lists."""
+    """Return ``url``. Raises ValueError if it cannot be used, or holds a password: argument lists are public."""
     parts = urlsplit(url)
     if parts.scheme not in ("redis", "rediss", "unix"):
         raise ValueError(f"--redis {parts.scheme}://...: use redis://host:port, rediss://host:port or unix:///path")
@@ -32,7 +32,7 @@ def check_url(url: str) -> str:
 
 
 def connect(url: str, password_file: Path | None = None) -> redis.asyncio.Redis:
-    """Return a client that connects on first use and again after every failure.
+    """Return a client that connects at its first call, and again after every failure.
 
     Raises ValueError for a URL that cannot be used and OSError for an unreadable password file.
     """
@@ -48,10 +48,10 @@ def connect(url: str, password_file: Path | None = None) -> redis.asyncio.Redis:
 
 
 async def end(task: "asyncio.Future[Any]") -> None:
-    """Cancel a task that uses the store, and see it end.
+    """Cancel a task that uses the store, and wait until it ends.
 
-    Once is not always enough: before Python 3.12 ``asyncio.wait_for``, which the client uses for its timeouts,
-    may swallow a cancellation that comes together with the answer.
+    One cancellation is not always enough. The client uses ``asyncio.wait_for`` for its timeouts, which before Python
+    3.12 may swallow a cancellation that comes together with the answer.
     """
     while not task.done():
         task.cancel()

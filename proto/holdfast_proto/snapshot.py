@@ -1,15 +1,18 @@
 """Layout of a snapshot slot: a file that holds one rank's state at the end of one step.
 
-The agent creates slots (in shared memory if there is room), a rank maps them and copies its state in,
-the agent reads them even if the rank is gone. ::
+The agent creates slots, in shared memory if there is room. A rank maps them and copies its state in. The agent reads
+them even if the rank is gone. ::
 
     0      header, 4096 bytes (see _HEADER)
     4096   tensors, each at a multiple of 64 bytes, row-major, native little-endian
     ...    meta: UTF-8 JSON {"tree": ..., "coordinates": ..., "tensors": [TensorEntry, ...]}
 
-The rank owns a slot unless ``persist`` is set: the slot is pinned. The rank pins it when it commits a snapshot that is
-to become a checkpoint. Once the agent has read the slot it is ``written``, and stays pinned until all ranks let go of
-theirs at the end of one step: until then it is what all of them can fall back to.
+The rank owns a slot unless ``persist`` is set: then the slot is pinned. The rank pins it when it commits a snapshot
+that is to become a checkpoint. Once the agent has read the slot, it is ``written``. It stays pinned until all ranks
+release theirs at the end of one step: until then all of them can fall back to it.
+
+Nothing here is locked. The state is written last, so that a reader of COMPLETE finds everything else in place. A rank
+that dies before that leaves WRITING, and such a slot holds no snapshot.
 """
 
 import contextlib
@@ -24,7 +27,9 @@ from typing import Any
 
 MAGIC = b"HFSNAP\x00\x01"
 DATA_OFFSET = 4096
+"""Offset of the first tensor in bytes: the header has a page of its own."""
 ALIGNMENT = 64
+"""Alignment of each tensor in bytes: a cache line."""
 
 # magic, state, persist, generation, step, rank, padding, data bytes, meta offset, meta bytes
 _HEADER = struct.Struct("<8sIIQqIIQQQ")
@@ -42,7 +47,7 @@ class SlotState(IntEnum):
 
 
 class _Pin(IntEnum):
-    """The values of ``persist``."""
+    """Values of ``persist``."""
 
     FREE = 0
     TO_BE_READ = 1
@@ -50,33 +55,36 @@ class _Pin(IntEnum):
 
 
 class SnapshotError(Exception):
-    """A slot does not hold what it should; the message says which and why."""
+    """A slot is too small, of another version, or holds no complete snapshot. The message names the slot."""
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor of a snapshot: this rank's part, and where it lies in the whole."""
+    """One tensor of a snapshot: this rank's part, and its place in the whole tensor."""
 
     name: str
+    """Name of the tensor. Every layout shares it."""
     dtype: str
-    """As torch prints it, without the prefix: ``float32``, ``bfloat16``, ``int64``."""
+    """Type as torch prints it, without the prefix: ``float32``, ``bfloat16``, ``int64``."""
     shape: tuple[int, ...]
-    """Of this rank's part."""
+    """Shape of this rank's part."""
     offset: int
-    """From the start of the slot, bytes."""
+    """Bytes from the start of the slot to the part."""
     nbytes: int
+    """Bytes of the part."""
     global_shape: tuple[int, ...]
+    """Shape of the whole tensor."""
     global_offset: tuple[int, ...]
-    """Where this part starts in the whole tensor; zeros if it is the whole."""
+    """Index at which this part starts in the whole tensor, for each dimension; zeros if it is the whole."""
     writer: int | None = None
-    """Of the ranks that hold this same part of a tensor that is spread over ranks, the one whose shard stores it.
+    """Rank whose shard stores this part, of all ranks that hold the same part of a distributed tensor.
 
     None: the tensor is this rank's own, whatever others have under this name.
     """
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> "TensorEntry":
-        """Build from the fields of an entry after a trip through JSON."""
+        """Return the entry with these fields, in which JSON has turned tuples into lists."""
         tuples = {key: tuple(entry[key]) for key in ("shape", "global_shape", "global_offset")}
         return cls(**{**entry, **tuples})
 
@@ -87,31 +95,34 @@ class Header:
 
     state: SlotState
     persist: bool
+    """Whether the slot is pinned: the rank must not write to it."""
     generation: int
     step: int
+    """Step at whose end the snapshot was taken."""
     rank: int
     data_bytes: int
+    """Bytes of the tensor area."""
     meta_offset: int
+    """Bytes from the start of the slot to the meta."""
     meta_bytes: int
+    """Bytes of the meta."""
     written: bool = False
-    """Pinned, and the agent needs it no more: its shard is written, or cannot be."""
+    """Whether the slot is pinned and the agent no longer needs it: its shard is written, or cannot be."""
 
 
 @dataclass(frozen=True)
 class Meta:
-    """Everything about a snapshot but the tensors' bytes.
-
-    ``tree`` is the nesting of the state, JSON only, in which tensors are named by their index (the
-    encoding is the hooks' own; agents carry it through).
-    """
+    """Everything about a snapshot but the tensors' bytes."""
 
     tree: Any
+    """Nesting of the state, JSON, in which a tensor is its index in ``tensors``. Only the hooks know the encoding."""
     tensors: tuple[TensorEntry, ...]
+    """Tensors in the order of their index."""
     coordinates: dict[str, int] = field(default_factory=dict, kw_only=True)
     """Mesh axis -> index of this rank."""
 
     def encode(self) -> bytes:
-        """Return the UTF-8 JSON of this meta."""
+        """Return the meta as UTF-8 JSON."""
         tensors = [vars(entry) for entry in self.tensors]
         return json.dumps(
             {"tree": self.tree, "coordinates": self.coordinates, "tensors": tensors},
@@ -127,15 +138,15 @@ class Meta:
 
 
 def align(offset: int) -> int:
-    """Round up to the next multiple of ALIGNMENT."""
+    """Return ``offset`` rounded up to a multiple of ALIGNMENT."""
     return (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
 def allocate(path: Path, nbytes: int) -> None:
     """Create an empty slot of ``nbytes``, mode 0600, with its pages reserved.
 
-    Reserving matters: writing to a sparse file on a full tmpfs kills the writer with SIGBUS.
-    Raises OSError (ENOSPC) if there is no room; nothing is left behind then.
+    Without reserved pages, a rank that writes to its slot on a full tmpfs would die of SIGBUS. Raises OSError (ENOSPC)
+    if there is no room, and leaves nothing behind then.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -150,7 +161,10 @@ def allocate(path: Path, nbytes: int) -> None:
 
 
 class Slot:
-    """A mapped slot. Use :meth:`close` (or ``with``) when done; the file stays."""
+    """A mapped slot. :meth:`close` or the end of a ``with`` block unmaps it; the file stays.
+
+    Raises OSError if the file cannot be mapped, SnapshotError if it is no slot of this version.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -172,18 +186,18 @@ class Slot:
         self.close()
 
     def close(self) -> None:
-        """Unmap. Tensors that still view the buffer keep the mapping alive."""
-        with contextlib.suppress(BufferError):  # a view is still exported: the mapping goes with it
+        """Unmap the slot. Tensors that still view the buffer keep the mapping alive."""
+        with contextlib.suppress(BufferError):  # a view still exists: the mapping ends with it
             self.buffer.close()
 
     @property
     def nbytes(self) -> int:
-        """Size of the slot."""
+        """Bytes of the slot."""
         return len(self.buffer)
 
     @property
     def header(self) -> Header:
-        """The header as it is now."""
+        """Header, read anew at each access."""
         fields = _HEADER.unpack_from(self.buffer, 0)
         _, state, persist, generation, step, rank, _, data_bytes, meta_offset, meta_bytes = fields
         return Header(
@@ -192,7 +206,7 @@ class Slot:
         )  # fmt: skip
 
     def begin(self, *, generation: int, step: int, rank: int) -> None:
-        """Mark the slot as being written: from here to :meth:`commit` its contents count for nothing."""
+        """Mark the slot as being written. Until :meth:`commit` it holds no snapshot, and it is not pinned."""
         _HEADER.pack_into(self.buffer, 0, MAGIC, SlotState.WRITING, 0, generation, step, rank, 0, 0, 0, 0)
 
     def commit(self, meta: Meta, *, data_bytes: int, persist: bool) -> None:
@@ -210,23 +224,23 @@ class Slot:
             self.buffer, 0, MAGIC, SlotState.WRITING, int(persist), old.generation, old.step, old.rank, 0,
             data_bytes, meta_offset, len(encoded),
         )  # fmt: skip
-        # Last, and alone: whoever reads COMPLETE finds everything else in place.
+        # The state comes last, in a store of its own: a reader that sees COMPLETE finds everything else in place.
         _STATE.pack_into(self.buffer, _STATE_OFFSET, SlotState.COMPLETE)
 
     def set_persist(self, persist: bool) -> None:
-        """Hand the slot to the agent (True) or back to the rank (False)."""
+        """Pin the slot for the agent (True) or release it to the rank (False)."""
         _STATE.pack_into(self.buffer, _PERSIST_OFFSET, _Pin.TO_BE_READ if persist else _Pin.FREE)
 
     def set_written(self) -> None:
-        """Leave a pinned slot, read to its end, to the ranks to let go of."""
+        """Mark a pinned slot as written: the agent has read it, and the ranks may release it."""
         _STATE.pack_into(self.buffer, _PERSIST_OFFSET, _Pin.WRITTEN)
 
     def invalidate(self) -> None:
-        """Forget the contents."""
+        """Mark the slot as empty and release it."""
         _HEADER.pack_into(self.buffer, 0, MAGIC, SlotState.EMPTY, 0, 0, -1, 0, 0, 0, 0, 0)
 
     def meta(self) -> Meta:
-        """Return the meta of a complete snapshot; raises SnapshotError if it is not complete."""
+        """Return the meta of a complete snapshot. Raises SnapshotError if it is not complete."""
         header = self.header
         if header.state is not SlotState.COMPLETE:
             raise SnapshotError(f"{self.path}: holds no complete snapshot")

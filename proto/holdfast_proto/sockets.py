@@ -1,4 +1,4 @@
-"""Unix sockets that a service takes for itself alone."""
+"""Creates unix sockets that only one service and only this user can use."""
 
 import os
 import socket
@@ -13,24 +13,28 @@ _CREDENTIALS = struct.Struct("3i")
 
 @dataclass(frozen=True)
 class Peer:
-    """The process at the other end of a unix socket, as the kernel knows it; a listener's is who began to listen."""
+    """The process at the other end of a unix socket, according to the kernel.
+
+    A client sees the process that began to listen, even if another one serves the socket now.
+    """
 
     pid: int
     uid: int
 
 
 def peer(connection: socket.socket) -> Peer:
-    """Return who is at the other end of a connected unix socket."""
+    """Return the process at the other end of a connected unix socket."""
     pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return Peer(pid, uid)
 
 
 @contextmanager
 def claimed(path: Path, setting: str) -> Iterator[str]:
-    """Yield the gRPC target of a socket to be created at ``path`` within the block, with mode 0600.
+    """Yield the gRPC target of the socket at ``path``, which the block creates; it gets mode 0600.
 
-    What a dead service has left there is removed. Raises OSError, naming ``setting``, if a living one serves there.
+    The socket of a dead service is removed. Raises OSError, naming ``setting``, if a living service uses it.
     """
+    # A dead service leaves its socket file behind. A connection is the only way to tell it from a living one.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))

@@ -1,4 +1,4 @@
-"""What the tests of the agent share."""
+"""Fixtures for the tests of the agent."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ __all__ = ["pytest_pyfunc_call", "store_process", "store_server"]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Short enough for a socket's path."""
+    """A folder whose path is short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="hf-") as name:
         yield Path(name)
         for pid in warm_parents_and_their_ranks(name):  # of a test that failed half-way

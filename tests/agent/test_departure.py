@@ -41,7 +41,7 @@ async def test_sigterm_tells_the_daemon_that_the_node_goes_away(folder: Path) ->
     assert not departure.due.is_set()
 
 
-async def test_a_second_signal_ends_at_once(folder: Path) -> None:
+async def test_a_second_signal_ends_immediately(folder: Path) -> None:
     _, departure = departing(folder)
     await send(signal.SIGTERM)
     await send(signal.SIGTERM)
@@ -49,7 +49,7 @@ async def test_a_second_signal_ends_at_once(folder: Path) -> None:
     assert departure.hurried.is_set()
 
 
-async def test_the_end_of_the_grace_period_ends_at_once(folder: Path) -> None:
+async def test_the_end_of_the_grace_period_ends_immediately(folder: Path) -> None:
     _, departure = departing(folder, grace_s=0.01)
     await send(signal.SIGTERM)
     await until(departure.hurried.is_set, "the grace period is over")

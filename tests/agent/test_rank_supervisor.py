@@ -117,7 +117,7 @@ async def test_what_an_earlier_start_has_left_in_a_log_is_no_word_of_the_rank(
         await leave(supervisor)
 
 
-async def test_ranks_start_with_torchelastics_environment_and_their_end_is_told_with_their_black_box(
+async def test_ranks_start_with_torchelastics_environment_and_their_end_is_reported_with_their_black_box(
     folder: Path, store_with_rendezvous: StoreServer
 ) -> None:
     async with supervised(folder, store_with_rendezvous, "fails") as (supervisor, node):
@@ -190,7 +190,7 @@ async def test_a_start_ends_the_generation_before(folder: Path, store_with_rende
         await leave(supervisor)
 
 
-async def test_a_generation_that_cannot_start_is_told_and_leaves_no_rank(
+async def test_a_generation_that_cannot_start_is_reported_and_leaves_no_rank(
     folder: Path, store_server: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rank_supervisor, "RENDEZVOUS_PATIENCE_S", 0.05)
@@ -198,7 +198,7 @@ async def test_a_generation_that_cannot_start_is_told_and_leaves_no_rank(
         await supervisor.start(1, START)
         state = node.state(ready=True)
         assert (state.failed_generation, state.stopped) == (1, True)
-        assert state.failure == "node node-a has not said where generation 1 meets"
+        assert state.failure == "node node-a has not published the rendezvous of generation 1"
         memory = store.StartGeneration(ranks=2, world_size=2, source=store.SOURCE_MEMORY, step=9)
         await supervisor.start(2, memory)
         state = node.state(ready=True)
@@ -256,7 +256,7 @@ async def test_an_adopted_rank_that_has_left_training_is_known_to_have_left(
         await leave(second)
 
 
-async def test_what_an_agent_has_ordered_and_did_not_live_to_note_is_killed(
+async def test_what_an_agent_has_requested_and_did_not_live_to_note_is_killed(
     folder: Path, store_with_rendezvous: StoreServer
 ) -> None:
     async with supervised(folder, store_with_rendezvous) as (first, node):

@@ -168,7 +168,7 @@ async def test_a_command_comes_down_and_its_acknowledgement_goes_up(folder: Path
         assert not any(rank.channel.unacknowledged for rank in node.ranks.values())
 
 
-async def test_a_command_for_a_rank_without_a_session_is_given_up_at_once(folder: Path) -> None:
+async def test_a_command_for_a_rank_without_a_session_is_given_up_immediately(folder: Path) -> None:
     async with served(folder) as node:
         assert node.ranks[0].command(pb.RankCommand()).cancelled()
         async with welcomed(node, 0):
@@ -244,7 +244,7 @@ async def test_a_pinned_snapshot_of_every_rank_becomes_a_checkpoint_and_is_held(
         assert node.snapshots_total == 2
 
 
-async def test_junk_of_one_rank_is_refused_and_both_sessions_go_on(folder: Path) -> None:
+async def test_junk_of_one_rank_is_refused_and_both_sessions_continue(folder: Path) -> None:
     junk: list[dict[str, Any]] = [
         {"report": report(-(2**60), steps=[pb.StepRecord(step=2**63 - 1, duration_s=float("nan"), tokens=2**64 - 1)])},
         {"report": pb.Report(progress=Progress(step=4, phase=99, groups=[GroupProgress(members=[2**31])]))},  # type: ignore[arg-type]
@@ -273,7 +273,7 @@ async def test_absurd_slots_are_refused_with_an_answer(folder: Path) -> None:
         assert node.link.kinds() == []
 
 
-async def test_slots_that_cannot_be_created_are_answered_and_the_session_goes_on(
+async def test_slots_that_cannot_be_created_are_answered_and_the_session_continues(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served(folder) as node, welcomed(node, 0) as rank:

@@ -158,7 +158,11 @@ def undisturbed(runs: Runs) -> Path:
 
 def faults(local: LocalRun) -> list[Incident]:
     """Return the incidents but those that only say that the run stood still for a moment: the machine may be busy."""
-    return [one for one in local.incidents() if one.state not in (INCIDENT_STATE_STANDSTILL, INCIDENT_STATE_RESOLVED)]
+    return [
+        one
+        for one in local.control.incidents()
+        if one.state not in (INCIDENT_STATE_STANDSTILL, INCIDENT_STATE_RESOLVED)
+    ]
 
 
 def until(local: LocalRun | ControlClient, condition: Callable[[RunStatus], bool]) -> RunStatus:

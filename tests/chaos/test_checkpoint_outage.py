@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_cli.control import rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, VERDICT_KIND_CHECKPOINT_FAILED
 from tests.chaos.conftest import PATIENCE_S, Runs, until, until_step
@@ -83,7 +84,7 @@ Story = list[tuple[int, str]]
 def stories(local: LocalRun) -> list[Story]:
     """Of each incident, which checkpoints it says have failed or been committed, in its order."""
     told = []
-    for incident in local.incidents():
+    for incident in local.control.incidents():
         assert incident.verdict.kind == VERDICT_KIND_CHECKPOINT_FAILED
         lines = [incident.verdict.message, *(action.what for action in incident.actions)]
         found = [re.search(r"checkpoint of step (\d+) (failed|is committed)", line) for line in lines]
@@ -93,10 +94,11 @@ def stories(local: LocalRun) -> list[Story]:
 
 def kill_daemon(local: LocalRun) -> None:
     """SIGKILL the leader and wait for the next one; training goes on."""
-    pid, reached = local.pid_of("daemon"), local.status().newest_step
+    pid, reached = local.stack.pids().get("daemon"), local.status().newest_step
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    until(local, lambda status: status.leader and local.pid_of("daemon") != pid and status.newest_step > reached)
+    pids = local.stack.pids
+    until(local, lambda status: status.leader and pids().get("daemon") != pid and status.newest_step > reached)
 
 
 @pytest.mark.parametrize("outage", [pytest.param("full", marks=pytest.mark.soak), "read-only"])
@@ -107,7 +109,7 @@ def test_an_outage_during_which_daemons_are_killed_is_told_once_until_two_checkp
     name, directory = f"outage-{outage}", disk.path / "checkpoints"
     with runs.run(name, steps=ENDLESS, checkpoint_every=EVERY, checkpoint_directory=directory) as local:
         until(local, lambda status: status.newest_checkpoint >= 0)
-        pids = local.rank_pids()
+        pids = rank_pids(local.status())
 
         def has_told(failures: int, of: int = 1) -> bool:
             begin(disk)  # again: what a failed write gives back may be room enough for the next checkpoint
@@ -127,7 +129,7 @@ def test_an_outage_during_which_daemons_are_killed_is_told_once_until_two_checkp
         until(local, lambda _: has_told(1, of=2))
         end(disk)
         newest = until(local, lambda status: status.newest_checkpoint > stories(local)[1][0][0]).newest_checkpoint
-        assert local.rank_pids() == pids
+        assert rank_pids(local.status()) == pids
         assert local.status().restarts == 0
         first, second = stories(local)
     failures = [step for step, what in first if what == "failed"]

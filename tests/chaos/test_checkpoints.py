@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_cli.control import rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_NOTED,
@@ -55,7 +56,7 @@ def test_checkpoints_with_flipped_bytes_are_named_and_the_one_before_is_used(
     with runs.run(UNDISTURBED, hurry=True, checkpoint_every=0, checkpoint_directory=unfinished) as local:
         first = until_step(local, 0)
         finish(local, undisturbed, runs, UNDISTURBED)
-        incidents = local.incidents()
+        incidents = local.control.incidents()
     assert first.newest_step >= CHECKPOINT_EVERY - 1
     assert {incident.verdict.kind for incident in incidents} == {VERDICT_KIND_CHECKPOINT_FAILED}
     assert {incident.state for incident in incidents} == {INCIDENT_STATE_NOTED}
@@ -101,9 +102,9 @@ def test_with_little_shared_memory_checkpoints_go_straight_to_disk(
 ) -> None:
     with runs.run("small-memory", shm_directory=small_tmpfs) as local:
         until(local, lambda status: status.newest_checkpoint >= CHECKPOINT_EVERY - 1)
-        os.kill(local.rank_pids()[1], signal.SIGKILL)
+        os.kill(rank_pids(local.status())[1], signal.SIGKILL)
         status = finish(local, undisturbed, runs, "small-memory")
-        messages = [incident.verdict.message for incident in local.incidents()]
+        messages = [incident.verdict.message for incident in local.control.incidents()]
     assert status.restarts == 1
     assert any("--shm-directory" in message and str(small_tmpfs) in message for message in messages)
 
@@ -112,7 +113,7 @@ def test_a_full_checkpoint_folder_is_told_and_training_goes_on(runs: Runs, small
     directory = small_tmpfs / "checkpoints"
     with runs.run("full-disk", hurry=True, steps=10, checkpoint_every=5, checkpoint_directory=directory) as local:
         status = local.wait(timeout_s=PATIENCE_S)
-        incidents = local.incidents()
+        incidents = local.control.incidents()
     assert status.phase == RUN_PHASE_FINISHED, status.outcome
     assert status.newest_step == 9
     failed = [incident for incident in incidents if incident.verdict.kind == VERDICT_KIND_CHECKPOINT_FAILED]
@@ -124,7 +125,7 @@ def test_a_full_checkpoint_folder_is_told_and_training_goes_on(runs: Runs, small
 def kill_after(local: LocalRun, step: int, rank: int) -> None:
     """Kill a rank once the run has trained a step, and see it restarted."""
     running = until(local, lambda status: status.newest_step >= step and status.phase == RUN_PHASE_RUNNING)
-    os.kill(local.rank_pids()[rank], signal.SIGKILL)
+    os.kill(rank_pids(local.status())[rank], signal.SIGKILL)
     until(local, lambda status: status.restarts > running.restarts)
 
 
@@ -138,7 +139,7 @@ def test_with_two_slots_a_rank_every_checkpoint_is_committed_and_a_kill_costs_no
         slots = [path.name for path in local.paths.memory.rglob("*.slot")]
         until(local, lambda status: status.newest_checkpoint == STEPS - 1 - CHECKPOINT_EVERY)
         finish(local, undisturbed, runs, "two-slots")
-        incidents = local.incidents()
+        incidents = local.control.incidents()
     assert sorted(slots) == [f"rank-{rank:05}.{slot}.slot" for rank in range(RANKS) for slot in range(2)]
     assert len(incidents) == KILLS
     for incident in incidents:

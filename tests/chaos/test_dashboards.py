@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dashboards.catalogue import differences
 from dashboards.queries import panel_queries
+from holdfast_cli.control import rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
 from tests.chaos.conftest import PATIENCE_S, Runs, until, until_step
 from tests.support.prometheus_server import Target, needs_prometheus, prometheus_server
@@ -43,7 +44,7 @@ def test_every_panel_has_data_of_a_run_that_lost_a_rank(runs: Runs, tmp_path: Pa
         targets = targets_of(local)
         with prometheus_server(tmp_path, targets) as prometheus:
             assert prometheus.queries_without_data([("scraped", 'up{component="daemon"} == 1')]) == []
-            os.kill(local.rank_pids()[3], signal.SIGKILL)
+            os.kill(rank_pids(local.status())[3], signal.SIGKILL)
             until(local, lambda status: status.restarts == 1 and status.newest_step > 40)
             dashboard = json.loads(DASHBOARD.read_text())
             queries = [

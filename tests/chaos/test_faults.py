@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_checkpoint.store.comparison import differences
-from holdfast_cli.control import ControlClient
+from holdfast_cli.control import ControlClient, rank_pids
 from holdfast_cli.incidents.files import file_names
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.run_folder.paths import incident_directory
@@ -30,6 +30,7 @@ from holdfast_proto.v1.store_pb2 import (
     Incident,
 )
 from tests.chaos.conftest import PATIENCE_S, RANKS, Runs, until, until_step
+from tests.support.local_runs import restart_redis, resume_restart, suspend_restart, warm_parent_pid
 
 pytestmark = pytest.mark.system
 
@@ -52,11 +53,11 @@ class Victim:
     """Ids of its incidents."""
 
     def kill_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
-        os.kill(self.run.rank_pids()[rank], number)
+        os.kill(rank_pids(self.run.status())[rank], number)
 
     def kill(self, component: str) -> int:
         """Kill the daemon or the agent; return the pid that it had."""
-        pid = self.run.pid_of(component)
+        pid = self.run.stack.pids().get(component)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         return pid
@@ -73,7 +74,7 @@ class Victim:
         return bool(found) and all(incident.state == INCIDENT_STATE_RECOVERED for incident in found)
 
     def _new_incidents(self) -> list[Incident]:
-        return [incident for incident in self.run.incidents() if incident.id not in self.known]
+        return [incident for incident in self.run.control.incidents() if incident.id not in self.known]
 
 
 def is_complete(status: RunStatus) -> bool:
@@ -91,7 +92,7 @@ def endless(runs: Runs) -> Iterator[LocalRun]:
 def victim(endless: LocalRun) -> Victim:
     reached = until(endless, is_complete).newest_step
     status = until(endless, lambda status: is_complete(status) and status.newest_step >= reached + STRIDE)
-    return Victim(endless, status.restarts, frozenset(incident.id for incident in endless.incidents()))
+    return Victim(endless, status.restarts, frozenset(incident.id for incident in endless.control.incidents()))
 
 
 @pytest.mark.slice
@@ -125,24 +126,24 @@ def test_a_stopped_rank_is_named_and_the_run_recovers(victim: Victim) -> None:
 
 def test_training_goes_on_without_its_warm_parent_and_can_still_recover(victim: Victim) -> None:
     run = victim.run
-    old, before = run.warm_parent_pid(), run.rank_pids()
+    old, before = warm_parent_pid(run), rank_pids(run.status())
     assert old is not None
     os.kill(old, signal.SIGKILL)
     until_step(run, run.status().newest_step + 4)
-    assert run.rank_pids() == before
+    assert rank_pids(run.status()) == before
     victim.kill_rank(1)
     incident = victim.recovered()
-    assert run.warm_parent_pid() not in (None, old)
+    assert warm_parent_pid(run) not in (None, old)
     assert list(incident.verdict.culprits) == [1]
     assert "SIGKILL" in incident.verdict.message  # reaped by the agent, whose child the orphan had become
 
 
 def test_training_goes_on_while_the_daemon_is_dead(victim: Victim) -> None:
-    before = victim.run.rank_pids()
-    victim.run.suspend_restart("daemon")
+    before = rank_pids(victim.run.status())
+    suspend_restart(victim.run, "daemon")
     victim.kill("daemon")
     os.kill(before[0], signal.SIGKILL)  # while nobody is there to see it
-    victim.run.resume_restart("daemon")
+    resume_restart(victim.run, "daemon")
     assert list(victim.recovered().verdict.culprits) == [0]
 
 
@@ -156,7 +157,7 @@ def test_a_standby_takes_over(victim: Victim, tmp_path: Path) -> None:
         client = ControlClient(control, NAME, timeout_s=2.0)
         following = until(client, lambda status: len(status.ranks) == RANKS)
         assert not following.leader
-        run.suspend_restart("daemon")
+        suspend_restart(run, "daemon")
         victim.kill("daemon")
         status = until(client, lambda status: status.leader and len(status.ranks) == RANKS)
         os.kill(status.ranks[2].pid, signal.SIGKILL)
@@ -165,31 +166,31 @@ def test_a_standby_takes_over(victim: Victim, tmp_path: Path) -> None:
     finally:
         standby.terminate()
         standby.wait()
-    run.resume_restart("daemon")
+    resume_restart(run, "daemon")
     assert until(run, is_complete).restarts == victim.restarts + 1
 
 
 def test_training_goes_on_while_redis_is_dead_and_it_may_come_back_empty(victim: Victim) -> None:
     run = victim.run
-    before = run.rank_pids()
-    run.restart_redis()
+    before = rank_pids(run.status())
+    restart_redis(run)
     until_step(run, run.status().newest_step + 4)
-    run.restart_redis(empty=True)
+    restart_redis(run, empty=True)
     reached = until(run, lambda status: status.leader and status.store_up).newest_step
     until_step(run, reached + 3)
-    assert run.rank_pids() == before
+    assert rank_pids(run.status()) == before
     victim.kill_rank(3)
     assert list(victim.recovered().verdict.culprits) == [3]
 
 
 def test_a_new_agent_adopts_the_ranks_of_a_dead_one(victim: Victim) -> None:
     run = victim.run
-    before, parent = run.rank_pids(), run.warm_parent_pid()
+    before, parent = rank_pids(run.status()), warm_parent_pid(run)
     old = victim.kill("agent")
-    until(run, lambda _: run.pid_of("agent") not in (None, old))
+    until(run, lambda _: run.stack.pids().get("agent") not in (None, old))
     until_step(run, run.status().newest_step + 4)
-    assert run.rank_pids() == before
-    assert run.warm_parent_pid() == parent
+    assert rank_pids(run.status()) == before
+    assert warm_parent_pid(run) == parent
     assert run.status().restarts == victim.restarts
     victim.kill_rank(1)
     incident = victim.recovered()
@@ -198,16 +199,16 @@ def test_a_new_agent_adopts_the_ranks_of_a_dead_one(victim: Victim) -> None:
 
 
 def test_a_rank_that_dies_while_no_agent_is_there_is_found(victim: Victim) -> None:
-    victim.run.suspend_restart("agent")
-    pids = victim.run.rank_pids()
+    suspend_restart(victim.run, "agent")
+    pids = rank_pids(victim.run.status())
     victim.kill("agent")
     os.kill(pids[2], signal.SIGKILL)
-    victim.run.resume_restart("agent")
+    resume_restart(victim.run, "agent")
     assert victim.recovered().verdict.culprits[0] == 2
 
 
 def test_after_all_that_its_weights_are_those_of_a_run_that_nothing_happened_to(runs: Runs, victim: Victim) -> None:
-    step = victim.run.take_checkpoint()
+    step = victim.run.control.take_checkpoint()
     until(victim.run, lambda status: status.newest_checkpoint >= step)
     with runs.run("unharmed", hurry=True, steps=step + 1, checkpoint_every=0, flags=SCHEDULE) as unharmed:
         assert unharmed.wait(timeout_s=PATIENCE_S).phase == RUN_PHASE_FINISHED

@@ -11,12 +11,15 @@ import pytest
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
+from holdfast_cli.control import rank_pids
 from holdfast_cli.local_run.component import Component
-from holdfast_cli.local_run.local_run import NODE, LocalRun
+from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.local_run.supervised_folder import NODE
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from tests.chaos.conftest import Runs, faults, until, until_step
 from tests.support.coroutines import wait_until
+from tests.support.local_runs import resume_restart, suspend_restart
 
 pytestmark = pytest.mark.system
 
@@ -36,21 +39,21 @@ def run(runs: Runs) -> Iterator[LocalRun]:
 @contextlib.contextmanager
 def unharmed(local: LocalRun) -> Iterator[None]:
     """Whatever happens in the block: the same processes train on, and no incident is told."""
-    before = local.rank_pids()
+    before = rank_pids(local.status())
     yield
     reached = until(local, lambda status: len(status.ranks) == len(before)).newest_step
     status = until_step(local, reached + STRIDE)
-    assert local.rank_pids() == before
+    assert rank_pids(local.status()) == before
     assert (status.restarts, faults(local)) == (0, [])
 
 
 def agent_of(local: LocalRun) -> Component:
-    return local._stack.component("agent")
+    return local.stack.component("agent")
 
 
 def serving_agent(local: LocalRun) -> int | None:
     local.look()  # takes note of it
-    endpoint = local._stack.endpoints().get("agent")
+    endpoint = local.stack.endpoints().get("agent")
     return endpoint.metrics_port if endpoint else None
 
 
@@ -63,7 +66,7 @@ def metric(local: LocalRun, name: str, **labels: str) -> float:
 
 
 def test_junk_and_yesterdays_orders_in_the_command_stream_are_refused(run: LocalRun) -> None:
-    instance = run._instance
+    instance = run.folder.instance
     fence, generation = 2**52, run.status().generation + 1
     order = store.StartGeneration(ranks=10**9, world_size=2 * 10**9, source=store.SOURCE_SEED, rendezvous_node=NODE)
     commands = [
@@ -95,11 +98,11 @@ def test_agent_that_ends_by_an_error_of_its_own_is_replaced_and_its_ranks_are_ad
     component, known = agent_of(run), agent_of(run).restarts
     obstacle = Path(run.paths.runtime / f"agent-{NODE}.sock")
     with unharmed(run):
-        run.suspend_restart("agent")
+        suspend_restart(run, "agent")
         component.kill()
         obstacle.unlink()
         obstacle.mkdir()  # the agent cannot serve its ranks: it fails after it has adopted them
-        run.resume_restart("agent")
+        resume_restart(run, "agent")
         wait_until(lambda: component.restarts >= known + 3, "it has ended twice more")
         run.look()  # nobody has given the run up
         obstacle.rmdir()
@@ -111,7 +114,7 @@ def test_agent_that_ends_by_an_error_of_its_own_is_replaced_and_its_ranks_are_ad
 
 
 def test_agent_without_a_free_descriptor_takes_nobody_for_dead(run: LocalRun) -> None:
-    pid = run.pid_of("agent")
+    pid = run.stack.pids().get("agent")
     assert pid is not None
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     with unharmed(run):
@@ -124,7 +127,7 @@ def test_agent_without_a_free_descriptor_takes_nobody_for_dead(run: LocalRun) ->
                 assert run.status().restarts == 0
         finally:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-    assert run.pid_of("agent") == pid
+    assert run.stack.pids().get("agent") == pid
 
 
 @contextlib.contextmanager
@@ -138,7 +141,7 @@ def _all_descriptors_taken(run: LocalRun) -> Iterator[None]:
 
 
 def test_a_thousand_idle_connections_to_the_metrics_are_missed_by_nobody(run: LocalRun) -> None:
-    pid, port = run.pid_of("agent"), wait_until(lambda: serving_agent(run), "the agent serves")
+    pid, port = run.stack.pids().get("agent"), wait_until(lambda: serving_agent(run), "the agent serves")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     try:
@@ -149,4 +152,4 @@ def test_a_thousand_idle_connections_to_the_metrics_are_missed_by_nobody(run: Lo
             assert len(list(Path(f"/proc/{pid}/task").iterdir())) < 100
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert run.pid_of("agent") == pid
+    assert run.stack.pids().get("agent") == pid

@@ -38,7 +38,7 @@ def test_an_ordered_fault_is_refused_or_strikes_its_rank_and_either_is_told(runs
         with urlopen(f"http://127.0.0.1:{page['metrics_port']}/metrics") as metrics:
             assert 'holdfast_faults_injected_total{kind="kill",run="injected"} 1.0' in metrics.read().decode()
         finish(local, undisturbed, runs, "injected")
-        [incident] = local.incidents()
+        [incident] = local.control.incidents()
     assert incident.verdict.kind == VERDICT_KIND_DEAD_RANK
     assert list(incident.verdict.culprits) == [3]
     assert "SIGKILL" in incident.verdict.message

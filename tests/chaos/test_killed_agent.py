@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_cli.control import rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, RUN_PHASE_RUNNING
 from tests.chaos.conftest import RANKS, Runs, faults, until, until_step
 from tests.support.coroutines import wait_until
+from tests.support.local_runs import warm_parent_pid
 
 pytestmark = pytest.mark.system
 
@@ -48,21 +50,21 @@ class WatchedRun:
 
     def kill_agent(self) -> None:
         """SIGKILL the agent and wait until the next one serves."""
-        pid = self.local.pid_of("agent")
+        pid = self.local.stack.pids().get("agent")
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: self._agent_that_serves() not in (None, pid), "there is another agent")
 
     def _agent_that_serves(self) -> int | None:
         self.local.look()  # takes note of it
-        endpoint = self.local._stack.endpoints().get("agent")
+        endpoint = self.local.stack.endpoints().get("agent")
         return endpoint.pid if endpoint else None
 
     def is_whole(self) -> None:
         """See all ranks train, once each, with one warm parent, one store, and no more memory than they have."""
         reached = until(self.local, lambda status: status.phase == RUN_PHASE_RUNNING).newest_step
         until_step(self.local, reached + STRIDE)
-        assert self.forked("rank") == set(self.local.rank_pids().values())
+        assert self.forked("rank") == set(rank_pids(self.local.status()).values())
         assert len(self.forked()) == RANKS + 2
         assert len([*self.local.paths.memory.rglob("*.slot")]) == 2 * RANKS
 
@@ -90,21 +92,21 @@ def test_agents_that_are_killed_while_they_wait_for_their_warm_parent_are_missed
         run.kill_agent()
     os.kill(parent, signal.SIGCONT)
     run.is_whole()
-    assert local.warm_parent_pid() == parent
+    assert warm_parent_pid(local) == parent
     assert (local.status().restarts, faults(local)) == (0, [])
 
     before = run.forked()
     os.kill(parent, signal.SIGKILL)
     parent = run.new_parent(before)
-    os.kill(local.rank_pids()[1], signal.SIGKILL)
+    os.kill(rank_pids(local.status())[1], signal.SIGKILL)
     wait_until((local.paths.logs / "generation-0002").exists, "the agent is about to start the ranks again")
     for _ in range(KILLS):
         run.kill_agent()
     os.kill(parent, signal.SIGCONT)
     until(local, lambda status: status.restarts == 1)
     run.is_whole()
-    assert local.warm_parent_pid() == parent
-    [incident] = local.incidents()
+    assert warm_parent_pid(local) == parent
+    [incident] = local.control.incidents()
     assert incident.state == INCIDENT_STATE_RECOVERED
     assert (list(incident.verdict.culprits), incident.lost_steps <= 1) == ([1], True)
 
@@ -114,7 +116,7 @@ def test_agents_that_are_killed_while_their_ranks_are_being_forked_leave_none_of
     run.is_whole()
     for _ in range(KILLS):
         before, restarts = run.forked(), local.status().restarts
-        os.kill(local.rank_pids()[2], signal.SIGKILL)
+        os.kill(rank_pids(local.status())[2], signal.SIGKILL)
         wait_until(lambda known=before: run.forked("rank") - known, "a rank is there again")  # type: ignore[misc]
         run.kill_agent()
         until(local, lambda status, known=restarts: status.restarts > known)  # type: ignore[misc]

@@ -52,7 +52,7 @@ def uninterrupted(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Whole
     with runs.run(NAME, hurry=True, checkpoints_kept=STEPS, **FIRST) as local:
         status = local.wait(timeout_s=PATIENCE_S)
         assert status.phase == RUN_PHASE_FINISHED, status.outcome
-    first, *_, final = sorted(local.checkpoint_directory.glob("step-*"))
+    first, *_, final = sorted(Path(local.checkpoints).glob("step-*"))
     folder = tmp_path_factory.mktemp("first")
     shutil.copytree(first, folder / first.name)
     return Whole(losses(local), final, folder)

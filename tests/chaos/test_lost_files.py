@@ -9,6 +9,7 @@ import pytest
 
 from holdfast_checkpoint.store.comparison import differences
 from holdfast_checkpoint.store.directory import CheckpointDirectory
+from holdfast_cli.control import rank_pids
 from holdfast_cli.errors import ConfigurationError
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED, RUN_PHASE_FINISHED, Incident
@@ -69,16 +70,16 @@ def test_a_run_waits_for_files_that_vanish_and_goes_on_when_they_are_back(
     name = "unmounted"
     with runs.run(name, checkpoints_kept=STEPS) as local:
         until(local, lambda status: status.newest_checkpoint >= CHECKPOINT_EVERY - 1)
-        checkpoints = local.checkpoint_directory
+        checkpoints = Path(local.checkpoints)
         elsewhere = tmp_path / "elsewhere"
         checkpoints.rename(elsewhere)
         committed = CheckpointDirectory(elsewhere, kept=1).manifests()
-        for pid in local.rank_pids().values():
+        for pid in rank_pids(local.status()).values():
             os.kill(pid, signal.SIGKILL)
         for path in local.paths.memory.rglob("*.slot"):
             with Slot(path) as slot:
                 slot.invalidate()  # or it would go on from memory, and read no file
-        until(local, lambda _: any(map(waits, local.incidents())))
+        until(local, lambda _: any(map(waits, local.control.incidents())))
         before = local.status()
         after = until(local, lambda status: status.generation >= before.generation + 2)  # it has tried again
         assert after.phase not in (RUN_PHASE_FAILED, RUN_PHASE_FINISHED)
@@ -87,7 +88,7 @@ def test_a_run_waits_for_files_that_vanish_and_goes_on_when_they_are_back(
         shutil.rmtree(checkpoints, ignore_errors=True)  # what agents have made in the mount point
         elsewhere.rename(checkpoints)
         finish(local, undisturbed, runs, name)
-        [incident] = [incident for incident in local.incidents() if waits(incident)]
+        [incident] = [incident for incident in local.control.incidents() if waits(incident)]
     assert "the run trains" in incident.actions[-1].what
     manifests = CheckpointDirectory(checkpoints, kept=1).manifests()
     assert {step: manifests[step] for step in committed} == committed

@@ -93,7 +93,7 @@ def test_a_rank_that_outgrows_its_memory_limit_was_killed_for_that_says_the_kern
     command = ("python", str(script), str(limited))
     with LocalRun(dataclasses.replace(options, command=command)) as local:
         until(local, lambda status: status.incidents == 1)
-        [incident] = local.incidents()
+        [incident] = local.control.incidents()
     assert incident.verdict.kind == VERDICT_KIND_DEAD_RANK
     assert list(incident.verdict.culprits) == [DOOMED]
     assert "was killed by SIGKILL (out of memory, says the kernel)" in incident.verdict.message

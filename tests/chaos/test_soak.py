@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_cli.control import rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING
 from tests.chaos.conftest import RANKS, Runs, finish, until, until_step
+from tests.support.local_runs import restart_redis, warm_parent_pid
 
 pytestmark = pytest.mark.system
 
@@ -23,27 +25,27 @@ LONG = 1500
 
 
 def kill_rank(local: LocalRun, dice: random.Random) -> None:
-    os.kill(local.rank_pids()[dice.randrange(RANKS)], signal.SIGKILL)
+    os.kill(rank_pids(local.status())[dice.randrange(RANKS)], signal.SIGKILL)
 
 
 def stop_rank(local: LocalRun, dice: random.Random) -> None:
-    os.kill(local.rank_pids()[dice.randrange(RANKS)], signal.SIGSTOP)
+    os.kill(rank_pids(local.status())[dice.randrange(RANKS)], signal.SIGSTOP)
 
 
 def kill_warm_parent(local: LocalRun, dice: random.Random) -> None:
-    pid = local.warm_parent_pid()
+    pid = warm_parent_pid(local)
     if pid:
         os.kill(pid, signal.SIGKILL)
 
 
 def kill_component(local: LocalRun, dice: random.Random) -> None:
-    pid = local.pid_of(dice.choice(["agent", "daemon"]))
+    pid = local.stack.pids().get(dice.choice(["agent", "daemon"]))
     if pid:
         os.kill(pid, signal.SIGKILL)
 
 
-def restart_redis(local: LocalRun, dice: random.Random) -> None:
-    local.restart_redis(empty=dice.random() < 0.5)
+def kill_redis(local: LocalRun, dice: random.Random) -> None:
+    restart_redis(local, empty=dice.random() < 0.5)
 
 
 HARMS: list[Callable[[LocalRun, random.Random], None]] = [
@@ -51,7 +53,7 @@ HARMS: list[Callable[[LocalRun, random.Random], None]] = [
     stop_rank,
     kill_warm_parent,
     kill_component,
-    restart_redis,
+    kill_redis,
 ]
 
 
@@ -70,4 +72,4 @@ def test_a_run_outlives_many_faults_of_every_kind(runs: Runs) -> None:
             time.sleep(dice.expovariate(1.0))  # the next may come before this one is over
             until(local, lambda status, step=newest.newest_step: status.newest_step > step)  # type: ignore[misc]
         finish(local, Path(runs.final_checkpoint("calm", LONG - 1)), runs, "rough", step=LONG - 1)
-        assert local.status().restarts > 0 or local.incidents()
+        assert local.status().restarts > 0 or local.control.incidents()

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast_checkpoint.codec.registry import Compression
 from holdfast_checkpoint.format.keeping import kept_reason
-from holdfast_cli.control import ControlClient
+from holdfast_cli.control import ControlClient, rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.run_folder.record import find_record
 from holdfast_cli.settings.schema import ModeName
@@ -62,7 +62,7 @@ def test_checkpoints_are_taken_after_some_time_and_when_the_agent_is_told_to_end
     with runs.run("by-time", **TWO_RANKS, checkpoint_every_minutes=1 / 60) as local:
         first = until(local, lambda status: status.newest_checkpoint >= 0).newest_checkpoint
         assert first in runs.checkpoints("by-time")
-        agent = local.pid_of("agent")
+        agent = local.stack.pids().get("agent")
         assert agent is not None
         os.kill(agent, signal.SIGTERM)
         status = local.wait(timeout_s=PATIENCE_S)
@@ -105,17 +105,17 @@ def observed(runs: Runs) -> Iterator[LocalRun]:
 
 
 def test_a_checkpoint_can_be_ordered(runs: Runs, observed: LocalRun) -> None:
-    known = observed.incidents()
+    known = observed.control.incidents()
     until_step(observed, observed.status().newest_step + 1)
-    step = observed.take_checkpoint()
+    step = observed.control.take_checkpoint()
     until(observed, lambda status: status.newest_checkpoint >= step)
     assert step in runs.checkpoints("observed")
-    assert [incident.id for incident in observed.incidents()] == [incident.id for incident in known]
+    assert [incident.id for incident in observed.control.incidents()] == [incident.id for incident in known]
 
 
 def test_what_ranks_hold_in_memory_is_made_durable_when_one_of_them_hangs(runs: Runs, observed: LocalRun) -> None:
     before = until(observed, lambda status: status.newest_snapshot > status.newest_checkpoint)
-    stopped = observed.rank_pids()[1]
+    stopped = rank_pids(observed.status())[1]
     os.kill(stopped, signal.SIGSTOP)
     status = until(observed, lambda status: status.newest_checkpoint >= before.newest_snapshot)
     assert status.newest_checkpoint == status.newest_snapshot

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from holdfast_cli.control import rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.main import app
@@ -97,7 +98,7 @@ def test_status_as_json_has_numbers_and_words(going: LocalRun) -> None:
     status = json.loads(result.stdout)
     assert (status["run"], status["phase"], status["generation"], status["store_up"]) == ("testing", "running", 1, True)
     assert status["ranks"][0]["life"] == "running"
-    assert status["ranks"][0]["pid"] == going.rank_pids()[0]
+    assert status["ranks"][0]["pid"] == rank_pids(going.status())[0]
     assert "loss" not in status
 
 

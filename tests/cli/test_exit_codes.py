@@ -80,7 +80,7 @@ def test_another_name_is_refused_before_anything_starts(checkpoints: CheckpointD
     command = ["run", "--run", "other", "--checkpoints", str(checkpoints.path), "--", "true"]
     refused = CliRunner().invoke(app, command)
     assert refused.exit_code == ExitCode.CONFIGURATION
-    assert "belongs to run r: use --run r to go on with it, --adopt" in refused.output
+    assert "belongs to run r: use --run r to continue it, --adopt" in refused.output
 
 
 def test_a_run_without_a_name_takes_that_of_its_checkpoints(checkpoints: CheckpointDirectory) -> None:

@@ -6,7 +6,7 @@ from typer.testing import CliRunner, Result
 
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.injection import RandomInjection
+from holdfast_cli.fault_requests import RandomInjection
 from holdfast_cli.main import app
 from holdfast_hooks.faults import CATALOGUE
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
@@ -65,7 +65,7 @@ class Daemon(ControlClient):
 
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
-    monkeypatch.setattr("holdfast_cli.injection._LOOK_S", 0.0)
+    monkeypatch.setattr("holdfast_cli.fault_requests._LOOK_S", 0.0)
     return Daemon()
 
 

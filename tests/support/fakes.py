@@ -1,4 +1,4 @@
-"""A daemon and an agent that do as told by files, started with the command lines of the real ones.
+"""A daemon and an agent that files control, started with the command lines of the real ones.
 
 The daemon answers with the RunStatus in ``status.pb`` of the run's directory; the agent keeps a recorded and an
 unrecorded process until that status says that the run has ended.

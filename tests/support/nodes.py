@@ -1,4 +1,4 @@
-"""A node as an agent puts it together, with a link that also keeps what is emitted."""
+"""A node as an agent puts it together, with a link that records events."""
 
 from pathlib import Path
 
@@ -28,19 +28,19 @@ NODE = "node0"
 
 
 class RecordingLink(StoreLink):
-    """Keeps what is emitted."""
+    """A link that records the events given to it."""
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         super().__init__(client, RUN, NODE)
         self.emitted: list[store.Event] = []
 
     def emit(self, event: store.Event) -> None:
-        """Keep and queue."""
+        """Record an event and queue it."""
         super().emit(event)
         self.emitted.append(event)
 
     def kinds(self) -> list[str | None]:
-        """What was emitted, oldest first."""
+        """Return the kinds of the recorded events, oldest first."""
         return [event.WhichOneof("kind") for event in self.emitted]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from holdfast_agent import main
+from holdfast_agent.agent import Agent
 from holdfast_agent.rank_supervisor import RankSupervisor
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_proto.v1 import store_pb2 as store
@@ -31,7 +31,7 @@ async def watch(folder: Path, pids: list[int]) -> None:
         parent=SimpleNamespace(is_ready=True),
     )
     link = cast(StoreLink, Printed())
-    await main._tick(main.Agent(node, link, node.checkpoints, cast(RankSupervisor, supervisor)))
+    await Agent(node, link, node.checkpoints, cast(RankSupervisor, supervisor)).tick()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Process trees that do something, and looks at them as an agent takes them."""
+"""Process trees that do something, and a view of them like the agent's."""
 
 import contextlib
 import subprocess
@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from holdfast_agent.movement.tree_movement import moved
-from holdfast_agent.movement.tree_sample import Machine, TreeReader, TreeSample
+from holdfast_agent.movement.tree_reader import Machine, TreeReader
+from holdfast_agent.movement.tree_sample import TreeSample
 from holdfast_agent.movement.tree_watch import Stillness
 from holdfast_checkpoint import processes
 
 PATIENCE_S = 60.0
 LOOK_S = 0.3
-"""Between two looks: less than what agents wait, so that the tests are done sooner."""
+"""Pause between two looks: shorter than an agent's, so that the tests end sooner."""
 
 
 @dataclass
@@ -23,14 +24,14 @@ class Running:
 
     pid: int
     said: str
-    """Its first line."""
+    """First line of its output."""
     say: Callable[[str], None]
-    """Sends it a line."""
+    """Function that sends it a line."""
 
 
 @contextlib.contextmanager
 def running(code: str, *arguments: str, pass_fds: tuple[int, ...] = ()) -> Iterator[Running]:
-    """A Python process that leads its session, as ranks do, and that prints a line once it is ready."""
+    """Run a Python process that leads its session, as ranks do, and that prints a line once it is ready."""
     with subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdin=subprocess.PIPE,
@@ -57,13 +58,13 @@ class Tree:
         self._before: TreeSample | None = None
 
     def look(self) -> TreeSample:
-        """The tree now."""
+        """Return the tree as it is now."""
         sample = self._reader.read(Machine.read())
         assert sample is not None, "it has ended"
         return sample
 
     def move(self) -> str:
-        """What has moved in the time between two looks."""
+        """Return the kind of movement between two looks."""
         self._before = self._before or self.look()
         time.sleep(LOOK_S)
         now = self.look()
@@ -72,7 +73,7 @@ class Tree:
         return move
 
     def wait_until(self, condition: Callable[[TreeSample], bool]) -> TreeSample:
-        """The first look of which ``condition`` holds."""
+        """Return the first sample for which ``condition`` holds."""
         deadline_s = time.monotonic() + PATIENCE_S
         while not condition(sample := self.look()):
             assert time.monotonic() < deadline_s, sample
@@ -80,7 +81,7 @@ class Tree:
         return sample
 
     def wait_for_moves(self, kind: str, in_a_row: int = 3, *, looks: int = 1) -> None:
-        """Return once ``in_a_row`` spells of ``looks`` looks each have seen this move."""
+        """Return once each of ``in_a_row`` spells of ``looks`` looks has seen this kind of movement."""
         seen: list[str] = []
         deadline_s = time.monotonic() + PATIENCE_S
         while not _has_spells(seen, kind, in_a_row, looks):
@@ -88,7 +89,7 @@ class Tree:
             seen.append(self.move())
 
     def wait_for_stillness(self, still_s: float = 1.2) -> None:
-        """Return once nothing has moved for so long."""
+        """Return once nothing has moved for ``still_s``."""
         stillness = Stillness()
         deadline_s = time.monotonic() + PATIENCE_S
         seen: list[str] = []

@@ -23,7 +23,7 @@ class Agent:
         self.ready = self.receive().ready
 
     def close(self) -> None:
-        """Die, as far as the warm parent can tell."""
+        """Close the connection. For the warm parent the agent has then died."""
         self._connection.close()
 
     def receive(self) -> pb.ParentReply:
@@ -39,25 +39,25 @@ class Agent:
 
     def fork(self, command: list[str], log: Path, *, rank: int = 0, **environment: str) -> int:
         """Return the pid of a new rank."""
-        order = pb.Fork(generation=1, rank=rank, command=command, environment=environment, log_path=str(log))
-        self.ask(pb.ParentRequest(fork=order))
+        request = pb.Fork(generation=1, rank=rank, command=command, environment=environment, log_path=str(log))
+        self.ask(pb.ParentRequest(fork=request))
         forked = self.receive().forked
         assert (forked.generation, forked.rank) == (1, rank)
         return forked.pid
 
     def end_of(self, pid: int, *, rank: int = 0) -> int:
-        """Return the wait status of a rank, the next that ends."""
+        """Return the wait status of a rank, which must be the next one that ends."""
         exited = self.receive().exited
         assert (exited.generation, exited.rank, exited.pid) == (1, rank, pid)
         return exited.wait_status
 
     def code_of(self, command: list[str], log: Path, **environment: str) -> int:
-        """Run a rank to its end; negative: the signal that ended it."""
+        """Run a rank to its end; return its exit code, or the negative signal that ended it."""
         return os.waitstatus_to_exitcode(self.end_of(self.fork(command, log, rank=0, **environment)))
 
 
 class WarmParent:
-    """The process, in a folder of its own."""
+    """A warm parent's process, in a folder of its own."""
 
     def __init__(self, folder: Path, process: "subprocess.Popen[bytes]") -> None:
         self.folder = folder
@@ -67,7 +67,7 @@ class WarmParent:
 
     @contextlib.contextmanager
     def agent(self) -> Iterator[Agent]:
-        """Connect."""
+        """Connect an agent."""
         agent = wait_until(self._connected, "the warm parent answers")
         try:
             yield agent
@@ -95,7 +95,10 @@ def warm_parent(folder: Path, *modules: str) -> Iterator[WarmParent]:
 
 
 def warm_parents_and_their_ranks(folder: str) -> list[int]:
-    """The pids of all that live whose socket is in ``folder``; what has become another program is not among them."""
+    """Return the pids of live warm parents with a socket in ``folder``, and of their ranks.
+
+    A rank that has become another program by exec is not found; see :func:`writers_in`.
+    """
     command = f"holdfast_agent.processes.warm_parent\0{folder}"
     found = []
     for entry in Path("/proc").iterdir():
@@ -106,7 +109,7 @@ def warm_parents_and_their_ranks(folder: str) -> list[int]:
 
 
 def writers_in(folder: str) -> list[int]:
-    """The pids of all that write their output to a file in ``folder``: also ranks that are another program now."""
+    """Return the pids of processes whose output goes to a file in ``folder``, whatever program they are by now."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

@@ -119,6 +119,16 @@ def test_a_process_is_as_before_after_closing_and_can_attach_again(
     assert [report.finished for report in agent.of("report")].count(True) == 2
 
 
+def test_closing_after_an_error_puts_the_exception_hooks_back(agent: AgentServer, launch: Launch) -> None:
+    launch()
+    before = sys.excepthook, vars(dist.ProcessGroup)["send"]
+    with pytest.raises(ZeroDivisionError), holdfast_hooks.attach() as hooks:
+        raise ZeroDivisionError
+    assert sys.excepthook is not before[0]  # it turns a ConfigurationError into an exit code
+    hooks.close()
+    assert (sys.excepthook, vars(dist.ProcessGroup)["send"]) == before
+
+
 def test_an_exception_hook_that_was_put_on_top_stays_and_ours_only_passes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[BaseException] = []
     kept: list[str] = []

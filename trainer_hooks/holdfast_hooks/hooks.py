@@ -223,7 +223,11 @@ class Hooks:
             self._sidecar.watch_gradients(modules, then=then)
 
     def close(self) -> None:
-        """Report that this rank leaves, send what is left (for two seconds at most) and undo every patch."""
+        """Report that this rank leaves, send what is left (for two seconds at most) and undo every patch.
+
+        A function that another library has wrapped in the meantime keeps that wrapper, and ours does nothing any more.
+        Later calls do nothing.
+        """
         self._close(finished=not self._failed)
 
     def __enter__(self) -> "Hooks":
@@ -317,5 +321,5 @@ def _open_black_box(context: RankContext, identity: Identity, once: OnceLog) -> 
             world_size=identity.world_size,
         )
     except OSError as error:
-        once.warn("no black box", error)
+        once.warn("this rank has no black box", error)
         return None

@@ -1,4 +1,4 @@
-"""Makes a place of checkpoints a run's own when its agents start, and begins a new history where one is asked for."""
+"""Claims a place of checkpoints for a run when its agents start, and begins a new history if that is asked for."""
 
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
 from holdfast_checkpoint.format.history import FIRST, HistoryRecord
@@ -11,9 +11,9 @@ class OtherRunError(ValueError):
 
 
 def owners_of(checkpoints: RunCheckpoints) -> set[str]:
-    """Return the names of the runs that the present history belongs to; none: nobody has used the place.
+    """Return the names of the runs that the present history belongs to; empty: no run has used the place.
 
-    More than one only where an earlier version let several runs write to one folder. Raises CheckpointError.
+    There is more than one only if an earlier version let several runs write to one folder. Raises CheckpointError.
     """
     histories = checkpoints.histories
     histories.refresh()
@@ -27,16 +27,16 @@ def other_run(location: str, owners: set[str], run: str) -> str:
     """Return the line that refuses ``run``, whose name is not among the owners."""
     owner = min(owners)
     return (
-        f"--checkpoints {location} belongs to run {owner}: use --run {owner} to go on with it, --adopt to take it over"
+        f"--checkpoints {location} belongs to run {owner}: use --run {owner} to continue it, --adopt to take it over"
         f" as {run}, or another --checkpoints"
     )
 
 
 def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunSpec, location: str) -> None:
-    """Take the place for the run of ``spec``, as its agents do when they start; each finds what another has done.
+    """Claim the place for the run of ``spec``. All agents of the run do this; the later ones find it done.
 
-    With ``spec.adopt`` the checkpoints of another run are continued; with ``spec.from_scratch`` a new history begins
-    and the older ones stay as they are. Raises OtherRunError, CheckpointError.
+    With ``spec.adopt`` the run continues the checkpoints of another run. With ``spec.from_scratch`` a new history
+    begins, and the older ones stay as they are. Raises OtherRunError, CheckpointError.
     """
     histories = checkpoints.histories
     owners = owners_of(checkpoints)
@@ -47,7 +47,9 @@ def claim(checkpoints: RunCheckpoints, known: KnownCheckpoints, spec: store.RunS
         return
     if not histories.records:
         if known.history and not owners and not spec.from_scratch:
-            return  # what this node has seen here is gone, as on a place that is not mounted: nothing is written there
+            # This node has seen checkpoints here that are gone, so the file system may not be mounted. A record written
+            # now would be hidden by the mount.
+            return
         first = HistoryRecord(number=FIRST, run=spec.run if not owners or spec.run in owners else min(owners))
         histories.begin(first)
     is_used = bool(checkpoints.committed() or checkpoints.damaged() or histories.current != FIRST)

@@ -45,7 +45,7 @@ class CheckpointInventory:
         self.damaged: list[int] = []
         """Steps whose manifest exists and cannot be read."""
         self.vanished: set[int] = set()
-        """Steps that this node has seen before, that are missing now, and that nobody can have pruned."""
+        """Steps that this node has seen before, that are missing now, and that pruning cannot have removed."""
         self.newest_generation = 0
         """Generation that wrote the newest checkpoint; 0: there is no checkpoint."""
         try:

@@ -1,4 +1,4 @@
-"""Remembers on this node which checkpoints were there: what has vanished is not taken for what never was."""
+"""Remembers on this node which checkpoints exist, so that missing ones are not taken for ones that never existed."""
 
 import json
 from collections.abc import Collection
@@ -18,7 +18,7 @@ class _Known:
 
 
 class KnownCheckpoints:
-    """The checkpoints at ``location`` that agents of this node have seen, in ``file``; without one, in memory."""
+    """The checkpoints at ``location`` that this node's agents have seen, kept in ``file`` or else in memory."""
 
     def __init__(self, location: str, file: Path | None = None) -> None:
         self._location = location
@@ -27,16 +27,16 @@ class KnownCheckpoints:
 
     @property
     def history(self) -> int:
-        """Number of the newest history that has been seen; 0: none."""
+        """Number of the newest history that this node has seen; 0: none."""
         return self._known.history
 
     @property
     def way_out(self) -> str:
-        """Return what to do where a checkpoint was removed on purpose; empty if nothing outlives this process."""
+        """End of a message: what to do if checkpoints were removed on purpose; empty without a file."""
         return f"; if they were removed on purpose, remove {self._file}" if self._file else ""
 
     def check_history(self, history: int) -> None:
-        """Raise CheckpointUnavailable if a newer history than the newest that is there has been seen."""
+        """Raise CheckpointUnavailable if this node has seen a newer history than ``history``, the newest there is."""
         if history < self._known.history:
             raise CheckpointUnavailable(
                 f"--checkpoints {self._location}: {record_name(self._known.history)} is not there, and was:"
@@ -44,14 +44,17 @@ class KnownCheckpoints:
             )
 
     def vanished(self, history: int, steps: Collection[int], kept: int) -> set[int]:
-        """Return the steps that were seen, are not among ``steps`` and cannot have been removed to make room."""
+        """Return the steps that were seen, are not among ``steps``, and that pruning cannot have removed.
+
+        Pruning keeps the newest ``kept`` checkpoints, so it removes a step only if that many newer ones exist.
+        """
         if history != self._known.history:
             return set()
         gone = set(self._known.steps) - set(steps)
         return {step for step in gone if sum(newer > step for newer in steps) < kept}
 
     def note(self, history: int, steps: Collection[int]) -> None:
-        """Remember what is there, or is to come back. Raises CheckpointError if that cannot be kept."""
+        """Remember the steps that exist or should come back. Raises CheckpointError if the file cannot be written."""
         known = _Known(self._location, history, tuple(sorted(steps)))
         if known == self._known or not (steps or self._known.history):
             return
@@ -62,7 +65,7 @@ class KnownCheckpoints:
                 write_file(self._file, json.dumps(asdict(known)).encode())
 
     def enter(self, history: int, parent_step: int) -> None:
-        """Go to a history that goes on after ``parent_step`` of the present one. Raises CheckpointError."""
+        """Note a new history that continues after ``parent_step`` of the present one. Raises CheckpointError."""
         self.note(history, [step for step in self._known.steps if step <= parent_step])
 
     def _load(self) -> _Known:

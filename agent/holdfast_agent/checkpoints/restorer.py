@@ -106,7 +106,7 @@ class CheckpointRestorer:
         if manifest.run not in {run, *primary.runs}:
             raise CheckpointUnreadable(
                 f"{primary.step_directory(manifest.step)}: written by run {manifest.run}, "
-                f"this is run {run}: use its --run name to go on with it, or another --checkpoints directory"
+                f"this is run {run}: use --run {manifest.run} to continue it, or another --checkpoints directory"
             )
 
     async def _read(self, directory: Path, ranks: Sequence[int], world_size: int, generation: int) -> StartingPoint:

@@ -40,7 +40,7 @@ tensors."""
 class CoreShare:
     """Judges whether this process, which has one thread, gets the CPU time that it asks for.
 
-    Compression is worth its time only on a core that nobody else wants. The last judgement stands until there is
+    Compression is worth its time only on a core that no other process wants. The last judgement stands until there is
     enough new time to judge by.
     """
 

@@ -1,4 +1,4 @@
-"""Has jobs done by worker processes, each driven by a thread that waits for it."""
+"""Runs jobs in worker processes. A thread of the agent drives each one and waits for it."""
 
 import asyncio
 import contextlib
@@ -35,8 +35,8 @@ _LAST_ATTEMPT = 2
 _LOOK_S = 1.0
 _STARVED_S = 30.0
 _STARVED_SHARE = 4
-"""A worker of idle time that has waited for a core for so long, and so many times as long as it has run, will not
-be done in time: a node whose cores are all busy leaves it a thousandth of one."""
+"""A worker at idle priority starves if it has waited for a core for this time, and for this many times as long as it
+has run. On a node whose cores are all busy it gets a thousandth of one."""
 
 _Priority = Literal["normal", "low", "idle"]
 
@@ -44,9 +44,9 @@ _Priority = Literal["normal", "low", "idle"]
 class CheckpointWorkers:
     """At most ``limit`` worker processes, started when there is work for them.
 
-    ``idle``: they use only the CPU and disk time that nobody else wants. Where there is none, a worker goes on at low
-    priority (niceness 10): late checkpoints are worth more than none. If the kernel does not let the agent raise it, a
-    new worker begins again.
+    ``idle``: the workers use only CPU and disk time that no other process wants. A worker that starves continues at low
+    priority (niceness 10), because a late checkpoint is worth more than none. If the kernel does not let the agent
+    raise the priority, a new worker starts the job again.
     """
 
     def __init__(self, limit: int, *, idle: bool) -> None:
@@ -58,20 +58,20 @@ class CheckpointWorkers:
 
     @property
     def pids(self) -> list[int]:
-        """Of the workers that were started and are not known to be dead."""
+        """Pids of the workers that were started and are not known to be dead."""
         return list(self._workers)
 
     async def run(self, task: str, *, directory: Path, **arguments: Any) -> None:
-        """Have a task of ``checkpoint_worker.py`` done on a checkpoint's ``directory``.
+        """Run a task of ``worker.py`` on a checkpoint's ``directory``.
 
-        A worker that dies is replaced, and the job is tried once more. Raises what the task raises, or
+        A worker that dies is replaced, and the job is tried once more. Raises the error of the task, or
         CheckpointError if the second worker dies too.
         """
         job = {"task": task, "arguments": {"directory": str(directory), **arguments}}
         await asyncio.get_running_loop().run_in_executor(self._threads, self._run, job, directory)
 
     def close(self) -> None:
-        """End the workers at once, whatever they are at."""
+        """Kill the workers, whatever they do."""
         self._closed = True
         for worker in list(self._workers.values()):
             worker.kill()
@@ -101,7 +101,7 @@ class CheckpointWorkers:
             raise _ERRORS[answer["error"]](answer["message"])
 
     def _worker(self) -> "_Worker":
-        """Return the worker of this thread: the kernel ends it with the thread that has started it."""
+        """Return this thread's own worker: the kernel kills a worker with the thread that has started it."""
         worker = cast("_Worker | None", getattr(self._of_thread, "worker", None))
         if worker is None:
             worker = self._of_thread.worker = _Worker(self._priority)
@@ -148,7 +148,7 @@ class _Worker:
         raise _WorkerDied(self.end())
 
     def _wait_for(self, answers: IO[bytes]) -> None:
-        """Wait for an answer, or the end. Raises _WorkerDied if the worker gets no time to work."""
+        """Wait for an answer, or for the worker's end. Raises _WorkerDied if the worker starves."""
         ran_s, waited_s = cpu_times_s(self.pid)
         while not select.select([answers], [], [], _LOOK_S)[0]:
             now_ran_s, now_waited_s = cpu_times_s(self.pid)
@@ -156,7 +156,7 @@ class _Worker:
             if self._priority == "idle" and waiting_s > max(_STARVED_S, _STARVED_SHARE * (now_ran_s - ran_s)):
                 if raise_priority(self.pid):
                     self._priority = "low"
-                    log.warning("checkpoint worker had no core for %.0f s: it goes on at low priority", waiting_s)
+                    log.warning("checkpoint worker had no core for %.0f s: it continues at low priority", waiting_s)
                     continue
                 self.kill()
                 self.end()
@@ -167,17 +167,17 @@ class _Worker:
         self._process.kill()
 
     def end(self) -> str:
-        """Wait for the end of a process that is dying, and tell of it."""
+        """Wait for the end of a dying process; return how it ended."""
         status = self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):  # of what it never took
+            with contextlib.suppress(BrokenPipeError):  # the pipe still held input that the worker has not read
                 pipe.close()
         return f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
 
 
 def _clean(directory: Path) -> None:
-    """Remove what a dead worker left half-written; it counts for nothing, but takes room."""
+    """Remove a dead worker's partial files. Nothing reads them, but they use disk space."""
     if directory.is_dir():
         with write_errors(directory):
             remove_leftovers(directory)

@@ -48,7 +48,7 @@ def _refusals(command: store.NodeCommand, spec: store.RunSpec, known: Known, now
     if command.fence < known.fence:
         yield f"its leader has fence {command.fence}, a newer one has {known.fence}"
     if known.observes and kind not in HARMLESS:
-        yield "its ranks were launched by somebody else: they are watched and never touched"
+        yield "another launcher has started its ranks: the agent watches them and never signals them"
     if command.generation < known.generation and kind != "finish":
         yield f"it is about generation {command.generation}, this node is at {known.generation}"
 

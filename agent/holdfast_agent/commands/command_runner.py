@@ -79,7 +79,7 @@ class CommandRunner:
             del self._seen[next(iter(self._seen))]
 
     async def _carry_out(self, command: store.NodeCommand) -> None:
-        """Carry out one command. Those that take a while, and need no order, run in the background."""
+        """Carry out one command. Those that take a while run in the background, next to later commands."""
         node = self._node
         log.info("generation %d: %s", command.generation, command.WhichOneof("kind"))
         match command.WhichOneof("kind"):
@@ -151,7 +151,7 @@ class CommandRunner:
             await asyncio.wait(waiting, timeout=ACK_PATIENCE_S)
         reason = failure_of(ranks, asked)
         if reason:
-            failed = store.CheckpointFailed(step=step, reason=f"ordered checkpoint: {reason}")
+            failed = store.CheckpointFailed(step=step, reason=f"not every rank took its snapshot: {reason}")
             self._emit(store.Event(generation=self._node.generation, checkpoint_failed=failed))
 
 

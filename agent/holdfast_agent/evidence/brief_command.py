@@ -1,4 +1,4 @@
-"""Runs a program that must not take long."""
+"""Runs a program with a time limit."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from pathlib import Path
 
 
 class CommandFailedError(Exception):
-    """The program cannot be run, failed, or was too slow; the message is one line."""
+    """The program could not be run, failed, or was too slow. The message is one line."""
 
 
 async def output_of(program: "str | Path", arguments: Sequence[str], patience_s: float) -> str:
-    """Return what a program prints; it is killed when patience ends. Raises CommandFailedError."""
+    """Return the output of a program; kill it after ``patience_s``. Raises CommandFailedError."""
     name = Path(program).name
     try:
         process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""The ranks' Flight Recorder dumps, and the calls that they name."""
+"""Collects the ranks' Flight Recorder dumps, and reads the pending calls from them."""
 
 import asyncio
 import json
@@ -14,15 +14,14 @@ from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1.common_pb2 import PendingCall
 
 DUMP_PATIENCE_S = 1.5
-"""A hung rank's reporter still answers; a stopped one never will."""
-
+"""Time for the dumps. The reporter thread of a hung rank still answers; that of a stopped process does not."""
 
 LARGEST_DUMP_BYTES = 64 << 20
 LONGEST_TEXT = 4096
 
 
 def dump_name(rank: int) -> str:
-    """Return the name of the file into which the hooks write their Flight Recorder dump."""
+    """Return the name of the file that the hooks write a rank's Flight Recorder dump to."""
     return f"rank-{rank:05}.flight_recorder.json"
 
 
@@ -61,10 +60,10 @@ def _why_missing(rank: Rank, ack: "asyncio.Future[session.CommandAck] | None") -
 
 
 def pending_calls(dump: Path, rank: int) -> tuple[list[PendingCall], int]:
-    """Return the collectives that a rank had enqueued and not completed when it wrote its dump.
+    """Return the collectives that a rank had not completed when it wrote its dump, and the number of bad entries.
 
-    And how many of its entries make no sense: dumps differ between versions of torch, and a dying rank may write
-    anything. Raises OSError if the dump cannot be read, ValueError if it is none.
+    Dumps differ between versions of torch, and a dying rank may write anything, so entries that make no sense are
+    skipped. Raises OSError if the dump cannot be read, ValueError if the file is no dump.
     """
     if dump.stat().st_size > LARGEST_DUMP_BYTES:
         raise ValueError(f"it is larger than {LARGEST_DUMP_BYTES >> 20} MiB")
@@ -86,7 +85,7 @@ def pending_calls(dump: Path, rank: int) -> tuple[list[PendingCall], int]:
 
 
 def _completed(status: Any) -> tuple[dict[int, int], int]:
-    """Return process group -> newest completed collective, and how many groups make no sense."""
+    """Return process group -> newest completed collective, and the number of groups that make no sense."""
     completed, junk = {}, 0
     for key, group in status.items() if isinstance(status, dict) else ():
         try:

@@ -1,4 +1,4 @@
-"""What Linux and the devices tell about a node: was it short of memory, of cores, of disk?"""
+"""Writes the state of a node: whether it was short of memory, cores or disk, and what the devices' driver shows."""
 
 import heapq
 import shutil
@@ -18,7 +18,7 @@ _SYSTEM_FILES = ("loadavg", "meminfo", "pressure/cpu", "pressure/io", "pressure/
 
 
 def write_node_state(folder: EvidenceFolder, directories: Iterable[Path]) -> None:
-    """Write the node's load, memory and pressure, free space in ``directories``, and who uses most memory."""
+    """Write the node's load, memory, pressure, free space in ``directories``, and the largest processes."""
     name = f"node-{folder.node}.system.txt"
     files = [Path("/proc") / file for file in _SYSTEM_FILES]
     events = cgroup.memory_events()
@@ -31,7 +31,7 @@ def write_node_state(folder: EvidenceFolder, directories: Iterable[Path]) -> Non
 
 
 async def write_device_state(folder: EvidenceFolder) -> None:
-    """Write what the devices' driver tells, where there is one."""
+    """Write the output of the devices' driver, if the node has one."""
     name = f"node-{folder.node}.nvidia-smi.txt"
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -62,7 +62,7 @@ def _free_space(directories: Iterable[Path], folder: EvidenceFolder, name: str) 
 
 
 def _largest_processes() -> str:
-    """By name alone: arguments may hold secrets."""
+    """Return the largest processes by name alone: arguments may contain secrets."""
     processes = (each.info for each in psutil.process_iter(["pid", "name", "memory_info"]))
     sizes = [(info["memory_info"].rss, info["pid"], info["name"]) for info in processes if info["memory_info"]]
     lines = [f"{rss / 2**20:10.0f} MiB  {pid:8}  {name}" for rss, pid, name in heapq.nlargest(_PROCESSES_LISTED, sizes)]

@@ -1,4 +1,4 @@
-"""What Linux tells about a rank's process and its threads. Its environment is left alone: it holds secrets."""
+"""Writes what /proc shows of a rank's process and its threads, but not the environment, which may contain secrets."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ _OF_THREAD = ("comm", "stat", "wchan", "syscall", "stack")
 
 
 def write_process_state(rank: Rank, folder: EvidenceFolder, *, threads: bool) -> None:
-    """Write the state of a rank's process and, where asked for, of each of its threads."""
+    """Write the state of a rank's process and, with ``threads``, of each of its threads."""
     name = f"rank-{rank.rank:05}.proc.txt"
     process = Path(f"/proc/{rank.pid}")
     parts = [*_read(process, _OF_PROCESS, folder, name), *_descriptors(process, folder, name), _movement(rank)]
@@ -37,7 +37,7 @@ def _descriptors(process: Path, folder: EvidenceFolder, name: str) -> Iterator[s
 
 
 def _movement(rank: Rank) -> str:
-    """Say what this agent has seen of the whole process tree."""
+    """Return this agent's observations of the whole process tree, as text."""
     seen = rank.tree
     return (
         "== movement in the process tree since the last progress\n"

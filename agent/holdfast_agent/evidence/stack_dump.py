@@ -1,4 +1,4 @@
-"""The stacks of a process as py-spy prints them in JSON."""
+"""Parses the stacks of a process from py-spy's JSON, and renders them as text."""
 
 import json
 from collections.abc import Sequence
@@ -8,16 +8,16 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Frame:
-    """One call. ``file``: of Python code its source, of native code the library."""
+    """One call. ``file`` is the source of Python code, or the library of native code."""
 
     function: str
     file: str
     line: int
-    """0 in native code without debug information."""
+    """Line in the source; 0 in native code without debug information."""
 
     @property
     def is_python(self) -> bool:
-        """Whether it runs Python code, be it typed in or frozen."""
+        """Whether it is Python code. Code that was typed in or frozen has a name in angle brackets."""
         return self.file.endswith(".py") or self.file.startswith("<")
 
     def __str__(self) -> str:
@@ -28,18 +28,18 @@ class Frame:
 
 @dataclass(frozen=True)
 class Thread:
-    """One thread. ``frames``: the innermost first."""
+    """One thread. The innermost of its ``frames`` comes first."""
 
     system_id: int | None
     name: str
     active: bool
-    """Whether it runs or waits for a core; else it sleeps in the kernel."""
+    """Whether it runs or waits for a core. Otherwise it sleeps in the kernel."""
     owns_gil: bool
     frames: tuple[Frame, ...]
 
 
 def parse(text: str) -> tuple[Thread, ...]:
-    """Read the output of ``py-spy dump --json``. Raises ValueError if it is something else."""
+    """Parse the output of ``py-spy dump --json``. Raises ValueError if it is anything else."""
     try:
         return tuple(
             Thread(

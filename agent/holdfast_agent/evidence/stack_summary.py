@@ -1,4 +1,4 @@
-"""What the stacks of a rank say that its training thread does."""
+"""Decides from a rank's stacks what its training thread does. Does no I/O."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -22,9 +22,10 @@ _LOCK_NATIVE = re.compile(r"^(_?PyThread_acquire_lock|lock_PyThread_acquire_lock
 
 
 def summarize(rank: int, pid: int, threads: Sequence[Thread], *, computes_on_cpu: bool) -> StackSummary:
-    """Return the innermost frame of the user's code and what is done within it.
+    """Return the innermost frame of the user's code and the activity within it.
 
-    ``computes_on_cpu``: of a rank on another device a thread that waits for it may spin, which looks like computing.
+    ``computes_on_cpu``: whether the rank's device is the CPU. With another device, a thread that waits for the device
+    may spin, which looks like computing.
     """
     training = next((thread for thread in threads if thread.system_id == pid), None)
     if training is None:
@@ -37,7 +38,7 @@ def summarize(rank: int, pid: int, threads: Sequence[Thread], *, computes_on_cpu
 
 
 def _split(frames: Sequence[Frame]) -> tuple[Sequence[Frame], Frame | None]:
-    """Return the frames that the user's innermost frame has led to, and that frame."""
+    """Return the frames that the user's innermost frame has called, and that frame."""
     for index, frame in enumerate(frames):
         if frame.is_python and not _LIBRARY.search(frame.file) and not _DATA_LOADER.search(frame.file):
             return frames[:index], frame
@@ -45,14 +46,14 @@ def _split(frames: Sequence[Frame]) -> tuple[Sequence[Frame], Frame | None]:
 
 
 def _gil(threads: Iterable[Thread]) -> "common.Activity":
-    """A thread that sleeps in the kernel and holds the GIL keeps all others from running."""
+    """Return ACTIVITY_GIL_HELD if a thread sleeps in the kernel with the GIL held: no other thread can run."""
     if any(thread.owns_gil and not thread.active for thread in threads):
         return common.ACTIVITY_GIL_HELD
     return common.ACTIVITY_UNSPECIFIED
 
 
 def _waits_for(inner: Iterable[Frame]) -> "common.Activity":
-    """The frame nearest to the user's code knows best: a data loader waits by means of a lock, too."""
+    """Return what the thread waits for. The frame nearest to the user's code decides: a data loader waits on a lock."""
     for frame in reversed(list(inner)):
         if _DATA_LOADER.search(frame.file):
             return common.ACTIVITY_DATA

@@ -12,23 +12,22 @@ from holdfast_proto.v1.common_pb2 import ACTIVITY_COLLECTIVE, ACTIVITY_DATA, ACT
 from holdfast_proto.v1.store_pb2 import StackSummary
 
 NATIVE_PATIENCE_S = 1.5
-"""The ranks' restart waits for it."""
+"""Time for native stacks. The ranks' restart waits for them."""
 
 PLAIN_PATIENCE_S = 1.5
 
 STOPPED = ("T", "t")
-"""States of a process that py-spy cannot pause, because it is."""
-
+"""States of a process that is paused already, so that py-spy cannot pause it."""
 
 _NAMED_WAITS = (ACTIVITY_DATA, ACTIVITY_LOCK, ACTIVITY_COLLECTIVE)
-"""What Python frames alone tell well enough."""
+"""Activities that Python frames alone show well enough."""
 
 
 async def take(rank: Rank, folder: EvidenceFolder, *, may_pause: bool) -> StackSummary | None:
-    """Write the stacks of all threads of a rank, as JSON and as text; return what they say, None if they cannot be had.
+    """Write the stacks of a rank's threads as JSON and as text; return their summary, None if py-spy fails.
 
-    ``may_pause``: if the Python frames do not say what the rank waits for, take native ones, too. The rank is
-    paused for that, ordinarily for half a second.
+    ``may_pause``: if the Python frames do not show what the rank waits for, take native frames too. That pauses the
+    rank, usually for half a second.
     """
     summary = await _dump(rank, folder, "--nonblocking", PLAIN_PATIENCE_S)
     if rank.process_state in STOPPED:

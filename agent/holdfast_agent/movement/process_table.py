@@ -11,40 +11,40 @@ _ENDED = "ZXx"
 _READ_BYTES = 4096
 
 Process = tuple[int, int]
-"""Pid and start in clock ticks since boot: together they name a process for good."""
+"""Pid and start time in clock ticks since boot. The kernel reuses pids, so only both together identify a process."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """The line that /proc/PID/stat holds, as far as it is needed here."""
+    """The fields of /proc/PID/stat that are needed here."""
 
     pid: int
     state: str
-    """R, S, D, T, t, Z, X or I as proc(5) has it."""
+    """State letter of proc(5): R, S, D, T, t, Z, X or I."""
     parent: int
     group: int
     session: int
     start_ticks: int
     cpu_s: float
-    """CPU time of all its threads so far, ended ones included; in steps of a clock tick."""
+    """CPU seconds of all its threads so far, ended ones included; in steps of a clock tick."""
     major_faults: int
-    """Page faults so far that had to read from a disk."""
+    """Number of page faults so far that had to read from a disk."""
     children_ended: int
-    """Grows whenever the process has waited for a child that ended: faults and ticks of those children."""
+    """Sum of the faults and ticks of children that have ended and were waited for: grows with each such child."""
 
     @property
     def identity(self) -> Process:
-        """Pid and start."""
+        """Pid and start time."""
         return self.pid, self.start_ticks
 
     @property
     def lives(self) -> bool:
-        """Whether it has not ended: a zombie has."""
+        """Whether the process has not ended. A zombie has ended."""
         return self.state not in _ENDED
 
 
 def read_file(path: str) -> str:
-    """Return the start of a file of /proc. Raises OSError. Several times as fast as Path.read_text()."""
+    """Return the start of a file of /proc, several times as fast as Path.read_text(). Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _READ_BYTES).decode(errors="replace")
@@ -53,7 +53,8 @@ def read_file(path: str) -> str:
 
 
 def parse_stat(pid: int, text: str) -> ProcessStat | None:
-    """Return what /proc/PID/stat says, or None if that is garbage. A program may have any name."""
+    """Return the parsed line of /proc/PID/stat, or None if it is garbage."""
+    # A program may have any name, with blanks and brackets in it: the fields begin after the last bracket.
     fields = text.rpartition(")")[2].split()
     try:
         return ProcessStat(
@@ -72,7 +73,7 @@ def parse_stat(pid: int, text: str) -> ProcessStat | None:
 
 
 def read_process(pid: int, proc: str = "/proc") -> ProcessStat | None:
-    """Return one process, or None if there is none, or /proc does not say."""
+    """Return one process, or None if it does not exist or cannot be read."""
     try:
         return parse_stat(pid, read_file(f"{proc}/{pid}/stat"))
     except OSError:
@@ -80,7 +81,7 @@ def read_process(pid: int, proc: str = "/proc") -> ProcessStat | None:
 
 
 def read_table(proc: str = "/proc") -> dict[int, ProcessStat]:
-    """Return all processes of the machine by pid; those that end meanwhile are left out. Raises OSError."""
+    """Return all processes of the machine by pid, without those that end during the call. Raises OSError."""
     pids = (int(path.name) for path in Path(proc).iterdir() if path.name.isdecimal())
     return {pid: process for pid in pids if (process := read_process(pid, proc)) is not None}
 
@@ -88,10 +89,10 @@ def read_table(proc: str = "/proc") -> dict[int, ProcessStat]:
 def tree_of(
     root: Process, table: Mapping[int, ProcessStat], known: Iterable[Process] = ()
 ) -> dict[Process, ProcessStat]:
-    """Return the live processes of a rank: itself, and all that it has started, however indirectly.
+    """Return the live processes of a rank: itself and all its descendants. Empty if the rank has ended.
 
-    A process whose parent has ended gets another parent. It is still found by the session and the process group
-    that the rank leads, or because it is among ``known``, the tree as it was before. Empty if the rank has ended.
+    The kernel gives a process whose parent has ended to another parent. Such a process is found by the session or the
+    process group that the rank leads, or because it is in ``known``, the tree as it was before.
     """
     rank = table.get(root[0])
     if rank is None or rank.identity != root or not rank.lives:

@@ -1,4 +1,4 @@
-"""Asks the kernel for the byte counters of all TCP sockets of this network namespace, over netlink (sock_diag(7))."""
+"""Reads the byte counters of all TCP sockets of this network namespace from the kernel, over netlink (sock_diag(7))."""
 
 import socket
 import struct
@@ -14,7 +14,7 @@ _MESSAGE_ERROR, _MESSAGE_DONE = 2, 3
 _TCP_INFO = 2
 _SYN_RECEIVED, _TIME_WAIT, _NEW_SYN_RECEIVED = 3, 6, 12
 _STATES = 0xFFF & ~(1 << _SYN_RECEIVED | 1 << _TIME_WAIT | 1 << _NEW_SYN_RECEIVED)
-"""Of these no process holds a descriptor."""
+"""Bit mask of the states that are asked for. No process holds a descriptor of a socket in one of the other states."""
 
 _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBxI48x")
@@ -26,7 +26,7 @@ _BYTES = struct.Struct("=QQ")
 
 _PORTS_AT, _QUEUES_AT, _ATTRIBUTES_AT = 4, 56, 72
 _BYTES_AT = 120
-"""Of bytes_acked and bytes_received in struct tcp_info (Linux 4.1 and later)."""
+"""Offset of bytes_acked and bytes_received in struct tcp_info (Linux 4.1 and later)."""
 
 _RECEIVE_BYTES = 1 << 18
 _PATIENCE_S = 2.0
@@ -34,7 +34,7 @@ _PATIENCE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class TcpSocket:
-    """One socket, as the kernel counts."""
+    """State and counters of one socket."""
 
     state: int
     local_port: int
@@ -50,7 +50,7 @@ class TcpSocket:
 
 
 def read_sockets() -> dict[int, TcpSocket]:
-    """Return the TCP sockets of this network namespace by inode. Raises OSError if the kernel does not tell."""
+    """Return the TCP sockets of this network namespace by inode. Raises OSError if the kernel refuses."""
     found: dict[int, TcpSocket] = {}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as netlink:
         netlink.settimeout(_PATIENCE_S)
@@ -83,9 +83,9 @@ def _messages(netlink: socket.socket) -> Iterator[memoryview]:
 
 
 def parse_socket(body: bytes | memoryview) -> tuple[int, TcpSocket] | None:
-    """Return inode and counters of one ``struct inet_diag_msg``; None if no process holds it, or it is garbage.
+    """Return the inode and the counters of one ``struct inet_diag_msg``.
 
-    A socket that listens has no byte counters.
+    Return None if no process holds the socket, or if the message is garbage. A listening socket has no byte counters.
     """
     if len(body) < _ATTRIBUTES_AT:
         return None

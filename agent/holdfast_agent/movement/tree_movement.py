@@ -1,8 +1,8 @@
-"""Tells from two samples of a process tree whether anything in it has moved.
+"""Decides from two samples of a process tree whether anything in it has moved. Does no I/O.
 
-Measured on a rank that truly hangs (gloo, hooks that report five times a second, a data loader): none of its threads
-computes for more than 4.5 ms a second, none reads or writes a byte, and no socket moves but those to the rendezvous
-store.
+The limits come from measurements of a rank that truly hangs (gloo, hooks that report five times a second, a data
+loader). None of its threads computes for more than 4.5 ms a second, none reads or writes a byte, and no bytes flow over
+any socket except those to the rendezvous store.
 """
 
 from holdfast_agent.movement.process_table import TICKS_PER_S
@@ -15,35 +15,36 @@ NETWORK = "network"
 PROCESSES = "processes"
 
 CPU_SHARE = 0.015
-"""A thread that computes more than this share of the time moves. gloo's thread that polls a hundred times a second
-needs 0.0036, the hooks' reporter 0.0044."""
+"""A thread that computes for more than this share of the time moves. gloo's thread, which polls a hundred times a
+second, needs 0.0036; the hooks' reporter needs 0.0044."""
 
 _TRAINING_SHARE, _TRAINING_WAKE_S = 1e-4, 2e-4
-"""The training thread of a rank that hangs is in one system call and computes nothing. It moves if it computes more
-than this share of the time, over 0.2 ms for what interrupts it. One that tries to reach a server and sleeps for half a
-second, again and again, needs 5e-4. torch's data loader, which looks after its workers every 5 s, needs 2e-5."""
+"""The training thread of a rank that hangs is in one system call and computes nothing. It moves if it computes for more
+than this share of the time plus 0.2 ms, which allows for interrupts. A thread that tries to reach a server every half
+second needs 5e-4. torch's data loader, which checks its workers every 5 s, needs 2e-5."""
 
 LONGEST_WINDOW_S = 10.0
-"""What was computed in a longer one counts as if this agent had not been held up: it may have been suspended."""
+"""Longest time between two samples that raises the limit on CPU time. After a longer one this agent was probably
+suspended, and perhaps the rank with it."""
 
 _WAKE_UP_BYTES = 8
-"""An eventfd or a timerfd: a read or a write of so little only wakes a thread."""
+"""Size of a read or write of an eventfd or a timerfd, which only wakes a thread."""
 
 _LOG_BYTES = 256
-"""A progress bar draws itself once more when nothing has moved for ten seconds. More is work."""
+"""Bytes that a progress bar may write when it redraws itself after ten seconds. More bytes are work."""
 
 _HANDSHAKE_BYTES = 1
-"""What the kernel counts for a connection over which nothing was sent."""
+"""Bytes that the kernel counts for a connection over which nothing was sent."""
 
 _ROUNDING_S = 2 / TICKS_PER_S
-"""The kernel rounds user and system time of a process to its tick."""
+"""Rounding error of a process's CPU time: the kernel rounds user and system time to its clock tick."""
 
 
 def moved(before: TreeSample, after: TreeSample, *, since: TreeSample | None = None) -> str:
-    """Return what has moved between two samples: CPU, DISK, NETWORK or PROCESSES; empty: nothing.
+    """Return the kind of movement between two samples: CPU, DISK, NETWORK or PROCESSES; empty: nothing has moved.
 
-    ``since``: the sample from which on nothing has moved yet, if it is older. Few bytes count if there are more and
-    more of them.
+    ``since``: the oldest sample since which nothing has moved. Comparing with it finds slow movement, such as a few
+    bytes at a time, that two successive samples do not show.
     """
     pairs = [(before.processes[each], after.processes[each]) for each in before.processes.keys() & after.processes]
     least_s = CPU_SHARE * min(after.at_s - before.at_s, LONGEST_WINDOW_S)
@@ -63,12 +64,12 @@ def moved(before: TreeSample, after: TreeSample, *, since: TreeSample | None = N
 
 
 def _trains(old: TreeSample, new: TreeSample) -> bool:
-    """Whether the training thread has computed more than one that hangs."""
+    """Return whether the training thread has computed more than the thread of a rank that hangs does."""
     return new.training_s - old.training_s > _TRAINING_WAKE_S + _TRAINING_SHARE * (new.at_s - old.at_s)
 
 
 def _has_computed(old: ProcessSample, new: ProcessSample, least_s: float) -> bool:
-    """Whether one of its threads has, or those that have begun and ended in between."""
+    """Return whether one of its threads has computed, or threads that began and ended between the samples."""
     spent_s = {
         tid: thread.ran_s - (old.threads[tid].ran_s if tid in old.threads else 0.0)
         for tid, thread in new.threads.items()
@@ -84,7 +85,7 @@ def _is_elsewhere(old: str, new: str) -> bool:
 
 
 def _has_transferred(old: ProcessSample, new: ProcessSample) -> bool:
-    """Whether more was read or written than wakes threads (at most eight bytes a call) and than a line of a log."""
+    """Return whether it has read or written more than wake-ups (at most eight bytes a call) and a line of a log."""
     io = new.io.minus(old.io)
     read, written = io.read_bytes - _WAKE_UP_BYTES * io.reads, io.written_bytes - _WAKE_UP_BYTES * io.writes
     return io.disk_bytes > 0 or max(read, written) > _LOG_BYTES
@@ -95,7 +96,7 @@ def _has_faulted(old: ProcessSample, new: ProcessSample) -> bool:
 
 
 def _has_flowed(old: TcpSocket | None, new: TcpSocket) -> bool:
-    """Whether bytes have arrived, were acknowledged, or have entered or left a queue."""
+    """Return whether bytes have arrived, were acknowledged, or have entered or left a queue."""
     if old is None:
         return new.received > _HANDSHAKE_BYTES or new.acknowledged > _HANDSHAKE_BYTES
     return _counters(old) != _counters(new)
@@ -106,6 +107,6 @@ def _counters(each: TcpSocket) -> tuple[int, int, int, int]:
 
 
 def _has_changed(old: ProcessSample, new: ProcessSample) -> bool:
-    """Whether it has waited for a child that ended, was stopped, or continues."""
+    """Return whether a child of it has ended, or whether it was stopped or continues."""
     was_stopped, is_stopped = old.stat.state == "T", new.stat.state == "T"
     return new.stat.children_ended != old.stat.children_ended or was_stopped != is_stopped

@@ -1,52 +1,14 @@
-"""Reads at one moment how far everything in a rank's process tree has come."""
+"""The counters of all processes in a rank's process tree at one moment, as values."""
 
-import os
-import platform
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from time import monotonic, sleep
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from holdfast_agent.movement.process_table import Process, ProcessStat, read_file, read_process, read_table, tree_of
-from holdfast_agent.movement.tcp_counters import LISTEN, TcpSocket, read_sockets
+from holdfast_agent.movement.process_table import Process, ProcessStat
+from holdfast_agent.movement.tcp_counters import TcpSocket
 from holdfast_proto.rank_context import THREAD_PREFIX
 
-LONGEST_S = 4.0
-"""A tree that takes longer to read is not known."""
-
-_NS_PER_S = 1e9
-_HELPERS = (
-    "multiprocessing.resource_tracker",
-    "multiprocessing.semaphore_tracker",
-    "multiprocessing.forkserver",
-    "torch/_inductor/compile_worker",
-)
-"""Parts of the command lines of processes that Python and torch keep, and that do no work of the rank."""
-
 _BACKGROUND = (THREAD_PREFIX, "pt_tcpstore", "pt_nccl_watchdg", "pt_nccl_heartbt")
-"""Beginnings of names: the hooks' threads, torch's server of a rendezvous store, its watchdogs over NCCL."""
-
-_CONSISTENT_TRIES = 10
-_REST_S = 0.005
-"""Between two tries to find the threads in the background at rest."""
-
-_ANCESTORS = 32
-
-_DESCRIPTOR_CALLS: Mapping[str, frozenset[int]] = {
-    "x86_64": frozenset(
-        {0, 1, 16, 17, 18, 19, 20, 40, 42, 43, 44, 45, 46, 47, 72, 73, 74, 75, 217, 232, 281, 285, 288, 295, 296}
-    ),
-    "aarch64": frozenset(
-        {22, 25, 29, 32, 47, 61, 63, 64, 65, 66, 67, 68, 69, 70, 71, 82, 83, 202, 203, 206, 207, 211, 212, 242}
-    ),
-}
-"""System calls whose first argument is a descriptor: reads, writes, waits and commands on one file or socket."""
-
-_RESTART: Mapping[str, int] = {"x86_64": 219, "aarch64": 128}
-"""restart_syscall(): continues the call that a stop has interrupted."""
-
-
-class UnknownError(Exception):
-    """The kernel does not say what the tree does; the message says why."""
+"""Beginnings of the names of background threads: the hooks' own, torch's rendezvous store, its NCCL watchdogs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +16,31 @@ class ThreadSample:
     """One thread."""
 
     ran_s: float
-    """CPU time so far."""
+    """CPU seconds so far."""
     turns: int | None
-    """How often it has got a core; None if the kernel does not count."""
+    """Number of times that it has got a core; None if the kernel does not count."""
     name: str
     tracer: int
     """Pid of the process that traces it; 0: none."""
 
     @property
     def is_background(self) -> bool:
-        """Whether what it does is no work of the rank, by the name that it shows to the kernel."""
+        """Whether it does no work of the rank, judged by its name."""
         return self.name.startswith(_BACKGROUND)
 
 
 @dataclass(frozen=True, slots=True)
 class IoCounters:
-    """Bytes and calls so far, as /proc/PID/io counts."""
+    """Bytes and calls so far, as counted in /proc/PID/io."""
 
     read_bytes: int = 0
-    """By read() and its kin, from whatever."""
+    """Bytes read by read() and similar calls from any kind of file."""
     written_bytes: int = 0
     reads: int = 0
     """System calls, failed ones included."""
     writes: int = 0
     disk_bytes: int = 0
-    """Bytes that really came from a disk, also into mapped memory."""
+    """Bytes that came from a disk, also into mapped memory."""
 
     def plus(self, other: "IoCounters", sign: int = 1) -> "IoCounters":
         """Return the sum."""
@@ -102,9 +64,9 @@ class ProcessSample:
     stat: ProcessStat
     threads: Mapping[int, ThreadSample] = field(default_factory=dict)
     io: IoCounters = field(default_factory=IoCounters)
-    """Of all threads but those in the background, ended threads included."""
+    """Counters of all threads except background threads; ended threads included."""
     sockets: frozenset[int] = frozenset()
-    """Inodes of the sockets of all kinds that it holds."""
+    """Inodes of all its sockets, of any kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,259 +75,14 @@ class TreeSample:
 
     processes: Mapping[Process, ProcessSample]
     sockets: Mapping[int, TcpSocket]
-    """Those of the tree, by inode, without the connections to the rendezvous store."""
+    """TCP sockets of the tree by inode, without connections to the rendezvous store."""
     call: str
     """System call that the training thread was last seen in, with its descriptor; empty: none was seen."""
     traced: bool
+    """Whether a process that this agent did not start traces the tree."""
     workers: int
+    """Number of live processes that the rank has started, without helpers and stopped ones."""
     at_s: float
-    """Monotonic."""
+    """Monotonic time of the sample."""
     training_s: float = 0.0
-    """CPU time of the training thread so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What the trees of all ranks are read from."""
-
-    table: Mapping[int, ProcessStat]
-    sockets: Mapping[int, TcpSocket]
-
-    @classmethod
-    def read(cls) -> "Machine":
-        """Read it. Raises UnknownError."""
-        try:
-            return cls(read_table(), read_sockets())
-        except OSError as error:
-            raise UnknownError(f"the machine's processes and sockets cannot be read: {error}") from error
-
-
-class TreeReader:
-    """Reads the tree of one rank again and again: what has not run since the last time is not read again.
-
-    Args:
-        root: the rank's process.
-        store_port: port of the rendezvous store, whose connections torch's watchdogs poll; 0: not known.
-        agent_pid: what this process starts may trace the tree; 0: the calling process.
-    """
-
-    def __init__(self, root: Process, *, store_port: int = 0, agent_pid: int = 0, proc: str = "/proc") -> None:
-        self._root = root
-        self._store_port = store_port
-        self._agent_pid = agent_pid or os.getpid()
-        self._proc = proc
-        self._before: Mapping[Process, ProcessSample] = {}
-        self._helpers: dict[Process, bool] = {}
-        self._newest_call = ""
-
-    def read(self, machine: Machine) -> TreeSample | None:
-        """Return the tree as it is now, or None if the rank has ended.
-
-        Raises UnknownError if the kernel does not tell enough to say whether anything moves.
-        """
-        at_s = monotonic()
-        tree = tree_of(self._root, machine.table, self._before)
-        processes: dict[Process, ProcessSample] = {}
-        for identity, stat in tree.items():
-            sample = self._process(stat, self._before.get(identity))
-            if sample is not None:
-                processes[identity] = sample
-            if monotonic() > at_s + LONGEST_S:
-                raise UnknownError(f"{len(tree)} processes cannot be read within {LONGEST_S:g} s")
-        self._before = processes
-        root = processes.get(self._root)
-        if root is None:
-            return None
-        self._newest_call = self._call(root) or self._newest_call
-        training = root.threads.get(root.stat.pid)
-        return TreeSample(
-            processes=processes,
-            sockets=self._tcp(machine.sockets, processes.values()),
-            call=self._newest_call,
-            traced=any(self._is_traced(process) for process in processes.values()),
-            workers=self._workers(processes),
-            at_s=at_s,
-            training_s=training.ran_s if training is not None else 0.0,
-        )
-
-    def _process(self, stat: ProcessStat, before: ProcessSample | None) -> ProcessSample | None:
-        """Return a process, or None if it has ended meanwhile."""
-        if stat.state == "T":  # nothing in it can move, and the kernel need not tell more
-            return replace(before, stat=stat) if before is not None else ProcessSample(stat)
-        folder = f"{self._proc}/{stat.pid}"
-        try:
-            threads = self._threads(folder, before.threads if before is not None else {})
-            if before is not None and before.threads and not _has_run(before.threads, threads):
-                return replace(before, stat=stat)
-            if before is None and not self._is_in_our_network(folder):
-                raise UnknownError(f"process {stat.pid} is in another network namespace")
-            return ProcessSample(stat, threads, self._io(folder, threads), self._sockets(folder))
-        except OSError as error:
-            now = read_process(stat.pid, self._proc)
-            if now is None or now.identity != stat.identity or not now.lives:
-                return None
-            raise UnknownError(f"process {stat.pid} cannot be read: {error}") from error
-        except (ValueError, LookupError) as error:
-            raise UnknownError(f"/proc/{stat.pid} holds garbage: {error}") from error
-
-    def _threads(self, folder: str, before: Mapping[int, ThreadSample]) -> dict[int, ThreadSample]:
-        threads: dict[int, ThreadSample] = {}
-        for tid in map(int, os.listdir(f"{folder}/task")):  # noqa: PTH208 - much faster, and there may be thousands
-            try:
-                threads[tid] = _thread(f"{folder}/task/{tid}", before.get(tid))
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it has ended
-        if not threads:
-            raise FileNotFoundError(f"{folder}/task shows no thread")
-        return threads
-
-    def _io(self, folder: str, threads: Mapping[int, ThreadSample]) -> IoCounters:
-        """Return the counters of the process without those of threads in the background, which may move meanwhile."""
-        background = [f"{folder}/task/{tid}/io" for tid, thread in threads.items() if thread.is_background]
-        for _ in range(_CONSISTENT_TRIES):
-            before, total, after = _sum_of(background), parse_io(read_file(f"{folder}/io")), _sum_of(background)
-            if before == after:
-                return total.minus(after)
-            sleep(_REST_S)
-        raise UnknownError(f"the threads in the background of {folder} never rest")
-
-    def _sockets(self, folder: str) -> frozenset[int]:
-        inodes = set()
-        for descriptor in os.listdir(f"{folder}/fd"):  # noqa: PTH208 - as above
-            try:
-                target = os.readlink(f"{folder}/fd/{descriptor}")  # noqa: PTH115
-            except FileNotFoundError:
-                continue  # it has been closed
-            if target.startswith("socket:["):
-                inodes.add(int(target[len("socket:[") : -1]))
-        return frozenset(inodes)
-
-    def _is_in_our_network(self, folder: str) -> bool:
-        return os.readlink(f"{folder}/ns/net") == os.readlink("/proc/self/ns/net")  # noqa: PTH115
-
-    def _tcp(self, sockets: Mapping[int, TcpSocket], processes: Iterable[ProcessSample]) -> dict[int, TcpSocket]:
-        held = {inode: sockets[inode] for process in processes for inode in process.sockets if inode in sockets}
-        hosts = any(each.state == LISTEN and each.local_port == self._store_port for each in held.values())
-
-        def is_rendezvous(each: TcpSocket) -> bool:
-            return self._store_port != 0 and (
-                each.remote_port == self._store_port or (hosts and each.local_port == self._store_port)
-            )
-
-        return {inode: each for inode, each in held.items() if each.state != LISTEN and not is_rendezvous(each)}
-
-    def _call(self, root: ProcessSample) -> str:
-        pid = root.stat.pid
-        if root.stat.state == "T":
-            return ""
-        try:
-            return parse_call(read_file(f"{self._proc}/{pid}/task/{pid}/syscall"), platform.machine())
-        except OSError:
-            # A kernel that does not tell: a thread that has not run is in the call that it was in.
-            thread = root.threads.get(pid)
-            if thread is None or thread.turns is None:
-                raise UnknownError(f"the kernel does not tell what thread {pid} waits for") from None
-            return f"turns {thread.turns}"
-
-    def _is_traced(self, process: ProcessSample) -> bool:
-        tracers = {thread.tracer for thread in process.threads.values()} - {0}
-        if not tracers:
-            return False
-        return any(not _descends_from(tracer, self._agent_pid, self._proc) for tracer in tracers)
-
-    def _workers(self, processes: Mapping[Process, ProcessSample]) -> int:
-        candidates = [each for each in processes if each != self._root and processes[each].stat.state != "T"]
-        self._helpers = {each: self._helpers.get(each, False) or self._is_helper(each) for each in candidates}
-        return sum(not is_helper for is_helper in self._helpers.values())
-
-    def _is_helper(self, process: Process) -> bool:
-        try:
-            words = read_file(f"{self._proc}/{process[0]}/cmdline")
-        except OSError:
-            return False
-        return any(helper in words for helper in _HELPERS)
-
-
-def _thread(folder: str, before: ThreadSample | None) -> ThreadSample:
-    ran_s, turns = _clock(folder)
-    if before is not None and turns is not None and turns == before.turns:
-        return before if ran_s == before.ran_s else replace(before, ran_s=ran_s)
-    name, tracer = parse_status(read_file(f"{folder}/status"))
-    return ThreadSample(ran_s, turns, name, tracer)
-
-
-def _clock(folder: str) -> tuple[float, int | None]:
-    """Return how long a thread has computed so far, and how often it has got a core."""
-    try:
-        ran_ns, _, turns = read_file(f"{folder}/schedstat").split()
-        if turns != "0":  # else it has never run, or this kernel does not count
-            return int(ran_ns) / _NS_PER_S, int(turns)
-    except (FileNotFoundError, ValueError):
-        pass
-    tid = int(folder.rpartition("/")[2])
-    stat = read_process(tid, folder.rpartition("/")[0])
-    if stat is None:
-        raise ProcessLookupError(f"thread {tid} has ended")
-    return stat.cpu_s, None
-
-
-def _has_run(before: Mapping[int, ThreadSample], now: Mapping[int, ThreadSample]) -> bool:
-    return before.keys() != now.keys() or any(
-        thread.turns is None or thread is not before[tid] for tid, thread in now.items()
-    )
-
-
-def _sum_of(files: Iterable[str]) -> IoCounters:
-    total = IoCounters()
-    for file in files:
-        try:
-            total = total.plus(parse_io(read_file(file)))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return total
-
-
-def _descends_from(pid: int, ancestor: int, proc: str) -> bool:
-    """Whether a process is ``ancestor``, or one that it has started."""
-    for _ in range(_ANCESTORS):
-        if pid == ancestor:
-            return True
-        process = read_process(pid, proc)
-        if process is None or not process.parent:
-            return False
-        pid = process.parent
-    return False
-
-
-def parse_io(text: str) -> IoCounters:
-    """Parse /proc/PID/io. Raises ValueError or LookupError."""
-    numbers = {name: int(number) for name, _, number in (line.partition(":") for line in text.splitlines())}
-    return IoCounters(
-        read_bytes=numbers["rchar"],
-        written_bytes=numbers["wchar"],
-        reads=numbers["syscr"],
-        writes=numbers["syscw"],
-        disk_bytes=numbers["read_bytes"],  # write_bytes counts a whole page for each line of a log
-    )
-
-
-def parse_status(text: str) -> tuple[str, int]:
-    """Return the name and the tracer that /proc/PID/task/TID/status tells. Raises ValueError or LookupError."""
-    fields: dict[str, str] = {}
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        fields.setdefault(key, value.strip())
-    return fields["Name"], int(fields["TracerPid"])
-
-
-def parse_call(text: str, machine: str) -> str:
-    """Return ``number`` or ``number descriptor`` from /proc/PID/task/TID/syscall; empty if it is in none, or in doubt.
-
-    The arguments of other calls are addresses, and of a thread that polls they change with each call.
-    """
-    number, _, arguments = text.strip().partition(" ")
-    if not number.isdecimal() or int(number) == _RESTART.get(machine):
-        return ""
-    if int(number) in _DESCRIPTOR_CALLS.get(machine, frozenset()):
-        return f"{number} {arguments.partition(' ')[0]}"
-    return number
+    """CPU seconds of the training thread so far."""

@@ -1,4 +1,4 @@
-"""Watches the process trees of the ranks that make no progress, about once a second, off the event loop."""
+"""Watches the process trees of ranks without progress, about once a second, in threads next to the event loop."""
 
 import asyncio
 import logging
@@ -9,21 +9,22 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from holdfast_agent.movement.tree_movement import moved
-from holdfast_agent.movement.tree_sample import Machine, TreeReader, TreeSample, UnknownError
+from holdfast_agent.movement.tree_reader import Machine, TreeReader, UnknownError
+from holdfast_agent.movement.tree_sample import TreeSample
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank, TreeView
 
 log = logging.getLogger(__name__)
 
 WATCHED_AFTER_S = 0.5
-"""Without progress. A rank that has left training is watched from then on."""
+"""Time without progress after which a rank is watched. A rank that has left training is always watched."""
 
 INTERVAL_S = 1.0
 LARGEST_SHARE = 0.1
-"""Of a core that an agent spends on reading one tree: a large one is read less often."""
+"""Largest share of a core that an agent spends on reading one tree. A large tree is read less often."""
 
 PATIENCE_S = 5.0
-"""For reading one tree, which may block for as long as one of its processes does."""
+"""Time for reading one tree. A read may block for as long as one of the processes does."""
 
 _CHECK_S = 0.1
 
@@ -31,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class Stillness:
-    """How long nothing in a tree has moved. Its clock counts only time in which this agent has run."""
+    """Measures how long nothing in a tree has moved. The clock counts only time in which this agent has run."""
 
     def __init__(self) -> None:
         self._before: TreeSample | None = None
@@ -40,9 +41,9 @@ class Stillness:
         self._view = TreeView()
 
     def observe(self, sample: TreeSample, *, began_s: float, ended_s: float) -> TreeView:
-        """Take in a sample that was read between two moments; return what is known now.
+        """Take in a sample that was read between two moments; return the new view.
 
-        Nothing has moved since the end of one sample if nothing differs at the beginning of a later one.
+        Reading takes time. So a stillness counts from the end of the first sample to the beginning of the last one.
         """
         move = moved(self._before, sample, since=self._since) if self._before is not None else ""
         if self._before is None or move or sample.traced:
@@ -57,7 +58,7 @@ class Stillness:
         return self._view
 
     def lose_sight(self) -> TreeView:
-        """Forget how far the tree was; return what is still known: not that it is still."""
+        """Forget the samples, after one could not be read; return the view, in which the tree is no longer still."""
         self._before = self._since = None
         self._view = replace(self._view, still_s=0.0)
         return self._view
@@ -65,7 +66,7 @@ class Stillness:
 
 @dataclass
 class _Watched:
-    """One rank in one stall."""
+    """One rank during one stall."""
 
     rank: Rank
     moves_total: int
@@ -80,14 +81,14 @@ class _Watched:
 
 
 class TreeWatch:
-    """Keeps ``Rank.tree`` of a node's ranks."""
+    """Keeps the ``tree`` of each rank of a node up to date."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._watched: dict[int, _Watched] = {}
         self._warned: set[int] = set()
         self._rests_until_s: dict[int, float] = {}
-        """By pid: its tree has cost much to read and is not read again before, whether the rank moves or not."""
+        """Pid -> time before which its tree is not read again, because the last read was expensive."""
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -136,7 +137,7 @@ class TreeWatch:
             watched.look = asyncio.create_task(self._look(watched, machine, began_s))
 
     async def _look(self, watched: _Watched, machine: "asyncio.Future[Machine]", began_s: float) -> None:
-        """Read one tree. The next look comes later if this one has cost much CPU time."""
+        """Read one tree. The next look comes later if this one was expensive."""
         watched.next_s = began_s + INTERVAL_S
         self._node.tree_look_attempts_total += 1
         reading = asyncio.ensure_future(_read(watched.reader, machine))
@@ -159,25 +160,25 @@ class TreeWatch:
             watched.rank.tree = watched.stillness.lose_sight()
         if watched.rank.pid not in self._warned:
             self._warned.add(watched.rank.pid)
-            log.warning("rank %d: whether its processes move is not known: %s", watched.rank.rank, reason)
+            log.warning("rank %d: cannot see whether its processes move: %s", watched.rank.rank, reason)
 
 
 async def _read(reader: TreeReader, machine: "asyncio.Future[Machine]") -> tuple[TreeSample | Exception | None, float]:
-    """Return a tree, or why it cannot be read, and the CPU time that it took to find out."""
+    """Return a tree, or the error if it cannot be read, and the CPU seconds that the read took."""
 
     def read() -> tuple[TreeSample | Exception | None, float]:
         sample: TreeSample | Exception | None
         try:
             sample = reader.read(machine.result())
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one rank's processes, the agent must go on
+        except Exception as error:  # noqa: BLE001 - no error of one rank's processes may end the agent
             sample = error
-        return sample, time.thread_time()  # of a thread of its own: from 0
+        return sample, time.thread_time()  # the thread is new: its CPU time began at 0
 
     return await _in_thread(read)
 
 
 async def _in_thread(call: Callable[[], Result]) -> Result:
-    """Run a call in a thread of its own, which does not keep this process from ending if it never returns."""
+    """Run a call in a new daemon thread, which cannot keep this process alive if the call never returns."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""The agent's memory on disk: enough to find its ranks again after it was killed."""
+"""The agent's record on disk: enough for the next agent to find the ranks after this one was killed."""
 
 import fcntl
 import logging
@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 
 
 def load(path: Path) -> AgentRecord | None:
-    """Return the record of the last agent of this node, or None if there is none that can be read and trusted.
+    """Return the record of the last agent of this node, or None if no record can be read and trusted.
 
-    It names processes to be killed: one that another user may have written is refused.
+    The record names processes that the agent may kill, so one that another user may have written is refused.
     """
     try:
         problem = distrust(path)
@@ -35,8 +35,8 @@ def load(path: Path) -> AgentRecord | None:
 def save(path: Path, record: AgentRecord) -> bool:
     """Replace the record atomically; return whether that was possible.
 
-    Not flushed: it matters only while this machine is up. On a full disk the old one stays, and training goes on: were
-    this agent to die now, the next one would not know its ranks, and end them.
+    It is not flushed to the disk, because it matters only while this machine is up. On a full disk the old record stays
+    and training continues. If this agent died then, the next one would not know all ranks, and would end them.
     """
     try:
         write_private(path, record.SerializeToString())
@@ -47,7 +47,7 @@ def save(path: Path, record: AgentRecord) -> bool:
 
 
 def lock(path: Path) -> int:
-    """Return a locked descriptor, held until this process ends, however it ends.
+    """Return a descriptor whose lock the kernel holds until this process ends, however it ends.
 
     Raises AgentError if another agent of this node holds it.
     """

@@ -1,4 +1,4 @@
-"""The memory cgroup that a process is in, and how many processes of it were killed to free memory."""
+"""Finds the memory cgroup of a process, and counts the processes that were killed there to free memory."""
 
 import functools
 import re
@@ -26,7 +26,7 @@ def _events_of(cgroups: str) -> Path | None:
 
 
 def oom_kills(text: str) -> int:
-    """Return how many processes of the cgroup were killed to free memory; 0 if ``text`` does not tell."""
+    """Return how many processes of the cgroup were killed to free memory; 0 if ``text`` does not say."""
     found = _OOM_KILLS.search(text)
     return int(found[1]) if found else 0
 
@@ -44,16 +44,16 @@ def _events_file(line: str) -> Path | None:
 
 
 class KillCount:
-    """The kills that the kernel has counted in one cgroup since this was made, each to explain one end."""
+    """Counts the kernel's kills in one cgroup after this object was created. Each kill explains one rank's end."""
 
     def __init__(self, events: Path) -> None:
-        """``events``: as of :func:`memory_events`."""
+        """``events``: file from :func:`memory_events`."""
         self._events = events
         self._count = self._read(otherwise=0)
         self._unclaimed = 0
 
     def claim(self) -> str:
-        """Take one of the kills that explain no end yet; return what the kernel says of it, or "" if there is none."""
+        """Claim a kill that explains no other end; return the kernel's count as evidence, or "" if there is none."""
         before, self._count = self._count, self._read(otherwise=self._count)
         self._unclaimed += max(0, self._count - before)
         if not self._unclaimed:
@@ -64,5 +64,5 @@ class KillCount:
     def _read(self, *, otherwise: int) -> int:
         try:
             return oom_kills(self._events.read_text())
-        except OSError:  # the cgroup is gone, and what it has counted
+        except OSError:  # the cgroup was removed, and its count with it
             return otherwise

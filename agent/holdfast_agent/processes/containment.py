@@ -1,8 +1,8 @@
-"""Keeps an error where it occurs: the agent, its other jobs and its ranks go on.
+"""Contains an error where it occurs: the agent, its other jobs and its ranks continue.
 
 Training must not end because of the tool that watches it. An unexpected exception in a job is logged once with its
-traceback, counted, and the job begins again. Data from outside that makes no sense is refused, counted, and logged
-once.
+traceback and counted, and the job begins again. Data from outside that makes no sense is refused and counted, and
+logged once.
 """
 
 import asyncio
@@ -30,24 +30,24 @@ SOURCES = ("commands", "rank_messages", "recorders", "warm_parent", "files", "me
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
 STEADY_S = 30.0
-"""A job that has run for so long begins with the first pause again."""
+"""Time without an error after which the pauses of a job start from the first one again."""
 
 _KNOWN_LIMIT = 1000
-"""Different errors that are remembered as logged."""
+"""Number of different errors that are logged; a fault that varies its message must not fill the log."""
 
 
 class Errors:
-    """Counts what went wrong in the agent itself, and what it refused. For /metrics."""
+    """Counts, for /metrics, the agent's unexpected errors and the input that it refused."""
 
     def __init__(self) -> None:
         self.unexpected = dict.fromkeys(JOBS, 0)
-        """Job -> exceptions that its code did not expect."""
+        """Job -> number of exceptions that its code did not expect."""
         self.refused = dict.fromkeys(SOURCES, 0)
-        """Source -> messages, or parts of them, that made no sense."""
+        """Source -> number of messages, or parts of them, that made no sense."""
         self._known: set[tuple[str, ...]] = set()
 
     def note(self, job: str, error: BaseException) -> None:
-        """Count an unexpected exception; log it, with its traceback, if it is the first of its kind in this place."""
+        """Count an unexpected exception; log it with its traceback if it is the first of its kind at that line."""
         self.unexpected[job] += 1
         place = error.__traceback__
         while place is not None and place.tb_next is not None:
@@ -57,7 +57,7 @@ class Errors:
             log.error("unexpected error in job %s, which continues: %r", job, error, exc_info=error)
 
     def refuse(self, source: str, reason: str) -> bool:
-        """Count something that made no sense; log it if it is the first with this reason. Return whether it is."""
+        """Count input that made no sense; log it, and return True, if it is the first with this reason."""
         self.refused[source] += 1
         is_new = self._is_new(source, reason)
         if is_new:
@@ -69,7 +69,7 @@ class Errors:
         """Suppress and note any unexpected exception of the block."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001  whatever it is, it must not end what is beside it
+        except Exception as error:  # noqa: BLE001  no error of the block may end its caller
             self.note(job, error)
 
     def _is_new(self, *key: str) -> bool:
@@ -108,7 +108,7 @@ class BackgroundJobs:
 async def keep_going(
     errors: Errors, job: str, work: Callable[[], Awaitable[None]], *, longest_pause_s: float = LONGEST_PAUSE_S
 ) -> None:
-    """Run a job until it returns. After an unexpected exception it begins again, each time after a longer pause."""
+    """Run a job until it returns. After an unexpected exception, run it again, each time after a longer pause."""
     pause_s = 0.0
     while True:
         began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Lines of the kernel's log that say which process was killed to free memory, and where they are read."""
+"""Reads from the kernel's log which processes it has killed to free memory."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 KERNEL_LOG = Path("/dev/kmsg")
 
 _RECORD_BYTES = 8192
-"""The kernel refuses to hand a record to a smaller buffer than it needs."""
+"""Size of the buffer for one record. If a record does not fit, the kernel returns an error instead."""
 
 _VICTIM = re.compile(r"(?:out of memory|oom_kill_allocating_task).*?: Killed process (?P<pid>\d+) \(", re.IGNORECASE)
 _CHOICE = re.compile(r"^oom-kill:.*\bpid=(?P<pid>\d+)\b")
@@ -21,13 +21,13 @@ def message_of(record: str) -> str:
 
 
 def victim_of(message: str) -> int | None:
-    """Return the pid of the process that the kernel says it kills to free memory, None if the line is about else."""
+    """Return the pid of the process that the kernel kills to free memory; None if the line is about something else."""
     found = _VICTIM.search(message) or _CHOICE.match(message)
     return int(found["pid"]) if found else None
 
 
 class KernelLog:
-    """Reads what the kernel has logged since this was made."""
+    """Reads the messages that the kernel logs after this object was created."""
 
     def __init__(self, path: Path = KERNEL_LOG) -> None:
         """Raises OSError if the kernel does not let us read its log."""
@@ -35,18 +35,20 @@ class KernelLog:
         os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the log."""
         os.close(self._descriptor)
 
     def new_messages(self) -> Iterator[str]:
-        """Yield the messages logged since the last call. Raises OSError if the log cannot be read any more."""
+        """Yield the messages logged since the last call. Raises OSError if the log can no longer be read."""
         while True:
             try:
                 record = os.read(self._descriptor, _RECORD_BYTES)
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno != errno.EPIPE:  # we were slow: the oldest records are gone, the next ones follow
+                if (
+                    error.errno != errno.EPIPE
+                ):  # the kernel has overwritten the oldest records; the next read continues after them
                     raise
                 continue
             if not record:

@@ -1,4 +1,4 @@
-"""Tells whether the kernel has killed a rank to free memory."""
+"""Finds out whether the kernel has killed a rank to free memory."""
 
 import logging
 import signal
@@ -13,27 +13,27 @@ from holdfast_proto.v1.store_pb2 import RankExit
 log = logging.getLogger(__name__)
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""PROC_PID_INIT_INO of the kernel. In any other namespace the kernel's log speaks of pids that are not ours."""
+"""PROC_PID_INIT_INO of the kernel. In any other pid namespace, the pids in the kernel's log mean other processes."""
 
 _VICTIMS_KEPT = 256
 
 
 class MemoryKills:
-    """Asks the kernel's log; where that may not be read or knows other pids, the count of the rank's cgroup."""
+    """Searches the kernel's log or, if that is forbidden or names other pids, the kill count of the rank's cgroup."""
 
     def __init__(self, kernel_log: KernelLog | None, events: Path | None) -> None:
-        """``events``: as of ``cgroup.memory_events``, for ranks that are in no cgroup of their own."""
+        """``events``: file from ``cgroup.memory_events``, for ranks without a cgroup of their own."""
         self._log = kernel_log
         self._events = events
         self._events_of: dict[int, Path] = {}
-        """Pid -> the file of its cgroup, as it was last noted."""
+        """Pid -> the file of its cgroup, as last noted."""
         self._counts = {events: KillCount(events)} if events is not None else {}
         self._victims: dict[int, str] = {}
-        """Pid -> what the kernel said when it killed it."""
+        """Pid -> the kernel's message about killing it."""
 
     @classmethod
     def of_this_machine(cls) -> "MemoryKills":
-        """Return a watch that begins now."""
+        """Return an object that finds kills from now on."""
         events = cgroup.memory_events()
         try:
             if Path("/proc/self/ns/pid").stat().st_ino != _INITIAL_PID_NAMESPACE:
@@ -44,15 +44,19 @@ class MemoryKills:
             return cls(None, events)
 
     def note(self, pid: int) -> None:
-        """See in which cgroup a process is while it lives: a scheduler may have put it into one of its own."""
+        """Note the cgroup of a live process: a scheduler may have moved it into one of its own."""
         events = cgroup.memory_events(pid)
-        if events is not None and processes.process_state(pid) not in ("", "Z", "X"):  # v1 has the dead at its root
+        if events is not None and processes.process_state(pid) not in (
+            "",
+            "Z",
+            "X",
+        ):  # cgroup v1 shows dead processes at its root
             self._events_of[pid] = events
             if events not in self._counts:
                 self._counts[events] = KillCount(events)
 
     def explain(self, pid: int, ended: RankExit) -> None:
-        """Say in ``ended`` whether memory was the reason. To be called for the end of every rank, at once."""
+        """Add to ``ended`` whether memory was the reason. Call this for every rank, as soon as its end is seen."""
         unknown = not (ended.HasField("signal") or ended.HasField("code"))
         events = self._events_of.pop(pid, self._events)
         line = self._logged(pid) if self._log else self._counted(events)
@@ -69,7 +73,7 @@ class MemoryKills:
                 if victim is not None:
                     self._victims[victim] = message
         except OSError as error:
-            log.warning("the kernel's log cannot be read any more: %s", error)
+            log.warning("the kernel's log can no longer be read: %s", error)
             self._log.close()
             self._log = None
         while len(self._victims) > _VICTIMS_KEPT:
@@ -77,5 +81,5 @@ class MemoryKills:
         return self._victims.pop(pid, "")
 
     def _counted(self, events: Path | None) -> str:
-        """Every end claims one of the kills counted since: a rank may also have failed because a worker was killed."""
+        """Claim one of the counted kills. Every end claims one: the kill of a worker may have ended the rank."""
         return self._counts[events].claim() if events is not None else ""

@@ -1,4 +1,4 @@
-"""The agent's side of the warm parent: starts it, finds it again, asks it for ranks."""
+"""The agent's side of the warm parent: starts it, finds it again, and asks it for ranks."""
 
 import asyncio
 import os
@@ -18,12 +18,12 @@ from holdfast_proto.sockets import peer
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
 REPLY_TIMEOUT_S = 60.0
-"""For one fork or store, with the wait for a warm parent; a loaded machine is no reason to give a run up."""
+"""Time for one fork or store, the wait for a warm parent included. A loaded machine is no reason to give up a run."""
 
 IDENTIFY_PATIENCE_S = 10.0
 
 DEATH_PAUSE_S = 1.0
-"""After a warm parent that died before it listened: its log tells why, and the next may do no better."""
+"""Pause after a warm parent died before it listened. Its log says why, and the next one may fail in the same way."""
 
 ExitHandler = Callable[[pb.Exited], None]
 ReadyHandler = Callable[[pb.Ready], None]
@@ -32,10 +32,10 @@ Reply = TypeVar("Reply")
 
 
 class WarmParentClient:
-    """Connection to the node's warm parent.
+    """Keeps a connection to the node's warm parent, and replaces a warm parent that dies.
 
-    ``on_exit`` is called for every rank it has reaped, ``on_ready`` whenever one is connected, before anything is asked
-    of it: all children that it has then are of earlier connections.
+    ``on_exit`` is called for every rank that the warm parent has reaped. ``on_ready`` is called after each connection,
+    before the first request: all children that the warm parent has then were requested by earlier connections.
     """
 
     def __init__(
@@ -56,19 +56,19 @@ class WarmParentClient:
         self._forks: dict[tuple[int, int], asyncio.Future[int]] = {}
         self._stores: dict[int, asyncio.Future[pb.StoreReady]] = {}
         self._own_children: dict[int, int] = {}
-        """Warm parents started here, pid -> start time."""
+        """Pid -> start time of the warm parents that this process has started and not reaped."""
         self._leaving = False
         self.pid = 0
-        """Of the warm parent; 0 while there is none."""
+        """Pid of the warm parent; 0 while there is none."""
         self.start_ticks = 0
         self._newest = (0, 0)
-        """Pid and start time of the warm parent that was connected last."""
+        """Pid and start time of the warm parent that was connected last. It may be dead: its children may not."""
         self.is_ready = False
         """Whether ranks can be forked now."""
         self.starts_total = 0
 
     async def run(self, command: list[str]) -> None:
-        """Keep a warm parent for ``command`` at hand until :meth:`leave`: connect to the one there, or start one."""
+        """Keep a warm parent for ``command`` ready until :meth:`leave`: connect to one, or start one."""
         while not self._leaving:
             if await self._connect() or await self._start(command):
                 try:
@@ -78,21 +78,22 @@ class WarmParentClient:
                     raise
                 self._lost()
 
-    async def fork(self, order: pb.Fork) -> int:
-        """Return the pid of a new rank; while the warm parent is being replaced, wait for the next one.
+    async def fork(self, request: pb.Fork) -> int:
+        """Return the pid of a new rank. If the warm parent is being replaced, wait for the next one.
 
-        Raises AgentError if the warm parent is lost meanwhile, does not answer or cannot fork.
+        Raises AgentError if the warm parent dies before it answers, does not answer in time, or cannot fork.
         """
-        pid = await self._ask(pb.ParentRequest(fork=order), self._forks, (order.generation, order.rank))
+        pid = await self._ask(pb.ParentRequest(fork=request), self._forks, (request.generation, request.rank))
         if not pid:
-            raise AgentError(f"the warm parent could not start rank {order.rank}: see {self._log_path}")
+            raise AgentError(f"the warm parent could not start rank {request.rank}: see {self._log_path}")
         return pid
 
     async def identify(self, pid: int) -> int:
-        """Return the start time of a child that the warm parent has named; 0: it is gone, or no child of it.
+        """Return the start time of a child that the warm parent has named; 0: it is gone, or is not its child.
 
-        Only what is found here is ever signalled: nobody else's process, whatever the warm parent says. While this
-        process is out of descriptors it waits.
+        The agent signals a process only by the pid and start time that it has found here itself. So a wrong pid from
+        the warm parent, or one that the kernel has given to another process, harms nobody. Waits while this process
+        has no free descriptor. Raises AgentError if that takes too long.
         """
         deadline = time.monotonic() + IDENTIFY_PATIENCE_S
         while True:
@@ -120,12 +121,12 @@ class WarmParentClient:
         await self._send(pb.ParentRequest(preload=pb.Preload(modules=modules)))
 
     async def leave(self) -> None:
-        """Let the warm parent end when it has no children, and want no other."""
+        """Ask the warm parent to end once it has no children, and start no other."""
         self._leaving = True
         if self._connection is not None:
             await self._send(pb.ParentRequest(leave=pb.Leave()))
             return
-        for child, ticks in self._own_children.items():  # started a moment ago, and not reached yet: it has no ranks
+        for child, ticks in self._own_children.items():  # started a moment ago and never connected: it has no ranks
             kill_session(child, ticks)
 
     async def _ask(self, request: pb.ParentRequest, waiting: "dict[Key, asyncio.Future[Reply]]", key: Key) -> Reply:
@@ -152,10 +153,14 @@ class WarmParentClient:
         try:
             connection.setblocking(False)
             await asyncio.get_running_loop().sock_connect(connection, str(self._socket_path))
-            connection.getpeername()  # asyncio takes "try again", of a full backlog, for a connection
+            # If the backlog is full, connect() answers "try again", which asyncio takes for success. Then there is no
+            # peer, and this raises.
+            connection.getpeername()
         except OSError:
             connection.close()
             return False
+        # In a folder that other users may write to, another user could have put a socket of this name there. The kernel
+        # reports who listens.
         listener = peer(connection)
         if listener.uid != os.geteuid():
             reason = f"{self._socket_path} is served by another user (uid {listener.uid}): name another folder with "
@@ -168,7 +173,7 @@ class WarmParentClient:
         return True
 
     async def _start(self, command: list[str]) -> bool:
-        """Start a warm parent and connect to it, or to another that was quicker. False: it died before."""
+        """Start a warm parent and connect to it, or to another one that was quicker. Return False if it dies first."""
         child = self._spawn(command)
         while not await self._connect():
             if reap(child) is not None:
@@ -179,7 +184,9 @@ class WarmParentClient:
         return True
 
     def _spawn(self, command: list[str]) -> int:
-        """Return the pid of a new warm parent. It is not waited for as a child: it may outlive us, or we it."""
+        """Return the pid of a new warm parent, which may outlive this process."""
+        # In a session of its own, so that Ctrl-C in a terminal, or the end of the terminal, does not reach it.
+        # posix_spawn instead of fork: this process has threads, and gRPC.
         arguments = [sys.executable, "-m", "holdfast_agent.processes.warm_parent", str(self._socket_path)]
         log = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -197,7 +204,7 @@ class WarmParentClient:
         return child
 
     def _reap(self) -> None:
-        """Let go of the warm parents started here that have ended."""
+        """Reap the warm parents that this process has started and that have ended."""
         self._own_children = {child: ticks for child, ticks in self._own_children.items() if reap(child) is None}
 
     async def _listen(self) -> None:
@@ -221,7 +228,7 @@ class WarmParentClient:
     def _handle(self, reply: pb.ParentReply) -> None:
         match reply.WhichOneof("kind"):
             case "ready":
-                self._reap()  # of two that were started one has ended at once
+                self._reap()  # if two were started, the one without the claim has ended immediately
                 try:
                     self._on_ready(reply.ready)
                 finally:

@@ -12,26 +12,26 @@ from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_INIT, PendingCall, Progress
 
 DYING_PATIENCE_S = 10.0
-"""An interpreter takes its time to end: threads are joined, and process groups torn down."""
+"""Time that an interpreter may take to end: it joins threads and destroys process groups."""
 
 
 @dataclass(frozen=True)
 class TreeView:
-    """What was seen of a rank's process tree since the rank has last made progress."""
+    """Observations of a rank's process tree since the rank last made progress."""
 
     still_s: float = 0.0
-    """Seconds in which nothing has moved, as far as that is certain."""
+    """Seconds for which it is certain that nothing has moved."""
     moved: str = ""
-    """What was last seen to move; empty: nothing."""
+    """Kind of the last movement seen; empty: none was seen."""
     traced: bool = False
-    """Whether a tracer is attached that is not ours."""
+    """Whether a process that this agent did not start traces the tree."""
     workers: int = 0
-    """Live processes that the rank has started."""
+    """Number of live processes that the rank has started."""
 
 
 @dataclass
 class Rank:
-    """A process of the current generation. Mutable: it is folded together from reports."""
+    """One rank process of the current generation, folded together from its reports and from what the kernel shows."""
 
     rank: int
     generation: int
@@ -44,30 +44,30 @@ class Rank:
     silent_s: float = 0.0
     process_state: str = ""
     held_for_stacks: bool = False
-    """For a moment, by us: what the kernel says of the process meanwhile is none of its own doing."""
+    """Whether py-spy pauses the process now: the process state then says nothing about the rank."""
     thread: ThreadStatus = field(default_factory=ThreadStatus)
     tree: TreeView = field(default_factory=TreeView)
     moves_total: int = 0
-    """Grows whenever the rank makes progress: what was seen of its processes before counts no more."""
+    """Number of times that a stall ended. Observations of the process tree from an earlier stall are void."""
     log_start: int = 0
-    """Bytes that its log held before it: of an earlier start of the run, or of what an earlier agent saw."""
+    """Size of its log in bytes when the rank started: earlier text is not the rank's."""
     store_port: int = 0
-    """Port of the store at which its generation meets; 0: not known."""
+    """Port of its generation's rendezvous store; 0: not known."""
     pending: list[PendingCall] = field(default_factory=list)
-    """Calls that have been pending for long, or that it was in when it ended."""
+    """Calls that have been pending for long, or that were pending when the rank ended."""
     exit: store.RankExit | None = None
     finished: bool = False
-    """It has said that it means to leave."""
+    """Whether the rank has closed its hooks."""
     dying_left_s: float = 0.0
-    """How much longer it may take to end after the exception that it has told of, and is not taken to hang."""
+    """Seconds that the rank may still take to end after it has reported an exception, without counting as stalled."""
     coordinates: dict[str, int] = field(default_factory=dict)
     device: str = ""
     first_step_ended_unix_s: float = 0.0
     steps_done: int = 0
     adopted_from_step: int | None = None
-    """The first step of its generation, if an earlier agent started it: what it did since then is not known here."""
+    """First step of its generation, if an earlier agent started the rank; None after its first report to this one."""
     newest_step: int = -1
-    """Of the steps reported as finished."""
+    """Newest step reported as finished; -1: none."""
     channel: RankChannel = field(default_factory=RankChannel)
     """Way to the rank's session."""
     # For /metrics.
@@ -82,18 +82,18 @@ class Rank:
     reporter_cpu_s: float = 0.0
     recorder_failures: int = 0
     recorder_attempts: int = 0
-    # For the daemon, in case that a newer one cannot be had.
+    # The newest values, for the daemon to use if reading newer ones fails.
     snapshots: list[int] = field(default_factory=list)
     last_state: store.RankState | None = None
 
     @property
     def is_alive(self) -> bool:
-        """Whether its exit has not been seen."""
+        """Whether the agent has not noted its exit."""
         return self.exit is None
 
     @property
     def has_left_training(self) -> bool:
-        """Whether it has closed its hooks, and its process still runs."""
+        """Whether the rank has closed its hooks and its process still runs."""
         return self.finished and self.is_alive
 
     def command(self, command: session.RankCommand) -> "asyncio.Future[session.CommandAck]":
@@ -102,7 +102,10 @@ class Rank:
         return self.channel.command(command)
 
     def pass_time(self, elapsed_s: float) -> None:
-        """Age by time in which this agent itself ran. What a rank does once its hooks are closed is not seen."""
+        """Add time, in which this agent itself ran, to the rank's stall.
+
+        A rank that has closed its hooks reports nothing, so no stall of it is counted.
+        """
         if self.dying_left_s > 0.0:
             self.dying_left_s -= elapsed_s
         elif self.is_alive and not self.finished:
@@ -110,7 +113,7 @@ class Rank:
             self.silent_s += elapsed_s
 
     def look(self, process_state: str, thread: ThreadStatus) -> None:
-        """Take note of what its process does now. A process that was stopped and continues has moved."""
+        """Note the state of its process. A process that was stopped and continues has moved."""
         if self.process_state == "T" and process_state not in ("T", "t", ""):
             self.moves()
         self.process_state, self.thread = process_state, thread
@@ -122,18 +125,18 @@ class Rank:
         self.moves_total += 1
 
     def welcome(self, hello: session.Hello) -> None:
-        """Take note of a new session."""
+        """Note a new session."""
         self.life = store.LIFE_RUNNING
         self.silent_s = 0.0
         self.coordinates = dict(hello.coordinates)
         self.store_port = hello.store_port or self.store_port
         self.device = hello.device
 
-    def apply(self, report: session.Report) -> None:
-        """Fold in a report; any change of progress ends a stall."""
+    def apply(self, report: session.Report, now_unix_s: float) -> None:
+        """Fold in a report. Any change of progress ends a stall."""
         self.silent_s = 0.0
         if report.HasField("progress"):
-            self._advance(report.progress)
+            self._advance(report.progress, now_unix_s)
         for step in self.new_steps(report):
             self._finish_step(step)
         if report.HasField("memory"):
@@ -154,17 +157,17 @@ class Rank:
         self.recorder_failures = report.recorder_failures_total
         self.recorder_attempts = report.recorder_attempts_total
 
-    def _advance(self, progress: Progress) -> None:
+    def _advance(self, progress: Progress, now_unix_s: float) -> None:
         if self.adopted_from_step is not None:
             self.steps_done = max(0, progress.step - self.adopted_from_step)
             self.adopted_from_step = None
         if progress != self.progress:
             self.progress = progress
             self.moves()
-            self.last_progress_unix_s = time.time()
+            self.last_progress_unix_s = now_unix_s
 
     def new_steps(self, report: session.Report) -> list[session.StepRecord]:
-        """Return the steps that an earlier report has not told: after a reconnection one may come twice."""
+        """Return the steps that no earlier report contained: after a reconnection a step may arrive twice."""
         return [step for step in report.steps if step.step > self.newest_step]
 
     def _finish_step(self, step: session.StepRecord) -> None:
@@ -179,7 +182,7 @@ class Rank:
             self.phase_s[phase] = self.phase_s.get(phase, 0.0) + seconds
 
     def recall(self, box: black_box.BlackBoxContents | None) -> None:
-        """Take over from the black box of an adopted rank that it has left training: it opens no session any more."""
+        """Learn from an adopted rank's black box whether it has left training: such a rank opens no session again."""
         if box is None or not box.finished:
             return
         self.finished = True
@@ -187,7 +190,7 @@ class Rank:
         self.progress = Progress(step=box.step, phase=box.phase)  # type: ignore[arg-type]
 
     def finish(self, ended: store.RankExit, box: black_box.BlackBoxContents | None) -> None:
-        """Note its end, with what its black box still tells."""
+        """Note its end, with the contents of its black box if it has one."""
         if box is not None:
             ended.step, ended.phase = box.step, box.phase  # type: ignore[assignment]
             ended.last_words = box.last_words
@@ -203,7 +206,7 @@ class Rank:
         self.tree = TreeView()
 
     def state(self, snapshots: list[int]) -> store.RankState:
-        """Return what the daemon is told."""
+        """Return the rank's part of the node's state."""
         return store.RankState(
             rank=self.rank,
             pid=self.pid,

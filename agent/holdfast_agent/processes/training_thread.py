@@ -1,4 +1,4 @@
-"""What a rank's training thread is doing, as the kernel tells: costs the rank nothing."""
+"""Reads from the kernel what a rank's training thread does. This costs the rank nothing."""
 
 import errno
 import os
@@ -11,18 +11,18 @@ _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 @dataclass(frozen=True)
 class ThreadStatus:
-    """The main thread of a process, which is where ranks train."""
+    """Status of the main thread of a process. Ranks train in that thread."""
 
     busy_s: float = 0.0
-    """So far: computing, or ready to compute and waiting for a core; 0 if the kernel does not tell."""
+    """Seconds so far in which it computed or waited for a core; 0 if the kernel does not say."""
     state: str = ""
-    """R, S, D, T, t or Z as proc(5) has it; empty if the thread is gone."""
+    """State letter of proc(5): R, S, D, T, t or Z; empty if the thread is gone."""
     syscall: int = NO_SYSTEM_CALL
-    """Number of the system call that it is in; -1 if it is in none, or if we may not know."""
+    """Number of the system call that it is in; -1 if it is in none, or if the kernel hides it."""
 
 
 def look_at(pid: int) -> ThreadStatus:
-    """Return the status of the main thread of ``pid`` now. Raises OSError if we are out of descriptors."""
+    """Return the status of the main thread of ``pid`` now. Raises OSError if no descriptor is free."""
     folder = f"/proc/{pid}/task/{pid}"
     return ThreadStatus(
         busy_s=_busy_s(_read(f"{folder}/schedstat")),

@@ -1,9 +1,11 @@
 """The warm parent: imports torch and the trainer once, then forks ranks that need not import anything.
 
-A process of its own, with one thread: it opens no gRPC channel, serves nothing but its agent's socket and
-touches no device, because a process with threads, channels or a CUDA context cannot be forked
-safely. It outlives its agent; the next one connects to the same socket. There is one for a socket: where an agent
-died before its warm parent listened, the next agent has started another, and the later of the two ends.
+It is a process of its own with one thread. It opens no gRPC channel, serves nothing but its agent's socket and touches
+no device. fork() copies only the calling thread: locks that other threads hold would stay locked in the child, and a
+CUDA context does not work in a child at all.
+
+The warm parent outlives its agent, and the next agent connects to the same socket. At most one serves a socket: if an
+agent dies before its warm parent listens, the next agent starts another one, and the later of the two ends.
 
     python -m holdfast_agent.processes.warm_parent SOCKET MODULE...
 """
@@ -15,9 +17,7 @@ import gc
 import importlib
 import importlib.util
 import os
-import runpy
 import selectors
-import shutil
 import signal
 import socket
 import sys
@@ -27,25 +27,30 @@ from typing import NoReturn
 
 from google.protobuf.message import DecodeError
 
+from holdfast_agent.processes.rank_program import become_rank
 from holdfast_proto.sockets import peer
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
 ORPHAN_PATIENCE_S = 60.0
-"""Without an agent and without children the warm parent ends itself after so long."""
+"""Time after which a warm parent without an agent and without children ends."""
+
+SELECT_S = 5.0
+"""Longest wait for something to happen; then it checks whether it should end, and whether its socket still exists."""
 
 SHORTAGE_PAUSE_S = 0.2
+"""Pause after a connection could not be accepted for lack of descriptors."""
 
 MESSAGE_BYTES = 1 << 18
 PR_SET_PTRACER = 0x59616D61
 STORE_RANK = 0xFFFFFFFF
-"""Stands for the process that serves the rendezvous store in messages about children."""
+"""Rank number that messages about children use for the process that serves the rendezvous store."""
 
 
 def claim(path: Path) -> int | None:
-    """Return a descriptor whose lock says that this process serves ``path``, or None if another does.
-
-    The lock is that of the process and of no child: it ends with the process, whoever lives on.
-    """
+    """Return a descriptor whose lock says that this process serves ``path``, or None if another one does."""
+    # A POSIX lock (lockf) belongs to one process: children do not inherit it, and the kernel drops it when the process
+    # dies. A lock by flock() is shared with every child that inherits the descriptor, so a rank that outlives its warm
+    # parent could keep the next warm parent from serving.
     descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,30 +61,33 @@ def claim(path: Path) -> int | None:
 
 
 def listen(path: Path) -> socket.socket:
-    """Return a listening SOCK_SEQPACKET socket (messages keep their borders), mode 0600. ``path`` must be claimed."""
-    path.unlink(missing_ok=True)
+    """Return a listening SOCK_SEQPACKET socket, mode 0600. ``path`` must be claimed.
+
+    Sockets of this type keep the boundaries of messages, so that each recv() returns one message.
+    """
+    path.unlink(missing_ok=True)  # a dead warm parent has left it: the claim says that no other one serves it
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(path))
     path.chmod(0o600)
-    listener.listen()  # agents that died while they waited are still in the queue
+    listener.listen()  # with the default backlog: agents that died while they waited are still in the queue
     return listener
 
 
 def preload(modules: list[str]) -> None:
-    """Import what can be imported; what cannot will fail in the rank, with its own traceback."""
-    gc.disable()  # nearly all that an import makes stays: looking for garbage meanwhile takes a fifth of its time
+    """Import modules. One that cannot be imported fails later in the rank, with its own traceback."""
+    gc.disable()  # nearly all objects that an import creates stay: looking for garbage would take a fifth of the time
     try:
         for name in modules:
             try:
                 importlib.import_module(name)
-            except Exception as error:  # noqa: BLE001  any module of the user's may raise anything
+            except Exception as error:  # noqa: BLE001  a user's module may raise anything
                 print(f"warm parent: cannot import {name} ahead: {error!r}", file=sys.stderr, flush=True)
     finally:
         gc.enable()
 
 
 class WarmParent:
-    """The parent's loop. :meth:`serve` returns in a forked child with what that child shall become."""
+    """Serves the requests of one agent at a time, and reaps the ranks. Nothing here may start a thread."""
 
     def __init__(self, listener: socket.socket, claimed: int, import_s: float) -> None:
         self._listener = listener
@@ -87,15 +95,22 @@ class WarmParent:
         self._import_s = import_s
         self._agent: socket.socket | None = None
         self._children: dict[int, pb.Forked] = {}
+        """Pid -> child that has not been reaped."""
         self._unreported: list[pb.ParentReply] = []
+        """Exits of ranks for the next agent, if they ended while none was connected."""
         self._leaving = False
         self._agent_gone_at = time.monotonic()
+        # SIGCHLD wakes the loop through this pipe. The handler does nothing, but without one Python would not write to
+        # the pipe.
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> pb.Fork | None:
-        """Serve until there is nothing left to do (None), or return the order in the child forked for it."""
+        """Serve until there is nothing left to do, and return None. In a forked child, return the rank's request.
+
+        Returning is how a child leaves the loop: the caller then turns it into a rank, with the selector closed.
+        """
         with selectors.DefaultSelector() as selector:
             while True:
                 self._keep_path()
@@ -104,7 +119,7 @@ class WarmParent:
                 for source in (self._listener, self._wake_reader, self._agent):
                     if source is not None:
                         selector.register(source, selectors.EVENT_READ)
-                ready = {key.fileobj for key, _ in selector.select(timeout=5.0)}
+                ready = {key.fileobj for key, _ in selector.select(timeout=SELECT_S)}
                 if self._wake_reader in ready:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake_reader, 4096)
@@ -112,14 +127,18 @@ class WarmParent:
                 if self._listener in ready:
                     self._accept()
                 if self._agent is not None and self._agent in ready:
-                    order = self._receive()
-                    if order is not None:
-                        return order
+                    request = self._receive()
+                    if request is not None:
+                        return request
                 if self._is_done():
                     return None
 
     def _keep_path(self) -> None:
-        """Listen anew if somebody has removed the socket: no agent could reach us, and none could take our place."""
+        """Listen again if the socket's file was removed.
+
+        Without the file no agent could reach this process. No other could take its place either, because this one
+        holds the claim.
+        """
         path = Path(self._listener.getsockname())
         if not path.exists():
             with contextlib.suppress(OSError):
@@ -136,15 +155,16 @@ class WarmParent:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError as error:  # no descriptor is free, or the agent has gone: it tries again
+        except OSError as error:  # no descriptor is free, or the agent has gone; an agent tries again
             print(f"warm parent: cannot accept an agent: {error}", file=sys.stderr, flush=True)
             time.sleep(SHORTAGE_PAUSE_S)
             return
+        # A client can run programs as this user, so the socket's mode is not the only protection.
         if peer(connection).uid != os.geteuid():
             connection.close()
             return
         if self._agent is not None:
-            self._agent.close()
+            self._agent.close()  # a node has one agent: the newer one replaces one that has died
         self._agent = connection
         ready = pb.Ready(pid=os.getpid(), children=self._children.values(), import_s=self._import_s)
         unreported, self._unreported = self._unreported, []
@@ -193,23 +213,27 @@ class WarmParent:
                 self._leaving = True
         return None
 
-    def _fork(self, order: pb.Fork) -> pb.Fork | None:
+    def _fork(self, request: pb.Fork) -> pb.Fork | None:
         try:
             pid = os.fork()
-        except OSError as error:  # no process or no memory is left: the ranks that run go on
-            print(f"warm parent: cannot fork rank {order.rank}: {error}", file=sys.stderr, flush=True)
-            self._send(pb.ParentReply(forked=pb.Forked(generation=order.generation, rank=order.rank)))
+        except OSError as error:  # no process or no memory is left; the ranks that run are not affected
+            print(f"warm parent: cannot fork rank {request.rank}: {error}", file=sys.stderr, flush=True)
+            self._send(pb.ParentReply(forked=pb.Forked(generation=request.generation, rank=request.rank)))
             return None
         if pid == 0:
             self._allow_stacks()
             self._forget()
-            return order
-        self._children[pid] = pb.Forked(generation=order.generation, rank=order.rank, pid=pid)
+            return request
+        self._children[pid] = pb.Forked(generation=request.generation, rank=request.rank, pid=pid)
         self._send(pb.ParentReply(forked=self._children[pid]))
         return None
 
     def _forget(self) -> None:
-        """In a child: let go of everything that is the parent's."""
+        """In a child: give up everything that belongs to the parent.
+
+        Descriptors survive fork(). A child that kept the listener or the agent's connection would keep them open after
+        the parent's death: agents would connect to a socket that nobody serves, or wait for an answer forever.
+        """
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.close(self._wake_reader)
@@ -218,32 +242,34 @@ class WarmParent:
         os.close(self._claimed)
         if self._agent is not None:
             self._agent.close()
+        # A session of its own, whose id is the child's pid: the agent kills a rank with everything that it has started
+        # by that id, and Ctrl-C in a terminal does not reach the rank.
         os.setsid()
 
     def _allow_stacks(self) -> None:
-        """In a rank: let the agent's tools read its stacks, where the kernel's Yama asks for leave."""
+        """In a rank: allow the agent's tools to read its stacks, on kernels where Yama requires permission."""
         if self._agent is not None:
             ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(peer(self._agent).pid), 0, 0, 0)
 
-    def _host_store(self, order: pb.HostStore) -> None:
+    def _host_store(self, request: pb.HostStore) -> None:
         try:
-            self._fork_store(order)
+            self._fork_store(request)
         except (OSError, ValueError) as error:
             print(f"warm parent: cannot host a store: {error}", file=sys.stderr, flush=True)
-            self._send(pb.ParentReply(store_ready=pb.StoreReady(generation=order.generation)))
+            self._send(pb.ParentReply(store_ready=pb.StoreReady(generation=request.generation)))
 
-    def _fork_store(self, order: pb.HostStore) -> None:
+    def _fork_store(self, request: pb.HostStore) -> None:
         reader, writer = os.pipe2(os.O_CLOEXEC)
         pid = os.fork()
         if pid == 0:
             self._forget()
             os.close(reader)
-            _serve_store(order.address, writer)
+            _serve_store(request.address, writer)
         os.close(writer)
         with os.fdopen(reader, "rb") as pipe:
-            port = pipe.read()  # the child closes its end when the store listens, or when it dies
-        self._children[pid] = pb.Forked(generation=order.generation, rank=STORE_RANK, pid=pid)
-        ready = pb.StoreReady(generation=order.generation, port=int(port or 0), pid=pid)
+            port = pipe.read()  # ends when the child closes its end: once the store listens, or when the child dies
+        self._children[pid] = pb.Forked(generation=request.generation, rank=STORE_RANK, pid=pid)
+        ready = pb.StoreReady(generation=request.generation, port=int(port or 0), pid=pid)
         self._send(pb.ParentReply(store_ready=ready))
 
     def _reap(self) -> None:
@@ -261,7 +287,10 @@ class WarmParent:
 
 
 def _serve_store(address: str, writer: int) -> NoReturn:
-    """Serve a TCPStore on a port that the kernel chooses, on one address only, until killed."""
+    """Serve a TCPStore on ``address`` alone, on a port that the kernel chooses, until killed.
+
+    Writes the port to ``writer``. This runs in a child: the store starts threads, which the warm parent must not have.
+    """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -276,48 +305,11 @@ def _serve_store(address: str, writer: int) -> NoReturn:
     os._exit(0)
 
 
-def become_rank(order: pb.Fork) -> None:
-    """Turn this forked child into a rank: its log, its environment, its program."""
-    log = os.open(order.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
-    os.close(log)
-    os.close(null)
-    os.environ.update(order.environment)
-    Path("/proc/self/comm").write_text(f"rank {order.rank}")  # what ps and top show
-    run_program(list(order.command))
-
-
-def run_program(command: list[str]) -> None:
-    """Run ``python -m module ...`` and ``python script.py ...`` in this process, anything else by exec."""
-    program, *arguments = command
-    if not _is_this_python(program) or not arguments or (arguments[0].startswith("-") and arguments[0] != "-m"):
-        os.execvp(sys.executable if _is_this_python(program) else program, command)
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        sys.path.insert(0, str(Path.cwd()))
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = arguments
-        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
-        runpy.run_path(arguments[0], run_name="__main__")
-
-
-def _is_this_python(program: str) -> bool:
-    # A bare `python` means ours, as with torchrun, whether or not the environment is activated.
-    if program in ("python", "python3"):
-        return True
-    found = shutil.which(program)
-    # Not resolved: two virtual environments may link to the same interpreter and differ in packages.
-    return found is not None and Path(found).parent == Path(sys.executable).parent and "python" in Path(found).name
-
-
 def modules_to_preload(command: list[str]) -> list[str]:
     """Return what to import before forking ``command``.
 
-    A trainer started as ``python -m package`` may offer ``package.preload``, a module that imports all
-    that its ranks will need.
+    A trainer started as ``python -m package`` may have ``package.preload``, a module that imports everything that its
+    ranks need.
     """
     modules = ["torch", "torch.distributed", "grpc", "holdfast_hooks"]
     if "-m" in command[:-1]:
@@ -330,26 +322,28 @@ def modules_to_preload(command: list[str]) -> list[str]:
 
 def main() -> None:
     """Serve; in a forked child, become the rank."""
-    # torch would otherwise ask the CUDA driver in this process, which poisons every fork.
+    # Otherwise torch.cuda.is_available() initializes the CUDA driver in this process, and no fork of it can use CUDA.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    # NumPy would otherwise start OpenBLAS's threads here: a process with threads cannot be forked safely.
+    # Otherwise NumPy starts OpenBLAS's threads here, and a process with threads cannot be forked safely.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.path.insert(0, str(Path.cwd()))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the agent, which decides whether the ranks end
     path = Path(sys.argv[1])
     claimed = claim(path)
     if claimed is None:
         sys.exit(f"warm parent: another one serves {path}")
-    listener = listen(path)  # before the imports: an agent may connect and wait for Ready
+    listener = listen(path)  # before the imports, so that an agent can connect now and wait for Ready
     started = time.monotonic()
     preload(sys.argv[2:])
     gc.collect()
-    gc.freeze()  # the garbage collector of a child shall not touch, and so copy, the shared pages
-    order = WarmParent(listener, claimed, time.monotonic() - started).serve()
-    if order is not None:
-        sys.path.pop(0)
+    # A garbage collection writes to every object that it visits. In a child, that would copy the pages which it shares
+    # with the parent. Frozen objects are never visited.
+    gc.freeze()
+    request = WarmParent(listener, claimed, time.monotonic() - started).serve()
+    if request is not None:
+        sys.path.pop(0)  # run_program() puts what `python` would put there
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        become_rank(order)
+        become_rank(request)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""Takes out of a rank's message what makes no sense, before the agent uses any of it.
+"""Removes from a rank's message what makes no sense, before the agent uses any of it.
 
-Only the bad part goes, so that a trainer that reports one odd number keeps its progress: a rank whose reports were
-refused as a whole would look as if it hung. Losses and norms may be NaN or infinite: detectors look for that.
+Only the bad part is removed: a rank whose reports were refused as a whole, because of one odd number, would show no
+progress and seem to hang. Losses and norms may be NaN or infinite: detectors look for that.
 """
 
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +12,14 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import session_pb2 as session
 
 LARGEST = 2**53
-"""Of steps, sequence numbers, tokens and bytes: sums of a few are exact, and fit into every field."""
+"""Largest step, sequence number, number of tokens or bytes: sums of a few are exact, and fit into every field."""
 LONGEST_S = 10 * 365 * 86_400.0
 LATEST_UNIX_S = 1e11
 LARGEST_SLOT_BYTES = 2**50
 MOST_SLOTS = 8
 LARGEST_RANK = 2**24
 LARGEST_PID = 2**22
-"""PID_MAX_LIMIT of the kernel."""
+"""The kernel's PID_MAX_LIMIT."""
 NAME_CHARACTERS = 512
 WORDS_CHARACTERS = 64 * 1024
 MOST_MODULES = 4000
@@ -29,11 +28,11 @@ PHASES = frozenset(common.Phase.values())
 DIRECTIONS = frozenset(common.Direction.values())
 
 Refuse = Callable[[str], object]
-"""Called with the reason for every part that is taken out."""
+"""Called with the reason for each part that is removed."""
 
 
 def flaw_of_hello(hello: session.Hello) -> str:
-    """Return why a rank that somebody else has launched can be none of any world, or ""."""
+    """Return why a rank that another launcher has started cannot belong to any world; "" if it can."""
     if hello.world_size > LARGEST_RANK or hello.rank >= max(hello.world_size, 1):
         return f"rank {hello.rank} is not in a world of {hello.world_size}"
     if hello.local_rank > hello.rank:
@@ -44,7 +43,7 @@ def flaw_of_hello(hello: session.Hello) -> str:
 
 
 def clean_hello(hello: session.Hello, refuse: Refuse) -> None:
-    """Take what makes no sense out of a rank's first message."""
+    """Remove what makes no sense from a rank's first message."""
     if len(hello.device) > NAME_CHARACTERS:
         refuse("a device whose name is too long")
         hello.device = ""
@@ -55,7 +54,7 @@ def clean_hello(hello: session.Hello, refuse: Refuse) -> None:
 
 
 def flaw_of_slots(request: session.SlotRequest) -> str:
-    """Return why a request for slots makes no sense, or ""."""
+    """Return why a request for slots makes no sense; "" if it does."""
     if request.slots > MOST_SLOTS:
         return f"{request.slots} slots are more than {MOST_SLOTS}"
     if request.bytes_per_slot > LARGEST_SLOT_BYTES:
@@ -63,15 +62,15 @@ def flaw_of_slots(request: session.SlotRequest) -> str:
     return ""
 
 
-def clean_report(report: session.Report, world_size: int, refuse: Refuse) -> None:
-    """Take what makes no sense out of a report. ``world_size``: 0 if it is not known."""
+def clean_report(report: session.Report, world_size: int, refuse: Refuse, *, now_unix_s: float) -> None:
+    """Remove what makes no sense from a report. ``world_size``: 0 if it is not known."""
     if not -1 <= report.progress.step <= LARGEST:
         refuse("a progress whose step is out of range")
         report.ClearField("progress")
     _clean_progress(report.progress, world_size, refuse)
     _keep(report.steps, lambda step: "" if 0 <= step.step <= LARGEST else "a step whose number is out of range", refuse)
     for step in report.steps:
-        _clean_step(step, refuse)
+        _clean_step(step, refuse, now_unix_s)
     _keep(report.snapshots, _flaw_of_snapshot, refuse)
     _keep(report.pending, _flaw_of_call, refuse)
     if any(number > LARGEST for _, number in report.memory.ListFields()):
@@ -98,14 +97,14 @@ def _clean_progress(progress: common.Progress, world_size: int, refuse: Refuse) 
     _keep(progress.channels, lambda channel: _flaw_of_channel(channel, world_size), refuse)
 
 
-def _clean_step(step: session.StepRecord, refuse: Refuse) -> None:
-    """The step itself has been done, whatever is said about it."""
+def _clean_step(step: session.StepRecord, refuse: Refuse, now_unix_s: float) -> None:
+    """Remove what makes no sense from a step's record. The record stays: the step itself has been done."""
     if not _is_time(step.duration_s):
         refuse("a step's duration that is out of range")
         step.ClearField("duration_s")
     if not 0 <= step.ended_unix_s <= LATEST_UNIX_S:
         refuse("a step's end that is out of range")
-        step.ended_unix_s = time.time()
+        step.ended_unix_s = now_unix_s
     for phase in [phase for phase, s in step.phase_s.items() if phase not in PHASES or not _is_time(s)]:
         refuse("a step's phase that is unknown, or whose duration is out of range")
         del step.phase_s[phase]

@@ -1,4 +1,4 @@
-"""The agent's side of Redis: publishes state and events, receives commands, outlives outages."""
+"""The agent's side of Redis: publishes state and events, receives commands, and survives outages."""
 
 import asyncio
 import collections
@@ -15,13 +15,13 @@ from holdfast_proto.redis_client import StoreError
 from holdfast_proto.v1 import store_pb2 as store
 
 STATE_TTL_MS = 3000
-"""The agent's lease: without news for so long the node counts as gone."""
+"""Time to live of the node's state, the agent's lease: without a newer state the node then counts as gone."""
 
 EVENTS_KEPT = 10_000
-"""In the run's stream, and here while the store is away."""
+"""Most events in the run's stream, and in this process while the store is unreachable."""
 
 BLOCK_MS = 1000
-"""Of a read of commands; shorter than the client's timeout."""
+"""Longest wait of one read of commands; must be shorter than the client's timeout."""
 
 RETRY_S = 0.2
 
@@ -32,7 +32,7 @@ RefusalHandler = Callable[[str, str], None]
 
 
 class StoreLink:
-    """All traffic between one agent and Redis. Nothing here raises when the store is away."""
+    """All traffic between one agent and Redis. No method raises because the store is unreachable."""
 
     def __init__(self, client: redis.asyncio.Redis, run: str, node: str) -> None:
         self._client = client
@@ -46,7 +46,7 @@ class StoreLink:
         self.events_dropped_total = 0
 
     async def _try(self, operation: Awaitable[Result]) -> Result | None:
-        """Await a store operation; None if the store is away (counted)."""
+        """Return the result of a store operation; None, and count it, if the store is unreachable."""
         self.operations_total += 1
         try:
             result = await operation
@@ -58,15 +58,15 @@ class StoreLink:
         return result
 
     async def load_spec(self) -> store.RunSpec | None:
-        """Return the run's spec, or None if it is not there or the store is away."""
+        """Return the run's spec, or None if there is none or the store is unreachable."""
         data: Any = await self._try(self._client.get(keys.spec(self._run)))
         try:
             return store.RunSpec.FromString(data) if data else None
-        except DecodeError:  # whoever has written it will write it again, or the patience of the agent's start ends
+        except DecodeError:  # the start of the agent tries again until its patience ends
             return None
 
     async def publish_state(self, state: store.NodeState, spec: store.RunSpec) -> None:
-        """Replace this node's state; put back what an emptied store has lost."""
+        """Replace this node's state, and restore the keys that an emptied store has lost."""
         pipeline = self._client.pipeline(transaction=False)
         pipeline.set(keys.node(self._run, self._node), state.SerializeToString(), px=STATE_TTL_MS)
         pipeline.sadd(keys.nodes(self._run), self._node)
@@ -75,16 +75,16 @@ class StoreLink:
         await self._try(pipeline.execute())
 
     async def withdraw(self) -> None:
-        """Remove this node's state: the agent is leaving for good."""
+        """Remove this node's state: the agent leaves and will not return."""
         await self._try(self._client.delete(keys.node(self._run, self._node)))
 
     async def publish_rendezvous(self, generation: int, address: str) -> bool:
-        """Tell the other nodes where a generation meets; False if the store is away."""
+        """Publish the address of a generation's rendezvous store; return False if the store is unreachable."""
         key = keys.rendezvous(self._run, generation)
         return bool(await self._try(self._client.set(key, address, ex=3600)))
 
     async def find_rendezvous(self, generation: int, patience_s: float) -> str | None:
-        """Return where a generation meets, once its node has published it."""
+        """Return the address of a generation's rendezvous store; None if it is not published in ``patience_s``."""
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             address: Any = await self._try(self._client.get(keys.rendezvous(self._run, generation)))
@@ -94,7 +94,7 @@ class StoreLink:
         return None
 
     def emit(self, event: store.Event) -> None:
-        """Queue an event for the daemon. If the store stays away, the oldest are dropped and counted."""
+        """Queue an event for the daemon. If the queue is full, the oldest event is dropped and counted."""
         event.node = self._node
         event.unix_s = event.unix_s or time.time()
         if len(self._events) >= EVENTS_KEPT:
@@ -110,7 +110,7 @@ class StoreLink:
             await asyncio.sleep(0.02)
 
     async def send_events(self) -> None:
-        """Send queued events in order, for ever."""
+        """Send queued events in order, forever."""
         while True:
             await self._events_waiting.wait()
             self._events_waiting.clear()
@@ -124,14 +124,15 @@ class StoreLink:
                 if await self._try(pipeline.execute()) is None:
                     await asyncio.sleep(RETRY_S)
                     continue
-                dropped_meanwhile = self.events_dropped_total - dropped_before
-                for _ in range(len(batch) - dropped_meanwhile):
+                # emit() may have dropped the oldest events, which are part of this batch, while it was being sent.
+                dropped = self.events_dropped_total - dropped_before
+                for _ in range(len(batch) - dropped):
                     self._events.popleft()
 
     async def receive_commands(self, last_id: str, handle: CommandHandler, refuse: RefusalHandler) -> None:
-        """Hand every command after ``last_id`` to ``handle``, in order, for ever; entries that are none to ``refuse``.
+        """Pass every command after ``last_id`` to ``handle``, in order, forever; pass other entries to ``refuse``.
 
-        ``handle`` may raise nothing: what it raises ends this.
+        ``handle`` must not raise: an exception ends this loop.
         """
         stream = keys.commands(self._run, self._node)
         while True:

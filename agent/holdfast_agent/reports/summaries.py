@@ -6,15 +6,15 @@ from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
 COMMON = ("validation_loss", "grad_norm", "learning_rate", "update_norm", "loss_scale")
-"""Numbers that are the same on every rank that reports them."""
+"""Quantities that are the same on every rank that reports them."""
 
 MEANS = ("mfu", "pipeline_bubble", "balance_loss")
 
 WATCHED = ("loss", "validation_loss", "grad_norm", "update_norm", "balance_loss")
-"""Numbers that must be finite."""
+"""Quantities that must be finite."""
 
 OPEN_STEPS = 1000
-"""Steps that wait for a rank's record; older ones are left out of the run's numbers."""
+"""Most steps that wait for records of ranks. Older ones are dropped from the run's numbers."""
 
 
 class StepSummaries:
@@ -28,20 +28,20 @@ class StepSummaries:
     def add(self, rank: int, record: session.StepRecord, *, dp: int = 0) -> list[store.StepSummary]:
         """Add a rank's record; return the summaries that this completes, oldest first.
 
-        A rank reports its steps in order: when all have reported one, what is missing of those before it was
-        dropped and will not come.
+        A rank reports its steps in order. When all ranks have reported a step, records that are missing for earlier
+        steps were dropped and will not arrive, so those steps are complete too.
 
         Args:
-            dp: the rank's data-parallel index; ranks that name none share all samples.
+            dp: the rank's data-parallel index; 0 for ranks that report none, which then share all samples.
         """
         summary, reported = self._open.setdefault(
             record.step, (store.StepSummary(step=record.step, generation=self._generation), set())
         )
         reported.add(rank)
         _fold(summary, record)
-        _tell_nonfinite(summary, rank, record)
-        _tell_replicas(summary, rank, record)
-        _tell_samples(summary, rank, dp, record.samples)
+        _add_nonfinite(summary, rank, record)
+        _add_replicas(summary, rank, record)
+        _add_samples(summary, rank, dp, record.samples)
         if len(reported) < self._ranks:
             while len(self._open) > OPEN_STEPS:  # a rank of this node reports none, or other steps than its peers
                 del self._open[min(self._open)]
@@ -71,7 +71,7 @@ def _fold(summary: store.StepSummary, record: session.StepRecord) -> None:
     summary.ended_unix_s = max(summary.ended_unix_s, record.ended_unix_s)
 
 
-def _tell_nonfinite(summary: store.StepSummary, rank: int, record: session.StepRecord) -> None:
+def _add_nonfinite(summary: store.StepSummary, rank: int, record: session.StepRecord) -> None:
     for quantity in WATCHED:
         if record.HasField(quantity) and not math.isfinite(getattr(record, quantity)):
             summary.nonfinite.add(rank=rank, quantity=quantity)
@@ -80,13 +80,13 @@ def _tell_nonfinite(summary: store.StepSummary, rank: int, record: session.StepR
         summary.nonfinite.add(rank=rank, quantity="gradient", module=origin.module, unix_s=origin.unix_s)
 
 
-def _tell_replicas(summary: store.StepSummary, rank: int, record: session.StepRecord) -> None:
+def _add_replicas(summary: store.StepSummary, rank: int, record: session.StepRecord) -> None:
     known = {(hashes.part, hashes.hash): hashes for hashes in summary.replicas}
     for replica in record.replicas:
         hashes = known.get((replica.part, replica.hash)) or summary.replicas.add(part=replica.part, hash=replica.hash)
         hashes.ranks.append(rank)
 
 
-def _tell_samples(summary: store.StepSummary, rank: int, dp: int, fingerprint: bytes) -> None:
+def _add_samples(summary: store.StepSummary, rank: int, dp: int, fingerprint: bytes) -> None:
     if fingerprint and (dp, fingerprint) not in {(use.dp, use.fingerprint) for use in summary.samples}:
         summary.samples.add(dp=dp, rank=rank, fingerprint=fingerprint)

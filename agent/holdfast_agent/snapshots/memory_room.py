@@ -1,4 +1,4 @@
-"""How much memory snapshots may still take, before the kernel would kill somebody for it."""
+"""Measures how much memory snapshots may still take before the kernel would kill a process to free memory."""
 
 import os
 from dataclasses import dataclass
@@ -8,24 +8,25 @@ import psutil
 
 _RESERVE_BYTES = 64 << 20
 _RESERVE_PART = 20
-"""At most one in so many bytes of a small file system is held back."""
+"""The reserve is at most one N-th of the file system."""
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
 class Room:
-    """The tightest of the limits on memory."""
+    """The tightest limit on memory."""
 
     free_bytes: int
     limit: str
-    """What is that tight, for a message."""
+    """Name of the limit, for a message."""
     fix: str
+    """Advice how to raise the limit, for a message."""
 
 
 def memory_room(shm_directory: Path) -> Room:
-    """Return the room for snapshots in ``shm_directory``, a memory file system; raises OSError if it is not there.
+    """Return the room for snapshots in ``shm_directory``, a memory file system; raises OSError if it does not exist.
 
-    A tmpfs may promise more than the node, or the container, has.
+    The size of a tmpfs alone is not enough: it may be larger than the memory of the node or of the container.
     """
     larger = "enlarge it (docker: --shm-size) or set --shm-directory to a larger memory file system"
     more = "give the node more memory or run fewer ranks on it"
@@ -41,7 +42,7 @@ def memory_room(shm_directory: Path) -> Room:
 
 
 def cgroup_free_bytes(cgroup: Path, top: Path) -> int | None:
-    """Return what the memory limits (cgroup v2) from ``cgroup`` up to ``top`` leave; None: there are none.
+    """Return the bytes that the memory limits (cgroup v2) from ``cgroup`` up to ``top`` leave; None: there is no limit.
 
     Inactive file pages count as free, as in the kubelet's working set: the kernel drops them before it kills.
     """
@@ -74,4 +75,4 @@ def _read(path: Path) -> str:
     try:
         return path.read_text().strip()
     except OSError:
-        return ""  # no such limit, or hidden from us
+        return ""  # there is no such limit, or it is hidden

@@ -1,4 +1,4 @@
-"""Slot files and the directories that they lie in."""
+"""Creates, finds and reads the slot files of ranks, and the directories that hold them."""
 
 import os
 import re
@@ -13,7 +13,7 @@ _NAME = re.compile(r"rank-(?P<rank>\d{5,})\.(?P<number>\d+)\.slot")
 
 @dataclass(frozen=True)
 class RankSlot:
-    """One slot. A rank's slots are numbered in the order of their creation."""
+    """One slot of a rank. A rank's slots are numbered in the order in which they are created."""
 
     path: Path
     rank: int
@@ -22,12 +22,12 @@ class RankSlot:
 
 
 def create_slots(directory: Path, rank: int, numbers: range, nbytes: int) -> list[RankSlot]:
-    """Create empty slots. Raises OSError (ENOSPC) if not all of them fit; none is left behind then."""
+    """Create empty slots. If not all of them fit, leave none behind and raise OSError (ENOSPC)."""
     created: list[RankSlot] = []
     try:
         for number in numbers:
             path = directory / f"rank-{rank:05}.{number}.slot"
-            path.unlink(missing_ok=True)  # of an earlier run of this name
+            path.unlink(missing_ok=True)  # left by an earlier run of this name
             allocate(path, nbytes)
             created.append(RankSlot(path, rank, number, nbytes))
     except OSError:
@@ -45,25 +45,25 @@ def find_slots(directory: Path) -> list[RankSlot]:
 
 
 def read_header(path: Path) -> Header | None:
-    """Return a slot's header as it is now, or None if there is no slot or it is just changing."""
+    """Return a slot's header as it is now; None if there is no slot, or if a rank is changing the header."""
     try:
         with Slot(path) as slot:
             first, second = slot.header, slot.header
     except (FileNotFoundError, SnapshotError, ValueError):
         return None
-    # While a rank begins a snapshot, one look could show the old state with the new step.
+    # While a rank begins a snapshot, a single read could return the old state with the new step.
     return first if first == second else None
 
 
 def make_private(directory: Path) -> None:
-    """Create ``directory`` for this user alone. Raises PermissionError if somebody else made something there."""
+    """Create ``directory`` for this user alone. Raises PermissionError if another user has made something there."""
     directory.mkdir(mode=0o700, exist_ok=True)
     if not is_private(directory):
         raise PermissionError(f"{directory} is not a directory of this user alone")
 
 
 def is_private(directory: Path) -> bool:
-    """Whether it is a directory, no link to one, in which nobody else can put or read files."""
+    """Return whether it is a directory, and no link to one, in which no other user can create or read files."""
     try:
         status = directory.lstat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The slots of a node's ranks: memory that outlives the ranks, or files where memory is too small."""
+"""The slots of a node's ranks: in memory that outlives the ranks, or on disk if memory is too small."""
 
 import logging
 import mmap
@@ -22,7 +22,7 @@ from holdfast_proto.snapshot import DATA_OFFSET, Header, Slot, SlotState
 log = logging.getLogger(__name__)
 
 LEAST_SLOTS = 2
-"""Of a rank. On disk it has no more."""
+"""Least number of slots of a rank; on disk also the largest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +30,10 @@ class SlotAllocation:
     """A rank's slots, or why it has none."""
 
     paths: tuple[Path, ...]
-    """Empty: refused."""
+    """Paths of the slots; empty: refused."""
     on_disk: bool
     needed_bytes: int
-    """Of memory, for all ranks of the node that had none, when memory was refused; 0: it was not."""
+    """Bytes of memory for all ranks of the node without slots, if memory was too small; else 0."""
     free_bytes: int
     reason: str
     """Why the slots are on disk, or refused."""
@@ -41,7 +41,7 @@ class SlotAllocation:
 
 @dataclass(frozen=True)
 class _Refusal:
-    """Why memory is not used."""
+    """The reason why memory is not used."""
 
     reason: str
     needed_bytes: int = 0
@@ -51,8 +51,8 @@ class _Refusal:
 class SnapshotMemory:
     """Creates, finds and removes the slots of one node's ranks. Safe to call from several threads.
 
-    Slots lie in ``<shm_directory>/holdfast-<uid>-<run>@<node>/``. If they do not fit there, all that are
-    created from then on lie in ``<disk_directory>/<node>/``.
+    Slots are in ``<shm_directory>/holdfast-<uid>-<run>@<node>/``. If they do not fit there, all later ones are created
+    in ``<disk_directory>/<node>/``.
     """
 
     def __init__(self, shm_directory: Path, disk_directory: Path, run: str, node: str) -> None:
@@ -65,7 +65,7 @@ class SnapshotMemory:
 
     @property
     def on_disk(self) -> bool:
-        """Whether memory was too small, so that ranks take snapshots for checkpoints only."""
+        """Whether memory was too small. Ranks then take snapshots for checkpoints only."""
         return self._refusal is not None
 
     def adopt(self) -> None:
@@ -88,9 +88,8 @@ class SnapshotMemory:
     def grant(self, rank: int, bytes_per_slot: int, ranks_on_node: int, slots: int = LEAST_SLOTS) -> SlotAllocation:
         """Return ``slots`` of at least ``bytes_per_slot`` for ``rank``: those it has, or new ones if they are small.
 
-        If it has too few it gets more, should there be room for them.
-        Old slots with a complete snapshot stay readable beside new ones, until :meth:`keep_only` drops
-        them or a later call finds two complete snapshots in the new ones.
+        A rank with too few slots gets more if there is room. Old slots with a complete snapshot stay readable until
+        :meth:`keep_only` drops them, or until a later call finds two complete snapshots in the new slots.
         """
         nbytes = -(-max(bytes_per_slot, DATA_OFFSET) // mmap.PAGESIZE) * mmap.PAGESIZE
         with self._lock:
@@ -106,10 +105,10 @@ class SnapshotMemory:
             return self._answer([] if problem else self.slots(rank), problem)
 
     def slots(self, rank: int) -> list[Path]:
-        """Return the slots that ``rank`` writes to, in the order of their numbers; empty: it has none yet."""
+        """Return the slots that ``rank`` writes to, by number; empty: it has none yet."""
         with self._lock:
             current = self._current(rank)
-            # Fewer: the agent before died while it created them.
+            # If there are fewer, the last agent died while it created them.
             return [file.path for file in current] if len(current) >= LEAST_SLOTS else []
 
     def header(self, path: Path) -> Header | None:
@@ -131,10 +130,10 @@ class SnapshotMemory:
         return max(found)[1] if found else None
 
     def pin(self, rank: int, step: int) -> None:
-        """Take the slot with the complete snapshot of ``step`` from ``rank``, if there is one.
+        """Pin the slot of ``rank`` that holds the complete snapshot of ``step``, if there is one.
 
-        A rank that goes on at this very moment may have begun to overwrite it, or pin another step in its place:
-        what is pinned in the end is for the caller to see.
+        A rank that continues at this moment may have begun to overwrite the slot, or may pin another step in it. The
+        caller must check which step is pinned afterwards.
         """
         path = self.slot_holding(rank, step)
         if path is not None:
@@ -143,24 +142,24 @@ class SnapshotMemory:
                     slot.set_persist(True)
 
     def mark_written(self, rank: int, step: int) -> None:
-        """Say that the slot pinned for the checkpoint of ``step`` needs to be read no more."""
+        """Mark the slot that is pinned for the checkpoint of ``step``: nobody needs to read it again."""
         for path, header in self._complete(rank):
             if header.step == step and header.persist:
                 with Slot(path) as slot:
                     slot.set_written()
 
     def release(self, step: int) -> None:
-        """Hand back what is still pinned for the checkpoint of ``step`` though its shard is written, of all ranks."""
+        """Release all slots that are pinned for the checkpoint of ``step`` and whose shards are written."""
         for path, header in [found for rank in list(self._files) for found in self._complete(rank)]:
             if header.step == step and header.written:
                 with Slot(path) as slot:
                     slot.set_persist(False)
 
     def keep_only(self, step: int) -> None:
-        """Forget every snapshot but those of ``step``, and of older steps that are pinned; -1 forgets all.
+        """Discard all snapshots except those of ``step``, and those of older steps that are pinned; -1 discards all.
 
-        What is pinned belongs to a checkpoint under way: it is still good, unless the run goes back before it. Call
-        this while no rank is alive, before the next generation starts.
+        A pinned snapshot belongs to a checkpoint that is being written. It stays valid unless the run goes back to an
+        earlier step. Call this before the next generation starts, while no rank is alive.
         """
         with self._lock:
             for rank, files in self._files.items():
@@ -193,7 +192,7 @@ class SnapshotMemory:
         )
 
     def _allocate_in_memory(self, rank: int, nbytes: int, ranks_on_node: int, slots: int) -> _Refusal | None:
-        """Create slots in memory if all ranks that still need some would find room there."""
+        """Create slots in memory if there is room for all ranks that still need some."""
         ranks_with_slots = len(self._files.keys() - {rank})
         needed = max(ranks_on_node - ranks_with_slots, 1) * slots * nbytes
         free = 0
@@ -211,7 +210,7 @@ class SnapshotMemory:
         return None
 
     def _add_slots(self, rank: int, wanted: int) -> None:
-        """Create the slots that are missing in memory. Without them a rank has to wait for its copies."""
+        """Create a rank's missing slots in memory. Without them the rank has to wait for its copies."""
         current = self._current(rank)
         missing, nbytes = wanted - len(current), current[0].nbytes
         if missing <= 0 or current[0].path.parent != self._memory:
@@ -223,7 +222,7 @@ class SnapshotMemory:
             log.warning("rank %d keeps %d slots for snapshots: %s", rank, len(current), error)
 
     def _allocate_on_disk(self, rank: int, nbytes: int) -> str:
-        """Create slots on disk; return what is in the way, if anything."""
+        """Create slots on disk; return why that is impossible, or ""."""
         needed = LEAST_SLOTS * nbytes
         try:
             self._disk.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -243,7 +242,7 @@ class SnapshotMemory:
         self._drop_retired(rank)
 
     def _current(self, rank: int) -> list[RankSlot]:
-        """Return the newest set of slots: those beside, and as large as, the last one created."""
+        """Return the newest set of slots: those in the directory and of the size of the last one created."""
         files = self._files.get(rank, [])
         return [f for f in files if (f.path.parent, f.nbytes) == (files[-1].path.parent, files[-1].nbytes)]
 
@@ -270,7 +269,7 @@ class SnapshotMemory:
         return [file for directory in self._directories() for file in find_slots(directory)]
 
     def _directories(self) -> list[Path]:
-        """Return those of our directories that exist; in memory, where all users may write, only if it is ours."""
+        """Return the directories that exist. In shared memory, where all users may write, it must be private."""
         return [
             path for path in (self._memory, self._disk) if path.is_dir() and (path == self._disk or is_private(path))
         ]

@@ -1,8 +1,9 @@
 """The codec "byte-planes": lossless, and made for the states of a training run.
 
-A tensor is cut into chunks of CHUNK_BYTES raw bytes, the last of which may be shorter. They are stored one
-after the other, each in the format of ``chunk.py``. The descriptor is a :class:`ChunkTable`, so that some
-chunks can be read without the others. Memory: a few chunks, whatever the size of the tensor.
+A tensor is cut into chunks of CHUNK_BYTES raw bytes; the last one may be shorter. They are stored one after the other,
+each in the format of ``chunk.py``. Chunks gain three things: the working set stays in a core's caches, each part of a
+tensor gets the coding that suits it, and a reader can skip to the chunks that it needs. The descriptor is a
+:class:`ChunkTable`, which says where they are. Memory: a few chunks, whatever the size of the tensor.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,19 +18,20 @@ from holdfast_checkpoint.codec.planes import ElementFormat, format_of
 from holdfast_checkpoint.codec.registry import Payload, PayloadError, Previous, RawBytes
 
 CHUNK_BYTES = 2 << 20
-"""A multiple of every width; small enough for a chunk and its planes to stay in a core's caches."""
+"""Raw bytes of a chunk. A multiple of every element's width, so that no element is cut in two; small enough for a chunk
+and its planes to stay in a core's caches."""
 
 
 @dataclass(frozen=True)
 class ChunkTable:
-    """Where the chunks of a tensor lie."""
+    """Sizes of a tensor's chunks, from which their places in the payload follow."""
 
     chunk_bytes: int
     """Raw bytes of each chunk but the last."""
     stored_bytes: tuple[int, ...]
-    """Of each chunk, in order."""
+    """Stored size of each chunk, in order."""
     needs_previous: bool
-    """Whether a chunk is stored as its difference to the earlier state."""
+    """Whether at least one chunk is stored as a difference to the earlier state."""
 
     @classmethod
     def from_json(cls, descriptor: dict[str, Any]) -> "ChunkTable":
@@ -37,7 +39,7 @@ class ChunkTable:
         return cls(**{**descriptor, "stored_bytes": tuple(descriptor["stored_bytes"])})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON has them."""
+        """Return the fields as a JSON object."""
         return {**vars(self), "stored_bytes": list(self.stored_bytes)}
 
     def chunks(self, first: int, stop: int) -> "ChunkTable":
@@ -45,7 +47,7 @@ class ChunkTable:
         return ChunkTable(self.chunk_bytes, self.stored_bytes[first:stop], self.needs_previous)
 
     def stored_offset(self, chunk: int) -> int:
-        """Return where a chunk starts in the payload."""
+        """Return the offset of a chunk in the payload, in bytes."""
         return sum(self.stored_bytes[:chunk])
 
 
@@ -57,12 +59,13 @@ def encode(
     previous: Previous | None = None,
     decoded: Callable[[memoryview], None] | None = None,
 ) -> dict[str, Any]:
-    """Hand the payload to ``store``, chunk by chunk, and return the descriptor: a ChunkTable as JSON.
+    """Pass the payload to ``store``, chunk by chunk, and return the descriptor: a ChunkTable as JSON.
 
-    ``dtype`` is spelt as in a TensorEntry; of one that is not known, any bytes are coded as they are.
-    ``previous`` holds the raw bytes of an earlier state of the same tensor. A chunk is stored as the
-    difference to it where that is likely to be smaller, and then :func:`decode` needs it too. With ``decoded``
-    each chunk is decoded before it is stored: raises PayloadError if it is not what it was, else tells what it is.
+    ``dtype`` is spelt as in a TensorEntry; the bytes of an unknown one are coded as numbers of one byte. ``previous``
+    holds the raw bytes of an earlier state of the same tensor. A chunk is stored as the difference to it where that is
+    likely to be smaller, and then :func:`decode` needs it, too. With ``decoded``, each chunk is decoded before it is
+    stored, and the result is passed to ``decoded``. Raises PayloadError if the result is not the chunk again: then a
+    core or the memory is damaged, and the checkpoint must not be committed.
     """
     element_format = format_of(dtype)
     encoder = PlaneEncoder()
@@ -83,7 +86,7 @@ def encode(
 
 
 def needs_previous(descriptor: dict[str, Any]) -> bool:
-    """Whether :func:`decode` needs the earlier state."""
+    """Return whether :func:`decode` needs the earlier state."""
     return ChunkTable.from_json(descriptor).needs_previous
 
 
@@ -98,9 +101,9 @@ def decode(
 ) -> Iterator[memoryview]:
     """Yield the ``nbytes`` raw bytes in order, a chunk at a time.
 
-    They lie in ``into``, which has that size, or else in a buffer that the next chunk overwrites. To read some
-    chunks only, give their table (:meth:`ChunkTable.chunks`) and the payload, sizes and buffers of those alone.
-    Raises PayloadError if the payload is not what :func:`encode` has made, or if it needs ``previous``.
+    They are in ``into``, which has that size, or else in a buffer that the next chunk overwrites. To read only some
+    chunks, pass their table (:meth:`ChunkTable.chunks`) with the payload, size and buffer of those chunks. Raises
+    PayloadError if the payload is not one of :func:`encode`, or if it needs ``previous`` and gets None.
     """
     table = ChunkTable.from_json(descriptor)
     element_format = format_of(dtype)
@@ -121,9 +124,10 @@ def decode(
 def _checked(
     stored: bytes, raw: memoryview, element_format: ElementFormat, scratch: memoryview, previous: memoryview | None
 ) -> memoryview:
-    """Decode a chunk, while it is in the core's caches. Raises PayloadError if that does not give ``raw``."""
+    """Return the chunk decoded again, while it is in the core's caches. Raises PayloadError if it is not ``raw``."""
     into = scratch[: len(raw)]
     decode_chunk(memoryview(stored), element_format, into, previous)
+    # Compared as 64-bit words and a rest: as bytes, NaN is equal to itself, and numpy compares in vectors.
     words = len(raw) // 8
     is_same = np.array_equal(np.frombuffer(into, np.uint64, words), np.frombuffer(raw, np.uint64, words))
     if not is_same or into[8 * words :] != raw[8 * words :]:
@@ -132,7 +136,7 @@ def _checked(
 
 
 def _read(payload: Payload, size: int) -> memoryview:
-    """Read exactly ``size`` bytes, which may take several calls."""
+    """Read exactly ``size`` bytes, in several calls if need be. Raises PayloadError if the payload ends before."""
     found = memoryview(payload.read(size))
     if len(found) == size:
         return found

@@ -1,15 +1,18 @@
-"""A chunk of a tensor in the codec "byte-planes": it stands for itself.
+"""A chunk of a tensor in the codec "byte-planes". It can be decoded without the other chunks.
 
-A chunk is cut into byte planes (``planes.py``), its own or those of its difference to an earlier state of the
-tensor (``differences.py``), and each plane is stored for itself (``plane_coder.py``)::
+A chunk is cut into byte planes (``planes.py``): either those of its numbers, or those of their difference to an
+earlier state of the tensor (``differences.py``). Each plane is stored by itself (``plane_coder.py``)::
 
-    0   kind (one byte): 0 plain; 1 a difference; 1 + n, of float32 numbers and by earlier versions, one to the
-        earlier state after a loss of n 256ths (``differences.decayed``)
+    0   kind (one byte): 0 plain; 1 a difference; 1 + n, of float32 numbers and by earlier versions, a difference to
+        the earlier state after a loss of n 256ths (:func:`decayed`)
     1   width: bytes per element, which is the number of planes (one byte)
     2   stored size of each plane, highest first (4 bytes each, little-endian)
     ..  the planes
-    ..  if the last plane's size is 0: instead of the two lowest, two bytes of every element (little-endian)
+    ..  if the last plane's size is 0: instead of the two lowest planes, two bytes of every element (little-endian)
     ..  raw bytes that do not fill an element
+
+The case of the two lowest planes is common: in float32 weights they are noise, and then to take the bytes apart and to
+join them again would be most of the work, for nothing.
 """
 
 import struct
@@ -28,12 +31,13 @@ _PLAIN, _DIFFERENCE = 0, 1
 def encode_chunk(
     raw: memoryview, element_format: ElementFormat, encoder: PlaneEncoder, previous: memoryview | None = None
 ) -> bytes:
-    """Return the stored form of ``raw``; ``previous`` has its size, and is used if that pays."""
+    """Return the stored form of ``raw``. ``previous``, an earlier state of the same size, is used if that pays."""
     elements = _elements(raw, element_format)
     before = None if previous is None else _elements(previous, element_format)
     if before is None or not is_smaller(elements, before, element_format):
         kind, stored = _PLAIN, _encode_planes(elements, encoder, is_float=element_format.is_float)
     else:
+        # The zig-zag code has no exponent in front, so its planes are cut at byte borders (``is_float``).
         kind, stored = _DIFFERENCE, _encode_planes(subtract(elements, before), encoder, is_float=False)
     sizes = [sum(len(piece) for piece in pieces) for pieces in stored]
     header = _header_format(element_format).pack(kind, element_format.width, *sizes)
@@ -43,7 +47,10 @@ def encode_chunk(
 def decode_chunk(
     stored: memoryview, element_format: ElementFormat, into: memoryview, previous: memoryview | None = None
 ) -> None:
-    """Undo :func:`encode_chunk`: fill ``into``. Raises PayloadError."""
+    """Undo :func:`encode_chunk`: fill ``into``, which has the size of the raw chunk.
+
+    Raises PayloadError if ``stored`` does not decode to that size, or needs ``previous`` and gets None.
+    """
     elements = _elements(into, element_format)
     kind, sizes = _read_header(stored, element_format)
     tail_bytes = len(into) - elements.nbytes
@@ -63,12 +70,12 @@ def decode_chunk(
 
 
 def is_difference(stored: bytes) -> bool:
-    """Whether a stored chunk needs the earlier state."""
+    """Return whether a stored chunk needs the earlier state."""
     return stored[0] != _PLAIN
 
 
 def _encode_planes(elements: Elements, encoder: PlaneEncoder, *, is_float: bool) -> list[Stored]:
-    """Return each plane as it is stored; noise in the two lowest as words and as nothing."""
+    """Return each plane as it is stored. If the two lowest are noise: both as words, then an empty plane."""
     if elements.itemsize <= 2:
         return [encoder.encode(plane) for plane in split(elements, is_float=is_float)]
     stored = [encoder.encode(plane) for plane in split(elements, is_float=is_float, without_words=True)]
@@ -79,7 +86,7 @@ def _encode_planes(elements: Elements, encoder: PlaneEncoder, *, is_float: bool)
 
 
 def _decode_planes(stored: memoryview, sizes: list[int], elements: int) -> Iterator[Plane | Words]:
-    """Yield the planes of so many ``elements``, or words instead of the last two. Raises PayloadError."""
+    """Yield the planes of ``elements`` numbers, or words instead of the last two. Raises PayloadError."""
     *_, last = sizes
     start = 0
     for size in sizes if last else sizes[:-2]:
@@ -92,7 +99,7 @@ def _decode_planes(stored: memoryview, sizes: list[int], elements: int) -> Itera
 
 
 def _elements(raw: memoryview, element_format: ElementFormat) -> Elements:
-    """View the whole elements of ``raw``."""
+    """Return a view of the whole elements of ``raw``: shape (bytes // width,)."""
     return np.frombuffer(raw, element_format.bits, len(raw) // element_format.width)
 
 

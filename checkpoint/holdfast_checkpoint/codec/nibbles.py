@@ -1,8 +1,11 @@
-"""Packs a byte plane whose values lie close together into half as many bytes, before entropy coding.
+"""Packs a byte plane whose values are close together into half as many bytes, before entropy coding.
 
-Exponents of trained weights and high bytes of small differences hardly ever leave a window of 15 values. Two of
-them in one byte halve the symbols that the entropy coder must go through, and cost it less than a bit each
-where one value is most common. Values outside the window are escaped: the nibble 15, and the value kept apart.
+Exponents of trained weights and high bytes of small differences hardly ever leave a window of 15 values. So a value
+fits into a nibble, half a byte, as its distance from the window's lowest value. Two nibbles in one byte gain twice:
+the entropy coder has half as many symbols to go through, and it codes pairs. A symbol of a Huffman code takes a whole
+bit at least. With two values in a symbol, a value that is most common costs less than one bit.
+
+Values outside the window are escaped: the nibble is 15, and the value itself is stored apart.
 """
 
 from dataclasses import dataclass
@@ -13,8 +16,10 @@ from holdfast_checkpoint.codec.planes import Plane
 from holdfast_checkpoint.codec.sampling import Counts
 
 _ESCAPE = 15
+"""Nibble of a value outside the window, and so also the number of values in the window."""
 _ESCAPED_AT_MOST = 1 / 8
-"""More outside the window than this share, and packing would not pay."""
+"""Largest share of values outside the window. With more of them packing does not pay: each costs 12 bits instead of 8
+before entropy coding."""
 
 
 @dataclass(frozen=True)
@@ -22,33 +27,44 @@ class Packed:
     """A packed plane of 2 n values."""
 
     lowest: int
-    """Of the window's values; they wrap around after 255."""
+    """Lowest value of the window. Values wrap around: after 255 comes 0."""
     pairs: Plane
-    """n bytes: the first value of each pair in the low half."""
+    """Nibbles, shape (n,): the first value of each pair in the low half of the byte."""
     escaped: Plane
-    """The values outside the window, in order."""
+    """Values outside the window, in their order in the plane."""
 
 
 def window(counts: Counts) -> int | None:
-    """Return the lowest value of the best window for values counted like this, None if none is good."""
+    """Return the lowest value of the window that covers most, or None if more than an eighth is outside of it.
+
+    ``counts`` has shape (256,): how often each byte value occurs, maybe in a sample only.
+    """
+    # Small differences of both signs are around 0, so that a window may wrap around from 255: the first 14 counts are
+    # appended. A convolution with ones then gives the sums of all 256 windows.
     sums = np.convolve(np.concatenate([counts, counts[: _ESCAPE - 1]]), np.ones(_ESCAPE, np.int64), "valid")
     lowest = int(sums.argmax())
     return lowest if sums[lowest] >= (1 - _ESCAPED_AT_MOST) * counts.sum() else None
 
 
 def pack(plane: Plane, lowest: int) -> Packed | None:
-    """Pack ``plane``, which has an even size, with this window; None if too many values lie outside."""
+    """Return ``plane``, which has an even size, packed with this window; None if too many values are outside.
+
+    The window comes from a sample, so this is where the whole plane is judged.
+    """
+    # The subtraction wraps around as the window does: values inside become 0 to 14, all others 15 or more.
     nibbles = plane - np.uint8(lowest)
     places = np.flatnonzero(nibbles >= _ESCAPE)
     if places.size > _ESCAPED_AT_MOST * plane.size:
         return None
     nibbles[places] = _ESCAPE
+    # Two nibbles are one 16-bit word 0x0s0f (f the first, s the second). Shifted by four and combined, its low byte
+    # is 0xsf.
     pairs = nibbles.view("<u2")
     return Packed(lowest, (pairs | (pairs >> 4)).astype(np.uint8), plane[places])
 
 
 def unpack(packed: Packed) -> Plane:
-    """Undo :func:`pack`. Raises ValueError if the escaped values are not as many as the escapes."""
+    """Undo :func:`pack`: return the plane, shape (2 n,). Raises ValueError unless each escape has one value."""
     pairs = packed.pairs.astype("<u2")
     np.bitwise_or(pairs, pairs << 4, out=pairs)
     np.bitwise_and(pairs, 0x0F0F, out=pairs)

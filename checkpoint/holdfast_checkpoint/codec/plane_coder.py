@@ -1,14 +1,14 @@
-"""Stores a byte plane in the shortest of three ways, of which only those worth it are tried::
+"""Stores a byte plane in one of three ways, chosen from a sample::
 
     raw       0, then the bytes
     entropy   1, then a zstd frame
     nibbles   2, the window's lowest value (one byte), the stored size of the escaped values (4 bytes, little-endian),
               a zstd frame of the escaped values, then one of the pairs (see ``nibbles.py``)
 
-With so small a hash table zstd hardly searches for repetitions and codes entropy alone: three times as fast as
-level 1, and smaller, since planes of numbers repeat nothing but runs, and short chance matches cost more than they
-save. Its window makes blocks of 32 KiB, each with a code of its own, as parts of a tensor differ; smaller ones cost
-time.
+zstd serves as an entropy coder here. With so small a hash table it hardly searches for repetitions: it is three times
+as fast as level 1, and its output is smaller. Planes of numbers repeat nothing but runs, and short chance matches cost
+more bits than they save. The window of 2^15 bytes makes blocks of 32 KiB. Each block has a code of its own, which
+pays because parts of a tensor differ; smaller blocks take more time.
 """
 
 import struct
@@ -25,12 +25,14 @@ _RAW, _ENTROPY, _NIBBLES = 0, 1, 2
 _NIBBLES_HEADER = struct.Struct("<BBI")
 
 _NOISE_BITS = 7.85
-"""zstd stores a block as it is unless that saves a 64th: a byte of more entropy than this will not."""
+"""Entropy, in bits per byte, above which a plane is noise. zstd stores a block as it is unless compressing saves a
+64th, which needs an entropy below 7.875 bits; a sample shows a little less than there is."""
 _ZEROS_IN_NOISE = 1 / 128
-"""Twice the share of zeros that noise has. More come from rows of zeros, which a sample can miss."""
+"""Share of zero bytes above which a plane is not noise: twice what noise has. More zeros come from rows of zeros, which
+a sample can miss and which compress to nothing."""
 
 Stored = list[bytes | memoryview]
-"""A stored plane in pieces."""
+"""A stored plane in pieces, to be joined once with the whole chunk."""
 
 _ENTROPY_CODER = zstandard.ZstdCompressionParameters(
     strategy=zstandard.STRATEGY_FAST, window_log=15, hash_log=6, min_match=7, target_length=0
@@ -38,7 +40,7 @@ _ENTROPY_CODER = zstandard.ZstdCompressionParameters(
 
 
 class PlaneEncoder:
-    """Encodes planes, one at a time."""
+    """Encodes planes, one at a time. It keeps zstd's working memory from one plane to the next."""
 
     def __init__(self) -> None:
         self._zstd = zstandard.ZstdCompressor(compression_params=_ENTROPY_CODER)
@@ -59,12 +61,15 @@ class PlaneEncoder:
 
 
 def are_noise(words: Words) -> bool:
-    """Return whether both of the planes in ``words`` would be stored as they are."""
+    """Return whether both planes of ``words`` are noise: then they need not even be taken apart."""
     return _is_noise(words.view(np.uint8), [count(plane) for plane in split(sample(words), is_float=False)])
 
 
 def _is_noise(stored: Plane, counts: list[Counts]) -> bool:
-    """Return whether bytes are noise, ``counts`` being those of a sample of each plane in them."""
+    """Return whether ``stored`` is noise; ``counts`` are those of a sample, for each plane in it.
+
+    The cheap test on the sample comes first. Counting the zeros of everything is a fast pass, but a pass.
+    """
     if min(entropy_bits(of_plane) for of_plane in counts) <= _NOISE_BITS:
         return False
     zeros = stored.size - int(np.count_nonzero(stored))
@@ -72,7 +77,10 @@ def _is_noise(stored: Plane, counts: list[Counts]) -> bool:
 
 
 def decode_plane(stored: memoryview, size: int) -> Plane:
-    """Return a plane of ``size`` bytes, maybe as a view of ``stored``. Raises PayloadError."""
+    """Return a plane of ``size`` bytes, which may be a view of ``stored``.
+
+    Raises PayloadError if ``stored`` is damaged or of a kind that this version does not know.
+    """
     kind = stored[0] if stored else None
     if kind == _RAW:
         plane = np.frombuffer(stored, np.uint8, offset=1)

@@ -1,4 +1,4 @@
-"""The codec "raw": the bytes as they are."""
+"""The codec "raw": stores the bytes as they are. It serves when compressing would take cores from training."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from holdfast_checkpoint.codec.registry import Payload, PayloadError, Previous, RawBytes
 
 _PIECE_BYTES = 256 << 10
-"""Stays in a core's own cache while it is copied and digested."""
+"""Bytes that are handled together. They stay in a core's own cache while they are copied and digested."""
 
 
 def encode(
@@ -17,7 +17,7 @@ def encode(
     previous: Previous | None = None,
     decoded: Callable[[memoryview], None] | None = None,
 ) -> None:
-    """Hand the bytes to ``store``; there is nothing else to say. See TensorCodec."""
+    """Pass the bytes to ``store``; there is no descriptor. See TensorCodec."""
     del dtype, previous
     for position in range(0, len(raw), _PIECE_BYTES):
         piece = raw[position : position + _PIECE_BYTES]
@@ -27,7 +27,7 @@ def encode(
 
 
 def needs_previous(descriptor: Any) -> bool:
-    """See TensorCodec: no."""
+    """Return False. See TensorCodec."""
     del descriptor
     return False
 

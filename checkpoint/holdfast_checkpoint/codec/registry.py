@@ -6,12 +6,13 @@ from enum import StrEnum
 from typing import Any, Protocol, cast
 
 BYTE_PLANES = "byte-planes"
-"""What writers use."""
+"""Codec that writers use."""
 RAW = "raw"
-"""What they use if compressing would take cores from training."""
+"""Codec that writers use if compressing would take cores from training."""
 
 _MODULES = {BYTE_PLANES: "holdfast_checkpoint.codec.byte_planes", RAW: "holdfast_checkpoint.codec.raw"}
-"""Imported on first use: a process that reads no checkpoint needs none of the packages they stand on."""
+"""Modules of the codecs. Each is imported on first use: a process that reads no checkpoint needs neither numpy nor
+zstandard."""
 
 
 class Compression(StrEnum):
@@ -28,17 +29,17 @@ class PayloadError(ValueError):
 
 
 class Payload(Protocol):
-    """The stored bytes of one tensor, to be read once from front to back."""
+    """The stored bytes of one tensor, which a codec reads once, from front to back."""
 
     def read(self, size: int, /) -> bytes | memoryview:
-        """Return the next bytes, ``size`` at most and valid until the next call; none at the end."""
+        """Return the next bytes, at most ``size``; none at the end. They are valid until the next call."""
 
 
 class Previous(Protocol):
     """The raw bytes of an earlier state of a tensor; a memoryview is one."""
 
     def __getitem__(self, part: slice, /) -> memoryview:
-        """Return a part of them, valid until the next is asked for. Codecs ask for each once, in order."""
+        """Return a part of the bytes, valid until the next call. Codecs ask for each part once, in order."""
 
 
 class RawBytes(Previous, Protocol):
@@ -48,7 +49,7 @@ class RawBytes(Previous, Protocol):
 
 
 class TensorCodec(Protocol):
-    """One way to store a tensor's raw bytes. Modules of _MODULES are codecs."""
+    """One way to store a tensor's raw bytes. The modules in _MODULES are codecs."""
 
     def encode(
         self,
@@ -59,16 +60,16 @@ class TensorCodec(Protocol):
         previous: Previous | None = None,
         decoded: Callable[[memoryview], None] | None = None,
     ) -> Any:
-        """Hand the payload to ``store``, piece by piece, and return its descriptor.
+        """Pass the payload to ``store``, piece by piece, and return its descriptor.
 
-        The descriptor is JSON that goes into the index and comes back to :meth:`decode`; None if there is
-        nothing to say. ``dtype`` is spelt as in a TensorEntry. ``previous`` is of the same size, and may be used.
-        With ``decoded`` every piece is decoded before it is stored, and that is told what it gave: the bytes of
-        ``raw``, in order. Raises PayloadError if it gave anything else.
+        The descriptor is JSON that goes into the index and comes back to :meth:`decode`; None if there is none.
+        ``dtype`` is spelt as in a TensorEntry. The codec may use ``previous``, which has the same size as ``raw``. With
+        ``decoded``, every piece is decoded before it is stored, and ``decoded`` gets the result: the bytes of ``raw``,
+        in order. Raises PayloadError if the result is anything else.
         """
 
     def needs_previous(self, descriptor: Any) -> bool:
-        """Whether :meth:`decode` needs what :meth:`encode` was given as ``previous``."""
+        """Return whether :meth:`decode` needs the ``previous`` of :meth:`encode`."""
 
     def decode(
         self,
@@ -82,8 +83,8 @@ class TensorCodec(Protocol):
     ) -> Iterator[memoryview]:
         """Yield the ``nbytes`` raw bytes in order, in parts of any size.
 
-        The parts lie in ``into``, which has that size, or else in a buffer that the next part overwrites.
-        Reads the payload to its end. Raises PayloadError if it is not what encode has made.
+        The parts are in ``into``, which has that size, or else in a buffer that the next part overwrites. Reads the
+        payload to its end. Raises PayloadError if it is not one of :meth:`encode`.
         """
 
 

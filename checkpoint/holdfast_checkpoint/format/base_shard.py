@@ -1,4 +1,4 @@
-"""The shard that another one builds on: the same rank's, in a full checkpoint before it."""
+"""The shard that another one builds on: that of the same rank in an earlier, full checkpoint."""
 
 import contextlib
 from collections.abc import Iterator
@@ -19,15 +19,17 @@ from holdfast_proto.snapshot import TensorEntry
 
 
 class BaseShard:
-    """The earlier states of a rank's tensors. A context manager."""
+    """Gives the earlier states of a rank's tensors. A context manager."""
 
     def __init__(self, checkpoints: Path, base: Base, rank: int) -> None:
         """Open the shard of ``rank`` in the run's directory of checkpoints.
 
-        Raises CheckpointUnreadable if it is not the one that ``base`` names.
+        Raises CheckpointUnreadable if it is not the one that ``base`` names, CheckpointUnavailable if it cannot be
+        read.
         """
         directory = step_directory(checkpoints, base.step)
         index = load_index(directory, rank)
+        # A difference added to another state would give wrong numbers that look right, so the digest is compared first.
         if index.digest != base.index_digest or index.base is not None:
             raise CheckpointUnreadable(f"{index_path(directory, rank)} is not the base that it was")
         self.base = base
@@ -45,12 +47,16 @@ class BaseShard:
         self._file.close()
 
     def holds(self, entry: TensorEntry) -> bool:
-        """Whether it has an earlier state of this tensor: the same part, of the same type and size."""
+        """Return whether the shard has an earlier state of this tensor: the same part, of the same type and size."""
         return self._find(entry) is not None
 
     @contextlib.contextmanager
     def earlier(self, entry: TensorEntry) -> Iterator["Earlier"]:
-        """Open the earlier state of a tensor that it holds. Raises CheckpointUnreadable, on leaving at the latest."""
+        """Open the earlier state of a tensor that the shard :meth:`holds`.
+
+        Raises CheckpointUnreadable if it is damaged, at the end of the block at the latest: only there the digest of
+        the whole tensor is known.
+        """
         tensor = self._find(entry)
         assert tensor is not None
         state = Earlier(self._file.parts(tensor), entry.nbytes)
@@ -65,7 +71,10 @@ class BaseShard:
 
 
 class Earlier:
-    """The raw bytes of an earlier state, to be sliced once and from front to back."""
+    """The raw bytes of an earlier state, which are sliced once and from front to back.
+
+    It has the raw bytes of one part at a time, never the whole tensor.
+    """
 
     def __init__(self, parts: Iterator[memoryview], nbytes: int) -> None:
         self._parts = parts
@@ -85,12 +94,12 @@ class Earlier:
         return self._gather(size)
 
     def finish(self) -> None:
-        """Read to the end. Raises CheckpointUnreadable if the bytes were not what they should be."""
+        """Read to the end. Raises CheckpointUnreadable if the bytes do not match their digest."""
         for _ in self._parts:
             pass
 
     def _gather(self, size: int) -> memoryview:
-        """Join parts that are smaller than what is asked for."""
+        """Join parts until there are ``size`` bytes: the earlier state may be stored in other chunks."""
         gathered = bytearray(self._rest)
         while len(gathered) < size:
             missing = size - len(gathered)

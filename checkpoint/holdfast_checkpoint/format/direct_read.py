@@ -1,4 +1,7 @@
-"""Reads a file as the disk has it, past the memory in which the kernel keeps files."""
+"""Reads a file from the disk itself, past the kernel's page cache.
+
+A shard that was just written is still in the page cache. To read it from there would only prove that memory holds it.
+"""
 
 import errno
 import mmap
@@ -7,13 +10,13 @@ from pathlib import Path
 from typing import Self
 
 _LEAST_BYTES = 256 << 10
-"""Read at once at least, as what comes next is likely to be wanted next."""
+"""Smallest read in bytes: the caller is likely to want what comes next."""
 
 
 class DirectFile:
-    """A file to be read, past the kernel's memory where the file system can (O_DIRECT). A context manager.
+    """A file that is read past the page cache (O_DIRECT) if the file system can do that. A context manager.
 
-    All raise OSError as the system calls do.
+    Every method raises OSError as the system calls do.
     """
 
     def __init__(self, path: Path) -> None:
@@ -23,7 +26,7 @@ class DirectFile:
         self._buffer = mmap.mmap(-1, _LEAST_BYTES)  # direct reads are of whole pages
         self._view = memoryview(self._buffer)
         self._start = 0
-        """Offset in the file of what the buffer holds."""
+        """Offset in the file at which the buffer begins: a multiple of the page size, as O_DIRECT demands."""
         self._count = 0
 
     def __enter__(self) -> Self:
@@ -41,7 +44,7 @@ class DirectFile:
         return self._descriptor
 
     def seek(self, position: int) -> None:
-        """Read on from ``position``."""
+        """Continue to read from ``position``, in bytes from the start of the file."""
         self._position = position
 
     def read(self, size: int) -> memoryview:
@@ -62,7 +65,8 @@ class DirectFile:
             self._view = memoryview(self._buffer)
         self._count = 0
         while self._count < needed_bytes:
-            # After a part of a page there is nothing more to come: that is where the file ends.
+            # A direct read that ends within a page has reached the end of the file. The next one would not begin at a
+            # page, which O_DIRECT refuses.
             if self._is_direct and self._count % mmap.PAGESIZE:
                 return
             with self._view[self._count : needed_bytes] as rest:
@@ -75,7 +79,7 @@ class DirectFile:
         try:
             return os.preadv(self._descriptor, [into], self._start + self._count)
         except OSError as error:
-            # Some file systems say only now that they know no direct reads, or want them to other addresses.
+            # Some file systems refuse only now: they do not support direct reads, or want other addresses.
             if error.errno != errno.EINVAL or not self._is_direct:
                 raise
         direct = self._descriptor
@@ -85,7 +89,7 @@ class DirectFile:
 
 
 def _open(path: Path) -> tuple[int, bool]:
-    """Return a descriptor, and whether it reads past the kernel's memory."""
+    """Return a descriptor, and whether it bypasses the page cache."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT), True
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Has numbered jobs done by processes that are forked for them."""
+"""Does numbered jobs in processes that are forked for them."""
 
 import ctypes
 import json
@@ -12,19 +12,22 @@ from typing import Self
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 
 _JOBS_AT_MOST = 256
-"""A job is one byte in a pipe."""
+"""Largest number of jobs: a job is one byte in a pipe, from which each process takes its next one."""
 _PR_SET_PDEATHSIG = 1
 _READ_BYTES = 1 << 16
 
 
 class ForkedJobs:
-    """Does ``job(0)``, ``job(1)`` and so on, each once, handed out in this order. A context manager.
+    """Does ``job(0)``, ``job(1)`` and so on, each once, begun in this order. A context manager.
 
-    What jobs write stays in their process, unless it is shared memory. Fork where no other thread holds locks.
+    What a job writes to memory stays in its process, unless the memory is shared. Create it where no other thread
+    holds a lock: the children inherit the lock and not the thread that would release it.
     """
 
     def __init__(self, job: Callable[[int], None], jobs: int, *, processes: int) -> None:
         assert jobs <= _JOBS_AT_MOST
+        # The pipe is the queue. Its reads of one byte are atomic, and it ends when it is empty: no lock, and no process
+        # that hands out jobs.
         todo, source = os.pipe()
         os.write(source, bytes(range(jobs)))
         os.close(source)
@@ -39,7 +42,7 @@ class ForkedJobs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the processes at once."""
+        """Kill the processes that are left."""
         while self._children:
             child = self._children.pop()
             os.kill(child.pid, signal.SIGKILL)
@@ -48,8 +51,8 @@ class ForkedJobs:
     def finish(self) -> None:
         """Wait for all jobs.
 
-        Raises CheckpointUnreadable or CheckpointUnavailable as the first job, by its number, that has raised one;
-        CheckpointError if a process died.
+        Raises the CheckpointUnreadable or CheckpointUnavailable of the failed job with the lowest number, so that the
+        message does not depend on chance. Raises CheckpointError if a process died.
         """
         failures: dict[int, CheckpointError] = {}
         while self._children:
@@ -74,10 +77,10 @@ class ForkedJobs:
 class _Child:
     pid: int
     answer: int
-    """Pipe with its failure, JSON; empty at its end if all its jobs are done."""
+    """Pipe from the process: its failure as JSON, or nothing if all its jobs are done."""
 
     def end(self) -> int:
-        """Wait for its end; return its wait status."""
+        """Wait until the process ends; return its wait status."""
         os.close(self.answer)
         return os.waitpid(self.pid, 0)[1]
 
@@ -90,6 +93,7 @@ def _fork(job: Callable[[int], None], todo: int) -> _Child:
         return _Child(pid, answer)
     status = 1
     try:
+        # The kernel kills the child if its parent dies: nobody would wait for it.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _work(job, todo, sink)
         status = 0
@@ -100,7 +104,7 @@ def _fork(job: Callable[[int], None], todo: int) -> _Child:
 
 
 def _work(job: Callable[[int], None], todo: int, sink: int) -> None:
-    """Do jobs until none is left, or one has failed: those before it are somebody's already."""
+    """Do jobs until none is left or one has failed. Other processes do the rest."""
     while number := os.read(todo, 1):
         try:
             job(number[0])

@@ -1,17 +1,18 @@
-"""Histories: lines of training from one origin, each with a place of its own among a run's checkpoints.
+"""Histories: lines of training from one origin. Each has a place of its own among a run's checkpoints.
 
 ::
 
     step-00000040/          the first history has its checkpoints in the folder itself
-    history-0001.json       whose it is
+    history-0001.json       its record
     history-0002/step-...   a later one has a folder of its own
-    history-0002.json       where it comes from
+    history-0002.json       its record: parent, and the newest step of the parent that belongs to it
 
-A start from the seed begins a history, and so does a fallback to an older checkpoint, which undoes newer ones. It
-names its parent and the newest step of the parent that belongs to it. So no two lines of training ever write the same
-path, and the steps of a line that was left are never taken for those of the present one.
+A start from the seed begins a history. So does a fallback to an older checkpoint, which undoes newer ones. A new
+history never writes to the path of an older one, and its record says where the parent's steps end. So the steps of a
+line that was left are never taken for those of the present line, and nothing has to be removed for that.
 
-A record is written once and never changed or removed. The history with the highest number is the present one.
+A record is written once and never changed or removed. The history with the highest number is the present one. Agents
+that begin the same history at the same time write the same bytes.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ from holdfast_checkpoint.format.sealed_json import seal, unseal_format
 FIRST = 1
 """Number of the history that needs no folder of its own."""
 MARKER = "history.json"
-"""A copy of the record in the history's folder: without it the folder is not there."""
+"""Copy of the record in the history's folder. Without it the folder is missing, maybe because it is not mounted."""
 
 _FORMAT = 1
 _RECORD = re.compile(r"history-(\d{4,})\.json")
@@ -33,9 +34,10 @@ _FOLDER = re.compile(r"history-(\d{4,})")
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryRecord:
-    """What is known of a history from its beginning on."""
+    """The beginning of a history, as its record keeps it."""
 
     number: int
+    """Number of the history, from 1."""
     run: str
     """Name of the run that began it."""
     parent: int = 0
@@ -43,11 +45,12 @@ class HistoryRecord:
     parent_step: int = -1
     """Newest step of the parent that belongs to this one."""
     since_unix_s: float = 0.0
+    """Unix time of its beginning."""
     instance: str = ""
-    """Of the run, if it was begun when that was started; empty: a fallback has begun it."""
+    """Instance of the run whose start began it; empty: a fallback began it."""
 
     def encode(self) -> bytes:
-        """Return the record's file. Agents that begin the same history write the same."""
+        """Return the record's file. The same record gives the same bytes."""
         return seal({"format": _FORMAT, **dataclasses.asdict(self)})
 
     @classmethod
@@ -82,21 +85,23 @@ class Stretch:
 
     history: int
     last: int | None
-    """None: all."""
+    """Newest step that belongs to the line; None: all do."""
 
     def has(self, step: int) -> bool:
-        """Whether the step belongs to the line."""
+        """Return whether a step of this history belongs to the line."""
         return self.last is None or step <= self.last
 
 
 def lineage(records: Mapping[int, HistoryRecord], number: int) -> list[Stretch]:
     """Return the line of training that ends with history ``number``, newest stretch first.
 
-    Without a record a history is one that begins with the seed.
+    A history without a record begins with the seed. A parent must have a lower number, so that a damaged record cannot
+    make a circle.
     """
     line = [Stretch(number, None)]
     limit: int | None = None
     while (record := records.get(number)) is not None and record.parent and record.parent < number:
+        # A fallback may go back beyond the beginning of its parent, so limits only fall from child to parent.
         limit = record.parent_step if limit is None else min(limit, record.parent_step)
         number = record.parent
         line.append(Stretch(number, limit))

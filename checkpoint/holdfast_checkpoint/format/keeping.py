@@ -1,4 +1,4 @@
-"""Keeping a checkpoint beyond its time: a small file beside its manifest, which pruning heeds until it is removed."""
+"""Pins a checkpoint: a small file next to its manifest keeps it from removal until the file is removed."""
 
 import time
 from pathlib import Path
@@ -9,12 +9,14 @@ from holdfast_checkpoint.format.manifest import load_manifest
 from holdfast_checkpoint.format.sealed_json import SealError, seal, unseal
 
 KEPT = "kept.json"
+"""Name of the file. Its presence is what counts: a damaged one still pins the checkpoint."""
 
 
 def keep(directory: Path, reason: str) -> None:
-    """Keep the committed checkpoint in ``directory``, for a reason that people read; the first one stays.
+    """Pin the committed checkpoint in ``directory``, for a reason that people read. An earlier reason stays.
 
-    Raises CheckpointUnreadable if there is none, CheckpointError if that cannot be written.
+    Raises CheckpointUnreadable or CheckpointUnavailable without a readable manifest, CheckpointError if the file cannot
+    be written.
     """
     load_manifest(directory)
     if kept_reason(directory) is None:
@@ -23,7 +25,7 @@ def keep(directory: Path, reason: str) -> None:
 
 
 def kept_reason(directory: Path) -> str | None:
-    """Return why the checkpoint in ``directory`` is kept; None: it is not. Raises CheckpointUnreadable."""
+    """Return why the checkpoint in ``directory`` is pinned, or None. Raises CheckpointUnavailable."""
     path = directory / KEPT
     if not path.exists():
         return None
@@ -36,7 +38,7 @@ def kept_reason(directory: Path) -> str | None:
 
 
 def release(directory: Path) -> None:
-    """Let the checkpoint in ``directory`` go when its time has come. Raises CheckpointError."""
+    """Unpin the checkpoint in ``directory``: it is removed when its time has come. Raises CheckpointError."""
     with write_errors(directory):
         remove_file(directory / KEPT)
         flush_directory(directory)

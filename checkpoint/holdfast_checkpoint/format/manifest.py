@@ -1,4 +1,8 @@
-"""The manifest: the file whose presence makes a set of shards a checkpoint."""
+"""The manifest: the file whose presence makes a set of shards a checkpoint.
+
+It is written last and removed first. So a crash leaves shards without a manifest, which no start uses, but never a
+manifest without its shards.
+"""
 
 import dataclasses
 import json
@@ -20,7 +24,9 @@ class ManifestShard:
 
     rank: int
     index_digest: str
+    """Digest of the index, which has the digests of all tensors."""
     shard_bytes: int
+    """Bytes of the shard file: a shard that was cut off is found without reading it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,23 +34,28 @@ class Manifest:
     """A committed checkpoint."""
 
     run: str
+    """Name of the run."""
     step: int
+    """Step at whose end the snapshots were taken."""
     world_size: int
     generation: int
-    """In which its snapshots were taken, on all ranks."""
+    """Generation in which the snapshots were taken, on all ranks."""
     committed_unix_s: float
+    """Unix time of the commit."""
     raw_bytes: int
+    """Bytes of all stored tensors before compression."""
     stored_bytes: int
+    """Bytes of all shard files."""
     content_digest: str
-    """Over all tensors of all ranks: equal digests mean equal tensors."""
+    """Digest over all tensors of all ranks: equal digests mean equal tensors."""
     stale: bool
-    """No tensor differs from the checkpoint before this one, though the step does: the save saw old data."""
+    """Whether no tensor differs from the checkpoint before, though the step does: the save saw old data."""
     shards: tuple[ManifestShard, ...]
-    """One per rank, ascending."""
+    """Entries of all ranks, ascending."""
     bases: tuple[int, ...]
-    """Steps of the checkpoints without which this one cannot be read, ascending; none: it is a full one."""
+    """Steps of the checkpoints that are needed to read this one, ascending; none: it is a full one."""
     since_full: int
-    """How many checkpoints after the last full one; 0 for that itself."""
+    """Number of checkpoints since the last full one; 0 for a full one."""
 
     def encode(self) -> bytes:
         """Return the manifest file."""
@@ -59,7 +70,10 @@ class Manifest:
 
 
 def load_manifest(directory: Path) -> Manifest:
-    """Read the manifest of the checkpoint in ``directory``. Raises CheckpointUnreadable."""
+    """Read the manifest of the checkpoint in ``directory``.
+
+    Raises CheckpointUnreadable if it is damaged, CheckpointUnavailable if it is missing or cannot be read.
+    """
     path = directory / MANIFEST
     with read_errors(path):
         data = path.read_bytes()
@@ -72,7 +86,11 @@ def load_manifest(directory: Path) -> Manifest:
 
 
 def load_committed_index(directory: Path, manifest: Manifest, rank: int) -> ShardIndex:
-    """Read the index of ``rank`` and check it against the manifest. Raises CheckpointUnreadable."""
+    """Read the index of ``rank``.
+
+    Raises CheckpointUnreadable if it is damaged or not the one that was committed, CheckpointUnavailable if it cannot
+    be read.
+    """
     if rank >= manifest.world_size:
         raise CheckpointUnreadable(
             f"{directory} has no shard of rank {rank}: its world has {manifest.world_size} ranks"
@@ -84,7 +102,7 @@ def load_committed_index(directory: Path, manifest: Manifest, rank: int) -> Shar
 
 
 def load_committed_indexes(directory: Path) -> tuple[Manifest, list[ShardIndex]]:
-    """Read the manifest and the indexes of all ranks. Raises CheckpointUnreadable."""
+    """Read the manifest and the indexes of all ranks. Raises CheckpointUnreadable and CheckpointUnavailable."""
     manifest = load_manifest(directory)
     return manifest, [load_committed_index(directory, manifest, rank) for rank in range(manifest.world_size)]
 
@@ -112,14 +130,17 @@ def describe(indexes: Sequence[ShardIndex], *, previous: Manifest | None = None)
 
 
 def manifest_shards(indexes: Sequence[ShardIndex]) -> tuple[ManifestShard, ...]:
-    """Return what a manifest says about each shard."""
+    """Return a manifest's entries for these shards."""
     return tuple(
         ManifestShard(rank=index.rank, index_digest=index.digest, shard_bytes=index.shard_bytes) for index in indexes
     )
 
 
 def content_digest(indexes: Sequence[ShardIndex]) -> str:
-    """Return a digest over the tensors of all ranks: names, types, shapes and raw bytes."""
+    """Return a digest over the tensors of all ranks: names, types, shapes and raw bytes.
+
+    The codec does not count, so that a full checkpoint and a difference of the same state are equal.
+    """
     digest = new_digest()
     for index in indexes:
         for tensor in index.tensors:

@@ -1,6 +1,7 @@
-"""Reads a whole shard on several cores, as decoding takes longer than the disk does.
+"""Reads a whole shard on several cores, because decoding takes longer than reading.
 
-By processes and not by threads: decoding is a row of calls so short that threads would mostly wait for Python's lock.
+The cores are used by processes and not by threads: decoding is a series of calls so short that threads would mostly
+wait for Python's global lock.
 """
 
 import contextlib
@@ -14,11 +15,11 @@ from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor
 from holdfast_proto.snapshot import TensorEntry
 
 _PROCESSES = 4
-"""At most: each holds a few chunks in memory."""
+"""Largest number of processes: each has a few chunks in memory."""
 _SHARES = 64
-"""About as many, so that no process is left alone with much."""
+"""Approximate number of shares of a large shard: so many that no process is left alone with a long one at the end."""
 _SHARE_BYTES = 4 << 20
-"""For less it does not pay to start processes."""
+"""Smallest share in raw bytes: for less it does not pay to fork a process."""
 _READ_BYTES = 1 << 20
 
 
@@ -34,14 +35,14 @@ class Reader(Protocol):
 
 
 TakeTensor = Callable[[TensorEntry, Iterator[memoryview]], None]
-"""Takes the raw bytes of a tensor, part by part: each is overwritten by the next."""
+"""Takes the raw bytes of a tensor in parts. Each part overwrites the one before, so it must be used immediately."""
 
 
 def read_tensors(path: Path, open_reader: Callable[[], Reader], index: ShardIndex, place: TakeTensor) -> None:
-    """Read the tensors that are stored in the shard at ``path``, and give them to ``place``, in any order.
+    """Read the tensors that are stored in the shard at ``path`` and pass each to ``place``, in any order.
 
-    What that does stays in the process that does it, which is not always this one, unless it writes to a file.
-    Raises CheckpointUnreadable for the first that is not what it should be.
+    ``place`` may run in another process, so that only what it writes to a file reaches the caller. Raises
+    CheckpointUnreadable for the first tensor that is damaged.
     """
     shares = list(_shares(index))
 
@@ -61,7 +62,7 @@ def read_tensors(path: Path, open_reader: Callable[[], Reader], index: ShardInde
 
 
 def _shares(index: ShardIndex) -> Iterator[list[StoredTensor]]:
-    """Yield the stored tensors in shares of neighbours, of similar sizes unless one is large."""
+    """Yield the stored tensors in shares of neighbours, of similar sizes unless one tensor is large."""
     least_bytes = max(_SHARE_BYTES, index.raw_bytes // _SHARES)
     share: list[StoredTensor] = []
     nbytes = 0
@@ -77,8 +78,11 @@ def _shares(index: ShardIndex) -> Iterator[list[StoredTensor]]:
 
 
 def _read_ahead(path: Path) -> None:
-    """Have the file in the kernel's memory when others come to it: they do not read it in one go, as disks like it."""
-    # What cannot be read shows to those who need it; where the file system cannot do this, they wait for the disk.
+    """Bring the file into the page cache in one sequential pass, which disks do best.
+
+    The processes themselves read here and there. This is a help only: a process that cannot read what it needs reports
+    the error itself.
+    """
     with contextlib.suppress(OSError), path.open("rb") as file, Path(os.devnull).open("wb") as nowhere:
         while os.sendfile(nowhere.fileno(), file.fileno(), None, _READ_BYTES):
             pass

@@ -1,18 +1,18 @@
 """JSON documents that carry their own digest, so that one flipped byte is noticed.
 
-``{"body": ..., "digest": "<XXH3-128 of the body's text, hexadecimal>"}`` and a newline. There is one way to
-write a given body: a reader encodes what it decoded and compares, so that bytes outside the body count too.
+``{"body": ..., "digest": "<XXH3-128 of the body's text, hexadecimal>"}`` and a newline. There is one way to write a
+given body. A reader encodes what it decoded and compares all bytes, so that damage outside the body is noticed, too.
 """
 
 import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import xxhash  # when used: hooks that never read a checkpoint's files do without the package
+    import xxhash  # imported on use: hooks that never read a checkpoint's files do without the package
 
 
 class SealError(ValueError):
-    """A document is not what its writer wrote."""
+    """A document is not the one that its writer wrote. The message completes "FILE ..."."""
 
 
 def new_digest() -> "xxhash.xxh3_128":
@@ -30,26 +30,26 @@ def digest_of(data: bytes | memoryview) -> str:
 
 
 def seal(body: Any) -> bytes:
-    """Return the document of ``body``, which must be JSON with string keys."""
+    """Return the document of ``body``, which must be JSON whose keys are strings."""
     text = json.dumps(body, separators=(",", ":")).encode()
     return b'{"body":' + text + b',"digest":"' + digest_of(text).encode() + b'"}\n'
 
 
 def unseal(data: bytes) -> Any:
-    """Return the body of a document. Raises SealError if any byte of it differs from what was written."""
+    """Return the body of a document. Raises SealError if any byte differs from what :func:`seal` wrote."""
     body = _body(data)
     _compare(body, data)
     return body
 
 
 def unseal_format(data: bytes, number: int) -> dict[str, Any]:
-    """Return the body of a document that is an object with the number of its ``format``, without that.
+    """Return the body of a document, an object, without its key ``format``.
 
-    Raises SealError as :func:`unseal` does, and ValueError if the number is another one.
+    Raises SealError as :func:`unseal` does, and ValueError if ``format`` is not ``number``.
     """
     body = _body(data)
     found = body.get("format", number) if isinstance(body, dict) else number
-    if found != number:  # looked at first: other formats have other digests
+    if found != number:  # checked first: another format may have another digest, and that is no damage
         raise ValueError(f"it has format {found}, not {number}")
     _compare(body, data)
     del body["format"]

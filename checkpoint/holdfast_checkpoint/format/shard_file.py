@@ -1,4 +1,4 @@
-"""The bytes of a shard, decoded and compared with the digests that its index gives."""
+"""Reads the payloads of a shard: decodes them and compares them with the digests in its index."""
 
 import os
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _READ_BYTES = 1 << 20
 class ShardFile:
     """An open shard. A context manager. Memory: a few MiB, whatever the size of the tensors.
 
-    ``direct``: read it past the memory in which the kernel keeps files, because nobody has read it and nobody will.
+    With ``direct`` it is read from the disk, past the page cache.
     """
 
     def __init__(self, path: Path, *, direct: bool = False) -> None:
@@ -41,11 +41,11 @@ class ShardFile:
     def parts(
         self, tensor: StoredTensor, into: memoryview | None = None, previous: Previous | None = None
     ) -> Iterator[memoryview]:
-        """Yield the raw bytes of a tensor in parts, which lie in ``into`` if that is given.
+        """Yield the raw bytes of a tensor in parts.
 
-        ``into`` has the tensor's size; without it the next part overwrites the one before. ``previous`` is for
-        a tensor that is stored as a difference. Raises CheckpointUnreadable if the bytes do not decode or are
-        not those of the digests, after the last part at the latest: until then the parts count for nothing.
+        The parts are in ``into``, which has the tensor's size; without it the next part overwrites the one before.
+        ``previous`` is the earlier state of a tensor that is stored as a difference. Raises CheckpointUnreadable if the
+        bytes do not decode or do not match their digests. That may be after the last part: do not use the parts before.
         """
         digest = new_digest()
         with read_errors(self.path):
@@ -64,7 +64,7 @@ class ShardFile:
             raise self.damage(tensor, "does not match its digest")
 
     def check_stored(self, tensor: StoredTensor) -> None:
-        """Read the stored bytes of a tensor, and decode nothing. Raises CheckpointUnreadable if they are others."""
+        """Read the payload of a tensor without decoding it. Raises CheckpointUnreadable if its digest is another."""
         digest = new_digest()
         left = tensor.stored_bytes
         with read_errors(self.path):
@@ -98,7 +98,7 @@ class ShardFile:
 
     def _payload(self, tensor: StoredTensor) -> "_Payload":
         self._file.seek(tensor.stored_offset)
-        # The raw bytes of one that is stored raw are what is stored, and have the same digest.
+        # A payload that is stored raw equals the raw bytes, so that one digest is enough.
         return _Payload(self._file, tensor.stored_bytes, None if tensor.codec == RAW else new_digest())
 
 
@@ -112,7 +112,7 @@ class _Payload:
 
     @property
     def digest(self) -> str | None:
-        """Of what was read so far, if it was digested."""
+        """Digest of the bytes read so far; None for a payload that is not digested."""
         return self._digest and self._digest.hexdigest()
 
     def read(self, size: int) -> bytes | memoryview:

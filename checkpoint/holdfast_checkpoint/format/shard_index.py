@@ -1,4 +1,7 @@
-"""The index of a shard: what a rank's part of a checkpoint holds, and where. See docs/checkpoint-format.md."""
+"""The index of a shard: which tensors a rank's part of a checkpoint holds, and where. See docs/checkpoint-format.md.
+
+The names of all files of a checkpoint are defined here, too.
+"""
 
 import re
 from dataclasses import dataclass
@@ -18,26 +21,27 @@ _STEP_FOLDER = re.compile(r"step-(\d{8,})")
 class StoredTensor:
     """One tensor of a rank's state, and where its shard holds it.
 
-    The fields but ``entry`` mean nothing unless it :attr:`is_stored`.
+    All fields but ``entry`` have a meaning only if :attr:`is_stored`.
     """
 
     entry: TensorEntry
-    """Its ``offset`` is that in the slot."""
+    """Name, type and shape of the tensor; its ``offset`` is the one in the slot."""
     stored_offset: int = 0
-    """From the start of the shard file, bytes."""
+    """Bytes from the start of the shard file to the payload."""
     stored_bytes: int = 0
+    """Bytes of the payload in the shard file."""
     codec: str = ""
-    """Name of a codec; empty: not in this shard but in that of rank ``entry.writer``, which holds the same tensor."""
+    """Name of a codec; empty: the tensor is in the shard of rank ``entry.writer``, which holds the same part."""
     descriptor: Any = None
-    """What the codec has to know, JSON."""
+    """JSON that the codec needs to decode the payload."""
     digest: str = ""
-    """Of the raw bytes."""
+    """Digest of the raw bytes. With it, a reader trusts no decoder."""
     stored_digest: str = ""
-    """Of the bytes in the shard."""
+    """Digest of the payload. With it, a shard is checked without decoding it."""
 
     @property
     def is_stored(self) -> bool:
-        """Whether this shard holds it."""
+        """Whether this shard holds the tensor."""
         return bool(self.codec)
 
 
@@ -49,7 +53,9 @@ class Base:
     """
 
     step: int
+    """Step of the earlier checkpoint."""
     index_digest: str
+    """Digest of the index of its shard. The step alone would not do: the shard may have been written again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,28 +63,31 @@ class ShardIndex:
     """Everything about one shard but its bytes."""
 
     run: str
+    """Name of the run."""
     step: int
+    """Step at whose end the snapshot was taken."""
     rank: int
     world_size: int
     generation: int
-    """In which the snapshot was taken."""
+    """Generation in which the snapshot was taken."""
     slot_bytes: int
-    """Size of the slot that it came from."""
+    """Bytes of the slot that held the snapshot."""
     data_bytes: int
-    """Of the slot's tensor area."""
+    """Bytes of the tensor area in that slot."""
     coordinates: dict[str, int]
     """Mesh axis -> index of this rank."""
     tree: Any
+    """Nesting of the state, JSON, in which tensors are numbers. Only the hooks know its encoding."""
     tensors: tuple[StoredTensor, ...]
-    """As ``tree`` numbers them. Those that are stored lie in the shard in this order."""
+    """Tensors in the order of their numbers in ``tree``. The stored ones are in the shard in this order."""
     shard_bytes: int
-    """Of the shard file: of its tensors, between which there is nothing."""
+    """Bytes of the shard file: the sum of its payloads, as there is nothing between them."""
     base: Base | None = None
-    """None: the shard can be read alone."""
+    """Shard that this one builds on; None: it can be read alone."""
 
     @property
     def raw_bytes(self) -> int:
-        """Size of the tensors in the shard before compression."""
+        """Bytes of the tensors in the shard before compression."""
         return sum(tensor.entry.nbytes for tensor in self.tensors if tensor.is_stored)
 
     @property
@@ -105,7 +114,7 @@ class ShardIndex:
 
 
 def step_directory(checkpoints: Path, step: int) -> Path:
-    """Where the checkpoint of ``step`` lies in a run's directory of checkpoints."""
+    """Return the folder of the checkpoint of ``step`` in a run's directory of checkpoints."""
     return checkpoints / f"step-{step:08}"
 
 
@@ -116,17 +125,20 @@ def step_of(folder: str) -> int | None:
 
 
 def shard_path(directory: Path, rank: int) -> Path:
-    """Where the shard of ``rank`` lies in a checkpoint's directory."""
+    """Return the path of the shard of ``rank`` in a checkpoint's directory."""
     return directory / f"rank-{rank:05}.shard"
 
 
 def index_path(directory: Path, rank: int) -> Path:
-    """Where the index of the shard of ``rank`` lies in a checkpoint's directory."""
+    """Return the path of the index of ``rank``'s shard in a checkpoint's directory."""
     return directory / f"rank-{rank:05}.json"
 
 
 def load_index(directory: Path, rank: int) -> ShardIndex:
-    """Read the index of ``rank``. Raises CheckpointUnreadable if it is not whole or not that rank's."""
+    """Read the index of ``rank``.
+
+    Raises CheckpointUnreadable if it is damaged or of another rank, CheckpointUnavailable if it cannot be read.
+    """
     path = index_path(directory, rank)
     index = load_index_file(path)
     if index.rank != rank:
@@ -135,7 +147,7 @@ def load_index(directory: Path, rank: int) -> ShardIndex:
 
 
 def load_index_file(path: Path) -> ShardIndex:
-    """Read an index. Raises CheckpointUnreadable if it is not whole."""
+    """Read an index. Raises CheckpointUnreadable if it is damaged, CheckpointUnavailable if it cannot be read."""
     with read_errors(path):
         data = path.read_bytes()
     try:
@@ -147,5 +159,5 @@ def load_index_file(path: Path) -> ShardIndex:
 
 
 def slot_bytes_needed(index: ShardIndex) -> int:
-    """Return the size of a slot for this shard: that of the slot it came from, so that the rank can go on with it."""
+    """Return the bytes of a slot for this shard: as many as it came from, so that the rank can take snapshots in it."""
     return index.slot_bytes

@@ -1,4 +1,4 @@
-"""Reads tensors of a shard from its disk and lets no wrong byte through."""
+"""Reads tensors of a shard, also those that are stored as differences, and lets no wrong byte through."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +17,12 @@ __all__ = ["ShardReader", "TakeTensor", "verify_shard"]
 class ShardReader:
     """Reads any tensor of one shard without the others. A context manager.
 
-    A tensor that is stored as a difference is read together with its earlier state, from the shard that this
-    one builds on. Memory: a few MiB, whatever the size of the tensors.
+    A tensor that is stored as a difference is read together with its earlier state, from the shard that this one
+    builds on. Memory: a few MiB, whatever the size of the tensors.
     """
 
     def __init__(self, path: Path, index: ShardIndex | None = None) -> None:
-        """Open a shard; without ``index`` its index is read from beside it, should a tensor be a difference."""
+        """Open a shard. Without ``index``, the index next to it is read if a tensor is a difference."""
         self.path = path
         self._index = index
         self._file = ShardFile(path)
@@ -37,11 +37,11 @@ class ShardReader:
             self._base.close()
 
     def chunks(self, tensor: StoredTensor, into: memoryview | None = None) -> Iterator[memoryview]:
-        """Yield the raw bytes of a tensor in parts, which lie in ``into`` if that is given.
+        """Yield the raw bytes of a tensor in parts.
 
-        ``into`` has the tensor's size; without it the next part overwrites the one before. Raises
-        CheckpointUnreadable as soon as something is wrong, here or in the earlier state, after the last part
-        at the latest: until then the parts count for nothing.
+        The parts are in ``into``, which has the tensor's size; without it the next part overwrites the one before.
+        Raises CheckpointUnreadable if anything is damaged, here or in the earlier state. That may be after the last
+        part: do not use the parts before.
         """
         if not self._is_difference(tensor):
             yield from self._file.parts(tensor, into)
@@ -53,7 +53,9 @@ class ShardReader:
             try:
                 yield from self._file.parts(tensor, into, earlier)
             except CheckpointUnreadable:
-                earlier.finish()  # damage there shows here as well: it is told where it is
+                # Damage of the earlier state shows here as well. finish() raises for the base if the damage is there,
+                # so that the message names the right file.
+                earlier.finish()
                 raise
 
     def read(self, tensor: StoredTensor, into: memoryview) -> None:
@@ -62,18 +64,18 @@ class ShardReader:
             pass
 
     def read_all(self, index: ShardIndex, place: TakeTensor) -> None:
-        """Read the whole shard; ``place`` is given each of its tensors, to take all of its parts.
+        """Read the whole shard and pass each of its tensors to ``place``, which takes all parts.
 
-        On several cores, by forked processes, in which ``place`` is called. Raises CheckpointUnreadable if any byte is
-        wrong, those that belong to no tensor included.
+        It uses several cores: ``place`` runs in forked processes. Raises CheckpointUnreadable if any byte is wrong,
+        also one that belongs to no tensor.
         """
         self._file.check_extent(index)
         read_tensors(self.path, lambda: ShardReader(self.path, index), index, place)
 
     def verify(self, index: ShardIndex) -> None:
-        """Read the whole shard and keep nothing; raises as :meth:`read_all` does.
+        """Read the whole shard and keep nothing. Raises as :meth:`read_all` does.
 
-        On one core, as ranks may be training.
+        It uses one core, because ranks may be training.
         """
         self._index = index
         self._file.check_extent(index)
@@ -99,6 +101,6 @@ class ShardReader:
 
 
 def verify_shard(path: Path, index: ShardIndex) -> None:
-    """Read the whole shard. Raises CheckpointUnreadable if it is not what ``index`` says."""
+    """Read the whole shard. Raises CheckpointUnreadable if it does not match ``index``."""
     with ShardReader(path) as reader:
         reader.verify(index)

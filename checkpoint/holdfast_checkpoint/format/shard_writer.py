@@ -1,4 +1,8 @@
-"""Puts tensors into a shard file, one after the other."""
+"""Writes tensors into a shard file, one after the other, and proves that they can be read again.
+
+A tensor is proved twice: each piece is decoded before it is written, and the file is read back from the disk before it
+gets its name. The first finds damaged cores and memory, the second damaged disks.
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -16,16 +20,17 @@ from holdfast_proto.snapshot import TensorEntry
 class ShardWriter:
     """Writes into ``file``, which the caller flushes and publishes.
 
-    With ``earlier``, tensors that have not changed much since are stored as differences to that shard. ``compress`` is
-    asked for every tensor; those that it is not wanted for are stored raw.
+    With ``earlier``, tensors that have changed little are stored as differences to that shard. ``compress`` is called
+    for every tensor; if it returns False, the tensor is stored raw.
     """
 
     def __init__(
         self, file: NewFile, earlier: BaseShard | None = None, compress: Callable[[], bool] = lambda: True
     ) -> None:
         self.stored_bytes = 0
+        """Bytes written so far."""
         self.base: Base | None = None
-        """Of ``earlier``, once it is needed."""
+        """Base of the shard: ``earlier``, once a tensor is stored as a difference to it."""
         self._earlier = earlier
         self._file = file
         self._compress = compress
@@ -33,14 +38,14 @@ class ShardWriter:
     def store(self, entry: TensorEntry, raw: RawBytes) -> StoredTensor:
         """Append a tensor's bytes and return where they are.
 
-        What is stored was decoded and compared before. Raises OSError, CheckpointUnreadable if the earlier state
-        does not read back, and CheckpointError if the stored bytes do not give the tensor again.
+        Each piece is decoded and compared before it is written. Raises OSError, CheckpointUnreadable if the earlier
+        state is damaged, and CheckpointError if a piece does not decode to the tensor's bytes.
         """
         start = self.stored_bytes
         name = BYTE_PLANES if self._compress() else RAW
         codec = codec_named(name)
         stored_digest = new_digest()
-        # What is stored raw is what it was.
+        # A tensor that is stored raw has one digest for both.
         digest = stored_digest if name == RAW else new_digest()
 
         def append(data: bytes | memoryview) -> None:
@@ -73,7 +78,7 @@ class ShardWriter:
 
 
 def read_back(file: NewFile, index: ShardIndex) -> None:
-    """Read a flushed shard. Raises CheckpointError if the disk does not return what was written."""
+    """Read a flushed shard from the disk. Raises CheckpointError if it does not return what was written."""
     try:
         with ShardFile(file.path, direct=True) as shard:
             shard.check_extent(index)

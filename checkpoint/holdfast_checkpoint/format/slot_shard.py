@@ -1,4 +1,15 @@
-"""Writes a rank's snapshot to durable storage as a shard, and brings it back into a slot."""
+"""Writes a rank's snapshot to durable storage as a shard, and brings it back into a slot.
+
+The order of writing decides what a crash can leave behind:
+
+1. The shard is written under a temporary name, flushed, and read back. A crash leaves a file that no reader looks at.
+2. An older index of the same rank and step is removed. From here on a commit finds this rank missing.
+3. The shard gets its name. A shard without an index does not count.
+4. The index is written. Now an agent may find the set complete and commit it.
+
+A retry may begin after any of them: it writes the same bytes again, or replaces them in the same order. No step changes
+a committed checkpoint.
+"""
 
 import contextlib
 import functools
@@ -44,15 +55,15 @@ def write_shard(
 ) -> ShardIndex:
     """Write the snapshot in a slot into a checkpoint's ``directory`` and return its index.
 
-    Tensors that another rank stores (``TensorEntry.writer``) are left to it. ``base_step`` is that of a full
-    checkpoint beside this one: tensors are stored as differences to it where that is smaller, if it can be read.
-    ``compress`` is asked for every tensor; those that it is not wanted for are stored raw.
+    Tensors that another rank stores (``TensorEntry.writer``) are left out. ``base_step`` names a full checkpoint next
+    to this one: tensors are stored as differences to it where that is smaller, if it can be read. ``compress`` is
+    called for every tensor; if it returns False, the tensor is stored raw.
 
-    The slot must stay untouched meanwhile (its persist flag set; clearing it is the caller's). What was
-    written is read back from the disk and compared before it gets its name. If the directory holds a
-    commit with other contents, that commit stays.
+    The caller sets the slot's persist flag before and clears it after, so that the slot does not change. What was
+    written is read back from the disk and compared before it gets its name.
 
-    Raises CheckpointError, CheckpointCommitted in that case; nothing of a failed write is left behind.
+    Raises CheckpointError if the shard cannot be written, and CheckpointCommitted if the directory holds a commit with
+    other contents, which stays. A failed write leaves nothing behind.
     """
     with _open(slot_path) as slot, write_errors(directory):
         header, meta = _contents(slot)
@@ -64,6 +75,7 @@ def write_shard(
             try:
                 return write(base_step=base_step)
             except (CheckpointUnreadable, CheckpointUnavailable) as error:
+                # A damaged base harms the checkpoints that build on it. This one must not become another of them.
                 _logger.warning("step %d is stored as a whole, not as a difference: %s", header.step, error)
         return write(base_step=None)
 
@@ -104,6 +116,7 @@ def _write(
             base=writer.base,
         )
         read_back(shard, index)
+        # The agent pinned the slot. If a rank has written to it all the same, the shard may be a mix of two steps.
         if slot.header != header:
             raise CheckpointError(f"snapshot slot {slot.path} changed while its checkpoint was written")
         _make_way(directory, index)
@@ -115,9 +128,9 @@ def _write(
 def read_shard(directory: Path, rank: int, slot_path: Path, *, generation: int) -> ShardIndex:
     """Unpack the state of ``rank`` from a committed checkpoint into a slot and return its index.
 
-    The slot has at least ``slot_bytes_needed(index)`` bytes and becomes a complete snapshot of
-    ``generation``; if anything is wrong, an empty one. Raises CheckpointUnreadable, or SnapshotError
-    if the slot is too small.
+    The slot needs ``slot_bytes_needed(index)`` bytes. It becomes a complete snapshot of ``generation``, or an empty one
+    if anything goes wrong: a rank never sees half of a state. Raises CheckpointUnreadable, CheckpointUnavailable, or
+    SnapshotError if the slot is too small.
     """
     manifest = load_manifest(directory)
     index = load_committed_index(directory, manifest, rank)
@@ -165,9 +178,10 @@ def _store(slot: SlotFile, entry: TensorEntry, writer: ShardWriter, *, rank: int
 
 
 def check_generation(there: ShardIndex, index: ShardIndex) -> None:
-    """Raise CheckpointError if the run has saved the shard of ``index`` again, in a generation after it.
+    """Raise CheckpointError if ``there``, of the same rank and step, is of a later generation than ``index``.
 
-    A node that was cut off and replaced still writes what it had pinned, and must not harm what counts.
+    A node that was cut off and replaced still writes the slots that it had pinned. It must not replace what the nodes
+    after it have saved.
     """
     if there.run == index.run and there.generation > index.generation:
         raise CheckpointError(
@@ -179,9 +193,10 @@ def check_generation(there: ShardIndex, index: ShardIndex) -> None:
 def _make_way(directory: Path, index: ShardIndex) -> None:
     """Remove the index of an unfinished save of this rank and step, before its shard is replaced.
 
-    What is committed stays. Another agent may commit the older shards at the same moment: it writes the manifest and
-    then reads the indexes again, and here the index goes and then the manifest is looked for again. So one of the two
-    sees the other. Raises CheckpointCommitted and CheckpointError.
+    What is committed stays. Another agent may commit the older shards at the same moment. It writes the manifest and
+    then reads the indexes again; here the index is removed and then the manifest is looked for again. Whatever the
+    order of the four, at least one of the two sees the other: the agent withdraws its manifest, or the index comes
+    back here. Raises CheckpointCommitted and CheckpointError.
     """
     path, encoded = index_path(directory, index.rank), index.encode()
     _check_manifest(directory, index)

@@ -1,7 +1,7 @@
-"""The tensors of a slot, read from its file and written to it.
+"""Reads the tensors of a slot from its file, and writes them to it.
 
-Not through mapped memory: each page would have to be mapped before and unmapped after, and a new one cleared first,
-which takes longer than copying it.
+By read and write and not through mapped memory: the kernel would have to map each page before and unmap it after, and
+to clear each new one first. That takes longer than to copy it.
 """
 
 import mmap
@@ -13,11 +13,11 @@ from holdfast_checkpoint.errors import CheckpointError
 from holdfast_proto.snapshot import TensorEntry
 
 _READ_BYTES = 2 << 20
-"""As codecs ask for."""
+"""Size of the buffer in bytes: the chunk that codecs ask for."""
 
 
 class SlotFile:
-    """The file of a slot. A context manager. All raise OSError as the system calls do."""
+    """The file of a slot. A context manager. Every method raises OSError as the system calls do."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,7 +44,7 @@ class SlotFile:
         return found
 
     def place(self, entry: TensorEntry, parts: Iterable[memoryview]) -> None:
-        """Write the bytes of a tensor, which come in parts, to where it lies."""
+        """Write the bytes of a tensor, which come in parts, to its offset in the slot."""
         position = entry.offset
         for part in parts:
             left = part
@@ -54,7 +54,7 @@ class SlotFile:
 
 
 class TensorBytes:
-    """The bytes of a tensor in a slot: a part of them is read when it is asked for, and valid until the next is."""
+    """The bytes of a tensor in a slot. A slice is read from the file, and is valid until the next one."""
 
     def __init__(self, slot: SlotFile, entry: TensorEntry) -> None:
         self._slot = slot

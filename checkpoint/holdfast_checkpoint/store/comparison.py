@@ -10,11 +10,11 @@ from holdfast_checkpoint.format.shard_reader import verify_shard
 
 
 def differences(a: Path, b: Path) -> list[str]:
-    """Return one line per difference between the states in two checkpoints' directories.
+    """Return one line per difference between the states in two checkpoints' directories; none: bit-identical.
 
-    Compared are the trees and the raw bytes of all tensors of all ranks, after the shards have proved that they
-    hold what their indexes say; run, step and generation are not part of the state. Empty: bit-identical.
-    Raises CheckpointUnreadable if either does not read back.
+    It verifies the shards of both first, and then compares the trees and the digests of all tensors of all ranks. Run,
+    step and generation are not part of the state. Raises CheckpointUnreadable or CheckpointUnavailable if a checkpoint
+    does not read back.
     """
     (manifest_a, indexes_a), (manifest_b, indexes_b) = load_committed_indexes(a), load_committed_indexes(b)
     if manifest_a.world_size != manifest_b.world_size:

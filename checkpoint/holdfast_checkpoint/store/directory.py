@@ -4,8 +4,9 @@
 
     step-00000040/rank-00000.shard, rank-00000.json, ..., manifest.json
 
-Agents of several nodes share the directory. Nothing in it is locked: every file appears by a rename, and
-everybody who finds the same shards writes the same manifest.
+Agents of several nodes share the directory. Nothing in it is locked, so that a dead agent blocks no other. Every file
+appears by a rename, and all agents that find the same shards write the same manifest. So several agents may do a
+commit, or one of them again after a crash, with one result.
 """
 
 import contextlib
@@ -44,23 +45,24 @@ from holdfast_checkpoint.store.leftovers import remove_leftovers
 from holdfast_checkpoint.store.retention import base_step, outlived, previous_to, superfluous
 
 _NAMED = 4
-"""Files in a message."""
+"""Most files that a message names."""
 _logger = logging.getLogger(__name__)
 
 
 class CheckpointDirectory:
-    """The checkpoints of one history below ``path``, of which the newest ``kept`` are kept (at least one).
+    """The checkpoints of one history below ``path``. The newest ``kept`` stay (at least one).
 
-    Beyond that stay those that are marked (``holdfast_checkpoint.format.keeping``), what others build on, and those
-    whose files are not all there.
+    Three others stay, too: pinned ones (``holdfast_checkpoint.format.keeping``), bases of those that stay, and those
+    with missing files, because the files may come back.
     """
 
     history = FIRST
-    """A folder alone knows of no other."""
+    """Number of the history; a folder alone has only the first."""
     runs: frozenset[str] = frozenset()
+    """Names of the runs that have begun a history here; a folder alone keeps no such record."""
 
     store_retries = None
-    """No object store is called."""
+    """Counters of an object store's calls; here there is none."""
 
     def __init__(self, path: Path, kept: int) -> None:
         if kept < 1:
@@ -71,13 +73,13 @@ class CheckpointDirectory:
         """Old checkpoints that could not be removed; tried again after the next commit."""
 
     def step_directory(self, step: int) -> Path:
-        """Where the shards of ``step`` belong."""
+        """Return the folder of ``step``'s shards."""
         return step_directory(self.path, step)
 
     def check_writable(self) -> None:
         """Create the directory, write to it, and remove what dead writers of this host left in it.
 
-        For the start of an agent. Raises CheckpointError.
+        An agent calls it at its start, so that a wrong setting shows before training does. Raises CheckpointError.
         """
         with write_errors(self.path):
             make_directory(self.path)
@@ -90,9 +92,9 @@ class CheckpointDirectory:
     def commit_if_complete(self, step: int, world_size: int, run: str) -> Manifest | None:
         """Commit ``step`` if the shards of all ranks are there, of one run, world size and generation.
 
-        Returns the manifest (also if the step is committed already), or None as long as shards are missing.
-        Any number of agents may call this at once. ``Manifest.stale`` tells of a save without news.
-        Raises CheckpointError if the manifest cannot be written, CheckpointUnreadable for a damaged index.
+        Returns the manifest, also if the same shards are committed already; None as long as shards are missing. Any
+        number of agents may call this at the same time. Raises CheckpointError if the manifest cannot be written,
+        CheckpointUnreadable for a damaged index.
         """
         directory = self.step_directory(step)
         indexes = _complete_set(directory, step, world_size, run)
@@ -106,7 +108,10 @@ class CheckpointDirectory:
         manifest = describe(indexes, previous=previous_to(manifests, step))
         with write_errors(directory):
             write_file(directory / MANIFEST, manifest.encode())
-            if not _vouches(directory, manifest):  # a shard was replaced meanwhile: see _make_way() in slot_shard.py
+            # An agent may have replaced a shard after its index was read here. It removes the index first and then
+            # looks for a manifest (_make_way() in slot_shard.py); here the manifest comes first and then the indexes
+            # are read again. So one of the two notices the other.
+            if not _vouches(directory, manifest):
                 remove_file(directory / MANIFEST)
                 flush_directory(directory)
                 return None
@@ -114,33 +119,34 @@ class CheckpointDirectory:
         return manifest
 
     def begin(self, record: HistoryRecord) -> None:
-        """Refuse: a folder alone has one history. Raises CheckpointError."""
+        """Raise CheckpointError: a folder alone has one history."""
         raise CheckpointError(f"{self.path} has no place for history {record.number}")
 
     def manifests(self) -> dict[int, Manifest]:
-        """Return the manifests of all committed checkpoints, by step. Those that are damaged are left out.
+        """Return the manifests of all committed checkpoints, by step, without damaged ones.
 
-        Raises CheckpointUnavailable if the directory or a manifest cannot be read: that is not the same as none.
+        Raises CheckpointUnavailable if the directory or a manifest cannot be read. That must not look like an empty
+        directory, or a run would start from the seed.
         """
         return self._look()[0]
 
     def committed(self) -> list[int]:
-        """Return the steps of all committed checkpoints, ascending. Raises CheckpointUnavailable as above."""
+        """Return the steps of all committed checkpoints, ascending. Raises CheckpointUnavailable."""
         return sorted(self.manifests())
 
     def damaged(self) -> list[int]:
-        """Return the steps whose manifest does not read back as it was written, ascending."""
+        """Return the steps whose manifest is damaged, ascending. Raises CheckpointUnavailable."""
         return sorted(self._look()[1])
 
     def missing(self, step: int) -> list[str]:
-        """Return the files that a committed checkpoint needs and that are not there whole, of its bases included.
+        """Return the files of a committed checkpoint and its bases that are missing or have another size.
 
-        Their contents are not read. Raises CheckpointUnreadable and CheckpointUnavailable for the manifest.
+        It does not read their contents. Raises CheckpointUnreadable and CheckpointUnavailable for the manifest.
         """
         return [str(path) for path in missing_files(self.path, self.load_manifest(step))]
 
     def load_manifest(self, step: int) -> Manifest:
-        """Return the manifest of ``step``. Raises CheckpointUnreadable."""
+        """Return the manifest of ``step``. Raises CheckpointUnreadable and CheckpointUnavailable."""
         directory = self.step_directory(step)
         manifest = load_manifest(directory)
         if manifest.step != step:
@@ -148,7 +154,7 @@ class CheckpointDirectory:
         return manifest
 
     def verify(self, step: int) -> Manifest:
-        """Read all shards of ``step`` and return its manifest. Raises CheckpointUnreadable."""
+        """Read all shards of ``step`` and return its manifest. Raises CheckpointUnreadable, CheckpointUnavailable."""
         directory = self.step_directory(step)
         manifest = self.load_manifest(step)
         for rank in range(manifest.world_size):
@@ -156,23 +162,22 @@ class CheckpointDirectory:
         return manifest
 
     def close(self) -> None:
-        """Nothing: no call takes long."""
+        """Do nothing: no call of a folder is retried."""
 
     def base_for(self, step: int, *, run: str, world_size: int, generation: int, full_every: int) -> int | None:
-        """Return the step of the full checkpoint to which ``step`` should be stored as a difference.
+        """Return the step of the full checkpoint to which ``step`` should be stored as a difference, or None.
 
-        None if it should be a full one itself: no other of this world and generation is before it, or
-        ``full_every`` less one build on that already. Raises CheckpointUnreadable.
+        See :func:`base_step`. Raises CheckpointUnavailable.
         """
         manifests = self.manifests()
         return base_step(manifests, step, run=run, world_size=world_size, generation=generation, full_every=full_every)
 
     def keep(self, step: int, reason: str) -> None:
-        """Keep a committed checkpoint beyond its time. Raises CheckpointError."""
+        """Pin a committed checkpoint. Raises CheckpointError."""
         keep(self.step_directory(step), reason)
 
     def mark(self, step: int) -> bytes | None:
-        """Return the file that keeps ``step`` until it is released, or None. Raises CheckpointUnreadable."""
+        """Return the contents of the file that pins ``step``, or None. Raises CheckpointUnavailable."""
         path = self.step_directory(step) / KEPT
         if not path.exists():
             return None
@@ -180,12 +185,12 @@ class CheckpointDirectory:
             return path.read_bytes()
 
     def publish(self, step: int, rank: int) -> None:
-        """Nothing: shards are written where they stay."""
+        """Do nothing: shards are written where they stay."""
 
     def fetch(self, step: int, ranks: Collection[int] | None = None, *, again: bool = False) -> Path:
-        """Return where the shards of ``step`` can be read.
+        """Return the folder in which the shards of ``step`` can be read.
 
-        Raises CheckpointUnavailable naming the files that are not there, CheckpointUnreadable for the manifest.
+        Raises CheckpointUnavailable, naming the missing files, and CheckpointUnreadable for the manifest.
         """
         absent = [path for path in missing_files(self.path, self.load_manifest(step)) if not path.exists()]
         if absent:
@@ -193,7 +198,7 @@ class CheckpointDirectory:
         return self.step_directory(step)
 
     def _prune(self, newest: Manifest) -> None:
-        """Remove what the commit of ``newest`` makes superfluous; what resists is tried again next time."""
+        """Remove what the commit of ``newest`` makes superfluous. The next commit retries a failed removal."""
         with self._removal():
             manifests, damaged, unfinished = self._look()
             old = superfluous(
@@ -208,11 +213,14 @@ class CheckpointDirectory:
                 remove_checkpoint(self.step_directory(step))
 
     def has_enough(self) -> bool:
-        """Whether as many whole checkpoints are committed here as are to be kept. Raises CheckpointUnavailable."""
+        """Return whether at least ``kept`` whole checkpoints are committed here. Raises CheckpointUnavailable."""
         return sum(not self.missing(step) for step in self.manifests()) >= self.kept
 
     def retire(self) -> None:
-        """Remove the checkpoints of a history that a newer one has outlived; what resists is tried again next time."""
+        """Remove this history's checkpoints, because a newer history has enough of its own.
+
+        Pinned and incomplete ones stay. A failed removal is tried again at the next commit.
+        """
         with self._removal():
             manifests, damaged, unfinished = self._look()
             incomplete = {step for step in manifests if self.missing(step)}
@@ -262,7 +270,7 @@ def _complete_set(directory: Path, step: int, world_size: int, run: str) -> list
         indexes = [load_index(directory, rank) for rank in range(world_size)]
     except CheckpointUnavailable as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            return None  # somebody is just saving this step again
+            return None  # another agent is saving this step again
         raise
     expected = (run, step, world_size, indexes[0].generation)
     for index in indexes:
@@ -274,7 +282,7 @@ def _complete_set(directory: Path, step: int, world_size: int, run: str) -> list
 
 
 def _has_base(directory: Path, index: ShardIndex) -> bool:
-    """Whether what a shard builds on is still there: a write that took very long may have outlived it."""
+    """Return whether a shard's base is still there: it may have been removed during a write that took very long."""
     if index.base is None:
         return True
     base_directory = step_directory(directory.parent, index.base.step)
@@ -291,7 +299,7 @@ def _listed(paths: Sequence[Path]) -> str:
 
 
 def _vouches(directory: Path, manifest: Manifest) -> bool:
-    """Whether the indexes that are there now are those of the manifest."""
+    """Return whether the indexes that are there now are those of the manifest."""
     try:
         for rank in range(manifest.world_size):
             load_committed_index(directory, manifest, rank)
@@ -301,7 +309,7 @@ def _vouches(directory: Path, manifest: Manifest) -> bool:
 
 
 def missing_files(path: Path, manifest: Manifest) -> list[Path]:
-    """Return the files below ``path`` that ``manifest`` and its bases vouch for and that are not there whole.
+    """Return the files of ``manifest`` and its bases below ``path`` that are missing or have another size.
 
     Raises CheckpointUnavailable if a file's state cannot be read.
     """
@@ -329,7 +337,11 @@ def _has_size(path: Path, size: int) -> bool:
 
 
 def remove_checkpoint(directory: Path) -> None:
-    """Remove a checkpoint, manifest first: one that is half removed must not look committed."""
+    """Remove a checkpoint, manifest first: a half removed one must not look committed.
+
+    The removal of the manifest is flushed before anything else goes. Otherwise a power cut could bring back the
+    manifest without its shards. Raises OSError.
+    """
     with contextlib.suppress(FileNotFoundError):  # another agent is faster
         remove_file(directory / MANIFEST)
         flush_directory(directory)

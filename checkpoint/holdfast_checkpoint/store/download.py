@@ -1,4 +1,9 @@
-"""Brings a checkpoint from an object store to a local directory of checkpoints."""
+"""Brings a checkpoint from an object store to a local directory of checkpoints.
+
+The local directory has the layout of any other, and a manifest in it means the same: all that a reader needs is there.
+So the order is that of a write. Manifests of other contents are withdrawn first, then indexes and shards come, and the
+manifests last. A download that was cut off leaves no manifest; the next one takes the files that are whole already.
+"""
 
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,15 +16,16 @@ from holdfast_checkpoint.format.shard_index import ShardIndex, index_path, shard
 from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, shard_name
 
 _DOWNLOADS = 4
+"""Shards that are fetched at the same time."""
 
 
 class CheckpointDownload:
-    """The checkpoint of ``step`` on its way into the local directory ``into``, and those that it builds on.
+    """Downloads the checkpoint of ``step``, and its bases, into the local directory ``into``.
 
-    What is there with the right index and size is taken as it is, unless ``again``: its tensors are compared by
-    whoever reads them. Several nodes may download into the same directory. Every method raises CheckpointError if
-    the store or the directory cannot be used, CheckpointUnavailable if something is missing in the store,
-    CheckpointUnreadable if it is damaged.
+    A shard that is there with the right index and size is not fetched, unless ``again``: a reader compares its tensors
+    with their digests anyway, and asks again if they differ. Several nodes may download into the same directory.
+    Every method raises CheckpointError if the store or the directory cannot be used, CheckpointUnavailable if something
+    is missing in the store, CheckpointUnreadable if it is damaged.
     """
 
     def __init__(self, source: ObjectCheckpoints, step: int, into: Path, *, again: bool = False) -> None:
@@ -32,9 +38,9 @@ class CheckpointDownload:
         self._manifests[step] = self._manifest
 
     def fetch(self, ranks: Collection[int] | None = None) -> Path:
-        """Download what the states of ``ranks`` are made of (None: all shards), manifests last.
+        """Download all that the states of ``ranks`` need (None: all shards), and return the directory of the step.
 
-        Shards that others store for them, and those of bases, come along. Returns the directory of the step.
+        That includes shards in which other ranks store a part for them, and the shards of bases.
         """
         self._withdraw_others()
         first = range(self._manifest.world_size) if ranks is None else sorted(ranks)
@@ -45,7 +51,7 @@ class CheckpointDownload:
         return self.directory
 
     def fetch_indexes(self, ranks: Collection[int] | None = None) -> Path:
-        """Download the manifests and the indexes of ``ranks`` (None: all)."""
+        """Download the manifests and the indexes of ``ranks`` (None: all), and return the directory of the step."""
         self._withdraw_others()
         for rank in range(self._manifest.world_size) if ranks is None else ranks:
             self._fetch_index(self._manifest, rank)
@@ -66,7 +72,7 @@ class CheckpointDownload:
         return index
 
     def _fetch_index(self, manifest: Manifest, rank: int) -> ShardIndex:
-        """Return the index of ``rank`` as it was committed. A shard that is there with another one is removed."""
+        """Return the committed index of ``rank``. A shard that is there with another index is removed."""
         directory = step_directory(self._into, manifest.step)
         try:
             return load_committed_index(directory, manifest, rank)
@@ -79,7 +85,7 @@ class CheckpointDownload:
         return index
 
     def _withdraw_others(self) -> None:
-        """Withdraw other manifests of these steps, before what they vouch for is replaced."""
+        """Remove local manifests of these steps with other contents, before the shards they vouch for are replaced."""
         for step, manifest in self._manifests.items():
             directory = step_directory(self._into, step)
             if (directory / MANIFEST).exists() and not _is_manifest_of(directory, manifest):

@@ -1,6 +1,6 @@
 """The histories of a place of checkpoints: which there are, which is the present one, and where its steps are.
 
-See ``holdfast_checkpoint.format.history`` for what a history is and how a place is laid out.
+``holdfast_checkpoint.format.history`` says what a history is and how a place is laid out.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,24 +26,24 @@ Part = TypeVar("Part")
 
 
 class RecordPlace(Protocol):
-    """Where histories and their records are. Methods raise CheckpointError."""
+    """A place with histories and their records. Methods raise CheckpointError."""
 
     @property
     def name(self) -> str:
-        """Folder or URL, for messages."""
+        """Folder or URL of the place, for messages."""
 
     def names(self) -> set[str]:
-        """Return the names at the top of the place, and those in folders of histories as ``FOLDER/NAME``."""
+        """Return the names at the top of the place, and those in histories' folders as ``FOLDER/NAME``."""
 
     def read(self, name: str) -> bytes:
-        """Return a file. Raises CheckpointUnavailable if it is not there."""
+        """Return a file's contents. Raises CheckpointUnavailable if it is missing."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file."""
+        """Write a file, durably."""
 
 
 class FolderPlace:
-    """A folder."""
+    """A place that is a folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -54,7 +54,7 @@ class FolderPlace:
         return str(self._path)
 
     def names(self) -> set[str]:
-        """List the folder and those of histories."""
+        """Return the names in the folder and in those of histories."""
         top = _listed(self._path)
         inner = {
             f"{folder_name(number)}/{name}"
@@ -69,7 +69,7 @@ class FolderPlace:
             return (self._path / name).read_bytes()
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, durably, unless it holds that already."""
+        """Write a file, durably, unless it has these contents already."""
         path = self._path / name
         with write_errors(path.parent):
             make_directory(path.parent)
@@ -78,7 +78,7 @@ class FolderPlace:
 
 
 class StorePlace:
-    """An object store."""
+    """A place that is an object store."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -89,7 +89,7 @@ class StorePlace:
         return self._store.url
 
     def names(self) -> set[str]:
-        """List all objects; of those that are deeper, the first two parts of their names."""
+        """Return the names of all objects, cut off after the second part."""
         found: set[str] = set()
         for name in self._store.listing():
             first, _, rest = name.partition("/")
@@ -116,7 +116,7 @@ class Histories(Generic[Part]):
     def __init__(self, place: RecordPlace, open_part: Callable[[int], Part]) -> None:
         self.place = place
         self.records: dict[int, HistoryRecord] = {}
-        """By number, as last read."""
+        """Records by number, as last read."""
         self._open_part = open_part
         self._parts: dict[int, Part] = {}
         self._line = lineage({}, FIRST)
@@ -127,9 +127,10 @@ class Histories(Generic[Part]):
         return self._line[0].history
 
     def refresh(self) -> None:
-        """See which histories there are.
+        """Read which histories there are.
 
-        Raises CheckpointUnavailable if a record or a folder is there without the other, which may come back.
+        Raises CheckpointUnavailable if a record or a folder is there without the other. The other may come back, and
+        without it the present line would be mistaken for an older one.
         """
         names = self.place.names()
         for number in recorded(names):
@@ -147,35 +148,37 @@ class Histories(Generic[Part]):
         self._line = line
 
     def begin(self, record: HistoryRecord) -> None:
-        """Make ``record`` the present history: it has no checkpoint yet. Any number of agents may begin the same."""
+        """Make ``record`` the present history, without a checkpoint. Any number of agents may begin the same one."""
+        # The folder comes first: a record without its folder would stop every reader. After a crash in between, the
+        # history does not exist yet, and the next try writes the same two files.
         if record.number != FIRST:
             self.place.write(f"{folder_name(record.number)}/{MARKER}", record.encode())
         self.place.write(record_name(record.number), record.encode())
         self.refresh()
 
     def part(self, number: int) -> Part:
-        """Return a history."""
+        """Return the history of this number."""
         if number not in self._parts:
             self._parts[number] = self._open_part(number)
         return self._parts[number]
 
     def line(self) -> Iterator[tuple[Part, Stretch]]:
-        """Yield the histories of the present line of training, and which of their steps belong to it, newest first."""
+        """Yield the histories of the present line, newest first, each with the steps that belong to the line."""
         for stretch in self._line:
             yield self.part(stretch.history), stretch
 
     def of_step(self, step: int) -> Part:
         """Return the history that a step of the present line belongs to."""
-        # Limits only fall along the line, so that the step belongs to the oldest history whose next has begun after it.
+        # Limits only fall along the line. So of all stretches that have the step, the oldest one has written it.
         owners = [stretch.history for stretch in self._line if stretch.has(step)]
         return self.part(owners[-1])
 
     def older(self) -> list[Part]:
-        """Return the histories before the present one, those of lines that were left included."""
+        """Return all histories before the present one, also those of lines that were left."""
         return [self.part(number) for number in range(FIRST, self.current)]
 
     def run_of(self, number: int) -> str | None:
-        """Return the name of the run that a history belongs to; None: nothing says so."""
+        """Return the name of the run that a history belongs to, or None without a record."""
         record = self.records.get(number)
         return None if record is None else record.run
 

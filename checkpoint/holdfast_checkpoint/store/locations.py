@@ -1,4 +1,4 @@
-"""Where checkpoints live, as a setting names it: a folder, or a URL of an object store."""
+"""The places of checkpoints that a setting can name: a folder, or the URL of an object store."""
 
 import re
 from collections.abc import Collection
@@ -21,7 +21,7 @@ SECONDARY = "--checkpoints-secondary"
 
 
 class Checkpoints(Protocol):
-    """The checkpoints of a run, wherever they live. See :class:`CheckpointDirectory`."""
+    """The checkpoints of a run, in a folder or in an object store. See :class:`CheckpointDirectory`."""
 
     @property
     def path(self) -> Path:
@@ -33,7 +33,7 @@ class Checkpoints(Protocol):
 
     @property
     def kept(self) -> int:
-        """How many whole checkpoints of a history stay."""
+        """Number of whole checkpoints of a history that stay."""
 
     @property
     def runs(self) -> frozenset[str]:
@@ -41,26 +41,26 @@ class Checkpoints(Protocol):
 
     @property
     def removal_failures_total(self) -> int:
-        """Attempts at removing old checkpoints that have failed."""
+        """Failed attempts to remove old checkpoints."""
 
     @property
     def store_retries(self) -> Retries | None:
-        """Tries and failures of an object store's calls; None: they live in ``path``, and nowhere else."""
+        """Counters of an object store's calls; None: the checkpoints are in ``path`` only."""
 
     def step_directory(self, step: int) -> Path:
-        """Where this node writes the shards of ``step``."""
+        """Return the folder in which this node writes the shards of ``step``."""
 
     def check_writable(self) -> None:
-        """Write something and remove it. Raises CheckpointError."""
+        """Write something and remove it, to test the setting. Raises CheckpointError."""
 
     def begin(self, record: HistoryRecord) -> None:
-        """Begin a history, to which the next checkpoints belong. Raises CheckpointError."""
+        """Begin a history: the next checkpoints belong to it. Raises CheckpointError."""
 
     def publish(self, step: int, rank: int) -> None:
-        """Bring a shard that is written to where all nodes see it. Raises CheckpointError."""
+        """Bring a written shard to the place that all nodes see. Raises CheckpointError."""
 
     def commit_if_complete(self, step: int, world_size: int, run: str) -> Manifest | None:
-        """Commit ``step`` if the shards of all ranks are there. Raises CheckpointError."""
+        """Commit ``step`` if the shards of all ranks are there; else return None. Raises CheckpointError."""
 
     def manifests(self) -> dict[int, Manifest]:
         """Return the manifests of all committed checkpoints, by step. Raises CheckpointError."""
@@ -69,7 +69,7 @@ class Checkpoints(Protocol):
         """Return the steps of all committed checkpoints, ascending. Raises CheckpointError."""
 
     def damaged(self) -> list[int]:
-        """Return the steps whose manifest is there and does not read back. Raises CheckpointError."""
+        """Return the steps whose manifest is damaged, ascending. Raises CheckpointError."""
 
     def load_manifest(self, step: int) -> Manifest:
         """Return the manifest of ``step``. Raises CheckpointError."""
@@ -77,44 +77,44 @@ class Checkpoints(Protocol):
     def fetch(self, step: int, ranks: Collection[int] | None = None, *, again: bool = False) -> Path:
         """Return a directory from which the states of ``ranks`` (None: of all) can be read. Raises CheckpointError.
 
-        ``again``: what is there already has turned out to be damaged.
+        ``again``: the local files have turned out to be damaged, so do not use them.
         """
 
     def base_for(self, step: int, *, run: str, world_size: int, generation: int, full_every: int) -> int | None:
-        """Return to which full checkpoint ``step`` is to be stored as a difference. Raises CheckpointError."""
+        """Return the full checkpoint to which to store ``step`` as a difference, or None. Raises CheckpointError."""
 
     def keep(self, step: int, reason: str) -> None:
-        """Keep a committed checkpoint beyond its time. Raises CheckpointError."""
+        """Pin a committed checkpoint, for a reason that people read. Raises CheckpointError."""
 
     def mark(self, step: int) -> bytes | None:
-        """Return the file that keeps ``step`` until it is released, or None. Raises CheckpointError."""
+        """Return the contents of the file that pins ``step``, or None. Raises CheckpointError."""
 
     def close(self) -> None:
-        """Try nothing again from now on."""
+        """Retry nothing from now on, because the agent ends."""
 
 
 class HistoryCheckpoints(Checkpoints, Protocol):
     """The checkpoints of one history of a run."""
 
     def missing(self, step: int) -> list[str]:
-        """Return the names of files that a committed checkpoint needs and that are not there whole."""
+        """Return the names of a committed checkpoint's files that are missing or have another size."""
 
     def has_enough(self) -> bool:
-        """Whether as many whole checkpoints are committed here as are to be kept. Raises CheckpointError."""
+        """Return whether at least ``kept`` whole checkpoints are committed here. Raises CheckpointError."""
 
     def retire(self) -> None:
-        """Remove the checkpoints of a history that a newer one has outlived."""
+        """Remove this history's checkpoints, because a newer history has enough of its own."""
 
 
 def is_url(location: str) -> bool:
-    """Whether a setting names an object store and not a folder."""
+    """Return whether a setting names an object store and not a folder."""
     return _URL.match(location) is not None
 
 
 def check_location(setting: str, location: str) -> str:
-    """Return a setting as it is passed on: a URL as it is, a folder by its absolute path.
+    """Return a URL unchanged, a folder as an absolute path.
 
-    Raises ValueError, in one line that names the setting, for a URL that holds credentials.
+    Raises ValueError, in one line that names the setting, for a URL that may hold credentials: URLs are logged.
     """
     if not is_url(location):
         return str(Path(location).absolute())
@@ -143,7 +143,7 @@ def open_objects(
 def open_history(
     location: str, number: int, staging: Path, kept: int, remote: ObjectCheckpoints | None
 ) -> HistoryCheckpoints:
-    """Return one history of the place that ``--checkpoints`` names; ``remote``: its objects, of a URL."""
+    """Return one history of the place that ``--checkpoints`` names; ``remote`` has its objects if that is a URL."""
     folder = folder_name(number)
     if remote is not None:
         return StagedCheckpoints(remote.of_history(number), staging / folder, kept)

@@ -16,10 +16,12 @@ from typing import Any
 from holdfast_checkpoint.priority import lower_priority
 
 PART_BYTES = 16 << 20
-"""Size up to which a file is put in one piece."""
+"""Smallest size of a part. A file that is no larger is put in one piece."""
 
 _PARTS_AT_ONCE = 2
+"""Parts that are sent at the same time: each is in memory as a whole."""
 _MOST_PARTS = 10_000
+"""S3's limit for one object."""
 _MEBIBYTE = 1 << 20
 
 _Upload = dict[str, str]
@@ -29,9 +31,9 @@ log = logging.getLogger(__name__)
 
 
 class MultipartUploads:
-    """Uploads of large files by ``filesystem``, which is one of s3fs; errors are its own.
+    """Uploads large files by ``filesystem``, one of s3fs, and raises its errors.
 
-    ``pace`` is called with a number of bytes before they are sent.
+    ``pace`` is called with the number of bytes before they are sent.
     """
 
     def __init__(self, filesystem: Any, pace: Callable[[int], None]) -> None:
@@ -83,16 +85,16 @@ class MultipartUploads:
 
 
 def part_bytes(source: Path) -> int:
-    """Return the size of all parts of a file but the last: whole MiB, and more if there would be too many parts."""
+    """Return the bytes of all parts of a file but the last: at least PART_BYTES, more if there were too many parts."""
     needed = math.ceil(source.stat().st_size / _MOST_PARTS / _MEBIBYTE) * _MEBIBYTE
     return max(PART_BYTES, needed)
 
 
 def etag_of(source: Path) -> str:
-    """Return the ETag that S3 gives to an object put from a file as it is done here.
+    """Return the ETag that S3 gives to an object put from this file.
 
-    The MD5 sum; of an object in parts that of the parts' sums, and their number. What is encrypted with a key of KMS
-    has another one.
+    It is the MD5 sum; for an object in parts, the MD5 sum of the parts' sums, and their number. An object that is
+    encrypted with a key of KMS has another ETag.
     """
     sums = [_md5(data).digest() for data in ranges(source, part_bytes(source))]
     if source.stat().st_size <= PART_BYTES:
@@ -101,7 +103,7 @@ def etag_of(source: Path) -> str:
 
 
 def ranges(path: Path, nbytes: int) -> Iterator[bytes]:
-    """Yield a file's contents, ``nbytes`` at a time."""
+    """Yield a file's contents in pieces of ``nbytes``; the last may be shorter."""
     with path.open("rb") as file:
         while data := file.read(nbytes):
             yield data

@@ -4,8 +4,10 @@
 
     <url>/step-00000040/rank-00000.shard, rank-00000.json, ..., manifest.json
 
-An index is put when its shard is proved to be there, the manifest when all indexes are. Agents of several nodes
-share the place, without locks: everybody who finds the same indexes puts the same manifest.
+An index is put after its shard is proved to be there, and the manifest after all indexes. Objects cannot be renamed,
+so this order is what makes a crash harmless: a shard without an index, or indexes without a manifest, are no
+checkpoint, and the next try puts what is missing. Agents of several nodes share the place without locks: all that find
+the same indexes put the same manifest.
 """
 
 import contextlib
@@ -33,36 +35,38 @@ Document = TypeVar("Document")
 
 
 class ObjectCheckpoints:
-    """The checkpoints of a run in ``store``.
+    """The checkpoints of one history in ``store``.
 
-    What cannot be reached raises CheckpointError, what is missing or damaged CheckpointUnreadable.
+    Every method raises CheckpointError if the store cannot be used, CheckpointUnavailable if an object is missing,
+    CheckpointUnreadable if it is damaged.
     """
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
         self._read: dict[int, tuple[StoredObject, Manifest]] = {}
+        """Manifests by step, with their entry in the listing: an unchanged one is not fetched again."""
 
     def manifests(self) -> dict[int, Manifest]:
-        """Return the manifests of all committed checkpoints, by step. What is damaged is left out."""
+        """Return the manifests of all committed checkpoints, by step, without damaged ones."""
         return self._manifests(self.store.listing())
 
     def of_history(self, number: int) -> "ObjectCheckpoints":
-        """Return the checkpoints of a history whose first one has its objects here."""
+        """Return the checkpoints of history ``number``; this object has those of the first history."""
         return self if number <= FIRST else ObjectCheckpoints(self.store.below(folder_name(number)))
 
     def damaged(self) -> set[int]:
-        """Return the steps whose manifest is there and does not read back."""
+        """Return the steps whose manifest is damaged."""
         listed = self.store.listing()
         return {step for step in steps_of(listed) - self._manifests(listed).keys() if manifest_name(step) in listed}
 
     def whole(self) -> int:
-        """Return how many checkpoints are committed of which no file is missing."""
+        """Return the number of committed checkpoints without missing files."""
         listed = self.store.listing()
         manifests = self._manifests(listed)
         return sum(not _missing(listed, manifests, manifest) for manifest in manifests.values())
 
     def missing(self, step: int) -> list[str]:
-        """Return the names of objects that a committed checkpoint needs and that are not there whole."""
+        """Return the names of a committed checkpoint's objects that are missing or have another size."""
         listed = self.store.listing()
         return _missing(listed, self._manifests(listed), self.load_manifest(step))
 
@@ -75,10 +79,10 @@ class ObjectCheckpoints:
         return manifest
 
     def put_shard(self, source: Path, rank: int) -> None:
-        """Put the shard of ``rank`` from a checkpoint's directory, and then its index, unless they are there.
+        """Put the shard of ``rank`` from a checkpoint's directory, and then its index, unless the same are there.
 
-        Raises CheckpointCommitted if other contents are committed there, CheckpointError if those that are there are of
-        a newer generation.
+        Raises CheckpointCommitted if the step is committed with other contents, CheckpointError if a newer generation
+        has saved it.
         """
         index = load_index(source, rank)
         step = index.step
@@ -93,12 +97,12 @@ class ObjectCheckpoints:
             self._check_manifest(index)
         path = shard_path(source, rank)
         if not (has_shard and self.store.is_copy(path, shard)):
-            # The store may have been out of reach for so long that this node was replaced meanwhile.
+            # An upload may be retried for so long that another node takes this one's place. So each try checks again.
             self.store.upload(path, shard, check=lambda: self._check_generation(index))
         self.store.write(name, index.encode())
 
     def complete_set(self, step: int, world_size: int, run: str) -> list[ShardIndex] | None:
-        """Return the indexes of all ranks if they are there, of one run, world and generation, with their shards."""
+        """Return the indexes of all ranks, or None unless all are there, of one generation, with their shards."""
         listed = self.store.listing(step_name(step))
         names = [index_name(step, rank) for rank in range(world_size)]
         if not listed.keys() >= set(names):
@@ -107,7 +111,7 @@ class ObjectCheckpoints:
             contents = self.store.read_many(names)
         except CheckpointUnavailable as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                return None  # somebody is just saving this step again
+                return None  # another agent is saving this step again
             raise
         indexes = [self._decoded(ShardIndex.decode, data, name) for name, data in zip(names, contents, strict=True)]
         expected = (run, step, world_size, indexes[0].generation)
@@ -119,7 +123,7 @@ class ObjectCheckpoints:
         return indexes
 
     def commit(self, manifest: Manifest, indexes: Sequence[ShardIndex]) -> bool:
-        """Put ``manifest`` if ``indexes``, which are in the store, are those it vouches for, and its bases are there.
+        """Put ``manifest`` if it vouches for ``indexes``, which are in the store, and their bases are committed.
 
         Returns whether the checkpoint is committed.
         """
@@ -133,7 +137,8 @@ class ObjectCheckpoints:
         if manifest_shards(indexes) != manifest.shards:
             return False
         self.store.write(manifest_name(manifest.step), manifest.encode())
-        # A shard may have been replaced meanwhile: see _make_way().
+        # Another agent may have replaced a shard since. It removes the index and then looks for a manifest; here the
+        # manifest is put and then the indexes are read again. So one of the two notices the other: see _make_way().
         now = self.complete_set(manifest.step, manifest.world_size, manifest.run)
         if now is None or manifest_shards(now) != manifest.shards:
             self.store.remove([manifest_name(manifest.step)])
@@ -141,9 +146,10 @@ class ObjectCheckpoints:
         return True
 
     def prune(self, newest: Manifest, kept: int, marked: Collection[int] = ()) -> None:
-        """Remove what the commit of ``newest`` makes superfluous, unfinished uploads of its time and before included.
+        """Remove what the commit of ``newest`` makes superfluous, and unfinished uploads up to its step.
 
-        ``kept``: how many stay, besides those that are marked here or in ``marked`` and what others build on.
+        The newest ``kept`` stay, pinned ones and those in ``marked``, and the bases of all these. See
+        :func:`superfluous`.
         """
         listed = self.store.listing()
         manifests = self._manifests(listed)
@@ -159,7 +165,7 @@ class ObjectCheckpoints:
         self._remove(listed, old)
 
     def retire(self, marked: Collection[int] = ()) -> None:
-        """Remove the checkpoints of a history that a newer one has outlived, but for those that are marked."""
+        """Remove this history's checkpoints, because a newer history has enough. Pinned and ``marked`` ones stay."""
         listed = self.store.listing()
         manifests = self._manifests(listed)
         kept = {*marked, *(step for step in manifests if kept_name(step) in listed)}
@@ -167,6 +173,7 @@ class ObjectCheckpoints:
         self._remove(listed, outlived(manifests, marked=kept, others=others, incomplete=_incomplete(listed, manifests)))
 
     def _remove(self, listed: Iterable[str], steps: Iterable[int]) -> None:
+        # The manifest goes first: without it, the rest is no checkpoint if the removal stops in between.
         for step in steps:
             names = [name for name in listed if name.startswith(f"{step_name(step)}/")]
             self.store.remove(sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")))
@@ -192,9 +199,9 @@ class ObjectCheckpoints:
             try:
                 manifests[step] = self.load_manifest(step)
             except CheckpointUnreadable:
-                continue  # it is damaged
+                continue  # damaged
             except CheckpointUnavailable:
-                continue  # it has been removed since it was listed
+                continue  # removed since it was listed
             self._read[step] = (found, manifests[step])
         return manifests
 
@@ -214,7 +221,7 @@ class ObjectCheckpoints:
     def _make_way(self, index: ShardIndex) -> None:
         """Remove the index of an unfinished save of this rank and step, before its shard is replaced.
 
-        What is committed stays. See ``slot_shard.py`` for the order of the calls.
+        What is committed stays. ``slot_shard.py`` explains the order of the calls.
         """
         name = index_name(index.step, index.rank)
         self._check_manifest(index)
@@ -250,32 +257,32 @@ class ObjectCheckpoints:
 
 
 def steps_of(names: Iterable[str]) -> set[int]:
-    """Return the steps whose folders hold the objects of these names."""
+    """Return the steps to whose folders the objects of these names belong."""
     return {step for name in names if (step := step_of(name.partition("/")[0])) is not None}
 
 
 def step_name(step: int) -> str:
-    """Folder of the objects of a step."""
+    """Return the name of a step's folder."""
     return step_directory(Path(), step).name
 
 
 def manifest_name(step: int) -> str:
-    """Name of a step's manifest."""
+    """Return the name of a step's manifest."""
     return f"{step_name(step)}/{MANIFEST}"
 
 
 def kept_name(step: int) -> str:
-    """Name of the mark that keeps a step."""
+    """Return the name of the object that pins a step."""
     return f"{step_name(step)}/{KEPT}"
 
 
 def shard_name(step: int, rank: int) -> str:
-    """Name of a shard."""
+    """Return the name of a shard."""
     return str(shard_path(step_directory(Path(), step), rank))
 
 
 def index_name(step: int, rank: int) -> str:
-    """Name of a shard's index."""
+    """Return the name of a shard's index."""
     return str(index_path(step_directory(Path(), step), rank))
 
 

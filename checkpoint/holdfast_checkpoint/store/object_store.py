@@ -1,6 +1,8 @@
-"""Whole objects in a store that fsspec reaches: put and proved, read, listed, removed. Every call is tried again.
+"""Whole objects in a store that fsspec reaches: puts and proves, reads, lists, and removes them, with retries.
 
-Nothing is ever renamed: an object counts once its index is put, which is after it is proved to be whole.
+Object stores cannot rename. So the order of puts takes the place of the rename: a shard counts once its index is there,
+and the index is put after the shard is proved to be whole. A retry puts the same object again, which is safe because
+nothing reads it before.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +25,7 @@ from holdfast_checkpoint.store.retries import Retries
 from holdfast_checkpoint.store.store_errors import describe, is_final, missing_package
 
 RANGE_BYTES = 16 << 20
-"""Read at once. What has arrived of a download before an error is not fetched again."""
+"""Bytes of one read. After an error, a download continues with the range that failed."""
 
 _CONNECTIONS = 8
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -36,19 +38,19 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class StoredObject:
-    """What a listing says about an object."""
+    """An object in a listing."""
 
     nbytes: int
     version: str
-    """Differs when the object was put again with other contents."""
+    """Text that changes when the object is put again with other contents."""
 
 
 class ObjectStore:
     """The objects below ``url``, by their names relative to it.
 
-    ``setting`` is the option that has named it, for messages. Every method may be called from any thread, and raises
-    CheckpointError if the store cannot be used, in one line that names the setting. Credentials are found by fsspec.
-    Uploads keep to ``bandwidth``.
+    ``setting`` is the option that names the store, for messages. Every method may be called from any thread, and raises
+    CheckpointError if the store cannot be used, in one line that names the setting. fsspec finds the credentials.
+    Uploads stay within ``bandwidth``.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class ObjectStore:
         self._multipart = MultipartUploads(filesystem, self._pace) if is_s3 else None
 
     def below(self, folder: str) -> "ObjectStore":
-        """Return the objects in a folder of this store, with the same limits and counts."""
+        """Return a folder of this store as a store, with the same limits and counters."""
         return ObjectStore(
             self._filesystem,
             f"{self.url}/{folder}",
@@ -89,11 +91,11 @@ class ObjectStore:
         }
 
     def read(self, name: str) -> bytes:
-        """Return an object. Raises CheckpointUnavailable if there is none."""
+        """Return the bytes of an object. Raises CheckpointUnavailable if there is none."""
         return self.read_range(name, None, None)
 
     def read_range(self, name: str, start: int | None, end: int | None) -> bytes:
-        """Return bytes of an object from ``start`` to before ``end``. Raises CheckpointUnavailable if there is none."""
+        """Return the bytes ``start`` to ``end`` (exclusive) of an object. Raises CheckpointUnavailable without one."""
         try:
             data = self._attempt(lambda: self._filesystem.cat_file(self._path(name), start=start, end=end))
         except FileNotFoundError as error:
@@ -101,12 +103,12 @@ class ObjectStore:
         return bytes(data)
 
     def read_many(self, names: Sequence[str]) -> list[bytes]:
-        """Return several objects, in this order. Raises CheckpointUnavailable if one is not there."""
+        """Return the bytes of several objects, in this order. Raises CheckpointUnavailable if one is missing."""
         with ThreadPoolExecutor(_CONNECTIONS) as threads:
             return list(threads.map(self.read, names))
 
     def write(self, name: str, data: bytes) -> None:
-        """Put a small object and prove it by reading it."""
+        """Put a small object and read it back."""
 
         def put() -> None:
             self._filesystem.pipe_file(self._path(name), data)
@@ -116,7 +118,7 @@ class ObjectStore:
         self._try(put)
 
     def upload(self, source: Path, name: str, check: Callable[[], None] = lambda: None) -> None:
-        """Put a file and prove it: by its size and its MD5 sum where the store tells one, else by reading it.
+        """Put a file and prove it: by its size and the MD5 sum that the store gives, else by reading it back.
 
         To a store that speaks S3 a large one goes in parts. ``check`` is called before every try, and may raise
         CheckpointError.
@@ -131,11 +133,11 @@ class ObjectStore:
         self._try(put)
 
     def is_copy(self, source: Path, name: str) -> bool:
-        """Whether an object, which is there, has the bytes of a file."""
+        """Return whether an existing object has the bytes of a file."""
         return self._try(lambda: self._matches(source, name))
 
     def download(self, name: str, nbytes: int, target: Path) -> None:
-        """Fetch an object of ``nbytes`` into a file, which appears when it is whole.
+        """Fetch an object of ``nbytes`` into a file, which appears once it is whole.
 
         Raises CheckpointUnavailable if there is none, CheckpointUnreadable if it has another size.
         """
@@ -153,7 +155,7 @@ class ObjectStore:
                 new.publish()
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove objects, one after the other; one that is not there is fine."""
+        """Remove objects in this order. A missing one is no error."""
         for name in names:
             try:
                 self._attempt(lambda name=name: self._filesystem.rm_file(self._path(name)))  # type: ignore[misc]
@@ -177,7 +179,7 @@ class ObjectStore:
                     target.write(data)
 
     def _pace(self, nbytes: int) -> None:
-        """Wait until so much may be sent. Raises CheckpointError if nothing more is to be sent at all."""
+        """Wait until ``nbytes`` may be sent. Raises CheckpointError if the agent ends."""
         if self.retries.closing.wait(self._bandwidth.take_s(nbytes)):
             raise CheckpointError(f"{self.setting} {self.url}: the upload is cut off, for the agent ends")
 
@@ -191,11 +193,11 @@ class ObjectStore:
     def _matches(self, source: Path, name: str) -> bool:
         try:
             info = self._filesystem.info(self._path(name))
-        except FileNotFoundError:  # another agent has removed it, for it is out of date
+        except FileNotFoundError:  # another agent has removed it, because it is out of date
             return False
         if int(info["size"]) != source.stat().st_size:
             return False
-        # What is encrypted or was put in other parts has a sum of its own kind there.
+        # An object that is encrypted, or was put in other parts, has another kind of sum: then its bytes are compared.
         told = str(info.get("ETag", "")).strip('"')
         return (told != "" and told == etag_of(source)) or self._reads_as(ranges(source, RANGE_BYTES), name)
 
@@ -218,7 +220,7 @@ class ObjectStore:
             raise CheckpointError(describe(error, self.setting, self.url)) from error
 
     def _attempt(self, operation: Callable[[], Result]) -> Result:
-        """Raises CheckpointError, and FileNotFoundError as it is."""
+        """Return what the operation returns. Raises CheckpointError, and FileNotFoundError unchanged."""
         try:
             return self.retries.run(operation, is_final=is_final)
         except (FileNotFoundError, CheckpointError):

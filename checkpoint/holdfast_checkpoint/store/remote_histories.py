@@ -1,4 +1,4 @@
-"""The histories of a run in an object store, as the secondary place of checkpoints needs them."""
+"""The histories of a run in the secondary, an object store, as one line of training."""
 
 from collections.abc import Collection
 
@@ -11,7 +11,7 @@ from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints
 
 
 class RemoteHistories:
-    """The checkpoints below the place of ``first``, those of the first history, as one line of training.
+    """The checkpoints of all histories of a place, as one line of training; ``first`` has those of the first history.
 
     Every method raises CheckpointError as those of :class:`ObjectCheckpoints` do.
     """
@@ -22,15 +22,15 @@ class RemoteHistories:
 
     @property
     def store(self) -> ObjectStore:
-        """The store of the whole place."""
+        """Store of the whole place."""
         return self._first.store
 
     def of_step(self, step: int) -> ObjectCheckpoints:
-        """Return the history that a step belongs to."""
+        """Return the checkpoints of the history that a step belongs to."""
         return self.histories.of_step(step)
 
     def parts(self) -> list[ObjectCheckpoints]:
-        """Return the histories of the line, newest first."""
+        """Return the checkpoints of each history of the line, newest first."""
         return [part for part, _ in self.histories.line()]
 
     def manifests(self) -> dict[int, Manifest]:
@@ -48,7 +48,7 @@ class RemoteHistories:
         return self.of_step(step).load_manifest(step)
 
     def follow(self, primary: Checkpoints) -> None:
-        """Begin the histories that the primary place has and this one has not."""
+        """Begin the histories that the primary has and the secondary lacks."""
         if isinstance(primary, RunCheckpoints):
             self.histories.refresh()
             for number, record in sorted(primary.histories.records.items()):
@@ -56,7 +56,7 @@ class RemoteHistories:
                     self.histories.begin(record)
 
     def prune(self, newest: Manifest, kept: int, marked: Collection[int]) -> None:
-        """Remove what the commit of ``newest`` makes superfluous; of older histories once this one has ``kept``."""
+        """Remove what the commit of ``newest`` makes superfluous; older histories once the present one has ``kept``."""
         part = self.of_step(newest.step)
         part.prune(newest, kept, marked=marked)
         current = self.histories.part(self.histories.current)

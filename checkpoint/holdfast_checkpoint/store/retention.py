@@ -1,4 +1,4 @@
-"""Decides, without touching anything, which checkpoints stay, and which one the next builds on."""
+"""Decides which checkpoints stay, and on which one the next builds. It only computes; callers remove."""
 
 from collections.abc import Mapping, Set
 
@@ -14,12 +14,15 @@ def superfluous(
     others: Set[int],
     incomplete: Set[int],
 ) -> tuple[int, ...]:
-    """Return the steps of a history that go once ``newest`` is committed, in the order of removal.
+    """Return the steps of a history to remove once ``newest`` is committed, in the order of removal.
 
-    What builds on another goes before it. The newest ``kept`` of ``manifests`` (by step) of its run stay, those that
-    are ``marked``, and what others build on. ``others`` are the steps without a manifest that reads back: it may have
-    been moved away, so that they go with the committed ones of their time. ``incomplete`` are those with a manifest
-    whose files are not all there: they do not count as kept, and they stay, because the files may come back.
+    * The newest ``kept`` whole checkpoints of the run in ``manifests`` (by step) stay, and so do ``marked`` ones.
+    * Bases of those that stay, stay. A checkpoint is removed before its base, so that a crash in between leaves none
+      that cannot be read.
+    * ``incomplete`` ones have a manifest and lack files. They stay, because the files may come back, and do not count
+      as kept.
+    * ``others`` are steps without a readable manifest: unfinished, damaged, or moved away. They are removed together
+      with the committed ones of their time.
     """
     own = {step for step, manifest in manifests.items() if manifest.run == newest.run}
     recent = {*sorted(own - incomplete)[-kept:], newest.step}
@@ -32,10 +35,9 @@ def superfluous(
 def outlived(
     manifests: Mapping[int, Manifest], *, marked: Set[int], others: Set[int], incomplete: Set[int]
 ) -> tuple[int, ...]:
-    """Return the steps of an older history that go once the present one has enough checkpoints of its own.
+    """Return the steps of an older history to remove once the present one has enough checkpoints, in that order.
 
-    ``others`` are the steps without a manifest that reads back. Those that are ``marked`` stay, what they build on, and
-    what is ``incomplete``.
+    ``marked`` and ``incomplete`` ones and their bases stay. ``others`` are the steps without a readable manifest.
     """
     staying = manifests.keys() & (marked | incomplete)
     return tuple(sorted((manifests.keys() - staying - _bases(manifests, staying)) | others, reverse=True))
@@ -50,8 +52,8 @@ def base_step(
 ) -> int | None:
     """Return the step of the full checkpoint to which ``step`` should be stored as a difference.
 
-    None if it should be a full one itself: no other of this world and generation is before it, or ``full_every``
-    less one build on that already.
+    None if it should be a full one itself: no full one of this world and generation is before it, or ``full_every`` - 1
+    checkpoints build on that already. Another generation may have other ranks, or a state from before a fallback.
     """
     before = {
         earlier: manifest

@@ -1,4 +1,4 @@
-"""Tries again what a network may make fail: exponential backoff with jitter."""
+"""Retries operations that a network may make fail: exponential backoff with jitter."""
 
 import random
 import threading
@@ -11,15 +11,17 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """How long to wait between tries: twice as long each time, times a number drawn between a half and one."""
+    """Waits between tries: twice as long each time, times a random number between a half and one."""
 
     first_s: float = 0.5
+    """First wait in seconds, before the random number."""
     longest_s: float = 30.0
+    """Longest wait in seconds."""
     draw: Callable[[], float] = random.random
-    """Uniform in [0, 1): many nodes that failed together do not come back together."""
+    """Source of random numbers in [0, 1). They keep nodes that failed together from returning together."""
 
     def delays_s(self) -> Iterator[float]:
-        """Yield the waits, for ever."""
+        """Yield the waits in seconds, forever."""
         delay_s = self.first_s
         while True:
             yield delay_s * (0.5 + self.draw() / 2)
@@ -33,14 +35,16 @@ class Retries:
     limit: int = 5
     backoff: Backoff = field(default_factory=Backoff)
     closing: threading.Event = field(default_factory=threading.Event)
-    """Once set, nothing is tried again."""
+    """Event that ends all waits: once it is set, nothing is retried."""
     attempts_total: int = 0
+    """Tries so far."""
     failures_total: int = 0
+    """Failed tries so far. A missing object is an answer and no failure."""
 
     def run(self, operation: Callable[[], Result], *, is_final: Callable[[Exception], bool]) -> Result:
         """Return what ``operation`` returns.
 
-        Raises its last error after ``limit`` tries, or an error that ``is_final`` at once.
+        Raises its last error after ``limit`` tries, and an error that ``is_final`` immediately.
         """
         delays_s = self.backoff.delays_s()
         for number in range(1, self.limit + 1):

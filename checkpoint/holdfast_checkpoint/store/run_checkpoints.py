@@ -16,15 +16,16 @@ _logger = logging.getLogger(__name__)
 
 
 class RunCheckpoints:
-    """The checkpoints of the present line of training of ``run``, wherever each is. See :class:`Checkpoints`.
+    """The checkpoints of ``run``'s present line of training, over all its histories. See :class:`Checkpoints`.
 
-    ``manifests()`` and what is built on it read again which history is the present one; the others go by that.
+    ``manifests()`` and ``committed()`` read again which history is the present one. All other methods use what these
+    have found.
     """
 
     def __init__(self, histories: Histories[HistoryCheckpoints], run: str, path: Path, kept: int) -> None:
         self.histories = histories
         self.kept = kept
-        """How many whole checkpoints of a history stay."""
+        """Number of whole checkpoints of a history that stay."""
         self.path = path
         """Local folder in which shards are written and read."""
         self._run = run
@@ -42,32 +43,32 @@ class RunCheckpoints:
 
     @property
     def store_retries(self) -> Retries | None:
-        """Tries and failures of an object store's calls; None: the checkpoints are in a folder."""
+        """Counters of an object store's calls; None: the checkpoints are in a folder."""
         return self._current.store_retries
 
     @property
     def removal_failures_total(self) -> int:
-        """Attempts at removing old checkpoints that have failed."""
+        """Failed attempts to remove old checkpoints."""
         return self._removal_failures + sum(part.removal_failures_total for part in self._parts())
 
     def step_directory(self, step: int) -> Path:
-        """Where this node writes the shards of ``step``."""
+        """Return the folder in which this node writes the shards of ``step``."""
         return self.histories.of_step(step).step_directory(step)
 
     def check_writable(self) -> None:
-        """Write something and remove it. Raises CheckpointError."""
+        """Write something and remove it, to test the setting. Raises CheckpointError."""
         self._current.check_writable()
 
     def begin(self, record: HistoryRecord) -> None:
-        """Begin a history, to which the next checkpoints belong. Raises CheckpointError."""
+        """Begin a history: the next checkpoints belong to it. Raises CheckpointError."""
         self.histories.begin(record)
 
     def publish(self, step: int, rank: int) -> None:
-        """Bring a shard that is written to where all nodes see it. Raises CheckpointError."""
+        """Bring a written shard to the place that all nodes see. Raises CheckpointError."""
         self.histories.of_step(step).publish(step, rank)
 
     def commit_if_complete(self, step: int, world_size: int, run: str) -> Manifest | None:
-        """Commit ``step`` if the shards of all ranks are there. Raises CheckpointError."""
+        """Commit ``step`` if the shards of all ranks are there; else return None. Raises CheckpointError."""
         part = self.histories.of_step(step)
         manifest = part.commit_if_complete(step, world_size, run)
         if manifest is not None and part is self._current:
@@ -92,7 +93,7 @@ class RunCheckpoints:
         return sorted(self.manifests())
 
     def damaged(self) -> list[int]:
-        """Return the steps of the line whose manifest is there and does not read back. Raises CheckpointError."""
+        """Return the steps of the line whose manifest is damaged, ascending. Raises CheckpointError."""
         return sorted(
             step
             for part, stretch in self.histories.line()
@@ -101,7 +102,7 @@ class RunCheckpoints:
         )
 
     def missing(self, step: int) -> list[str]:
-        """Return the names of files that a committed checkpoint needs and that are not there whole."""
+        """Return the names of a committed checkpoint's files that are missing or have another size."""
         return self.histories.of_step(step).missing(step)
 
     def load_manifest(self, step: int) -> Manifest:
@@ -113,20 +114,20 @@ class RunCheckpoints:
         return self.histories.of_step(step).fetch(step, ranks, again=again)
 
     def base_for(self, step: int, *, run: str, world_size: int, generation: int, full_every: int) -> int | None:
-        """Return to which full checkpoint of the same history ``step`` is to be stored as a difference."""
+        """Return the full checkpoint of the same history to which to store ``step`` as a difference, or None."""
         part = self.histories.of_step(step)
         return part.base_for(step, run=run, world_size=world_size, generation=generation, full_every=full_every)
 
     def keep(self, step: int, reason: str) -> None:
-        """Keep a committed checkpoint beyond its time. Raises CheckpointError."""
+        """Pin a committed checkpoint. Raises CheckpointError."""
         self.histories.of_step(step).keep(step, reason)
 
     def mark(self, step: int) -> bytes | None:
-        """Return the file that keeps ``step`` until it is released, or None. Raises CheckpointError."""
+        """Return the contents of the file that pins ``step``, or None. Raises CheckpointError."""
         return self.histories.of_step(step).mark(step)
 
     def close(self) -> None:
-        """Try nothing again from now on."""
+        """Retry nothing from now on, because the agent ends."""
         for part in self._parts():
             part.close()
 
@@ -138,7 +139,7 @@ class RunCheckpoints:
         return [*self.histories.older(), self._current]
 
     def _retire_older(self) -> None:
-        """Remove older histories once the present one has as many whole checkpoints as are to be kept."""
+        """Remove older histories once the present one has ``kept`` whole checkpoints: until then they may be needed."""
         older = self.histories.older()
         try:
             if older and self._current.has_enough():
@@ -152,9 +153,9 @@ class RunCheckpoints:
 def open_checkpoints(
     location: str, staging: Path, kept: int, bandwidth: Bandwidth | None = None, *, run: str
 ) -> RunCheckpoints:
-    """Return the checkpoints that ``--checkpoints`` names; of a URL, ``staging`` is this node's own folder.
+    """Return the checkpoints that ``--checkpoints`` names; for a URL, ``staging`` is this node's own folder.
 
-    Which histories there are is not read yet. Raises CheckpointError if a package is missing, ValueError as
+    It does not read yet which histories there are. Raises CheckpointError if a package is missing, ValueError like
     :func:`check_location`.
     """
     remote = open_objects(PRIMARY, location, bandwidth=bandwidth) if is_url(location) else None

@@ -1,4 +1,8 @@
-"""Keeps a second copy of every committed checkpoint elsewhere, and brings it back when the first place has none."""
+"""Keeps a copy of every committed checkpoint in a second place, and brings it back if the first place has none.
+
+The copy has the same files, so the order of puts is the same: shards, indexes, manifest. A copy that was cut off has no
+manifest; the next try compares and sends only what is missing. Nothing about it is kept in this process.
+"""
 
 import logging
 import threading
@@ -17,25 +21,27 @@ from holdfast_checkpoint.store.remote_histories import RemoteHistories
 from holdfast_checkpoint.store.retries import Backoff
 
 LOOK_S = 10.0
+"""Time between looks for new checkpoints, unless :meth:`Secondary.look` asks for one."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Lag:
-    """What is committed in the first place and not in the second."""
+    """The checkpoints that the secondary still lacks."""
 
     checkpoints: int = 0
+    """Number of committed checkpoints that the secondary should have and lacks."""
     nbytes: int = 0
-    """Of the shards that fall to this node."""
+    """Bytes of this node's shards of them."""
 
 
 class Secondary:
     """Copies the checkpoints of ``run`` from ``primary`` to ``remote`` on a thread of its own.
 
-    The node copies the shards of its own ranks, of a world of another size those that fall to them, and puts a
-    manifest if it finds the set of all ranks complete. What has been put is not put again, after an error or in the
-    next process. The newest ``kept`` stay there, and what they build on, and what is marked to be kept.
+    Each node copies the shards of its own ranks. If the checkpoint is of a world of another size, its shards are dealt
+    out to the ranks of this one. A node that finds the set of all ranks complete puts the manifest. In the secondary
+    the newest ``kept`` checkpoints stay, their bases, and pinned ones.
     """
 
     def __init__(
@@ -49,9 +55,11 @@ class Secondary:
     ) -> None:
         self.remote = RemoteHistories(remote)
         self.attempts_total = 0
-        """Copies of checkpoints that were begun or gone on with."""
+        """Copies of checkpoints that were begun or resumed."""
         self.failures_total = 0
+        """Copies that failed and will be resumed."""
         self.lag = Lag()
+        """Checkpoints that the secondary still lacks, as of the newest look."""
         self._primary = primary
         self._run = run
         self._kept = kept
@@ -64,45 +72,48 @@ class Secondary:
         self._thread = threading.Thread(target=self._serve, name="checkpoint-secondary", daemon=True)
 
     def start(self, own_ranks: Callable[[], tuple[range, int]]) -> None:
-        """Begin to copy what is lacking. ``own_ranks`` returns the ranks of this node and the size of their world."""
+        """Start the thread. ``own_ranks`` returns the ranks of this node and the size of their world."""
         self._own_ranks = own_ranks
         self._thread.start()
 
     def look(self) -> None:
-        """Look for new checkpoints now."""
+        """Have the thread look for new checkpoints now."""
         self._idle.clear()
         self._wake.set()
 
     def wait(self, patience_s: float) -> bool:
-        """Look, and wait until all there is has been copied, or a copy has failed. Returns whether that was in time."""
+        """Look, and wait until everything is copied or a copy has failed. Return whether ``patience_s`` was enough."""
         self.look()
         return self._idle.wait(patience_s)
 
     def close(self) -> None:
-        """Begin nothing more. A file under way is left: it appears whole or not at all."""
+        """Begin nothing more. An upload under way is cut off: its object appears whole or not at all."""
         self._closed = True
         self.remote.store.retries.closing.set()
         self._wake.set()
         self._idle.set()
 
     def restorable(self, own: Collection[int]) -> list[int]:
-        """Return the steps that can be started from, given those of the primary, ascending.
+        """Return the steps from which a start is possible, ascending; ``own`` are those of the primary.
 
-        While the primary has any, only older ones are added: newer ones may be of a future that the run has left.
-        Raises CheckpointError if the primary has none and the secondary cannot be listed.
+        If the primary has any, only older steps are added: newer ones may belong to a line of training that the run has
+        left. Raises CheckpointError if the primary has none and the secondary cannot be listed.
         """
         if not own:
             self._steps = sorted(self.remote.manifests())
         return sorted({*own, *(step for step in self._steps if not own or step < max(own))})
 
     def hand_over(self, histories: Histories[HistoryCheckpoints]) -> None:
-        """Give the primary the records of histories, if it has lost its own. Raises CheckpointError."""
+        """Begin the secondary's histories in the primary, which has lost its own. Raises CheckpointError."""
         self.remote.histories.refresh()
         for _, record in sorted(self.remote.histories.records.items()):
             histories.begin(record)
 
     def fetch(self, step: int, ranks: Collection[int] | None) -> Path:
-        """Download into the primary's local folder what ``ranks`` need, whatever is there. Raises CheckpointError."""
+        """Download what ``ranks`` need into the primary's local folder and return it. Raises CheckpointError.
+
+        The files there are not used: they have turned out to be damaged or incomplete.
+        """
         log.warning("checkpoint of step %d is taken from %s", step, self.remote.store.url)
         into = self._primary.step_directory(step).parent
         return CheckpointDownload(self.remote.of_step(step), step, into, again=True).fetch(ranks)
@@ -139,7 +150,7 @@ class Secondary:
             try:
                 is_copied = self._copy(manifests[step], wanted)
             except (CheckpointUnavailable, CheckpointUnreadable) as error:
-                unavailable = error  # the others can be copied all the same
+                unavailable = error  # one that cannot be read must not keep the others from being copied
                 continue
             if is_copied:
                 still_lacking.remove(step)
@@ -151,14 +162,14 @@ class Secondary:
             raise unavailable
 
     def _wanted(self, manifests: dict[int, Manifest]) -> list[int]:
-        """Return the steps of which there is to be a copy, ascending: bases come first."""
+        """Return the steps that the secondary should have, ascending, so that bases are copied first."""
         runs = {self._run, *self._primary.runs}
         own = sorted(step for step, manifest in manifests.items() if manifest.run in runs)
         wanted = {*own[-self._kept :], *(step for step in own if self._primary.mark(step) is not None)}
         return sorted(wanted | {base for step in wanted for base in manifests[step].bases if base in manifests})
 
     def _copy(self, manifest: Manifest, wanted: Collection[int]) -> bool:
-        """Copy this node's share of a checkpoint, and commit it if nothing lacks. Returns whether it is committed."""
+        """Copy this node's share of a checkpoint, and commit it if no shard is missing. Return whether it did so."""
         self.attempts_total += 1
         try:
             mine, remote = self._share(manifest), self.remote.of_step(manifest.step)
@@ -177,7 +188,7 @@ class Secondary:
         return True
 
     def _copy_marks(self, steps: Iterable[int]) -> None:
-        """Mark those of ``steps`` there that are marked here, and release the others."""
+        """Pin those of ``steps`` in the secondary that are pinned in the primary, and release the others."""
         for remote in self.remote.parts():
             names = remote.store.listing()
             for step in steps_of(names).intersection(steps):

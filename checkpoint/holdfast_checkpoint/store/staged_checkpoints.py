@@ -1,4 +1,4 @@
-"""The checkpoints of a run in an object store, with a local folder in which this node writes and reads shards."""
+"""The checkpoints of a history in an object store, with a local folder in which this node writes and reads shards."""
 
 import logging
 import os
@@ -20,20 +20,22 @@ from holdfast_checkpoint.store.retention import base_step, previous_to
 from holdfast_checkpoint.store.retries import Retries
 
 _UNDER_WAY = 3
-"""Steps whose shards may be being written at once: a rank has no more slots. After the run went back they may be older
-than what is committed."""
+"""Most steps whose shards can be in writing at the same time: a rank has no more slots. They stay in the staging folder
+even if they are older than what is committed, which happens after a fallback."""
 _logger = logging.getLogger(__name__)
 
 
 class StagedCheckpoints:
-    """As :class:`CheckpointDirectory`, for checkpoints that exist when ``remote`` holds their manifest.
+    """Checkpoints that exist once ``remote`` has their manifest; else like :class:`CheckpointDirectory`.
 
-    ``staging`` is this node's alone. It keeps the node's shards of the checkpoints that the store keeps.
+    ``staging`` belongs to this node alone. It keeps the node's shards of all checkpoints in the store, so that a
+    restart need not download them.
     """
 
     history = FIRST
-    """One alone knows of no other."""
+    """Number of the history; alone it knows no other."""
     runs: frozenset[str] = frozenset()
+    """Names of the runs that have begun a history here; alone it keeps no such record."""
 
     def __init__(self, remote: ObjectCheckpoints, staging: Path, kept: int) -> None:
         self.remote = remote
@@ -45,15 +47,15 @@ class StagedCheckpoints:
 
     @property
     def store_retries(self) -> Retries:
-        """Tries and failures of the store's calls."""
+        """Counters of the store's calls."""
         return self.remote.store.retries
 
     def step_directory(self, step: int) -> Path:
-        """Where this node's shards of ``step`` belong until they are published."""
+        """Return the folder of this node's shards of ``step``."""
         return step_directory(self.path, step)
 
     def check_writable(self) -> None:
-        """Write to the folder and to the store, for the start of an agent. Raises CheckpointError."""
+        """Write to the folder and to the store, to test the settings at the agent's start. Raises CheckpointError."""
         CheckpointDirectory(self.path, self.kept).check_writable()
         name = f"writable-{socket.gethostname()}-{os.getpid()}"
         self.remote.store.write(name, b"\0")
@@ -64,7 +66,7 @@ class StagedCheckpoints:
         self.remote.put_shard(self.step_directory(step), rank)
 
     def commit_if_complete(self, step: int, world_size: int, run: str) -> Manifest | None:
-        """Commit ``step`` if the shards of all ranks are published. As of :class:`CheckpointDirectory`."""
+        """Commit ``step`` if the shards of all ranks are published. See :class:`CheckpointDirectory`."""
         indexes = self.remote.complete_set(step, world_size, run)
         if indexes is None:
             return None
@@ -88,23 +90,26 @@ class StagedCheckpoints:
         return sorted(self.manifests())
 
     def damaged(self) -> list[int]:
-        """Return the steps whose manifest does not read back, ascending. Raises CheckpointError."""
+        """Return the steps whose manifest is damaged, ascending. Raises CheckpointError."""
         return sorted(self.remote.damaged())
 
     def missing(self, step: int) -> list[str]:
-        """Return the names of objects that a committed checkpoint needs and that are not there whole."""
+        """Return the names of a committed checkpoint's objects that are missing or have another size."""
         return self.remote.missing(step)
 
     def begin(self, record: HistoryRecord) -> None:
-        """Refuse: this is one history. Raises CheckpointError."""
+        """Raise CheckpointError: this is one history."""
         raise CheckpointError(f"{self.remote.store.url} has no place for history {record.number}")
 
     def has_enough(self) -> bool:
-        """Whether as many whole checkpoints are committed here as are to be kept. Raises CheckpointError."""
+        """Return whether at least ``kept`` whole checkpoints are committed here. Raises CheckpointError."""
         return self.remote.whole() >= self.kept
 
     def retire(self) -> None:
-        """Remove the checkpoints of a history that a newer one has outlived; what resists is tried again next time."""
+        """Remove this history's checkpoints, because a newer history has enough of its own.
+
+        Pinned and incomplete ones stay. The next commit retries a failed removal.
+        """
         try:
             self.remote.retire()
             with write_errors(self.path):
@@ -115,15 +120,19 @@ class StagedCheckpoints:
             _logger.warning("cannot remove old checkpoints: %s", error)
 
     def load_manifest(self, step: int) -> Manifest:
-        """Return the manifest of ``step``. Raises CheckpointUnreadable, or CheckpointError without the store."""
+        """Return the manifest of ``step``. Raises CheckpointError."""
         return self.remote.load_manifest(step)
 
     def fetch(self, step: int, ranks: Collection[int] | None = None, *, again: bool = False) -> Path:
-        """Download what ``ranks`` need (None: all) and return the directory. See :class:`CheckpointDownload`."""
+        """Download what ``ranks`` need (None: all) and return the local directory. See :class:`CheckpointDownload`."""
         return CheckpointDownload(self.remote, step, self.path, again=again).fetch(ranks)
 
     def base_for(self, step: int, *, run: str, world_size: int, generation: int, full_every: int) -> int | None:
-        """Return to which full checkpoint ``step`` is to be stored as a difference. See :func:`base_step`."""
+        """Return the full checkpoint to which to store ``step`` as a difference, or None. See :func:`base_step`.
+
+        It also prunes the staging folder, and puts the base's manifest there: a writer reads the base locally. Raises
+        CheckpointError.
+        """
         manifests = self.manifests()
         if step not in self._begun:
             self._begun.append(step)
@@ -138,7 +147,7 @@ class StagedCheckpoints:
         return base
 
     def keep(self, step: int, reason: str) -> None:
-        """Keep a committed checkpoint beyond its time. Raises CheckpointError."""
+        """Pin a committed checkpoint. Raises CheckpointError."""
         download = CheckpointDownload(self.remote, step, self.path)
         download.fetch_indexes(ranks=())
         with write_errors(download.directory):
@@ -150,18 +159,18 @@ class StagedCheckpoints:
             self.remote.store.write(kept_name(step), mark)
 
     def mark(self, step: int) -> bytes | None:
-        """Return the file that keeps ``step`` until it is released, or None. Raises CheckpointError."""
+        """Return the contents of the object that pins ``step``, or None. Raises CheckpointError."""
         try:
             return self.remote.store.read(kept_name(step))
         except CheckpointUnavailable:
             return None
 
     def close(self) -> None:
-        """Try nothing again from now on."""
+        """Retry nothing from now on, because the agent ends."""
         self.remote.store.retries.closing.set()
 
     def _prune(self, newest: Manifest) -> None:
-        """Remove what the commit of ``newest`` makes superfluous; what resists is tried again next time."""
+        """Remove what the commit of ``newest`` makes superfluous. The next commit retries a failed removal."""
         try:
             self.remote.prune(newest, self.kept)
         except CheckpointError as error:
@@ -169,12 +178,12 @@ class StagedCheckpoints:
             _logger.warning("cannot remove old checkpoints: %s", error)
 
     def _prune_staging(self, committed: Collection[int]) -> None:
-        """Remove this node's copies of older steps that the store does not hold."""
+        """Remove this node's copies of older steps that the store does not have."""
         newest = max(committed, default=-1)
         self._remove_copies({*committed, *self._begun}, before=newest)
 
     def _remove_copies(self, staying: Collection[int], before: int | None = None) -> None:
-        """Remove this node's copies of steps that are not ``staying``."""
+        """Remove this node's copies of steps that are not ``staying``, or only those ``before`` a step."""
         if not self.path.exists():
             return
         for directory in self.path.iterdir():

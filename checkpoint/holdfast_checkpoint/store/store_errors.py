@@ -1,4 +1,4 @@
-"""What goes wrong with object stores, in words for the user."""
+"""Messages about errors of object stores, in words for the user."""
 
 import errno
 
@@ -17,12 +17,12 @@ _FINAL = (*_FOLDER, CheckpointError, PermissionError, ImportError, ValueError)
 
 
 def is_final(error: Exception) -> bool:
-    """Whether trying again cannot help."""
+    """Return whether a retry cannot help."""
     return isinstance(error, _FINAL) or _is_denied(error)
 
 
 def describe(error: Exception, setting: str, url: str) -> str:
-    """Return one line that names the setting and the fix. It holds nothing of the credentials."""
+    """Return one line that names the setting and the fix. It holds no credentials."""
     protocol = url.partition("://")[0]
     if _is_denied(error):
         fix = _CREDENTIALS.get(protocol, f"check the credentials of {protocol}:// and their rights")
@@ -34,7 +34,7 @@ def describe(error: Exception, setting: str, url: str) -> str:
 
 
 def missing_package(setting: str, url: str) -> str:
-    """Return the line for a store whose package is not installed."""
+    """Return the message for a store whose package is not installed."""
     protocol = url.partition("://")[0]
     if protocol in _OURS:
         fix = "install the extra s3 of holdfast-torch"

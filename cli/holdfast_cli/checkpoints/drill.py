@@ -1,4 +1,4 @@
-"""Loads a checkpoint into a fresh process group and compares all that arrived with the manifest."""
+"""Loads a checkpoint into a new process group and compares every tensor with the manifest."""
 
 import json
 import tempfile
@@ -31,18 +31,18 @@ Part = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class DrillResult:
-    """What became of a drill."""
+    """Result of a drill."""
 
     ranks: int
     load_s: float
-    """Of the slowest rank, from the first read to the last tensor in its place."""
+    """Seconds of the slowest rank, from the first read to the last tensor in its place."""
     loaded_bytes: int
     differences: list[str]
     """One line for each part that did not arrive as it was saved; empty: all did."""
 
 
 def drill(directory: Path, ranks: int) -> DrillResult:
-    """Load the checkpoint in ``directory`` into ``ranks`` new processes that have nothing but gloo.
+    """Load the checkpoint in ``directory`` into ``ranks`` new processes, over gloo.
 
     Every tensor is spread over the processes along its first dim, and put together again to be digested.
     Raises CheckpointUnreadable, ConfigurationError if parts make no whole, CommandError if a process fails.
@@ -108,7 +108,7 @@ def differences(indexes: Iterable[ShardIndex], found: Mapping[Part, str]) -> Ite
 
 
 def _rank(rank: int, ranks: int, directory: str, folder: str) -> None:
-    """One process of the group: leaves its report in ``folder``."""
+    """Run as one process of the group, and write a report to ``folder``."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
     report = _load_and_digest(Path(directory), rank, ranks)

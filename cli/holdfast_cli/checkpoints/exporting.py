@@ -20,14 +20,14 @@ from holdfast_hooks.state.encoding import decode_state
 from holdfast_hooks.state.tree import is_mapping, items_of, key_text, kind_of, tensors_of
 
 TREE = "holdfast_tree"
-"""Under which a safetensors file of a whole state carries what is no tensor: the tree, as JSON."""
+"""Metadata key of a safetensors file with a whole state. Its value is the tree, without tensors, as JSON."""
 MODEL = "model"
 """Name of the model in the state given to attach(), by convention."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What a file holds."""
+    """Contents of a written file."""
 
     tensors: int
     nbytes: int
@@ -36,8 +36,8 @@ class Exported:
 def export_checkpoint(directory: Path, target: Path, *, everything: bool) -> Exported:
     """Write the model's weights, or ``everything``, of the checkpoint in ``directory`` to ``target``.
 
-    Tensors are read one stored part at a time, straight to their places in the file. ``.pt`` takes as much room
-    again beside it meanwhile. Of what every rank has for itself, the file gets that of rank 0. Raises
+    Tensors are read one stored part at a time, straight to their places in the file. ``.pt`` takes twice
+    the room while it is written. Of state that every rank has for itself, the file gets that of rank 0. Raises
     CommandError, CheckpointUnreadable, and ConfigurationError if parts make no whole; nothing is left behind then.
     """
     if target.suffix not in _WRITERS:
@@ -117,7 +117,7 @@ def _fill(
 ) -> TensorFile:
     """Create a file of these tensors. Raises CheckpointUnreadable, TensorFileError and OSError."""
     wanted = {name: saved.tensors[name] for name in names}
-    path.unlink(missing_ok=True)  # of an export that was killed
+    path.unlink(missing_ok=True)  # an export that was killed leaves one
     file = create(
         path, [_form(rename(name), tensor) for name, tensor in wanted.items()], metadata, is_scratch=is_scratch
     )

@@ -1,4 +1,4 @@
-"""The checkpoints below a directory, of all its histories, the ones that are no good included."""
+"""Finds the checkpoints of all histories in a directory, including those that cannot be used."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,27 +15,27 @@ from holdfast_cli.errors import CheckpointsUnavailableError, CommandError
 
 _STEP = re.compile(r"step-(\d{8,})")
 _NAMED = 3
-"""Files in a message."""
+"""Number of files that a message names."""
 
 Missing = Callable[[int, Manifest], Sequence[str]]
-"""Returns the files that a checkpoint of a history needs and that are not there whole."""
+"""Returns the files of a checkpoint that are missing or cut off. Takes the number of its history."""
 
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """The directory of one step."""
+    """One checkpoint, usable or not."""
 
     step: int
     directory: Path
     manifest: Manifest | None
     problem: str
-    """Why it cannot be used as it is; empty if it can, as far as can be seen without reading it all."""
+    """Reason for which it cannot be used; empty if it can, as far as that shows without reading all of it."""
     kept: str = ""
-    """Why it stays until it is released; empty: it goes when its time has come."""
+    """Reason for which it is pinned; empty: retention may delete it."""
     history: int = FIRST
     """Number of the history that it belongs to."""
     is_left: bool = False
-    """It belongs to a line of training that the run has left: a start does not choose it."""
+    """Whether it belongs to a line of training that the run has left. A start does not choose it."""
 
 
 def find_checkpoints(path: Path, missing: Missing | None = None) -> list[FoundCheckpoint]:

@@ -1,4 +1,4 @@
-"""The folder in which commands look at checkpoints; of those at a URL it is temporary, and holds what is needed."""
+"""Gives commands the checkpoints as a local folder. For a URL it is temporary, and holds what is needed."""
 
 import tempfile
 from collections.abc import Iterator, Set
@@ -26,7 +26,7 @@ from holdfast_cli.errors import CommandError
 
 
 class CheckpointFolder(Protocol):
-    """Checkpoints as a local folder. From the start it holds what tells the checkpoints apart.
+    """Checkpoints as a local folder. The manifest, the mark and one index of each are in it from the start.
 
     ``fetch`` and ``fetch_indexes`` raise CheckpointError: CheckpointUnavailable if something is missing,
     CheckpointUnreadable if it is damaged.
@@ -35,22 +35,22 @@ class CheckpointFolder(Protocol):
     path: Path
 
     def find(self) -> list[FoundCheckpoint]:
-        """Return what there is. Raises CommandError."""
+        """Return all checkpoints. Raises CommandError."""
 
     def choose(self, step: int | None) -> FoundCheckpoint:
         """Return the checkpoint of a step, or the newest one. Raises CommandError."""
 
     def fetch(self, checkpoint: FoundCheckpoint) -> None:
-        """Have all of a checkpoint there, and what it builds on."""
+        """Make all files of a checkpoint and of its base local."""
 
     def fetch_indexes(self, checkpoint: FoundCheckpoint) -> None:
-        """Have the indexes of all ranks there."""
+        """Make the indexes of all ranks local."""
 
     def release(self, checkpoint: FoundCheckpoint) -> None:
-        """Release a checkpoint, so that it is removed when its time has come. Raises CheckpointError."""
+        """Unpin a checkpoint: a later one deletes it when it is old enough. Raises CheckpointError."""
 
     def named(self, text: str) -> str:
-        """Return a message as it is to be shown: it names the place that the user has named."""
+        """Return a message that names the place as the user named it."""
 
 
 class LocalFolder:
@@ -68,10 +68,10 @@ class LocalFolder:
         return choose(self.path, step)
 
     def fetch(self, checkpoint: FoundCheckpoint) -> None:
-        """Nothing: it is there."""
+        """Do nothing: the files are local."""
 
     def fetch_indexes(self, checkpoint: FoundCheckpoint) -> None:
-        """Nothing: they are there."""
+        """Do nothing: the indexes are local."""
 
     def release(self, checkpoint: FoundCheckpoint) -> None:
         """Remove the mark."""
@@ -100,11 +100,11 @@ class DownloadedFolder:
                 self._fetch_overview(part, path / folder, step, inner)
 
     def find(self) -> list[FoundCheckpoint]:
-        """Look into what was fetched, and into the store's listing for what is missing there."""
+        """Look into the temporary folder, and into the listing of the store for missing files."""
         return find_checkpoints(self.path, self._missing)
 
     def choose(self, step: int | None) -> FoundCheckpoint:
-        """Likewise."""
+        """Choose from what :meth:`find` returns."""
         return choose(self.path, step, self._missing)
 
     def fetch(self, checkpoint: FoundCheckpoint) -> None:
@@ -120,7 +120,7 @@ class DownloadedFolder:
         self._remote.of_history(checkpoint.history).store.remove([kept_name(checkpoint.step)])
 
     def named(self, text: str) -> str:
-        """Return it with the URL in the place of the temporary folder."""
+        """Return a message with the URL in the place of the temporary folder."""
         return text.replace(str(self.path), self._remote.store.url)
 
     def _missing(self, history: int, manifest: Manifest) -> list[str]:

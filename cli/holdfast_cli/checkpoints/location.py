@@ -1,4 +1,4 @@
-"""What ``--checkpoints`` and ``--checkpoints-secondary`` name, checked before anything starts."""
+"""Checks ``--checkpoints`` and ``--checkpoints-secondary`` before anything starts."""
 
 from pathlib import Path
 

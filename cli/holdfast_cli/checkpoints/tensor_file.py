@@ -24,7 +24,7 @@ _TORCH_DTYPES = {spelt: getattr(torch, dtype) for dtype, spelt in _DTYPES.items(
 _METADATA = "__metadata__"
 _HEADER_BYTES = 8
 _LONGEST_HEADER = 100_000_000
-"""As the format's own readers have it."""
+"""Bytes; the same limit as in the format's own readers."""
 
 
 class TensorFileError(ValueError):
@@ -37,7 +37,7 @@ class TensorForm:
 
     name: str
     dtype: str
-    """As torch prints it, without the prefix."""
+    """Name as torch prints it, without the prefix ``torch.``."""
     shape: tuple[int, ...]
 
 
@@ -52,7 +52,7 @@ class TensorFile:
 def create(
     path: Path, forms: Iterable[TensorForm], metadata: Mapping[str, str], *, is_scratch: bool = False
 ) -> TensorFile:
-    """Create a file of zeros; what is written to the tensors gets into it.
+    """Create a file of zeros. Writing to the tensors writes to the file.
 
     Raises OSError, with ENOSPC before anything is written, or TensorFileError for a dtype that the format does not
     know; a file that ``is_scratch``, for this process alone, takes any.

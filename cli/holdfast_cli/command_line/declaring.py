@@ -16,7 +16,8 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from holdfast_cli.errors import CommandError
-from holdfast_cli.settings.schema import Setting, settings_of
+from holdfast_cli.settings.schema import settings_of
+from holdfast_cli.settings.setting import Setting
 
 GIVEN = "given"
 

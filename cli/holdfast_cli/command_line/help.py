@@ -29,6 +29,12 @@ _Rows = list[tuple[str, str]]
 class HelpCommand(TyperCommand):
     """A command whose options are printed in groups."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words after the command: optional ones in brackets, repeated ones with dots."""
+        arguments = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "argument"]
+        words = [(each.metavar if each.required else f"[{each.metavar}]", each.nargs) for each in arguments]
+        return ["[OPTIONS]", *(f"{word}{'' if count == 1 else '...'}" for word, count in words)]
+
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the docstring of the command."""
         _write_text(formatter, self.help or "")

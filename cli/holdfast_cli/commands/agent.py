@@ -7,12 +7,12 @@ import typer
 from holdfast_agent.main import main
 from holdfast_agent.options import AgentOptions
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.flags.services import Agent
+from holdfast_cli.flags.services import AgentFlags
 from holdfast_cli.local_run.store import check_url
 from holdfast_proto.keys import check_run_name
 
 
-def agent(flags: Agent) -> None:
+def agent(flags: AgentFlags) -> None:
     """Serve until the run ends, and exit with the agent's code."""
     check_url(flags.redis)
     try:

@@ -10,26 +10,24 @@ from rich.console import Console
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.manifest import load_committed_indexes
 from holdfast_cli.checkpoints.folder import CheckpointFolder, open_folder
-from holdfast_cli.checkpoints.verify import damages
-from holdfast_cli.checkpoints.view import (
+from holdfast_cli.checkpoints.tables import (
     checkpoint_as_json,
     checkpoint_table,
     summarize,
     tensor_as_json,
     tensor_table,
 )
-from holdfast_cli.control import ControlClient, ControlError
+from holdfast_cli.checkpoints.verify import damages
+from holdfast_cli.control import ControlClient, ControlError, has_ended
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError
 from holdfast_cli.flags.checkpoints import (
-    DrillCheckpoint,
-    ExportCheckpoint,
-    ListCheckpoints,
-    ReleaseCheckpoint,
-    ShowCheckpoint,
-    TakeCheckpoint,
-    VerifyCheckpoint,
+    CheckpointPlaceFlags,
+    ListCheckpointsFlags,
+    ReleaseCheckpointFlags,
+    ShowCheckpointFlags,
+    TakeCheckpointFlags,
+    VerifyCheckpointFlags,
 )
-from holdfast_cli.local_run.local_run import has_ended
 from holdfast_cli.run_folder.record import find_record
 from holdfast_cli.run_folder.target import find_target
 from holdfast_cli.views.output import print_json
@@ -38,12 +36,8 @@ from holdfast_proto.exit_codes import ExitCode
 
 _LOOK_S = 0.2
 
-_NamesFolder = (
-    ListCheckpoints | ShowCheckpoint | ReleaseCheckpoint | VerifyCheckpoint | DrillCheckpoint | ExportCheckpoint
-)
 
-
-def now(flags: TakeCheckpoint) -> None:
+def now(flags: TakeCheckpointFlags) -> None:
     """Request a checkpoint and wait until it is committed."""
     client = find_target(flags.directory, flags.run, flags.control).connect()
     step = client.take_checkpoint()
@@ -54,7 +48,7 @@ def now(flags: TakeCheckpoint) -> None:
         print(f"checkpoint of step {step} committed")
 
 
-def list_checkpoints(flags: ListCheckpoints) -> None:
+def list_checkpoints(flags: ListCheckpointsFlags) -> None:
     """Print one row per checkpoint."""
     with folder_of(flags) as folder:
         found = folder.find()
@@ -64,7 +58,7 @@ def list_checkpoints(flags: ListCheckpoints) -> None:
             Console().print(checkpoint_table(found, found))
 
 
-def show(flags: ShowCheckpoint) -> None:
+def show(flags: ShowCheckpointFlags) -> None:
     """Print the tensors of one checkpoint."""
     with folder_of(flags) as folder:
         chosen = folder.choose(flags.step)
@@ -78,7 +72,7 @@ def show(flags: ShowCheckpoint) -> None:
             Console().print(checkpoint_table([chosen], found), tensor_table(tensors))
 
 
-def release(flags: ReleaseCheckpoint) -> None:
+def release(flags: ReleaseCheckpointFlags) -> None:
     """Unpin a checkpoint."""
     with folder_of(flags) as folder:
         chosen = folder.choose(flags.step)
@@ -93,7 +87,7 @@ def release(flags: ReleaseCheckpoint) -> None:
     print(f"step {flags.step} is released; it was kept for: {chosen.kept}")
 
 
-def verify(flags: VerifyCheckpoint) -> None:
+def verify(flags: VerifyCheckpointFlags) -> None:
     """Read every byte of one checkpoint, or of all. Exits with 1 if a digest is wrong."""
     if flags.everything and flags.step is not None:
         raise CommandError(f"--all and step {flags.step} exclude each other: leave one out")
@@ -112,7 +106,7 @@ def verify(flags: VerifyCheckpoint) -> None:
 
 
 @contextmanager
-def folder_of(flags: _NamesFolder) -> Iterator[CheckpointFolder]:
+def folder_of(flags: CheckpointPlaceFlags) -> Iterator[CheckpointFolder]:
     """Open the checkpoints that the flags name, else those of the run."""
     with open_folder(flags.checkpoints or find_record(flags.directory, flags.run).checkpoint_directory) as folder:
         yield folder
@@ -126,7 +120,9 @@ def readable() -> Iterator[None]:
     except ConfigurationError as error:
         raise CommandError(str(error)) from None
     except CheckpointUnreadable as error:
-        raise CommandError(f"{error}: choose another step, `holdfast checkpoint verify --all` names the good") from None
+        raise CommandError(
+            f"{error}: choose another step, `holdfast checkpoint verify --all` names the good ones"
+        ) from None
     except CheckpointUnavailable as error:
         raise CheckpointsUnavailableError(str(error)) from None
     except CheckpointError as error:

@@ -11,15 +11,15 @@ from holdfast_cli.checkpoints.drill import drill
 from holdfast_cli.checkpoints.exporting import export_checkpoint
 from holdfast_cli.checkpoints.importing import import_checkpoint, import_into_store
 from holdfast_cli.checkpoints.location import open_remote
-from holdfast_cli.checkpoints.view import bytes_text
+from holdfast_cli.checkpoints.tables import bytes_text
 from holdfast_cli.commands.checkpoint import folder_of, readable
 from holdfast_cli.errors import CommandError
-from holdfast_cli.flags.checkpoints import DrillCheckpoint, ExportCheckpoint, ImportCheckpoint
+from holdfast_cli.flags.checkpoints import DrillCheckpointFlags, ExportCheckpointFlags, ImportCheckpointFlags
 from holdfast_cli.views.output import print_json
 from holdfast_proto.exit_codes import ExitCode
 
 
-def drill_checkpoint(flags: DrillCheckpoint) -> None:
+def drill_checkpoint(flags: DrillCheckpointFlags) -> None:
     """Load a checkpoint into new processes. Exits with 1 if a tensor differs."""
     with folder_of(flags) as folder, readable():
         chosen = folder.choose(flags.step)
@@ -40,7 +40,7 @@ def drill_checkpoint(flags: DrillCheckpoint) -> None:
         raise typer.Exit(ExitCode.FAILED)
 
 
-def export_step(flags: ExportCheckpoint) -> None:
+def export_step(flags: ExportCheckpointFlags) -> None:
     """Write the weights of a checkpoint to one file."""
     with folder_of(flags) as folder, readable():
         chosen = folder.choose(flags.step)
@@ -53,7 +53,7 @@ def export_step(flags: ExportCheckpoint) -> None:
         print(f"step {chosen.step}: {exported.tensors} tensors, {size}, in {flags.to}")
 
 
-def import_file(flags: ImportCheckpoint) -> None:
+def import_file(flags: ImportCheckpointFlags) -> None:
     """Commit the state in a file as a checkpoint."""
     try:
         if is_url(flags.into):

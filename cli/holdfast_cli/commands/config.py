@@ -6,17 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.flags.runs import CheckConfig, ShowConfig
+from holdfast_cli.flags.runs import CheckConfigFlags, ShowConfigFlags
 from holdfast_cli.local_run.options import local_run_options
 from holdfast_cli.settings.file import DEFAULT_FILE, has_password, read_file
-from holdfast_cli.settings.schema import RunSettings, Section, schema
-from holdfast_cli.settings.sources import Resolved, Source, resolve
+from holdfast_cli.settings.resolving import Origin, Resolved, resolve
+from holdfast_cli.settings.schema import RunSettings, schema
+from holdfast_cli.settings.setting import FileSection
 from holdfast_cli.views.output import print_json
 
 _VALUE_COLUMNS = 40
 
 
-def show(flags: ShowConfig) -> None:
+def show(flags: ShowConfigFlags) -> None:
     """Print each setting with its source. What is printed is a file with the same settings."""
     resolved = resolve("config", flags.given, flags.command, flags.config)
     for name, setting in schema().items():
@@ -29,7 +30,7 @@ def show(flags: ShowConfig) -> None:
         print("\n".join(lines_of(resolved)))
 
 
-def check(flags: CheckConfig) -> None:
+def check(flags: CheckConfigFlags) -> None:
     """Check a file by itself. Raises ConfigurationError if a run with it would be refused."""
     found = read_file(flags.config)
     if found is None:
@@ -44,19 +45,19 @@ def check(flags: CheckConfig) -> None:
 
 def lines_of(resolved: Resolved) -> Iterator[str]:
     """Yield the settings as lines of TOML, the source of each as a comment."""
-    for section in Section:
-        if section != next(iter(Section)):
+    for section in FileSection:
+        if section != next(iter(FileSection)):
             yield ""
         yield f"[{section}]"
         for field, setting in schema().items():
             if setting.key and setting.section == section:
-                value, source = getattr(resolved.settings, field), resolved.sources[field]
+                value, source = getattr(resolved.settings, field), resolved.origins[field]
                 shown = f"{setting.name} = {_as_toml(value)}" if value not in (None, ()) else f"# {setting.name}"
                 origin = _in_words(source) + (f": {setting.unset}" if value is None and setting.unset else "")
                 yield f"{shown:{_VALUE_COLUMNS}}  # {origin}"
 
 
-def _in_words(source: Source) -> str:
+def _in_words(source: Origin) -> str:
     return " ".join(filter(None, [source.kind if source.kind != "file" else "", source.where]))
 
 
@@ -64,7 +65,7 @@ def _as_json(resolved: Resolved) -> dict[str, Any]:
     found = {}
     for field, setting in schema().items():
         if setting.key:
-            value, source = getattr(resolved.settings, field), resolved.sources[field]
+            value, source = getattr(resolved.settings, field), resolved.origins[field]
             plain = str(value) if isinstance(value, Path) else value
             found[setting.key] = {"value": plain, "source": source.kind, "where": source.where}
     return found

@@ -4,13 +4,13 @@ import socket
 
 import typer
 
-from holdfast_cli.flags.services import Daemon
+from holdfast_cli.flags.services import DaemonFlags
 from holdfast_cli.local_run.store import check_url
 from holdfast_daemon.main import main
 from holdfast_daemon.options import DaemonOptions
 
 
-def daemon(flags: Daemon) -> None:
+def daemon(flags: DaemonFlags) -> None:
     """Serve until a signal ends it, and exit with the daemon's code."""
     check_url(flags.redis)
     options = DaemonOptions(

@@ -10,7 +10,7 @@ from holdfast_cli.views.output import print_json
 from holdfast_proto.exit_codes import ExitCode
 
 
-def demo(flags: runs.Demo) -> None:
+def demo(flags: runs.DemoFlags) -> None:
     """Carry both runs out and print the report. Exits with 1 if a goal was missed."""
     console = Console(stderr=flags.json)
     options = DemoOptions(steps=flags.steps, seed=flags.seed, keep=flags.keep)

@@ -5,18 +5,18 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast_cli.errors import CommandError
-from holdfast_cli.flags.watching import ExportIncident, Incidents, ShowIncident
-from holdfast_cli.incidents.exporting import export_incident
-from holdfast_cli.incidents.files import read_files
-from holdfast_cli.incidents.view import incident_story, incident_table
+from holdfast_cli.flags.watching import ExportIncidentFlags, IncidentsFlags, ShowIncidentFlags
+from holdfast_cli.incidents.files import export_incident, read_files
+from holdfast_cli.incidents.story import incident_story, incident_table
 from holdfast_cli.run_folder.ended import load_earlier_incidents, load_incidents
 from holdfast_cli.run_folder.paths import incident_directory
 from holdfast_cli.run_folder.target import Target, find_target
-from holdfast_cli.views.output import print_json, to_json
+from holdfast_cli.views.output import print_json
+from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.store_pb2 import Incident
 
 
-def list_incidents(flags: Incidents) -> None:
+def list_incidents(flags: IncidentsFlags) -> None:
     """List incidents, oldest first."""
     target = find_target(flags.directory, flags.run, flags.control)
     found = _all(target)
@@ -33,7 +33,7 @@ def list_incidents(flags: Incidents) -> None:
         print(f"earlier starts of the run left {len(earlier)} more: add --all")
 
 
-def show(flags: ShowIncident) -> None:
+def show(flags: ShowIncidentFlags) -> None:
     """Print the whole story of one incident."""
     incident, folder = _find(flags.identity, flags.directory, flags.run, flags.control)
     files = read_files(folder)
@@ -44,7 +44,7 @@ def show(flags: ShowIncident) -> None:
         Console().print(incident_story(incident, files))
 
 
-def export(flags: ExportIncident) -> None:
+def export(flags: ExportIncidentFlags) -> None:
     """Write the story of one incident and its evidence to one file."""
     incident, folder = _find(flags.identity, flags.directory, flags.run, flags.control)
     target = flags.to or Path(f"{incident.run}-{incident.id}.tar.gz")
@@ -60,7 +60,7 @@ def _all(target: Target) -> list[Incident]:
 
 
 def _earlier(target: Target, present: list[Incident]) -> list[Incident]:
-    """Return what earlier starts of the run have left; nothing where this machine has no folder of it."""
+    """Return incidents of earlier starts of the run; none if this machine has no folder of it."""
     return load_earlier_incidents(Path(target.record.directory), target.run, present) if target.record else []
 
 

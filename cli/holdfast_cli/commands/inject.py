@@ -3,14 +3,14 @@
 from rich.console import Console
 
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.flags.watching import Inject
-from holdfast_cli.injection import RandomInjection, fault_table, order
+from holdfast_cli.fault_requests import RandomInjection, fault_table, request_fault
+from holdfast_cli.flags.watching import InjectFlags
 from holdfast_cli.run_folder.target import find_target
 from holdfast_hooks.faults import Fault
 from holdfast_hooks.phases import Phase
 
 
-def inject(flags: Inject) -> None:
+def inject(flags: InjectFlags) -> None:
     """Request one fault, or many at random steps, from the daemon of a run."""
     if flags.show:
         Console().print(fault_table())
@@ -38,5 +38,5 @@ def inject(flags: Inject) -> None:
         factor=flags.factor,
         seed=flags.seed,
     )
-    order(find_target(flags.directory, flags.run, flags.control).connect(), fault)
+    request_fault(find_target(flags.directory, flags.run, flags.control).connect(), fault)
     print(f"rank {flags.rank} has accepted {flags.kind}: `holdfast incidents` shows the effect")

@@ -6,21 +6,20 @@ import time
 import typer
 from rich.console import Console
 
-from holdfast_cli.flags.runs import Observe
+from holdfast_cli.flags.runs import ObserveFlags
 from holdfast_cli.interruption import Interruption
-from holdfast_cli.local_run.launcher import Launcher
+from holdfast_cli.local_run.launcher_watch import Launcher, LauncherWatch, observed_node
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.observation import Observation, observed_node
 from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
+from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import ModeName
-from holdfast_cli.settings.sources import resolve
 from holdfast_cli.views.display import LineDisplay
 from holdfast_cli.views.run_view import Surroundings
 
 NO_RANK = "no rank has said hello: does the training script call holdfast_hooks.attach()?"
 
 
-def observe(flags: Observe) -> None:
+def observe(flags: ObserveFlags) -> None:
     """Watch until the launcher, or the run, has ended. Exits with the launcher's code."""
     settings = resolve("observe", flags.given, (), flags.config).settings
     options = local_run_options(
@@ -39,10 +38,10 @@ def _observe(options: LocalRunOptions, command: list[str]) -> int:
     # On stderr, and never drawn in place: the launcher's own output goes to the same terminal.
     display = LineDisplay(Console(stderr=True))
     with Interruption() as interruption, LocalRun(options, interruption) as local:
-        observation = Observation(
+        observation = LauncherWatch(
             local,
             interruption,
-            show=lambda seen: display.update(seen, Surroundings(notes=local.notes())),
+            show=lambda seen: display.update(seen, Surroundings(notes=local.stack.notes())),
             complain=_complain,
         )
         node = observed_node(local)

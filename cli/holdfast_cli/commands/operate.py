@@ -1,23 +1,24 @@
-"""``holdfast status`` and ``stop``: what operators ask of a daemon."""
+"""``holdfast status`` and ``stop``: requests of operators to a daemon."""
 
 import time
 from pathlib import Path
 
 from rich.console import Console
 
-from holdfast_cli.flags.watching import Status, Stop
-from holdfast_cli.local_run.local_run import has_ended
+from holdfast_cli.control import has_ended
+from holdfast_cli.flags.watching import StatusFlags, StopFlags
 from holdfast_cli.run_folder.ended import load_last_status
 from holdfast_cli.run_folder.ending import end_run
 from holdfast_cli.run_folder.target import find_target
 from holdfast_cli.views.display import display_for
-from holdfast_cli.views.output import print_json, to_json
+from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings, render
+from holdfast_proto.message_json import to_json
 
 _LOOK_S = 0.2
 
 
-def status(flags: Status) -> None:
+def status(flags: StatusFlags) -> None:
     """Print the status of a run, once or until it ends."""
     target = find_target(flags.directory, flags.run, flags.control)
     last = load_last_status(Path(target.ended.directory)) if target.ended else None
@@ -38,11 +39,11 @@ def status(flags: Status) -> None:
                 display.update(seen, surroundings)
 
 
-def stop(flags: Stop) -> None:
+def stop(flags: StopFlags) -> None:
     """End a run. Without a record of it on this machine, only ask its daemon to."""
     target = find_target(flags.directory, flags.run, flags.control)
     if target.record is not None:
         print(f"{target.run}: {end_run(target.record, flags.timeout_s)}")
         return
     target.connect().stop_run()
-    print("the daemon was told to end the run")
+    print("the daemon will end the run")

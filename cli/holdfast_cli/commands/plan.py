@@ -2,9 +2,9 @@
 
 from rich.console import Console
 
-from holdfast_cli.dry_run import report_dry_run
 from holdfast_cli.errors import CommandError, ConfigurationError
-from holdfast_cli.flags.planning import Plan
+from holdfast_cli.flags.planning import PlanFlags
+from holdfast_cli.trainer_command import report_dry_run
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.plan_view import left_out, plan_as_json, render_plan, render_search, search_as_json
 from holdfast_hooks import ConfigurationError as RefusedConfiguration
@@ -17,7 +17,7 @@ from holdfast_trainer.planning.settings import load_layout, load_search
 _BEST = 5
 
 
-def plan(flags: Plan) -> None:
+def plan(flags: PlanFlags) -> None:
     """Try one layout, plan one, or search many."""
     if flags.dry_run and flags.gpus is not None:
         raise ConfigurationError("--dry-run tries one layout, but --gpus searches many: leave out one of them")
@@ -32,7 +32,7 @@ def plan(flags: Plan) -> None:
         raise ConfigurationError("; ".join(str(error).splitlines())) from None
 
 
-def _cluster(flags: Plan) -> Cluster:
+def _cluster(flags: PlanFlags) -> Cluster:
     if flags.gpu not in GPUS:
         raise ConfigurationError(f"--gpu {flags.gpu}: not a known kind: take one of {', '.join(GPUS)}")
     kind = GPUS[flags.gpu]
@@ -40,7 +40,7 @@ def _cluster(flags: Plan) -> Cluster:
     return Cluster(kind, flags.gpus_per_node, node_gbps, network_gbps)
 
 
-def _plan_layout(flags: Plan, cluster: Cluster) -> None:
+def _plan_layout(flags: PlanFlags, cluster: Cluster) -> None:
     settings = load_layout(flags.config, flags.model, flags.context.args)
     _expect_units(settings, cluster)
     made = make_plan(settings, cluster, pipeline_places(settings))
@@ -49,7 +49,7 @@ def _plan_layout(flags: Plan, cluster: Cluster) -> None:
         print_json(plan_as_json(made, cluster))
 
 
-def _search_layouts(flags: Plan, cluster: Cluster, gpus: int) -> None:
+def _search_layouts(flags: PlanFlags, cluster: Cluster, gpus: int) -> None:
     settings, parallel, memory = load_search(flags.config, flags.model, flags.context.args)
     _expect_units(settings, cluster)
     found = search(settings, cluster, gpus=gpus, parallel=parallel, memory=memory, best=_BEST)

@@ -8,16 +8,16 @@ from redis import RedisError
 
 from holdfast_cli.checkpoints.location import primary_location
 from holdfast_cli.errors import CommandError
-from holdfast_cli.flags.runs import Publish
+from holdfast_cli.flags.runs import PublishFlags
 from holdfast_cli.local_run.options import local_run_options
 from holdfast_cli.local_run.run_spec import run_spec
 from holdfast_cli.local_run.store import connect, publish_run
-from holdfast_cli.settings.sources import resolve
+from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.trainer_command import checked_configuration
 from holdfast_proto.v1.store_pb2 import RunSpec
 
 
-def publish(flags: Publish) -> None:
+def publish(flags: PublishFlags) -> None:
     """Write the spec of a run to Redis."""
     settings = resolve("publish", flags.given, flags.command, flags.config).settings
     assert settings.run is not None

@@ -5,23 +5,23 @@ import time
 from rich.console import Console
 
 from holdfast_cli.checkpoints.location import check_owner, owner_of
-from holdfast_cli.dry_run import report_dry_run
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.flags.runs import Run
+from holdfast_cli.flags.runs import RunFlags
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
+from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import RunSettings
-from holdfast_cli.settings.sources import resolve
-from holdfast_cli.trainer_command import checked_configuration
+from holdfast_cli.trainer_command import checked_configuration, report_dry_run
 from holdfast_cli.views.display import LineDisplay, display_for
-from holdfast_cli.views.output import print_json, to_json
+from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings
 from holdfast_cli.views.summary import closing_line, ended_badly, stopped_line
+from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 
 
-def run(flags: Run) -> None:
+def run(flags: RunFlags) -> None:
     """Train until the run ends, or only try its layout."""
     settings = resolve("run", flags.given, flags.command, flags.config).settings
     options = local_run_options(settings, run=run_name(settings))
@@ -47,7 +47,7 @@ def run_name(settings: RunSettings) -> str:
 def _watch(options: LocalRunOptions, *, json: bool) -> None:
     with Interruption() as interruption, LocalRun(options, interruption) as local:
         with LineDisplay(Console(stderr=True)) if json else display_for(Console()) as display:
-            status = local.wait(lambda seen: display.update(seen, Surroundings(notes=local.notes())))
+            status = local.wait(lambda seen: display.update(seen, Surroundings(notes=local.stack.notes())))
         if json:
             print_json(to_json(status))
     if status.phase != RUN_PHASE_FINISHED:

@@ -36,7 +36,7 @@ CONFIGURATION = Path(str(files("holdfast_trainer") / "configs" / "demo.toml"))
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """What to demonstrate."""
+    """Settings of a demonstration."""
 
     steps: int
     seed: int
@@ -101,20 +101,22 @@ class Demo:
             def observe(status: RunStatus) -> None:
                 injector.observe(status)
                 title = f"{name}: {injector.story() or 'nothing will be done to it'}"
-                display.update(status, Surroundings(title=title, total_steps=self._options.steps, notes=local.notes()))
+                display.update(
+                    status, Surroundings(title=title, total_steps=self._options.steps, notes=local.stack.notes())
+                )
 
             status = local.wait(observe)
             if status.phase != RUN_PHASE_FINISHED:
                 raise ended_badly(status, local.paths.logs)
-            final = CheckpointDirectory(local.checkpoint_directory, kept=1).step_directory(self._options.steps - 1)
-            return _Ended(status, tuple(local.incidents()), final)
+            final = CheckpointDirectory(Path(local.checkpoints), kept=1).step_directory(self._options.steps - 1)
+            return _Ended(status, tuple(local.control.incidents()), final)
 
     def _local_options(self, directory: Path, name: str) -> LocalRunOptions:
         flags = {
             "--config": CONFIGURATION,
             "--train.steps": self._options.steps,
             "--train.seed": self._options.seed,
-            "--data.cache_directory": directory / "corpus",  # goes with everything else
+            "--data.cache_directory": directory / "corpus",  # deleted with everything else
         }
         return LocalRunOptions(
             run=name,
@@ -123,7 +125,7 @@ class Demo:
             directory=directory,
             snapshot_every=1,
             checkpoint_every=CHECKPOINT_EVERY,
-            preemption_grace_s=0.0,  # nobody goes on with a demonstration
+            preemption_grace_s=0.0,  # nobody continues a demonstration
             preset=PresetName.FAST,
         )
 

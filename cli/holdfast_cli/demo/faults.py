@@ -1,4 +1,4 @@
-"""Does harm to chosen ranks at chosen steps, and remembers when."""
+"""Harms chosen ranks at chosen steps, and remembers when."""
 
 import signal
 import time
@@ -30,7 +30,7 @@ class Injected:
     kind: str
     rank: int
     step: int
-    """In which the rank was."""
+    """Step that the rank was in."""
     unix_s: float
 
 
@@ -39,19 +39,19 @@ class Fault(Protocol):
 
     @property
     def kind(self) -> str:
-        """In one word."""
+        """Kind of the fault, in one word."""
 
     @property
     def rank(self) -> int:
-        """Which rank it hits."""
+        """Rank to harm."""
 
     @property
     def after_step(self) -> int:
-        """The step that must have been completed."""
+        """Step that must be complete before."""
 
     @property
     def plan(self) -> str:
-        """What will be done, in words."""
+        """Plan in words."""
 
     def strike(self, rank: RankView) -> float | None:
         """Harm the rank and return the Unix time, or None if this was not the moment: the rank is unharmed then."""
@@ -59,7 +59,7 @@ class Fault(Protocol):
 
 @dataclass(frozen=True)
 class Kill:
-    """SIGKILL: the rank is gone at once."""
+    """SIGKILL: the rank is gone immediately."""
 
     rank: int
     after_step: int
@@ -67,7 +67,7 @@ class Kill:
 
     @property
     def plan(self) -> str:
-        """What will be done, in words."""
+        """Plan in words."""
         return f"rank {self.rank} is killed (SIGKILL) after step {self.after_step}"
 
     def strike(self, rank: RankView) -> float | None:
@@ -87,11 +87,11 @@ class Hang:
 
     @property
     def plan(self) -> str:
-        """What will be done, in words."""
+        """Plan in words."""
         return f"rank {self.rank} is stopped (SIGSTOP) within the step after {self.after_step}"
 
     def strike(self, rank: RankView) -> float | None:
-        """Stop the process if it is in a forward or backward pass; else let it go on.
+        """Stop the process if it is in a forward or backward pass; else let it continue.
 
         The status is always a little old: what counts is where the black box of the stopped process says it is.
         """
@@ -108,7 +108,7 @@ class Hang:
 
 
 class FaultInjector:
-    """Carries out ``faults`` in order, each when the run is well again after the one before."""
+    """Injects ``faults`` in order. Each waits until the run has recovered from the one before."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self._waiting = list(faults)

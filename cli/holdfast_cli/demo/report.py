@@ -1,4 +1,4 @@
-"""What came of a demonstration."""
+"""The report of a demonstration."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class DemoReport:
     planned_faults: int
     final_loss: float
     differences: Sequence[str]
-    """Between the final checkpoints; empty: bit-identical."""
+    """Differences between the final checkpoints, a line for each; empty: bit-identical."""
 
     @property
     def succeeded(self) -> bool:

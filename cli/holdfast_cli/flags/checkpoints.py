@@ -26,7 +26,7 @@ _Checkpoints = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class TakeCheckpoint:
+class TakeCheckpointFlags:
     """Take a checkpoint now, and return once it is committed."""
 
     run: RunName = None
@@ -40,55 +40,52 @@ class TakeCheckpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListCheckpoints:
-    """List checkpoints: size, compression, layout, and which depends on which."""
+class CheckpointPlaceFlags:
+    """Flags that name the place of checkpoints."""
 
     run: RunName = None
     directory: Directory = DEFAULT_DIRECTORY
     checkpoints: _Checkpoints = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListCheckpointsFlags(CheckpointPlaceFlags):
+    """List checkpoints: size, compression, layout, and which depends on which."""
+
     json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowCheckpoint:
+class ShowCheckpointFlags(CheckpointPlaceFlags):
     """Show the tensors of one checkpoint: type, whole shape, shards, codec and stored size."""
 
     step: _Step = None
-    run: RunName = None
-    directory: Directory = DEFAULT_DIRECTORY
-    checkpoints: _Checkpoints = None
     json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReleaseCheckpoint:
+class ReleaseCheckpointFlags(CheckpointPlaceFlags):
     """Unpin a checkpoint that is kept, for example since a loss spike.
 
     A later checkpoint deletes it when it is old enough.
     """
 
     step: Annotated[int, typer.Argument(metavar="STEP", help="Step of the checkpoint.", min=0)]
-    run: RunName = None
-    directory: Directory = DEFAULT_DIRECTORY
-    checkpoints: _Checkpoints = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyCheckpoint:
+class VerifyCheckpointFlags(CheckpointPlaceFlags):
     """Read every byte of a checkpoint and compare all digests. Exit with 1 if one is wrong."""
 
     step: _Step = None
     everything: Annotated[bool, typer.Option("--all", help="Verify every checkpoint.", rich_help_panel=_CHECKPOINT)] = (
         False
     )
-    run: RunName = None
-    directory: Directory = DEFAULT_DIRECTORY
-    checkpoints: _Checkpoints = None
     json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrillCheckpoint:
+class DrillCheckpointFlags(CheckpointPlaceFlags):
     """Load a checkpoint into new processes, in another layout, and compare every tensor.
 
     Exits with 1 if anything differs. The processes take as much memory as the checkpoint has raw bytes.
@@ -105,14 +102,11 @@ class DrillCheckpoint:
             rich_help_panel=_CHECKPOINT,
         ),
     ] = None
-    run: RunName = None
-    directory: Directory = DEFAULT_DIRECTORY
-    checkpoints: _Checkpoints = None
     json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportCheckpoint:
+class ExportCheckpointFlags(CheckpointPlaceFlags):
     """Write the model's weights, whole and not in shards, to one file for other programs."""
 
     step: _Step = None
@@ -126,14 +120,11 @@ class ExportCheckpoint:
         bool,
         typer.Option("--all", help="Write the whole state, not only that of `model`.", rich_help_panel=_CHECKPOINT),
     ] = False
-    run: RunName = None
-    directory: Directory = DEFAULT_DIRECTORY
-    checkpoints: _Checkpoints = None
     json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportCheckpoint:
+class ImportCheckpointFlags:
     """Make a checkpoint out of an exported file. A run of any layout can start from it."""
 
     source: Annotated[Path, typer.Argument(metavar="FILE", help="File to read: .safetensors or .pt.")]

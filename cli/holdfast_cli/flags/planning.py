@@ -14,7 +14,7 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PlanFlags:
     """Show what a layout needs and costs before it is launched. With --gpus, list the layouts that fit, fastest first.
 
     Takes the trainer's own flags too. With --gpus, those of [parallel] fix what is not searched.

@@ -11,7 +11,7 @@ from holdfast_cli.flags.common import OUTPUT, RUN, ConfigFile, Json, RankCommand
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(SettingFlags):
+class RunFlags(SettingFlags):
     """Train on this machine and watch the run.
 
     Holdfast starts Redis, a daemon, an agent and the ranks, shows the run, and leaves only the run's folder behind. It
@@ -38,7 +38,7 @@ class Run(SettingFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Observe(SettingFlags):
+class ObserveFlags(SettingFlags):
     """Watch a training run on this machine that another launcher starts.
 
     Holdfast never stops, restarts or changes the run. It exits with the code of the launcher. Without a launcher it
@@ -58,7 +58,7 @@ class Observe(SettingFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Publish(SettingFlags):
+class PublishFlags(SettingFlags):
     """Publish a run over several nodes in Redis.
 
     The run begins once N of its agents are ready. Start `holdfast agent` on each node; `holdfast daemon` must serve the
@@ -76,7 +76,7 @@ class Publish(SettingFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowConfig(SettingFlags):
+class ShowConfigFlags(SettingFlags):
     """Print each setting, its value, and where the value comes from.
 
     Takes the flags of `holdfast run` and `holdfast publish`.
@@ -89,14 +89,14 @@ class ShowConfig(SettingFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckConfig:
+class CheckConfigFlags:
     """Check a file with settings. Exit with 78 if `holdfast run` would refuse it."""
 
     config: ConfigFile = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demo:
+class DemoFlags:
     """Train twice with eight ranks, once undisturbed and once with faults, and compare the results.
 
     In the second run Holdfast kills one rank and hangs another. The report shows which rank was blamed, how soon

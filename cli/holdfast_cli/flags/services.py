@@ -44,7 +44,7 @@ _LOCAL = "127.0.0.1"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agent:
+class AgentFlags:
     """Serve one node of a run: start its ranks, watch them, keep their snapshots, write checkpoints."""
 
     run: Annotated[str, typer.Option(help="Name of the run to serve.", metavar="NAME", rich_help_panel=RUN)]
@@ -84,7 +84,7 @@ class Agent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Daemon:
+class DaemonFlags:
     """Coordinate all runs of a Redis: judge them, keep incidents, send commands to agents.
 
     Start two daemons: one leads, and the other takes over if the first dies.

@@ -13,7 +13,7 @@ _FAULT, _RANDOM = "Fault", "Random faults"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status:
+class StatusFlags:
     """Show a run: state, step, loss, every rank and the newest incident."""
 
     run: RunName = None
@@ -26,7 +26,7 @@ class Status:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stop:
+class StopFlags:
     """End a run after a last checkpoint: its ranks, its agents and all that `holdfast run` started for it."""
 
     run: RunName = None
@@ -42,7 +42,7 @@ _Identity = Annotated[str, typer.Argument(metavar="ID", help="Incident: 0001-hun
 
 
 @dataclass(frozen=True, kw_only=True)
-class Incidents:
+class IncidentsFlags:
     """List the incidents of a run, show the whole story of one, or pack it into a file."""
 
     run: RunName = None
@@ -55,7 +55,7 @@ class Incidents:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowIncident:
+class ShowIncidentFlags:
     """Show the whole story of one incident.
 
     The story has the verdict, which rank waits for which, stacks, black boxes, and what was done.
@@ -69,7 +69,7 @@ class ShowIncident:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportIncident:
+class ExportIncidentFlags:
     """Pack the story of one incident, and all its evidence on this machine, into one file."""
 
     identity: _Identity
@@ -83,7 +83,7 @@ class ExportIncident:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
+class ReplayFlags:
     """Show the core again what it saw before an incident. Exit with 0 if it reaches the same verdict, else 1."""
 
     path: Annotated[
@@ -105,7 +105,7 @@ class PhaseName(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inject:
+class InjectFlags:
     """Harm a rank of a run that was started with --allow-faults, and see how Holdfast diagnoses it.
 
     \b

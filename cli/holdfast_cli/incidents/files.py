@@ -1,6 +1,9 @@
-"""What lies in an incident's folder, as far as it can be shown."""
+"""The files in an incident's folder: read for people, or packed into one file."""
 
+import gzip
+import io
 import json
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,14 +11,16 @@ from typing import Any
 
 from google.protobuf.json_format import ParseError
 
+from holdfast_daemon.incidents import folder as incident_folder
+from holdfast_daemon.incidents.story import story_text
 from holdfast_proto.message_json import from_json
 from holdfast_proto.v1.common_pb2 import PendingCall
-from holdfast_proto.v1.store_pb2 import EvidenceCaptured, StackSummary
+from holdfast_proto.v1.store_pb2 import EvidenceCaptured, Incident, StackSummary
 
 
 @dataclass(frozen=True)
 class BlackBoxLine:
-    """How far one rank was. ``groups``: name, newest enqueued and newest completed seq."""
+    """Progress of one rank. ``groups``: name, newest enqueued and newest completed seq."""
 
     rank: int
     step: int
@@ -25,7 +30,7 @@ class BlackBoxLine:
 
 @dataclass(frozen=True)
 class IncidentFiles:
-    """Of a folder that is not on this machine, all is empty."""
+    """Contents of an incident's folder. Everything is empty if the folder is not on this machine."""
 
     names: tuple[str, ...]
     """Relative to the folder, sorted."""
@@ -51,6 +56,29 @@ def file_names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in paths)
 
 
+def export_incident(incident: Incident, folder: Path, target: Path) -> int:
+    """Write story and files as a .tar.gz; return how many files are in it. Raises OSError.
+
+    The same incident gives the same bytes. ``folder`` need not exist: the story then is all there is.
+    """
+    contents = {name: (folder / name).read_bytes() for name in file_names(folder)}
+    contents[incident_folder.STORY] = story_text(incident).encode()
+    contents[incident_folder.README] = incident_folder.README_TEXT.encode()
+    partial = target.with_name(target.name + ".partial")
+    with (
+        partial.open("wb") as file,
+        gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name in sorted(contents):
+            entry = tarfile.TarInfo(f"{incident.id}/{name}")
+            entry.size = len(contents[name])
+            entry.mtime = int(incident.detected_unix_s)
+            archive.addfile(entry, io.BytesIO(contents[name]))
+    partial.replace(target)
+    return len(contents)
+
+
 def _black_boxes(folder: Path) -> Iterator[BlackBoxLine]:
     for box in _objects(folder, "rank-*.black_box.json"):
         groups = tuple((group["group"], group["enqueued"], group["completed"]) for group in box["groups"])
@@ -70,4 +98,4 @@ def _objects(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
         try:
             yield json.loads(path.read_text())
         except ValueError:
-            continue  # of a disk that was full
+            continue  # the disk was full, and the file was cut off

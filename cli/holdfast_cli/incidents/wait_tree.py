@@ -1,4 +1,4 @@
-"""Who waits for whom, as a tree with the ranks that wait for nobody at its roots."""
+"""Draws which rank waits for which, as a tree. Ranks that wait for none are its roots."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -11,7 +11,7 @@ _RANKS_SHOWN = 8
 
 
 def wait_trees(edges: Collection[WaitEdge]) -> list[Tree]:
-    """Return a tree for each rank that is waited for and waits for nobody; of a cycle, one for its first rank."""
+    """Return a tree for each awaited rank that waits for none; a cycle has one tree, for its first rank."""
     waiters: dict[int, list[WaitEdge]] = defaultdict(list)
     for edge in edges:
         waiters[edge.awaited].append(edge)

@@ -1,1 +1,1 @@
-"""Runs everything on this machine."""
+"""A run with all its processes on this machine."""

@@ -7,7 +7,7 @@ from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.run_folder.paths import RunPaths
 
 HOLDFAST = (sys.executable, "-P", "-m", "holdfast_cli")
-"""Without the working directory on the module path: a user's own ``redis.py`` there must not be imported."""
+"""argv of the command. ``-P`` keeps the current folder off the module path: it may hold a ``redis.py`` of the user."""
 
 
 def store_arguments(url: str, password_file: Path | None) -> list[str]:
@@ -16,7 +16,7 @@ def store_arguments(url: str, password_file: Path | None) -> list[str]:
 
 
 def daemon_command(paths: RunPaths, store: list[str]) -> list[str]:
-    """Return the argv of the daemon. ``store``: as of :func:`store_arguments`."""
+    """Return the argv of the daemon. ``store``: from :func:`store_arguments`."""
     arguments: dict[str, Path | str] = {"--name": "local", "--directory": paths.directory, "--control": paths.control}
     return [*HOLDFAST, "daemon", *_flatten(arguments), *store]
 

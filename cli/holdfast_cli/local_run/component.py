@@ -1,4 +1,4 @@
-"""One long-lived process, started again whenever it dies."""
+"""A long-lived process that is started again whenever it dies."""
 
 import logging
 import os
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_cli.local_run import die_with_parent
-from holdfast_cli.run_folder.processes import end_process
+from holdfast_cli.run_folder.processes import end_process, signal_name
 from holdfast_proto.exit_codes import ExitCode
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 5.0
 FINAL_CODES = (ExitCode.CONFIGURATION, ExitCode.CHECKPOINTS_UNAVAILABLE)
-"""Of a component for which another start would end in the same way."""
+"""Exit codes after which another start would end in the same way."""
 STEADY_S = 10.0
 
 log = logging.getLogger(__name__)
 
 
 def next_backoff_s(previous_s: float, uptime_s: float) -> float:
-    """Return how long to wait before the next start: doubled each time, from new after a steady life."""
+    """Return the seconds until the next start. They double each time, and begin again after a steady life."""
     if previous_s == 0 or uptime_s >= STEADY_S:
         return FIRST_BACKOFF_S
     return min(previous_s * 2, LONGEST_BACKOFF_S)
@@ -36,13 +36,13 @@ class ComponentSpec:
     name: str
     command: Sequence[str]
     log: Path
-    """Takes stdout and stderr, over all restarts."""
+    """File for stdout and stderr of all starts."""
     environment: Mapping[str, str]
-    """Added to this process's own."""
+    """Variables added to those of this process."""
     is_final: Callable[[int], bool]
     """Whether an exit code means that the component's work is done."""
     end_signal: signal.Signals = signal.SIGTERM
-    """Asks it to end at once."""
+    """Signal that asks it to end immediately."""
 
 
 class Component:
@@ -52,13 +52,13 @@ class Component:
         self.spec = spec
         self.restarts = 0
         self.fatal = ""
-        """The line with which it gave up for good."""
+        """Line with which it gave up; empty: it has not."""
         self.fatal_code = 0
-        """And its exit code."""
+        """Exit code with which it gave up."""
         self.done = False
-        """It has ended as it should."""
+        """Whether its work is done."""
         self.suspended = False
-        """Not started again while this is set."""
+        """Whether it stays down once it dies."""
         self._wanted = True
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -94,7 +94,7 @@ class Component:
             process.wait()
 
     def end(self, patience_s: float) -> None:
-        """End it for good: its end signal, and SIGKILL after ``patience_s``."""
+        """End it and do not start it again: its end signal, then SIGKILL after ``patience_s``."""
         process = self._retire()
         if process is not None:
             end_process(process, patience_s, self.spec.end_signal)
@@ -136,7 +136,7 @@ class Component:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **self.spec.environment},
-                    start_new_session=True,  # a Ctrl-C of the terminal is for its supervisor alone
+                    start_new_session=True,  # so that Ctrl-C in the terminal reaches only this process
                 )
         except OSError as error:
             self._schedule(f"could not be started ({error})", now_s)
@@ -166,10 +166,5 @@ class Component:
 
 
 def describe_exit(code: int) -> str:
-    """Return in words how a child ended. ``code``: as of Popen.returncode."""
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
+    """Return in words how a child ended. ``code``: Popen.returncode."""
+    return f"exited with code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"

@@ -1,6 +1,6 @@
-"""Become another program that gets a signal when its parent dies: ``die_with_parent.py PARENT_PID SIGNAL COMMAND...``.
+"""Becomes another program that gets a signal when its parent dies: ``die_with_parent.py PARENT_PID SIGNAL COMMAND...``.
 
-A script of its own, and not a ``preexec_fn``, because code between fork and exec is unsafe once the
+This is a script, not a ``preexec_fn``, because code between fork and exec is unsafe once the
 parent has threads. Note that Linux takes "parent" to be the thread that forked.
 """
 
@@ -20,7 +20,7 @@ def wrap(command: Sequence[str], end_signal: signal.Signals) -> list[str]:
 
 
 def _become(parent_pid: int, end_signal: int, command: list[str]) -> None:
-    signal.signal(end_signal, signal.SIG_DFL)  # shells have what they start in the background ignore SIGINT
+    signal.signal(end_signal, signal.SIG_DFL)  # shells make background processes ignore SIGINT
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, end_signal) != 0:
         sys.exit(f"holdfast: prctl(PR_SET_PDEATHSIG): {os.strerror(ctypes.get_errno())}")
     if os.getppid() == parent_pid:  # else it died before the call above

@@ -38,7 +38,7 @@ class LocalRunOptions(RunSettings):
             )
         if self.from_scratch and self.adopt:
             raise ConfigurationError(
-                "--from-scratch and --adopt exclude each other: the one begins from the seed, the other goes on"
+                "--from-scratch and --adopt exclude each other: one starts from the seed, the other continues"
             )
         primary_location(self.checkpoint_directory or "")
         secondary_location(self.checkpoints_secondary)

@@ -1,4 +1,4 @@
-"""SIGTERM as a request to stop a run as planned: after a last checkpoint, within the grace period."""
+"""Takes SIGTERM as a request to stop as planned: after a last checkpoint, within the grace period."""
 
 import time
 from contextlib import suppress
@@ -12,14 +12,14 @@ from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED
 
 
 class Preemption:
-    """Passes one SIGTERM on to the daemon. Any other signal, a second one and the deadline end the run at once."""
+    """Passes one SIGTERM on to the daemon. Another signal, a second one or the deadline ends the run immediately."""
 
     def __init__(self, interruption: Interruption, control: ControlClient, grace_s: float) -> None:
         self._interruption = interruption
         self._control = control
         self._grace_s = grace_s
         self._by_s: float | None = None
-        self._is_ordered = False
+        self._is_requested = False
 
     @property
     def is_late(self) -> bool:
@@ -27,22 +27,22 @@ class Preemption:
         return self._by_s is not None and time.monotonic() > self._by_s
 
     def check(self) -> None:
-        """Have the run stopped if that is asked for; raise InterruptionError if it is to end at once."""
+        """Request the stop if SIGTERM has come; raise InterruptionError if the run must end immediately."""
         if not (self._grace_s and self._interruption.is_one_sigterm):
             self._interruption.check()
         elif self.is_late:
-            raise InterruptionError(SIGTERM, "the time to stop in (--preemption-grace-s) was over before its end")
-        elif not self._is_ordered:
-            self._order()
+            raise InterruptionError(SIGTERM, "it did not stop within --preemption-grace-s")
+        elif not self._is_requested:
+            self._request()
 
     def check_outcome(self, status: RunStatus) -> None:
-        """Raise InterruptionError if the run was to stop and has failed instead."""
+        """Raise InterruptionError if the run should have stopped as planned and failed instead."""
         if self._by_s is not None and status.phase == RUN_PHASE_FAILED:
             raise InterruptionError(SIGTERM, status.outcome)
 
-    def _order(self) -> None:
+    def _request(self) -> None:
         now_s = time.monotonic()
         self._by_s = self._by_s or now_s + self._grace_s
-        with suppress(ControlError):  # while there is no daemon: told at the next look
+        with suppress(ControlError):  # without a daemon, the next pass tries again
             self._control.stop_run(grace_s=self._by_s - now_s)
-            self._is_ordered = True
+            self._is_requested = True

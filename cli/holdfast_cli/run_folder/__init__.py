@@ -1,1 +1,1 @@
-"""The folder of a run, and what other commands find in it."""
+"""The folder of a run: its record, lock, paths and processes."""

@@ -1,28 +1,39 @@
-"""What remains to be read of a run whose daemon is gone."""
+"""Reads what is left of a run whose daemon is gone."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
+from holdfast_cli.control import has_ended
 from holdfast_cli.run_folder.record import RunRecord
 from holdfast_daemon.incidents.story import StoryError, parse_story
+from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import Incident
+from holdfast_proto.v1.store_pb2 import Incident, RunPhase
 
 STORY = "incident.json"
 _STATUS = "last-status.pb"
 
 
 def save_last_status(run_directory: Path, status: RunStatus) -> None:
-    """Keep the last that the daemon said about a run."""
+    """Keep the last status of a run that the daemon reported."""
     (run_directory / _STATUS).write_bytes(status.SerializeToString())
 
 
 def load_last_status(run_directory: Path) -> RunStatus | None:
-    """Return the last that the daemon said, or None if it never spoke."""
+    """Return the last status that the daemon reported, or None."""
     try:
         return RunStatus.FromString((run_directory / _STATUS).read_bytes())
     except FileNotFoundError:
         return None
+
+
+def outcome_of(status: RunStatus | None) -> str:
+    """Return in words how a run ended. ``status``: the last one; None if the daemon never reported."""
+    if status is None:
+        return "stopped before it began"
+    if not has_ended(status):
+        return "stopped"
+    return status.outcome or enum_word(RunPhase, status.phase)
 
 
 def load_incidents(record: RunRecord) -> list[Incident]:
@@ -46,9 +57,9 @@ def load_incidents(record: RunRecord) -> list[Incident]:
 
 
 def load_earlier_incidents(run_directory: Path, run: str, present: Iterable[Incident]) -> list[Incident]:
-    """Return those that earlier starts of a run have left in their folders, oldest first.
+    """Return the incidents that earlier starts of a run left in their folders, oldest first.
 
-    Numbers begin anew with each start, so that the folder's name is the id of such an incident. What is damaged is left
+    Numbers begin anew with each start, so that the folder's name is the id of such an incident. Damaged ones are left
     out.
     """
     known = {incident.detected_unix_s for incident in present}

@@ -1,4 +1,4 @@
-"""Ends a run that another process supervises, or used to."""
+"""Ends a run that another process supervises or supervised."""
 
 import signal
 import time
@@ -14,7 +14,7 @@ _LOOK_S = 0.1
 
 
 def end_run(record: RunRecord, timeout_s: float) -> str:
-    """End the run, wait for its supervisor to have cleared up, and return what was done in words.
+    """End the run, wait until its supervisor has cleaned up, and return in words what was done.
 
     Raises CommandError if it is still there after ``timeout_s``.
     """
@@ -22,7 +22,7 @@ def end_run(record: RunRecord, timeout_s: float) -> str:
     supervisor = record.supervisor
     if not supervisor.is_alive():
         return _clear_up(record)
-    supervisor.signal(signal.SIGTERM)  # it tells the daemon, and cleans up after the run
+    supervisor.signal(signal.SIGTERM)  # the supervisor stops the run and cleans up
     deadline = time.monotonic() + timeout_s
     while supervisor.is_alive():
         if time.monotonic() > deadline:
@@ -35,7 +35,7 @@ def end_run(record: RunRecord, timeout_s: float) -> str:
 
 
 def _clear_up(record: RunRecord) -> str:
-    """End what a supervisor that was killed has left."""
+    """Clean up after a supervisor that was killed."""
     if record.outcome:
         return f"had already ended: {record.outcome}"
     lock = RunLock(Path(record.directory) / "run.lock", record.run)

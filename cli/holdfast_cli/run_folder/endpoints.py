@@ -1,4 +1,4 @@
-"""Where the daemon and the agent of a run can be reached, as they say themselves."""
+"""Reads where the daemon and the agent of a run serve, as they wrote it."""
 
 import json
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from holdfast_cli.run_folder.record import write_json
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What a component writes beside its socket when it serves."""
+    """Pid and port that a component writes next to its socket when it serves."""
 
     pid: int
     metrics_port: int
 
 
 def read_endpoint(path: Path) -> Endpoint | None:
-    """Return what the component has written, or None while it has not."""
+    """Return the endpoint that a component wrote, or None while there is none."""
     try:
         fields: dict[str, Any] = json.loads(path.read_text())
         return Endpoint(int(fields["pid"]), int(fields["metrics_port"]))

@@ -1,4 +1,4 @@
-"""One supervisor for one run."""
+"""Makes sure that one run has one supervisor."""
 
 import fcntl
 import os
@@ -9,7 +9,7 @@ from holdfast_cli.errors import CommandError
 
 
 class RunLock:
-    """An flock on ``run.lock``, which the kernel frees when its holder dies. The file stays.
+    """An flock on ``run.lock``. The kernel releases it when its holder dies; the file stays.
 
     Raises CommandError if another process holds it.
     """
@@ -29,7 +29,7 @@ class RunLock:
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let the next one have it."""
+        """Release the lock."""
         with suppress(OSError):
             os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""Where everything of a local run lies."""
+"""Paths of all files of a local run."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from holdfast_cli.run_folder.sweep import RUNTIME_PREFIX
 
 _LONGEST_SOCKET_NAME = 40
 _LONGEST_SOCKET_PATH = 107
-"""Of Linux: sun_path less the closing zero."""
+"""Bytes in Linux' sun_path, without the closing zero."""
 
 
 @dataclass(frozen=True)
@@ -21,27 +21,27 @@ class RunPaths:
     directory: Path
     runtime: Path
     memory: Path
-    """For snapshots."""
+    """Folder for snapshots, in memory."""
     node: str
 
     @property
     def logs(self) -> Path:
-        """One file for each component, and those of the ranks."""
+        """Folder of logs: one file for each component, and those of the ranks."""
         return self.directory / "logs"
 
     @property
     def redis_data(self) -> Path:
-        """The append-only file."""
+        """Folder of the append-only file of Redis."""
         return self.directory / "redis"
 
     @property
     def targets(self) -> Path:
-        """What Prometheus may scrape, for its file_sd_configs."""
+        """File of targets for Prometheus' file_sd_configs."""
         return self.directory / "targets.json"
 
     @property
     def redis_socket(self) -> Path:
-        """Of our own server."""
+        """Socket of the run's own Redis."""
         return self.runtime / "redis.sock"
 
     @property
@@ -51,12 +51,12 @@ class RunPaths:
 
     @property
     def daemon_endpoint(self) -> Path:
-        """Written by the daemon when it serves."""
+        """Endpoint file of the daemon."""
         return self.runtime / "daemon.sock.json"
 
     @property
     def agent_endpoint(self) -> Path:
-        """Written by the agent when it serves."""
+        """Endpoint file of the agent."""
         return self.runtime / f"agent-{self.node}.json"
 
 
@@ -78,7 +78,7 @@ def prepare_directory(directory: Path) -> Path:
 
 
 def empty_redis_data(paths: RunPaths) -> None:
-    """Leave our own server with no data, as the next one will find it."""
+    """Delete the data of the run's own Redis."""
     shutil.rmtree(paths.redis_data, ignore_errors=True)
     paths.redis_data.mkdir()
 
@@ -98,7 +98,7 @@ def make_runtime_directory() -> Path:
 def make_memory_directory(shm_directory: Path, run: str, instance: str) -> Path:
     """Create a directory for the snapshots of one instance of a run.
 
-    Of one instance, because another run of this name may be going on under another --directory.
+    The instance is part of its name, because a run of this name may exist under another --directory.
     """
     directory = shm_directory.absolute() / f"holdfast-{os.geteuid()}-{run}-{instance}"
     try:

@@ -1,4 +1,4 @@
-"""Naming processes for good, finding those of a run, and ending them for certain."""
+"""Identifies processes across reuse of pids, finds those of a run, and ends them."""
 
 import os
 import signal
@@ -66,6 +66,14 @@ def kill_all(processes: Iterable[ProcessIdentity], patience_s: float = 5.0) -> i
     while any(process.is_alive() for process in alive) and time.monotonic() < deadline:
         time.sleep(0.01)
     return len(alive)
+
+
+def signal_name(number: int) -> str:
+    """Return ``SIGKILL`` for 9, and ``signal 63`` for a number without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def end_process(process: subprocess.Popen[bytes], patience_s: float, end_signal: signal.Signals) -> int:

@@ -1,4 +1,4 @@
-"""What ``holdfast run`` leaves beside a run, for the other commands to find it."""
+"""The record of a run, by which the other commands find it."""
 
 import dataclasses
 import json
@@ -15,12 +15,12 @@ _FILE = "run.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """Where the parts of one run are. Paths are absolute."""
+    """Places of the parts of one run. Paths are absolute."""
 
     run: str
     instance: str
     pid: int
-    """Of the process that supervises the run."""
+    """Pid of the process that supervises the run."""
     start_ticks: int
     node: str
     directory: str
@@ -35,10 +35,10 @@ class RunRecord:
     components: dict[str, dict[str, object]] = dataclasses.field(default_factory=dict)
     """Name -> pid, and metrics_port where it has one."""
     outcome: str = ""
-    """Empty while the run goes on."""
+    """How the run ended, in words; empty while it runs."""
 
     distrust: str = dataclasses.field(default="", compare=False)
-    """Why another user may have written it; empty: only this one can have."""
+    """Reason to think that another user wrote it; empty: only this user can have."""
 
     def check_own(self) -> None:
         """Raise CommandError unless it is this user's: it names processes to be ended and folders to be removed."""

@@ -1,4 +1,4 @@
-"""Removes whatever a run has left outside its directory: processes, sockets, shared memory."""
+"""Removes everything that a run has left outside its directory: processes, sockets, shared memory."""
 
 import logging
 import shutil
@@ -25,7 +25,7 @@ def sweep(record: RunRecord) -> None:
     recorded = [
         ProcessIdentity(rank.pid, rank.start_ticks)
         for agent in agent_records(Path(record.directory))
-        if agent.spec.command  # else somebody else has launched them
+        if agent.spec.command  # without one, another launcher started them
         for rank in agent.ranks
     ]
     marked = list(marked_processes(MARKER, record.instance))
@@ -39,7 +39,7 @@ def sweep(record: RunRecord) -> None:
 
 
 def agent_records(run_directory: Path) -> Iterator[AgentRecord]:
-    """Yield what the agents of a run remember of their ranks."""
+    """Yield the records that the agents of a run keep of their ranks."""
     for path in run_directory.glob("node-*/record.pb"):
         try:
             problem = distrust(path)

@@ -1,4 +1,4 @@
-"""Which daemon and which run an operator means."""
+"""Finds the run, and its daemon, that an operator names."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,21 +22,21 @@ class Target:
         return self.record if self.record is not None and self.record.outcome else None
 
     def connect(self) -> ControlClient:
-        """Return a client of the daemon. Raises CommandError if the run goes on no more."""
+        """Return a client of the daemon. Raises CommandError if the run has ended."""
         if self.ended is not None:
             raise CommandError(
                 f"run {self.run} has ended: {self.ended.outcome} (its logs: {self.ended.directory}/logs)"
             )
         if self.record is not None and not self.record.supervisor.is_alive():
             raise CommandError(
-                f"run {self.run} was cut short: clear up with `holdfast stop --run {self.run}`, "
-                "or start it again under the same name to go on"
+                f"run {self.run} was cut short: clean up with `holdfast stop --run {self.run}`, "
+                "or start it again under the same name to continue"
             )
         return ControlClient(self.control, self.run)
 
 
 def find_target(directory: Path, run: str | None, control: Path | None) -> Target:
-    """Return the run that the options mean. Raises CommandError if there is none."""
+    """Return the run that the options name. Raises CommandError if there is none."""
     if control is not None:
         return Target(run or "", control, None)
     record = find_record(directory, run)

@@ -12,7 +12,8 @@ from typing import Any, get_origin
 from urllib.parse import parse_qs, urlsplit
 
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.settings.schema import Section, Setting, schema
+from holdfast_cli.settings.schema import schema
+from holdfast_cli.settings.setting import FileSection, Setting
 
 DEFAULT_FILE = Path("holdfast.toml")
 
@@ -71,12 +72,12 @@ def parse_file(text: str, path: Path) -> FileSettings:
 
 def _entries(document: dict[str, Any], path: Path) -> Iterator[tuple[str, str, Any]]:
     for section, content in document.items():
-        if section not in list(Section):
+        if section not in list(FileSection):
             if not isinstance(content, dict):
                 raise ConfigurationError(f"{path}: {_unknown_key('', section)}")
-            near = max(Section, key=lambda known: _likeness(section, known))
+            near = max(FileSection, key=lambda known: _likeness(section, known))
             raise ConfigurationError(
-                f"{path}: [{section}] is not a section: the nearest is [{near}]; use one of {', '.join(Section)}"
+                f"{path}: [{section}] is not a section: the nearest is [{near}]; use one of {', '.join(FileSection)}"
             )
         if not isinstance(content, dict):
             raise ConfigurationError(f"{path}: {section} is a section: write [{section}], and its keys below")

@@ -6,27 +6,16 @@ and LocalRunOptions all come from here. This module is imported for every `--hel
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import Enum, StrEnum
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, get_args, get_origin, get_type_hints
 
 from holdfast_checkpoint.codec.registry import Compression
+from holdfast_cli.settings.setting import FileSection, Setting
 
-EVERYWHERE = ("run", "observe", "publish")
-TRAINING = ("run", "publish")
-
-
-class Section(StrEnum):
-    """A section of the file, and a group of flags in the help."""
-
-    RUN = "run"
-    CHECKPOINTS = "checkpoints"
-    SNAPSHOTS = "snapshots"
-    DETECTION = "detection"
-    RECOVERY = "recovery"
-    STORE = "store"
+_EVERYWHERE = ("run", "observe", "publish")
 
 
 class PresetName(StrEnum):
@@ -45,109 +34,30 @@ class ModeName(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What users see of one field of RunSettings."""
-
-    section: Section
-    name: str
-    """Key in the section of the file; empty: the setting is for one start and has only a flag."""
-    flag: str
-    """Name of the flag; empty: the setting is the command after ``--``."""
-    help: str
-    metavar: str | None = None
-    """Placeholder of the value in the help; None for flags without a value and for enumerations."""
-    commands: tuple[str, ...] = TRAINING
-    """Commands that take it."""
-    required_by: tuple[str, ...] = ()
-    """Commands that do not start without it."""
-    publish_flag: str = ""
-    """Another name of the flag in `holdfast publish`."""
-    least: float | None = None
-    most: float | None = None
-    unset: str = ""
-    """What None stands for, in words."""
-    is_location: bool = False
-    """The text is a path or a URL. A relative path is relative to the folder of the file."""
-
-    value_type: Any = None
-    """Type without None. Filled in, like ``default``, from the field."""
-    default: Any = None
-
-    @property
-    def key(self) -> str:
-        """SECTION.NAME in the file; empty if the setting has only a flag."""
-        return f"{self.section}.{self.name}" if self.name else ""
-
-    @property
-    def default_text(self) -> str:
-        """Default for people; empty for flags that are off."""
-        if self.default is None:
-            return self.unset
-        if self.default is False:
-            return ""
-        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
-
-    @property
-    def allowed(self) -> str:
-        """Values that the setting takes, in words."""
-        kind = self.value_type
-        if kind is bool:
-            return "true or false"
-        if get_origin(kind) is tuple:
-            return 'a list of strings, such as ["python", "train.py"]'
-        if issubclass(kind, Enum):
-            return ", ".join(f'"{member.value}"' for member in kind)
-        if kind not in (int, float):
-            return "a string that is not empty"
-        noun = "a whole number" if kind is int else "a number"
-        if self.least is None:
-            return noun
-        return (
-            f"{noun}, {self.least:g} or more" if self.most is None else f"{noun} from {self.least:g} to {self.most:g}"
-        )
-
-    def flags(self, command: str) -> tuple[str, ...]:
-        """Return the names of the flag in a command. `config` takes those of all commands."""
-        if self.value_type is bool and self.name:  # a file can switch it on: the flag must be able to switch it off
-            return (f"{self.flag}/--no{self.flag.removeprefix('-')}",)
-        if not self.publish_flag or command == "run":
-            return (self.flag,)
-        return (self.publish_flag,) if command == "publish" else (self.flag, self.publish_flag)
-
-    def is_required(self, command: str) -> bool:
-        """Whether a command does not start without it."""
-        return command in self.required_by
-
-    def is_taken_by(self, command: str) -> bool:
-        """Whether a command takes it."""
-        return command in self.commands or command == "config"
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """Settings of a run as users give them. The annotation of a field is its documentation."""
 
     run: Annotated[
         str | None,
         Setting(
-            section=Section.RUN,
+            section=FileSection.RUN,
             name="name",
             flag="--run",
             metavar="NAME",
             help="Name of the run. A name with checkpoints continues from the newest one.",
-            commands=EVERYWHERE,
+            commands=_EVERYWHERE,
             required_by=("publish",),
             unset="that of existing checkpoints, else run-DATE-TIME",
         ),
     ] = None
     command: Annotated[
         tuple[str, ...],
-        Setting(section=Section.RUN, name="command", flag="", help="Command of one rank: the words after --."),
+        Setting(section=FileSection.RUN, name="command", flag="", help="Command of one rank: the words after --."),
     ] = ()
     ranks: Annotated[
         int,
         Setting(
-            section=Section.RUN,
+            section=FileSection.RUN,
             name="ranks",
             flag="--ranks",
             publish_flag="--ranks-per-node",
@@ -160,7 +70,7 @@ class RunSettings:
     nodes: Annotated[
         int,
         Setting(
-            section=Section.RUN,
+            section=FileSection.RUN,
             name="nodes",
             flag="--nodes",
             metavar="N",
@@ -173,7 +83,7 @@ class RunSettings:
     directory: Annotated[
         Path,
         Setting(
-            section=Section.RUN,
+            section=FileSection.RUN,
             name="directory",
             flag="--directory",
             metavar="FOLDER",
@@ -184,7 +94,7 @@ class RunSettings:
     preemption_grace_s: Annotated[
         float,
         Setting(
-            section=Section.RUN,
+            section=FileSection.RUN,
             name="preemption_grace_s",
             flag="--preemption-grace-s",
             metavar="SECONDS",
@@ -196,7 +106,7 @@ class RunSettings:
     faults_allowed: Annotated[
         bool,
         Setting(
-            section=Section.RUN,
+            section=FileSection.RUN,
             name="allow_faults",
             flag="--allow-faults",
             help="Let `holdfast inject` harm the ranks of this run.",
@@ -206,7 +116,7 @@ class RunSettings:
     checkpoint_directory: Annotated[
         str | None,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="location",
             flag="--checkpoints",
             metavar="LOCATION",
@@ -219,7 +129,7 @@ class RunSettings:
     checkpoint_every: Annotated[
         int,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="every",
             flag="--checkpoint-every",
             metavar="STEPS",
@@ -230,7 +140,7 @@ class RunSettings:
     checkpoint_every_minutes: Annotated[
         float,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="every_minutes",
             flag="--checkpoint-every-minutes",
             metavar="MINUTES",
@@ -241,7 +151,7 @@ class RunSettings:
     checkpoint_full_every: Annotated[
         int,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="full_every",
             flag="--checkpoint-full-every",
             metavar="N",
@@ -253,7 +163,7 @@ class RunSettings:
     checkpoint_compression: Annotated[
         Compression,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="compression",
             flag="--checkpoint-compression",
             help="Whether to compress checkpoints. auto: unless the ranks need the cores.",
@@ -263,7 +173,7 @@ class RunSettings:
     checkpoints_kept: Annotated[
         int,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="keep",
             flag="--keep",
             metavar="N",
@@ -274,7 +184,7 @@ class RunSettings:
     checkpoints_secondary: Annotated[
         str | None,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="secondary",
             flag="--checkpoints-secondary",
             metavar="LOCATION",
@@ -285,7 +195,7 @@ class RunSettings:
     checkpoints_secondary_kept: Annotated[
         int | None,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="secondary_keep",
             flag="--checkpoints-secondary-keep",
             metavar="N",
@@ -297,7 +207,7 @@ class RunSettings:
     checkpoint_staging: Annotated[
         Path | None,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="staging",
             flag="--checkpoint-staging",
             metavar="FOLDER",
@@ -309,7 +219,7 @@ class RunSettings:
     checkpoint_upload_mb_per_s: Annotated[
         float,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="upload_mb_per_s",
             flag="--checkpoint-upload-mb-per-s",
             metavar="MB",
@@ -320,7 +230,7 @@ class RunSettings:
     from_scratch: Annotated[
         bool,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="",
             flag="--from-scratch",
             help="Start from the seed although there are checkpoints. They stay until --keep new ones are written.",
@@ -329,7 +239,7 @@ class RunSettings:
     adopt: Annotated[
         bool,
         Setting(
-            section=Section.CHECKPOINTS,
+            section=FileSection.CHECKPOINTS,
             name="",
             flag="--adopt",
             help="Continue from the checkpoints of a run of another name.",
@@ -339,7 +249,7 @@ class RunSettings:
     snapshot_every: Annotated[
         int,
         Setting(
-            section=Section.SNAPSHOTS,
+            section=FileSection.SNAPSHOTS,
             name="every",
             flag="--snapshot-every",
             metavar="STEPS",
@@ -350,7 +260,7 @@ class RunSettings:
     shm_directory: Annotated[
         Path,
         Setting(
-            section=Section.SNAPSHOTS,
+            section=FileSection.SNAPSHOTS,
             name="shm_directory",
             flag="--shm-directory",
             metavar="FOLDER",
@@ -362,18 +272,18 @@ class RunSettings:
     preset: Annotated[
         PresetName,
         Setting(
-            section=Section.DETECTION,
+            section=FileSection.DETECTION,
             name="preset",
             flag="--preset",
             help="Shortest silence that is reported. fast: 1 s; default: 5 s; patient: 60 s.",
-            commands=EVERYWHERE,
+            commands=_EVERYWHERE,
         ),
     ] = PresetName.DEFAULT
 
     mode: Annotated[
         ModeName,
         Setting(
-            section=Section.RECOVERY,
+            section=FileSection.RECOVERY,
             name="mode",
             flag="--mode",
             help="observe: verdicts, evidence and metrics. act: restarts too.",
@@ -382,7 +292,7 @@ class RunSettings:
     restart_patience: Annotated[
         float,
         Setting(
-            section=Section.RECOVERY,
+            section=FileSection.RECOVERY,
             name="restart_patience",
             flag="--restart-patience",
             metavar="FACTOR",
@@ -395,12 +305,12 @@ class RunSettings:
     redis_url: Annotated[
         str | None,
         Setting(
-            section=Section.STORE,
+            section=FileSection.STORE,
             name="redis",
             flag="--redis",
             metavar="URL",
             help="Redis server: redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH, without a password.",
-            commands=EVERYWHERE,
+            commands=_EVERYWHERE,
             required_by=("publish",),
             unset="a server that this run starts",
         ),
@@ -408,12 +318,12 @@ class RunSettings:
     redis_password_file: Annotated[
         Path | None,
         Setting(
-            section=Section.STORE,
+            section=FileSection.STORE,
             name="redis_password_file",
             flag="--redis-password-file",
             metavar="FILE",
             help="File that holds the password of --redis.",
-            commands=EVERYWHERE,
+            commands=_EVERYWHERE,
         ),
     ] = None
 

@@ -1,14 +1,14 @@
-"""How a rank is, in one word: what makes it stand out among its peers."""
+"""Judges the condition of each rank, to show the odd ones first."""
 
-import signal
 from enum import IntEnum
 
+from holdfast_cli.run_folder.processes import signal_name
 from holdfast_proto.v1.control_pb2 import RankView
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, LIFE_RUNNING
 
 
 class Condition(IntEnum):
-    """The oddest first, so that sorting puts it on top."""
+    """Condition of a rank. The oddest comes first, so that sorting puts it on top."""
 
     DEAD = 0
     STOPPED = 1
@@ -45,10 +45,7 @@ def describe(rank: RankView, judged: Condition) -> str:
 
 def _cause_of_death(rank: RankView) -> str:
     if rank.exit.HasField("signal"):
-        try:
-            return signal.Signals(rank.exit.signal).name
-        except ValueError:
-            return f"signal {rank.exit.signal}"
+        return signal_name(rank.exit.signal)
     if rank.exit.HasField("code"):
         return f"exit code {rank.exit.code}"
     return "cause unknown"

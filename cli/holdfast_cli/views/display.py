@@ -1,4 +1,4 @@
-"""Shows a run while it goes: drawn in place on a terminal, as lines elsewhere."""
+"""Shows a run while it runs: drawn in place on a terminal, as lines elsewhere."""
 
 import time
 from types import TracebackType
@@ -7,16 +7,16 @@ from typing import Protocol
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from holdfast_cli.views.phrases import progress_line
 from holdfast_cli.views.plain import HEARTBEAT_S, changes
 from holdfast_cli.views.run_view import Surroundings, render
-from holdfast_cli.views.words import progress_line
 from holdfast_proto.v1.control_pb2 import RunStatus
 
 REDRAW_S = 0.3
 
 
 class Display(Protocol):
-    """Takes a status whenever there is one."""
+    """Shows each new status of a run."""
 
     def __enter__(self) -> "Display":
         """Begin."""
@@ -24,7 +24,7 @@ class Display(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the last view on the screen."""
+        """End, and leave the last view on the screen."""
 
     def update(self, status: RunStatus, surroundings: Surroundings) -> None:
         """Show ``status``."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from holdfast_cli.views.conditions import Condition, condition, describe
-from holdfast_cli.views.words import (
-    enum_word,
+from holdfast_cli.views.phrases import (
+    enum_phrase,
     fault_line,
     incident_line,
     kept_line,
@@ -22,7 +22,7 @@ _ODD = (Condition.DEAD, Condition.STOPPED, Condition.STALLED)
 def changes(previous: RunStatus | None, current: RunStatus, total_steps: int | None) -> Iterator[str]:
     """Yield a line for everything that is new in ``current``."""
     before = previous or RunStatus()
-    phase = enum_word(RunPhase, "RUN_PHASE_", current.phase)
+    phase = enum_phrase(RunPhase, current.phase)
     if (before.phase, before.generation) != (current.phase, current.generation):
         outcome = f": {current.outcome}" if current.outcome else ""
         yield f"{current.run} {phase}, generation {current.generation}{outcome}"

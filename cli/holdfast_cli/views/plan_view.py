@@ -1,4 +1,4 @@
-"""Plans as something that rich can draw, and as JSON."""
+"""Tables of a plan or a search for people, and the same as JSON."""
 
 from dataclasses import asdict
 from typing import Any
@@ -45,7 +45,7 @@ ASSUMPTIONS = (
 
 
 def render_plan(plan: Plan, cluster: Cluster) -> RenderableType:
-    """Return everything that is known of one layout."""
+    """Return all tables of one layout."""
     return Group(
         Text(_headline(plan), style="bold"),
         _zero_table(plan.config),

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast_cli.views.conditions import Condition, condition, describe
-from holdfast_cli.views.words import enum_word, incident_line, kept_line, outcome_line, progress_line
+from holdfast_cli.views.phrases import enum_phrase, incident_line, kept_line, outcome_line, progress_line
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
@@ -35,12 +35,12 @@ _ACTIONS_SHOWN = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What is worth showing and not part of the status."""
+    """Facts to show with a status that are not part of it."""
 
     title: str = ""
     total_steps: int | None = None
     notes: Sequence[str] = ()
-    """What the supervisor has to say about the components."""
+    """Lines about components that were started again or are down."""
     most_ranks: int = 32
     """Rows; with more ranks the odd ones come first and the others are counted."""
 
@@ -55,13 +55,13 @@ def render(status: RunStatus, surroundings: Surroundings) -> RenderableType:
 
 
 def _header(status: RunStatus, surroundings: Surroundings) -> Panel:
-    phase = enum_word(RunPhase, "RUN_PHASE_", status.phase)
+    phase = enum_phrase(RunPhase, status.phase)
     first = Text.assemble((status.run, "bold"), "  ", (phase, _PHASE_STYLES.get(phase, "bold yellow")))
     first.append(f"  generation {status.generation}")
     if not status.leader:
         first.append("  (this daemon is a standby)", style="dim")
     if not status.store_up:
-        first.append("  Redis is away: training goes on", style="bold yellow")
+        first.append("  Redis is unreachable: training continues", style="bold yellow")
     lines = [first, Text(progress_line(status, surroundings.total_steps)), Text(kept_line(status), style="dim")]
     if status.outcome:
         lines.append(Text(status.outcome))
@@ -85,7 +85,7 @@ def _ranks(status: RunStatus, most: int) -> RenderableType:
 
 def _cells(rank: RankView, judgement: Condition, *, with_node: bool) -> list[str]:
     place = " ".join(f"{axis}{index}" for axis, index in sorted(rank.coordinates.items()))
-    phase = enum_word(common_pb2.Phase, "PHASE_", rank.phase)
+    phase = enum_phrase(common_pb2.Phase, rank.phase)
     step = "" if rank.step < 0 else str(rank.step)
     return [str(rank.rank), *([rank.node] if with_node else []), place, step, phase, describe(rank, judgement)]
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from holdfast_cli.checkpoints.location import usable_steps
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, LastCheckpointError
-from holdfast_cli.views.words import progress_line
+from holdfast_cli.views.phrases import progress_line
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED
 
 
 def closing_line(status: RunStatus, checkpoints: str) -> str:
-    """Return what a finished run has come to. Raises LastCheckpointError if its last checkpoint has failed."""
+    """Return the result of a finished run. Raises LastCheckpointError if its last checkpoint failed."""
     if status.HasField("failed_checkpoint"):
         usable = usable_steps(checkpoints, status.run)
         if status.failed_checkpoint > max(usable, default=-1):
@@ -25,7 +25,7 @@ def closing_line(status: RunStatus, checkpoints: str) -> str:
 
 
 def stopped_line(status: RunStatus, checkpoints: str) -> str:
-    """Return from where a run goes on that was stopped as planned.
+    """Return where a run that stopped as planned will continue.
 
     Raises LastCheckpointError if its last checkpoint was not committed in time.
     """
@@ -36,13 +36,13 @@ def stopped_line(status: RunStatus, checkpoints: str) -> str:
             f" {_newest(usable, checkpoints)}. Allow more time with --preemption-grace-s"
         )
     return (
-        f"{status.run} stopped after step {status.left_step}, as asked: with --run {status.run} it goes on from "
+        f"{status.run} stopped after step {status.left_step}, as asked: with --run {status.run} it continues from "
         f"its last checkpoint, in {checkpoints}"
     )
 
 
 def ended_badly(status: RunStatus, logs: Path) -> CommandError:
-    """Return why a run has failed and where to read on, with the exit code that says so."""
+    """Return an error with the reason, the folder of the logs and the exit code of a failed run."""
     newest = status.newest_incident
     # An incident that was overcome is not what ended the run, and what is damaged is part of why it was refused.
     is_other = status.refused or newest.state == INCIDENT_STATE_RECOVERED

@@ -22,13 +22,13 @@ Answer = TypeVar("Answer")
 Rpc = Callable[[Any, Any, "grpc.aio.ServicerContext"], Awaitable[Answer]]
 
 IDLE_S = 300
-"""A connection without a request is closed after so long."""
+"""Seconds after which a connection without a request is closed."""
 HANDSHAKE_S = 10
-"""And one on which nothing comes that a client sends first."""
+"""Seconds after which a connection is closed on which no client has said anything."""
 
 
 def _guarded(rpc: "Rpc[Answer]") -> "Rpc[Answer]":
-    """Answer INTERNAL if a request raises: that is an error of ours, and one line says so to the operator."""
+    """Answer INTERNAL if serving a request raises: that is an error of the daemon, and the operator gets one line."""
 
     @functools.wraps(rpc)
     async def answer(self: Any, request: Any, context: "grpc.aio.ServicerContext") -> Answer:
@@ -48,11 +48,11 @@ def _guarded(rpc: "Rpc[Answer]") -> "Rpc[Answer]":
 
 
 _FAILED: set[str] = set()
-"""Requests whose failure was logged with its traceback."""
+"""Names of requests whose failure has been logged with its traceback."""
 
 
 class ControlService(control_pb2_grpc.ControlServicer):
-    """Answers from the state of the shells; orders go through their cores."""
+    """Answers questions from the state of the shells, and passes requests on to their cores."""
 
     def __init__(self, shells: Mapping[str, RunShell], clock: Clock) -> None:
         self._shells = shells
@@ -79,7 +79,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     async def GetStatus(  # noqa: N802
         self, request: control.GetStatusRequest, context: "grpc.aio.ServicerContext"
     ) -> control.RunStatus:
-        """Return the newest that is known, also while the store is unreachable."""
+        """Return the newest known status, also while the store is unreachable."""
         shell = await self._shell(request.run, context)
         if shell.state is None:
             return control.RunStatus(run=shell.run_name, store_up=shell.store_up, newest_step=-1)
@@ -100,18 +100,18 @@ class ControlService(control_pb2_grpc.ControlServicer):
     async def TakeCheckpoint(  # noqa: N802
         self, request: control.TakeCheckpointRequest, context: "grpc.aio.ServicerContext"
     ) -> control.TakeCheckpointResponse:
-        """Order a checkpoint and say at which step it will be."""
+        """Request a checkpoint; answer at which step it will be."""
         shell = await self._leading(request.run, context)
-        ordered = await shell.requests.checkpoint()
-        if ordered.step < 0:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, ordered.reason)
-        return control.TakeCheckpointResponse(step=ordered.step)
+        answer = await shell.requests.checkpoint()
+        if answer.step < 0:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, answer.reason)
+        return control.TakeCheckpointResponse(step=answer.step)
 
     @_guarded
     async def StopRun(  # noqa: N802
         self, request: control.StopRunRequest, context: "grpc.aio.ServicerContext"
     ) -> control.StopRunResponse:
-        """End a run, at once or after a last checkpoint."""
+        """End a run, immediately or after a last checkpoint."""
         shell = await self._leading(request.run, context)
         await _checked(context, check_seconds, request.grace_s, "grace_s")
         refusal = await shell.requests.stop(request.grace_s)
@@ -123,7 +123,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     async def InjectFault(  # noqa: N802
         self, request: control.InjectFaultRequest, context: "grpc.aio.ServicerContext"
     ) -> control.InjectFaultResponse:
-        """Order a fault and wait for its rank's answer: the rank itself judges whether it makes sense."""
+        """Request a fault and wait for the answer of its rank, which knows whether it can be injected."""
         shell = await self._leading(request.run, context)
         await _checked(context, check_fault, request.fault, "fault")
         refusal = await shell.requests.fault(request.fault)

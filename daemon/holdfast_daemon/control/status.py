@@ -1,4 +1,4 @@
-"""What operators see of a run: a view of the core's state."""
+"""The status of a run as operators see it, made from the core's state."""
 
 from holdfast_daemon.core.model import CoreState, ranks_of
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot

@@ -1,9 +1,9 @@
-"""Takes an observation in: nodes, events, telemetry. Decides nothing about ranks."""
+"""Folds an observation into the state: nodes, events, telemetry. Judges no rank."""
 
 from dataclasses import replace
 
 from holdfast_daemon.core import fault_requests, incidents
-from holdfast_daemon.core.death import is_clean
+from holdfast_daemon.core.detectors.deaths.death import is_clean
 from holdfast_daemon.core.kinds import HANGS
 from holdfast_daemon.core.model import Observation
 from holdfast_daemon.core.recovery import checkpoint_commands, checkpoint_failures, checkpoint_reads, observed
@@ -13,7 +13,7 @@ from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 PENDING_STEPS = 512
-"""A step is counted with what has come of it once a node is so many steps ahead."""
+"""Steps that a node may be ahead before a step is counted without the summaries of the nodes that lag."""
 
 
 def absorb(tick: Tick, observation: Observation) -> None:
@@ -80,7 +80,7 @@ def _unreadable(tick: Tick, unreadable: store.CheckpointUnreadable) -> None:
 
 
 def _stacks(tick: Tick, captured: store.EvidenceCaptured) -> None:
-    """Let stacks say what ranks do that hang; those of another suspicion than the present are old."""
+    """Keep the stacks of ranks that hang. Stacks of an earlier suspicion are out of date, and are left out."""
     current = tick.state.suspicion
     if not captured.suspicion or (current is not None and current.id == captured.suspicion):
         stacks = {stack.rank: stack for stack in captured.stacks}
@@ -88,7 +88,10 @@ def _stacks(tick: Tick, captured: store.EvidenceCaptured) -> None:
 
 
 def _evidence(tick: Tick, node: str, captured: store.EvidenceCaptured) -> None:
-    """Keep the file list; let the dumps name the call that the wait-for graph could only count."""
+    """Add files to the incident's evidence, and the names that the dumps give to a call and to what the culprit does.
+
+    The wait-for graph only knows calls by their numbers; the ranks' recorders know their names.
+    """
     current = tick.state.incidents.get(captured.incident)
     if current is None:
         return
@@ -96,7 +99,7 @@ def _evidence(tick: Tick, node: str, captured: store.EvidenceCaptured) -> None:
         incident.evidence.extend(name for name in captured.files if name not in incident.evidence)
         verdict = incident.verdict
         for call in captured.pending:
-            # A verdict that is about no call has no name for one: nothing in its message is to be replaced.
+            # A verdict without a call has an empty op, and replacing that would tear its message apart.
             if verdict.op and (call.group, call.seq) == (verdict.group, verdict.seq) and call.op != verdict.op:
                 verdict.message = verdict.message.replace(verdict.op, call.op)
                 verdict.op = call.op
@@ -114,16 +117,16 @@ def _add_stack(verdict: store.Verdict, stack: store.StackSummary) -> None:
 
 
 def _merge_summary(tick: Tick, node: str, summary: store.StepSummary) -> None:
-    """Merge the nodes' summaries of one step; count it when all nodes have sent theirs."""
+    """Merge the nodes' summaries of one step; count the step once all nodes have sent theirs."""
     state = tick.state
     if summary.generation != tick.record.generation or summary.step <= state.counted_steps.get(node, -1):
-        return  # of a world that is gone, or sent twice
+        return  # the summary is of an earlier generation, or was sent twice
     tick.state = replace(tick.state, counted_steps={**state.counted_steps, node: summary.step})
     known = state.pending_steps.get(summary.step)
     merged = summary if known is None else merge(known, summary)
     pending = {**state.pending_steps, summary.step: merged}
     sent = [tick.state.counted_steps.get(name, -1) for name in tick.record.nodes]
-    # A node whose summaries do not come, or are refused, must not keep those of the others waiting forever.
+    # Summaries that never come, or are refused, must not make those of the other nodes wait forever.
     complete = max(min(sent, default=-1), summary.step - PENDING_STEPS)
     tick.state = replace(tick.state, pending_steps={step: value for step, value in pending.items() if step > complete})
     for step in sorted(step for step in pending if step <= complete):
@@ -131,7 +134,7 @@ def _merge_summary(tick: Tick, node: str, summary: store.StepSummary) -> None:
 
 
 def _progress(tick: Tick) -> None:
-    """The run has completed a step when every rank is past it."""
+    """Note the newest step that the run has completed: every rank is past it."""
     ranks = tick.ranks
     if len(ranks) == tick.world_size:
         reached = min((rank.exit.step if rank.HasField("exit") else rank.progress.step) for rank in ranks.values()) - 1

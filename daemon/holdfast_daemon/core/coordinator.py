@@ -1,4 +1,4 @@
-"""The core's one function: what was seen goes in, what is to be done comes out."""
+"""The core's one function: an observation goes in, actions come out."""
 
 from contextlib import nullcontext
 
@@ -35,16 +35,18 @@ def step(
 ) -> tuple[CoreState, list[Action]]:
     """Return the next state and what to do.
 
-    ``now`` is Unix time by a clock that never jumps. Nothing else enters: the same calls give the same answers.
-    ``timed`` is for the caller, who may want to know how long each detector takes.
+    ``now`` is Unix time by a clock that never jumps. Nothing else enters, so that the same calls always give the same
+    answers: recordings can be replayed, and a tick that raised can be tried again. ``timed`` lets the caller time each
+    detector.
     """
     tick = Tick(state, now, timed)
     absorb.absorb(tick, observation)
     for request in observation.requests:
         _serve(tick, request)
-    leaving.absorb_wishes(tick)
+    leaving.follow_nodes(tick)
     phase = None
-    while phase != tick.record.phase:  # an order that needs no answer from outside is given in the same tick
+    # One tick may pass through several phases: a phase that need not wait for an answer from outside ends immediately.
+    while phase != tick.record.phase:
         phase = tick.record.phase
         lifecycle.HANDLERS[phase](tick)
     return tick.state, tick.actions

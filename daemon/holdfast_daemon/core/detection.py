@@ -1,4 +1,4 @@
-"""Shows the detectors what there is to see, one by one: each is timed, and one that fails harms no other."""
+"""Asks the detectors one by one: each is timed, and one that fails does not affect the others."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
@@ -12,14 +12,14 @@ from holdfast_proto.v1 import store_pb2 as store
 
 
 def look_at_tick(tick: Tick, names: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield what the detectors see in the state of all ranks, in the registry's order; those of ``names``, or all."""
+    """Yield what detectors find in the state of all ranks: those of ``names``, or all in the order of the registry."""
     view = view_of(tick)
     for name in names or tick.state.detectors:
         yield from _show(tick, name, lambda detector: detector.see_tick(view))
 
 
 def look_at_step(tick: Tick, summary: store.StepSummary) -> Iterator[Finding]:
-    """Yield what the detectors see in the numbers of a step."""
+    """Yield what the detectors find in the numbers of a step."""
     coordinates = {number: dict(rank.coordinates) for number, rank in tick.ranks.items()}
     step = StepView(tick.now, summary, tick.state.deadlines, coordinates)
     for name in tick.state.detectors:
@@ -27,14 +27,14 @@ def look_at_step(tick: Tick, summary: store.StepSummary) -> Iterator[Finding]:
 
 
 def restart(tick: Tick, after_step: int) -> None:
-    """Tell all detectors of a new generation."""
+    """Prepare all detectors for a new generation that continues after a step."""
     tick.state = replace(
         tick.state, detectors={name: _restarted(tick, name, after_step) for name in tick.state.detectors}
     )
 
 
 def ask(tick: Tick, name: str, view: View) -> tuple[Finding, ...]:
-    """Return what one detector finds in ``view``, and leave it as it was."""
+    """Return what one detector finds in ``view``, without keeping its next state."""
     try:
         return tick.state.detectors[name].see_tick(view).findings
     except Exception as error:  # noqa: BLE001 (as in _show)
@@ -43,7 +43,7 @@ def ask(tick: Tick, name: str, view: View) -> tuple[Finding, ...]:
 
 
 def _restarted(tick: Tick, name: str, after_step: int) -> Detector:
-    """Return a detector that knows of the new generation; a fresh one if it fails."""
+    """Return a detector for the new generation; a fresh one if it fails to provide that."""
     detector = tick.state.detectors[name]
     try:
         return detector.restarted(after_step)
@@ -53,7 +53,7 @@ def _restarted(tick: Tick, name: str, after_step: int) -> Detector:
 
 
 def view_of(tick: Tick, *, suspicious: bool = False) -> View:
-    """Return what detectors are shown of this tick."""
+    """Return the view of this tick that detectors look at."""
     state = tick.state
     lost = {
         name: MissingNode(since_unix_s=state.missed_unix_s.get(name, tick.now), state=_last_heard(tick, name))
@@ -79,7 +79,10 @@ def view_of(tick: Tick, *, suspicious: bool = False) -> View:
 
 
 def _last_heard(tick: Tick, name: str) -> store.NodeState:
-    """Return the last state of a node; of one that has told nothing of this generation, which ranks it is to have."""
+    """Return the last state that a missing node reported.
+
+    If it has reported nothing of this generation, the state says only which ranks it is to have.
+    """
     generation, per_node = tick.record.generation, tick.state.spec.ranks_per_node
     heard = tick.state.heard_of.get(name)
     if heard is not None and heard.generation == generation:
@@ -94,7 +97,7 @@ def _show(tick: Tick, name: str, look: Callable[[Detector], DetectorResult]) -> 
     try:
         with tick.timed(name):
             result = look(tick.state.detectors[name])
-    except Exception as error:  # noqa: BLE001 (whatever it is, the other detectors go on; the shell logs and counts it)
+    except Exception as error:  # noqa: BLE001 (the other detectors must still be asked; the shell logs and counts it)
         tick.actions.append(DetectorFailed(name, f"{type(error).__name__}: {error}"))
         return ()
     tick.state = replace(tick.state, detectors={**tick.state.detectors, name: result.next})

@@ -1,4 +1,4 @@
-"""Faults injected on purpose: ordered, answered, counted, and told in the incident that they lead to."""
+"""Faults that operators request: sent to a rank, answered, counted, and named in the incident that follows."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def refusal(state: CoreState, fault: Fault) -> str:
 
 
 def serve(tick: Tick, fault: Fault) -> None:
-    """Order a fault of the node that has its rank. Once only: a lost order harms nobody."""
+    """Send a fault to the node that has its rank, once: a command that is lost does no harm."""
     reason = refusal(tick.state, fault)
     if reason:
         tick.actions.append(FaultAnswered(fault, reason))
@@ -38,7 +38,7 @@ def serve(tick: Tick, fault: Fault) -> None:
 
 
 def absorb(tick: Tick, event: store.Event) -> None:
-    """Take in what a rank has made of an order, and answer who gave it."""
+    """Note whether a rank has accepted a fault, and answer the operator who requested it."""
     tick.state = replace(
         tick.state,
         unreported_faults=(*tick.state.unreported_faults, event),
@@ -54,7 +54,7 @@ def absorb(tick: Tick, event: store.Event) -> None:
 
 
 def add_to_story(tick: Tick, incident: store.Incident) -> None:
-    """Say at the beginning of an incident's story what was ordered before it in its generation."""
+    """Begin an incident's story with the faults that were injected or refused before it in its generation."""
     for event in tick.state.unreported_faults:
         if event.generation == incident.generation:
             incident.actions.add(unix_s=event.unix_s, what=_story(event))
@@ -74,7 +74,7 @@ def _ranks(state: CoreState) -> dict[int, store.RankState]:
 
 
 def _node_of(state: CoreState, number: int) -> str:
-    """Return the node on which a rank of this generation lives, or "" if none does."""
+    """Return the node on which a rank of this generation is alive, or "" if there is none."""
     for name, node in state.nodes.items():
         if node.generation == state.record.generation and name in state.record.nodes:
             for rank in node.ranks:

@@ -12,7 +12,7 @@ from holdfast_proto.v1 import store_pb2 as store
 
 
 def open_incident(tick: Tick, verdict: store.Verdict, *, last_progress_unix_s: float) -> store.Incident:
-    """Begin the story of a verdict that will be acted on. An older open one ends as superseded."""
+    """Open an incident for a verdict that a restart follows. An older open incident ends as failed."""
     _supersede(tick)
     incident = _new(tick, verdict, last_progress_unix_s, store.INCIDENT_STATE_OPEN)
     with tick.edit_record() as record:
@@ -22,14 +22,17 @@ def open_incident(tick: Tick, verdict: store.Verdict, *, last_progress_unix_s: f
 
 
 def open_standstill(tick: Tick, verdict: store.Verdict, *, last_progress_unix_s: float) -> store.Incident:
-    """Begin the story of a standstill that is given time."""
+    """Begin an incident for a standstill that may still end by itself."""
     incident = _new(tick, verdict, last_progress_unix_s, store.INCIDENT_STATE_STANDSTILL)
     _count_detection(tick, last_progress_unix_s)
     return incident
 
 
 def reopen(tick: Tick, standstill: store.Incident, verdict: store.Verdict) -> store.Incident:
-    """Act on a standstill that was given time. The verdict is as of now; an older open incident ends as superseded."""
+    """Open the incident of a standstill that a restart follows, with its newest verdict.
+
+    An older open incident ends as failed.
+    """
     _supersede(tick)
     with edit(tick, standstill) as incident:
         incident.verdict.CopyFrom(verdict)
@@ -47,7 +50,7 @@ def resolve(
     *,
     state: "store.IncidentState" = store.INCIDENT_STATE_RESOLVED,
 ) -> None:
-    """End an incident that nobody has acted on."""
+    """End an incident that no restart followed."""
     with edit(tick, current) as incident:
         incident.state = state
         incident.actions.add(unix_s=tick.now, what=what)
@@ -60,7 +63,7 @@ def _count_detection(tick: Tick, last_progress_unix_s: float) -> None:
 
 
 def note_incident(tick: Tick, verdict: store.Verdict, *, last_progress_unix_s: float | None = None) -> store.Incident:
-    """Keep a verdict that needs no recovery, or may not be acted on."""
+    """Keep a verdict that needs no restart, or that the mode of the run allows none for."""
     since = tick.now if last_progress_unix_s is None else last_progress_unix_s
     return _new(tick, verdict, since, store.INCIDENT_STATE_NOTED)
 

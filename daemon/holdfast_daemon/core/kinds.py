@@ -1,4 +1,4 @@
-"""Kinds of verdicts by what becomes of them."""
+"""Kinds of verdicts by how they are handled."""
 
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -11,7 +11,7 @@ RECOVERABLE = (
     store.VERDICT_KIND_DATA_STALL,
     store.VERDICT_KIND_STANDSTILL,
 )
-"""The run stands still; a new generation may bring it back."""
+"""Kinds in which the run stands still, and a new generation may bring it back."""
 
 HANGS = (
     store.VERDICT_KIND_HUNG_COLLECTIVE,
@@ -20,4 +20,4 @@ HANGS = (
     store.VERDICT_KIND_DATA_STALL,
     store.VERDICT_KIND_STANDSTILL,
 )
-"""The ranks are there and do not move: their stacks and recorders tell more."""
+"""Kinds in which the ranks exist and do not move, so that their stacks and recorders show more."""

@@ -1,4 +1,4 @@
-"""What the core is fed, what it keeps, what it orders."""
+"""The values that the core takes, keeps and returns: observations, its state, actions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,19 +13,19 @@ from holdfast_proto.v1.fault_pb2 import Fault
 
 @dataclass(frozen=True)
 class CheckpointRequest:
-    """An operator wants a checkpoint."""
+    """An operator's request for a checkpoint."""
 
 
 @dataclass(frozen=True)
 class StopRequest:
-    """An operator wants the run to end: within ``grace_s``, after a last checkpoint, or at once."""
+    """An operator's request to end the run: within ``grace_s``, after a last checkpoint; 0: immediately."""
 
     grace_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class FaultRequest:
-    """An operator wants a rank to be harmed."""
+    """An operator's request to inject a fault into a rank."""
 
     fault: Fault
 
@@ -35,12 +35,12 @@ Request: TypeAlias = CheckpointRequest | StopRequest | FaultRequest
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What the shell has seen since the last tick."""
+    """What the shell has read since the last tick."""
 
     nodes: Mapping[str, store.NodeState] = field(default_factory=dict)
-    """Every node whose lease is alive, whole and newest."""
+    """Newest state of every node whose lease is alive, by name."""
     events: tuple[store.Event, ...] = ()
-    """In the order of the run's stream."""
+    """New events, in the order of the run's stream."""
     requests: tuple[Request, ...] = ()
 
 
@@ -54,14 +54,14 @@ class Send:
 
 @dataclass(frozen=True)
 class SaveIncident:
-    """Keep this newest version of an incident."""
+    """Keep the newest version of an incident."""
 
     incident: store.Incident
 
 
 @dataclass(frozen=True)
 class CheckpointAnswered:
-    """Tell the operator at which step the checkpoint will be; -1: not now, and why."""
+    """Answer a request for a checkpoint: the step at which it will be; -1 if there is none now, with the reason."""
 
     step: int
     reason: str = ""
@@ -69,16 +69,16 @@ class CheckpointAnswered:
 
 @dataclass(frozen=True)
 class FaultAnswered:
-    """Tell the operator what has become of the order to inject a fault."""
+    """Answer a request to inject a fault."""
 
     fault: Fault
     refusal: str = ""
-    """Why it will not strike; empty: the rank has accepted it."""
+    """Reason for which it will not strike; empty: the rank has accepted it."""
 
 
 @dataclass(frozen=True)
 class DetectorFailed:
-    """Log and count it: a detector of ours has raised, and keeps the state that it had."""
+    """Log and count a detector that has raised. It keeps the state that it had."""
 
     detector: str
     reason: str
@@ -89,7 +89,7 @@ Action: TypeAlias = Send | SaveIncident | CheckpointAnswered | FaultAnswered | D
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Counters of the run since this leader began to watch it. Feed /metrics, decide nothing."""
+    """Counters of the run since this leader began to watch it. They are exported, and decide nothing."""
 
     tokens: int = 0
     dropped_tokens: int = 0
@@ -102,17 +102,17 @@ class Totals:
     incidents: Mapping[str, int] = field(default_factory=dict)
     anomalies: Mapping[str, int] = field(default_factory=dict)
     suspicions: Mapping[str, int] = field(default_factory=dict)
-    """Raised, confirmed, and resolved by themselves."""
+    """Suspicions by outcome: raised, confirmed, resolved."""
     nonfinite: Mapping[str, int] = field(default_factory=dict)
     faults: Mapping[str, int] = field(default_factory=dict)
-    """Injected on purpose, by kind."""
+    """Injected faults by kind."""
     refused_commands: int = 0
     checkpoints: int = 0
     last_checkpoint_unix_s: float = 0.0
     detections_s: tuple[float, ...] = ()
-    """Last progress to verdict, of every incident that stopped the run."""
+    """Seconds from the last progress to the verdict, of every incident that stopped the run."""
     recoveries_s: tuple[float, ...] = ()
-    """Last progress to the next optimizer step."""
+    """Seconds from the last progress to the next completed step, of every recovery."""
 
 
 def counted(counts: Mapping[str, int], key: str) -> Mapping[str, int]:
@@ -122,7 +122,7 @@ def counted(counts: Mapping[str, int], key: str) -> Mapping[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Telemetry:
-    """Newest numbers of the run."""
+    """Newest numbers that the trainer has reported; None: none yet."""
 
     loss: float | None = None
     loss_step: int = -1
@@ -141,74 +141,74 @@ class Telemetry:
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A world that seems to stand still: see suspicion.py."""
+    """A run that seems to stand still: see suspicion.py."""
 
     id: str
     confirmed: bool = False
-    """By a verdict; it lasts until something moves."""
+    """Whether a verdict has confirmed it. It then lasts until the ranks move."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoreState:
-    """All that the core knows. Replaced, never changed."""
+    """All that the core knows. It is replaced, never changed."""
 
     spec: store.RunSpec
     record: store.CoordinatorState
-    """The part that outlives this leader; treated as immutable."""
+    """The part that outlives this leader; never changed, see :meth:`Tick.edit_record`."""
     nodes: Mapping[str, store.NodeState] = field(default_factory=dict)
     deadlines: Deadlines
     heard_of: Mapping[str, store.NodeState] = field(default_factory=dict)
-    """The last that was heard of every node of the run, also of those whose lease has run out."""
+    """Last state that each node of the run has reported, also if its lease has run out since."""
     missed_unix_s: Mapping[str, float] = field(default_factory=dict)
-    """Since when nodes of the run are missed."""
+    """Unix time since which a node of the run is missing, by name."""
     detectors: Mapping[str, Detector] = field(default_factory=registry.fresh)
-    """By name, in the order in which they are asked."""
+    """Detectors by name, in the order in which they are asked."""
     suspicion: Suspicion | None = None
     stacks: Mapping[int, store.StackSummary] = field(default_factory=dict)
-    """What stacks taken at the present suspicion, or at the verdict that it led to, say."""
+    """Rank -> summary of its stack, taken at the present suspicion or at the verdict that it led to."""
     telemetry: Telemetry = field(default_factory=Telemetry)
     totals: Totals = field(default_factory=Totals)
     incidents: Mapping[str, store.Incident] = field(default_factory=dict)
     newest_faults: tuple[store.Event, ...] = ()
-    """That were injected or refused, for operators to see."""
+    """Newest faults that were injected or refused, for the status."""
     unreported_faults: tuple[store.Event, ...] = ()
-    """Injected or refused, and not yet part of an incident's story."""
+    """Faults that were injected or refused, and that no incident's story contains yet."""
     first_exit_unix_s: float = 0.0
-    """When the first abnormal exit of this generation was seen; 0: none."""
+    """Unix time of the first abnormal exit that was seen in this generation; 0: none."""
     all_stopped_unix_s: float = 0.0
-    """When all ranks were last seen stopped together; 0: never."""
+    """Unix time at which all ranks were last seen stopped together; 0: never."""
     several_stopped_unix_s: float = 0.0
-    """When more than one rank was last seen stopped; 0: never."""
+    """Unix time at which more than one rank was last seen stopped; 0: never."""
     strays_stopped_unix_s: float = 0.0
-    """When a node that was replaced was last told to stop its ranks."""
+    """Unix time of the last command to stop ranks of a node that was replaced."""
     gathered_unix_s: float = 0.0
-    """When evidence for a suspicion was last gathered."""
+    """Unix time at which evidence for a suspicion was last gathered."""
     persisted_unix_s: float = 0.0
-    """When the snapshots in memory were last made durable because the world seemed to stand still."""
+    """Unix time at which snapshots were last written as a checkpoint because the run seemed to stand still."""
     evidence_from: frozenset[str] = frozenset()
     """Nodes that have sent the open incident's evidence."""
     sent_unix_s: float = 0.0
-    """When the commands of the present phase were last sent."""
+    """Unix time at which the commands of the present phase were last sent; 0: not yet."""
     reported_once: frozenset[str] = frozenset()
-    """What has been told in this generation and is not to be told again."""
+    """Keys of what has been reported in this generation, and is reported once: see :meth:`Tick.once`."""
     counted_steps: Mapping[str, int] = field(default_factory=dict)
-    """Per node, the newest step whose summary was counted."""
+    """Node -> newest step of which it has sent the summary."""
     pending_steps: Mapping[int, store.StepSummary] = field(default_factory=dict)
-    """Summaries that not all nodes have sent yet, merged so far."""
+    """Step -> summary as merged so far, while not all nodes have sent theirs."""
 
     @property
     def members(self) -> Mapping[str, store.NodeState]:
-        """The nodes that the run is on, of those heard of: neither spares nor nodes that were replaced."""
+        """The nodes of the run that report: neither spares nor nodes that were replaced."""
         return {name: self.nodes[name] for name in self.record.nodes if name in self.nodes}
 
     @property
     def observes(self) -> bool:
-        """Whether somebody else launches the ranks."""
+        """Whether another launcher starts the ranks."""
         return not self.spec.ranks_per_node
 
     @property
     def world_size(self) -> int:
-        """Ranks of the run; of an observed one, as its ranks say: 1 until one has said it."""
+        """Number of ranks. The ranks of an observed run report it; until then it is 1."""
         if self.observes:
             return max([1, *(node.world_size for node in self.nodes.values())])
         return self.spec.nodes * self.spec.ranks_per_node

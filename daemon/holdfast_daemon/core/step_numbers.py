@@ -1,4 +1,4 @@
-"""Takes in the numbers of one step of the whole run: shows them, to people and to the detectors, and counts them."""
+"""Uses the numbers of one step of the whole run: for the status, the detectors, the deadlines and the counters."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ RATE_SMOOTHING = 0.2
 
 
 def count_step(tick: Tick, summary: store.StepSummary) -> None:
-    """Let one step of the whole run into telemetry, deadlines, totals and the detectors."""
+    """Show a step to the detectors, learn deadlines from it, and add it to telemetry and totals."""
     loss = summary.loss_sum / summary.loss_count if summary.loss_count else None
     is_new = summary.step > tick.record.newest_step
     if is_new:

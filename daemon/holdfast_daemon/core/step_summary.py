@@ -1,4 +1,4 @@
-"""Merges what the nodes say about one step."""
+"""Merges the summaries that nodes send of one step."""
 
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -13,7 +13,7 @@ MEANS = ("mfu", "pipeline_bubble", "balance_loss")
 
 
 def merge(one: store.StepSummary, other: store.StepSummary) -> store.StepSummary:
-    """Return the summary of two nodes' ranks. What all ranks report alike is taken from ``other``."""
+    """Return one summary of the ranks of two. Numbers that are equal on all ranks are taken from ``other``."""
     merged = store.StepSummary()
     merged.CopyFrom(one)
     merged.MergeFrom(other)
@@ -32,7 +32,7 @@ def merge(one: store.StepSummary, other: store.StepSummary) -> store.StepSummary
 
 
 def _join_replicas(merged: store.StepSummary) -> None:
-    """Make one entry of those that tell of the same part with the same hash."""
+    """Join the entries of the same part with the same hash."""
     joined: dict[tuple[str, int], store.ReplicaHashes] = {}
     for replica in merged.replicas:
         same = joined.setdefault((replica.part, replica.hash), replica)

@@ -1,4 +1,4 @@
-"""One tick of the core: a working copy of the state, and the actions it has led to."""
+"""One tick of the core: a working copy of the state, and the actions that the tick leads to."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,14 +10,18 @@ from holdfast_daemon.core.model import Action, CoreState, Send, ranks_of
 from holdfast_proto.v1 import store_pb2 as store
 
 Timed: TypeAlias = Callable[[str], AbstractContextManager[object]]
-"""Takes the name of a part of the tick; its context times it. The core itself knows no clock."""
+"""Takes the name of a part of the tick and returns a context that times it. The core itself has no clock."""
 
 LEAD_S = 2.0
 """Time from a decision to the last rank that knows of it: a report, a tick and a command, and room for a busy node."""
 
 
 class Tick:
-    """What the handlers of one tick share. Protobuf messages in the state are replaced, never changed."""
+    """The state that the handlers of one tick share and edit.
+
+    Earlier states stay as they are: every edit replaces the state. Protobuf messages in it are replaced too, because
+    a recording and the thread of the metrics still read the old ones.
+    """
 
     def __init__(self, state: CoreState, now: float, timed: Timed = nullcontext) -> None:
         self.state = state
@@ -44,7 +48,7 @@ class Tick:
 
     @property
     def observes(self) -> bool:
-        """Whether somebody else launches the ranks."""
+        """Whether another launcher starts the ranks."""
         return self.state.observes
 
     @property
@@ -71,7 +75,11 @@ class Tick:
         self.state = replace(self.state, sent_unix_s=0.0)
 
     def send(self, nodes: Iterable[str], make: Callable[[str], store.NodeCommand]) -> None:
-        """Order something of nodes; remember when, so that it can be repeated if it got lost."""
+        """Send each node the command that ``make`` returns for it, and note when.
+
+        A handler repeats its commands some time after that: agents carry out each command once, and the store may
+        lose some.
+        """
         for node in nodes:
             command = make(node)
             if not command.generation:
@@ -80,7 +88,7 @@ class Tick:
         self.state = replace(self.state, sent_unix_s=self.now)
 
     def send_to(self, node: str, command: store.NodeCommand) -> None:
-        """Order something of one node, beside the orders of the present phase."""
+        """Send a command to one node without touching the time after which the phase's own commands are repeated."""
         self.actions.append(Send(node, command))
 
     def step_ahead(self) -> int | None:
@@ -92,7 +100,7 @@ class Tick:
         return newest + math.ceil(LEAD_S / max(step_s, 1e-3))
 
     def once(self, what: str) -> bool:
-        """Whether this is the first time in this generation that ``what`` is to be told."""
+        """Return whether ``what`` is to be reported now: True the first time in this generation, then False."""
         if what in self.state.reported_once:
             return False
         self.state = replace(self.state, reported_once=self.state.reported_once | {what})

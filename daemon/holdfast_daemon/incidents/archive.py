@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class IncidentLog:
-    """One JSON object per line; of several with one id the last is the newest."""
+    """A file of one JSON object per line; of several with one id the last is the newest."""
 
     def __init__(self, directory: Path, run: str) -> None:
         self._path = directory / f"incidents-{run}.jsonl"
@@ -25,7 +25,7 @@ class IncidentLog:
         self.failures_total = 0
 
     def append(self, incident: Incident) -> None:
-        """Append a version; a full disk is counted and logged once, and stops nothing."""
+        """Append a version. A failure, such as a full disk, is counted and logged once, and does not raise."""
         self.attempts_total += 1
         try:
             line = story_text(incident, indent=None)
@@ -40,7 +40,7 @@ class IncidentLog:
 class IncidentArchive:
     """Folders ``<directory>/incidents/<run>/<incident>``.
 
-    Nothing here raises. What the disk refuses, or what is damaged on it, is counted and logged once.
+    Nothing here raises. A disk that refuses files, or damaged files on it, are counted and logged once.
     """
 
     def __init__(self, directory: Path, run: str) -> None:
@@ -48,9 +48,9 @@ class IncidentArchive:
         self._failures = directory / "failures" / run
         self._has_kept_failure = False
         self.recording = Recording()
-        """Of what the core is fed: the shell adds to it every tick."""
+        """Recording of what the core is shown. The shell adds to it in every tick."""
         self._recorded: dict[str, Verdict] = {}
-        """The verdicts whose recordings were written, by incident."""
+        """Incident -> verdict whose recording was written."""
         self._known: set[str] = set()
         self._writing: set[asyncio.Task[None]] = set()
         self.attempts_total = 0
@@ -65,7 +65,7 @@ class IncidentArchive:
                 incident_folder.set_older_aside(folder, incident)
                 self._known.add(incident.id)
             incident_folder.write_story(folder, incident)
-        except Exception as error:  # noqa: BLE001 (an incident that is not kept on disk is still in the store)
+        except Exception as error:  # noqa: BLE001 (an incident that is not on disk is in the store)
             self._failed(folder, error)
         excerpt = self.recording.excerpt()
         if excerpt is not None and self._is_news(incident, excerpt):
@@ -74,9 +74,9 @@ class IncidentArchive:
             self._write(folder, lambda: incident_folder.write_recording(folder, excerpt, dropped_ticks=dropped))
 
     def keep_failure(self, state: CoreState, now: float, observation: Observation, error: Exception) -> None:
-        """Write down what the core failed on, the first time: state, observation and traceback.
+        """Write state, observation and traceback of the first tick that the core failed on.
 
-        The recording begins anew, because the tick was not taken as it was noted.
+        The recording begins again, because the core has not run this tick as it was recorded.
         """
         self.recording.forget()
         if self._has_kept_failure:
@@ -87,7 +87,7 @@ class IncidentArchive:
         self._write(self._failures, lambda: incident_folder.write_failure(self._failures, excerpt, text))
 
     def _write(self, folder: Path, job: Callable[[], None]) -> None:
-        """Begin to write in a thread: on many ranks it takes a while, and orders wait for this tick to end."""
+        """Begin to write in a thread: with many ranks it takes time, and commands wait for the end of this tick."""
         self.attempts_total += 1
 
         async def write() -> None:
@@ -101,7 +101,7 @@ class IncidentArchive:
         task.add_done_callback(self._writing.discard)
 
     def _is_news(self, incident: Incident, excerpt: Excerpt) -> bool:
-        """Whether the recorded ticks led to this verdict, and no recording says so yet."""
+        """Whether the recorded ticks led to this verdict, and no recording of it is written yet."""
         known = self._recorded.get(incident.id)
         before = excerpt.base.incidents.get(incident.id)
         seen = [known] if known is not None else [before.verdict] if before is not None else []
@@ -114,7 +114,7 @@ class IncidentArchive:
 
 
 def same_verdict(one: Verdict, other: Verdict) -> bool:
-    """Whether two verdicts name the same kind, culprits and call."""
+    """Return whether two verdicts name the same kind, culprits and call."""
 
     def named(verdict: Verdict) -> tuple[object, ...]:
         return verdict.kind, tuple(verdict.culprits), verdict.group, verdict.seq

@@ -1,4 +1,4 @@
-"""One incident's folder on the daemon's disk: its story, and what the core was fed until the verdict."""
+"""The folder of an incident on the daemon's disk: its story, and what the core was shown until the verdict."""
 
 import json
 import tarfile
@@ -54,7 +54,7 @@ class RecordingError(Exception):
 
 @dataclass(frozen=True)
 class RecordedIncident:
-    """An incident and what the core was fed until its verdict."""
+    """An incident and what the core was shown until its verdict."""
 
     incident: Incident
     base: CoreState
@@ -139,7 +139,7 @@ def _member(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """A reader sees the old file or the new one."""
+    """Replace a file atomically: a reader sees the old one or the new one."""
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(data)
     partial.replace(path)

@@ -1,4 +1,4 @@
-"""Runs the core over a recording: does it come to the verdict again?"""
+"""Runs the core over a recording: does it reach the verdict again?"""
 
 from dataclasses import dataclass
 
@@ -15,10 +15,10 @@ class Replay:
 
     recorded: Verdict
     replayed: Verdict | None
-    """None: the core as it is now sees no such incident."""
+    """None: the core of this version reaches no such incident."""
     ticks: int
     span_s: float
-    """Time that the recording covers."""
+    """Seconds that the recording covers."""
 
     @property
     def agrees(self) -> bool:
@@ -27,7 +27,7 @@ class Replay:
 
 
 def replay(recorded: RecordedIncident) -> Replay:
-    """Feed the core every recorded tick, as the shell once did. Raises CodecError if a tick cannot be read."""
+    """Show the core every recorded tick, as the shell once did. Raises CodecError if a tick cannot be read."""
     state = recorded.base
     for tick in recorded.ticks:
         state, _ = coordinator.step(state, tick.now_unix_s, observation_of(state.nodes, tick))

@@ -1,1 +1,1 @@
-"""One leader per run: its lease, its loop, its store."""
+"""The shell of a run: its lease, its loop, its store."""

@@ -1,7 +1,7 @@
-"""Takes the core's ticks, and goes on when one raises: what it raised on is found, passed over and counted.
+"""Runs the core's ticks, and survives one that raises: what it raised on is found, left out and counted.
 
-The core is pure, so that a tick may be tried any number of times. A run whose tick raised stays led: it is shown all
-that does not raise, and no other run notices.
+The core is pure, so that a tick may be tried any number of times. A run whose tick raised stays led by all the input
+that does not raise, and no other run is affected.
 """
 
 import logging
@@ -21,35 +21,35 @@ log = logging.getLogger(__name__)
 Nodes: TypeAlias = Mapping[str, store.NodeState]
 
 MOST_TRIES = 64
-"""In one tick. On thousands of ranks a try takes a while, and other runs wait."""
+"""Most tries in one tick. On thousands of ranks a try takes some time, and other runs wait for it."""
 
 DISTRUST_S = 10.0
-"""The state of a node that made the core raise is not shown again for so long."""
+"""Time for which the core does not see new states of a node whose state made it raise."""
 
 
 @dataclass(frozen=True)
 class Stepped:
-    """What a tick has led to."""
+    """What a tick leads to."""
 
     state: CoreState
     actions: list[Action]
     failed_requests: tuple[Request, ...] = ()
-    """Requests that were not served: the operators are to be answered."""
+    """Requests that were not served, and whose operators need an answer."""
     error: Exception | None = None
     """The first exception of the tick."""
 
 
 class GuardedCore:
-    """Steps one run's core."""
+    """Runs the ticks of one run's core."""
 
     def __init__(self, run: str) -> None:
         self._run = run
         self._logged: set[tuple[str, ...]] = set()
         self._distrusted: dict[str, float] = {}
-        """Until when, by node."""
+        """Node -> time until which the core sees its older state."""
 
     def step(self, state: CoreState, now: float, observation: Observation, timed: Timed = nullcontext) -> Stepped:
-        """Return what the tick leads to; without what it raises on, if it raises."""
+        """Return what the tick leads to; if it raises, what it leads to without the input that it raises on."""
         nodes = self._trusted(state, now, observation.nodes)
         try:
             shown = Observation(nodes=nodes, events=observation.events, requests=observation.requests)
@@ -93,14 +93,14 @@ class GuardedCore:
 
 
 class _Attempts:
-    """Tries ticks, as many as are allowed in one."""
+    """Tries ticks, at most MOST_TRIES of them."""
 
     def __init__(self, now: float) -> None:
         self._now = now
         self._left = MOST_TRIES
 
     def step(self, state: CoreState, observation: Observation) -> tuple[CoreState, list[Action]] | None:
-        """Return what a tick leads to; None if it raises, or if no try is left."""
+        """Return what a tick leads to; None if it raises, or no try is left."""
         if self._left == 0:
             return None
         self._left -= 1
@@ -110,7 +110,11 @@ class _Attempts:
             return None
 
     def bad_nodes(self, state: CoreState, nodes: Nodes) -> list[str] | None:
-        """Return the nodes whose newest states the core raises on; None if it raises on the old ones, too."""
+        """Return the nodes on whose newest states the core raises; None if it raises on the old ones too.
+
+        Halves of the changed nodes are tried, and of a half that raises its halves again: a few bad nodes among
+        thousands are found in a few tries.
+        """
         if self.step(state, Observation(nodes=nodes)) is not None:
             return []
         changed = [name for name in {**state.nodes, **nodes} if state.nodes.get(name) is not nodes.get(name)]
@@ -134,7 +138,7 @@ class _Attempts:
     def fold_events(
         self, state: CoreState, nodes: Nodes, events: Sequence[store.Event]
     ) -> tuple[CoreState, list[Action]]:
-        """Return what the events lead to, in their order and without those that the core raises on."""
+        """Return what the events lead to, in their order, without those on which the core raises."""
         actions: list[Action] = []
         waiting = [tuple(events)]
         while waiting:
@@ -149,7 +153,7 @@ class _Attempts:
 
 
 def _with_older(nodes: Nodes, older: Nodes, names: "Sequence[str] | Mapping[str, float]") -> Nodes:
-    """Return ``nodes`` with the older states of some, without those of them that had none."""
+    """Return ``nodes`` with the older states of some; those that had none are left out."""
     shown = {name: node for name, node in nodes.items() if name not in names or name in older}
     shown.update({name: older[name] for name in names if name in older})
     return shown

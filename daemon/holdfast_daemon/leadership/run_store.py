@@ -73,9 +73,9 @@ class LeadershipLostError(Exception):
 
 
 class RunStore:
-    """Every method raises redis_client.StoreError or OSError while the store is unreachable.
+    """The keys of one run. Every method raises redis_client.StoreError or OSError while the store is unreachable.
 
-    What a key holds is checked before it is returned. A bad value is refused alone: see :class:`Intake`.
+    Values are checked before they are returned. A bad value is refused alone: see :class:`Intake`.
     """
 
     def __init__(self, client: redis.asyncio.Redis, run: str, daemon: str, intake: Intake | None = None) -> None:
@@ -86,13 +86,13 @@ class RunStore:
         self.record_is_bad = False
         """Whether the store held a record at the last reading, and it was refused."""
         self._node_names: set[str] = set()
-        """All that have ever reported."""
+        """Names of all nodes that have ever reported."""
         self._acquire = client.register_script(_ACQUIRE)
         self._append = client.register_script(_APPEND)
         self._save = client.register_script(_SAVE)
         self._release = client.register_script(_RELEASE)
         self.fence = 0
-        """Of this daemon's lease; 0 while it does not lead."""
+        """Fence of this daemon's lease; 0 while it does not lead."""
 
     async def acquire(self, lease_s: float, lowest_fence: int) -> bool:
         """Take or renew the lease with a fence of at least ``lowest_fence``; return whether we lead."""
@@ -101,7 +101,7 @@ class RunStore:
         return self.fence > 0
 
     async def release(self) -> None:
-        """Give the lease up, so that a standby need not wait for its end."""
+        """Give the lease up, so that a standby need not wait until it expires."""
         await self._release([keys.leader(self._run)], [self._lease])
         self.fence = 0
 
@@ -200,7 +200,7 @@ class RunStore:
         return newest[0][0].decode() if newest else ""
 
     async def _of_known_nodes(self, events: list[store.Event]) -> list[store.Event]:
-        """Return the events of nodes that have ever reported: no other one has events to tell."""
+        """Return the events of nodes that have ever reported: events of other names are refused."""
         if not self._node_names.issuperset(event.node for event in events):
             await self._names()
         for event in events:
@@ -232,7 +232,7 @@ class RunStore:
             self.intake.refusals.add("key", run_keys[1], error, f"node {node} gets no commands: delete the key")
 
     async def retire(self, nodes: Iterable[str]) -> None:
-        """Take an ended run off the list; what it leaves expires in a day, the commands of spare nodes included."""
+        """Take an ended run off the list. Its keys expire in a day, also those with the commands of spares."""
         await self._client.srem(keys.RUNS, self._run)
         members: Any = await self._client.smembers(keys.nodes(self._run))
         named = {*nodes, *(name.decode(errors="replace") for name in members)}

@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 DISCOVER_S = 0.25
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
-"""Before a shell that has failed is started again: twice as long each time."""
+"""Longest pause before a shell that has failed is started again. The pause doubles with each failure."""
 CALM_S = 600.0
-"""A shell that has run for so long begins again with the first pause."""
+"""Time that a shell must run before the pause after its next failure is the first one again."""
 _NAMES_LOGGED = 100
 
 
@@ -34,7 +34,7 @@ class _Failures:
 
 
 class Runs(Mapping[str, RunShell]):
-    """The shells by the names of their runs. A shell that fails is replaced, and stops no other."""
+    """The shells by the names of their runs. A shell that fails is replaced, and does not affect the others."""
 
     def __init__(
         self, client: redis.asyncio.Redis, make_shell: Callable[[str], RunShell], metrics: TickMetrics
@@ -57,7 +57,7 @@ class Runs(Mapping[str, RunShell]):
         return len(self._shells)
 
     async def discover(self) -> None:
-        """Take up new runs, forget ended ones and replace shells that have failed, forever."""
+        """Take up new runs, forget ended ones and replace failed shells, forever."""
         while True:
             await self._look()
             await asyncio.sleep(DISCOVER_S)
@@ -108,7 +108,7 @@ class Runs(Mapping[str, RunShell]):
             del self._shells[run]
             self._failures.pop(run, None)
             return
-        # The shell stays visible until another one takes its place: operators see the newest that was known.
+        # The shell stays visible until another one replaces it: operators see the newest state that it knew.
         self._note_failure(run, error)
         self._shells[run].give_up()
 

@@ -1,4 +1,4 @@
-"""How long the ticks of the cores take, and each of their detectors."""
+"""Metrics of the loops: durations of ticks and detectors, and their failures."""
 
 import time
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ TICK_MS = 100
 
 
 class TickMetrics:
-    """Times the ticks of all cores."""
+    """Counts and times the ticks of all runs, and what else has no run of its own."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._durations = Histogram(

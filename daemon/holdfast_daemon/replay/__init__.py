@@ -1,1 +1,1 @@
-"""Records the input of the core, so that a verdict can be reached again."""
+"""The recording of the core's input, from which a verdict can be reached again."""

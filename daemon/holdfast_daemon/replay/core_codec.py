@@ -1,4 +1,4 @@
-"""How the core's state and the requests to it are written down."""
+"""The core's state and the requests to it as JSON."""
 
 from typing import Any
 

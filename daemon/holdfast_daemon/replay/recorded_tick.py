@@ -1,4 +1,4 @@
-"""One tick of the core as a message: what it was shown, as the difference to the tick before."""
+"""One tick of the core as a message: what the core was shown, as the difference to the tick before."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from holdfast_proto.v1.store_pb2 import NodeState
 
 
 def difference(before: Mapping[str, NodeState], now: float, observation: Observation) -> RecordedTurn:
-    """Return what a tick saw of nodes that differs from ``before``, and all else that it saw."""
+    """Return an observation as a message, with only those nodes that differ from ``before``."""
     return RecordedTurn(
         now_unix_s=now,
         changed_nodes={name: node for name, node in observation.nodes.items() if before.get(name) != node},
@@ -32,7 +32,7 @@ def observation_of(before: Mapping[str, NodeState], tick: RecordedTurn) -> Obser
 
 
 def framed(tick: RecordedTurn) -> bytes:
-    """Return a tick as it stands in a file: after its length."""
+    """Return a tick as it is written in a file: after its length."""
     buffer = io.BytesIO()
     proto.serialize_length_prefixed(tick, buffer)
     return buffer.getvalue()

@@ -1,7 +1,7 @@
-"""Keeps the newest minute of what the core was fed, so that a verdict can be reached again from it.
+"""Keeps the newest minute of what the core was shown, so that a verdict can be reached again from it.
 
-A recording begins with a state of the core, which costs nothing to keep because states are never changed, and goes
-on with what every tick was shown. A new one is begun every half minute; the last two are kept.
+A recording begins with a state of the core, which costs nothing to keep because states are never changed. It continues
+with what each tick was shown. A new one begins every half minute; the last two are kept.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ ROOM_BYTES = 64 * 2**20
 
 @dataclass
 class _Stretch:
-    """A state of the core and the ticks that followed it, oldest first, each as it stands in a file."""
+    """A state of the core and the ticks that followed it, oldest first, each as it is written in a file."""
 
     base: CoreState
     began_unix_s: float
@@ -39,10 +39,10 @@ class Recording:
         self._room_bytes = room_bytes
         self._stretches: deque[_Stretch] = deque(maxlen=2)
         self.dropped_ticks_total = 0
-        """Let go before their time, because there was no room."""
+        """Ticks that were dropped before their time, because there was no room."""
 
     def note(self, state: CoreState, now: float, observation: Observation) -> None:
-        """Keep what the core is shown in the tick that it is about to take from ``state``."""
+        """Keep what the core is shown in the tick that it is about to run on ``state``."""
         tick = framed(difference(state.nodes, now, observation))
         while self._stretches and self._nbytes + len(tick) > self._room_bytes:
             self.dropped_ticks_total += len(self._stretches.popleft().ticks)
@@ -53,7 +53,7 @@ class Recording:
         newest.nbytes += len(tick)
 
     def forget(self) -> None:
-        """Begin anew: the core goes on from a state that its last tick has not led to."""
+        """Begin again: the core continues from a state that its last tick has not led to."""
         self._stretches.clear()
 
     def excerpt(self) -> Excerpt | None:

@@ -1,4 +1,4 @@
-"""Takes in what one run's keys hold: parses it, checks it, and refuses what is bad, each message alone."""
+"""Parses and checks the values of one run's keys, and refuses bad ones, each message alone."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -49,20 +49,20 @@ class _Held:
     """What is known of one node."""
 
     data: bytes
-    """As the store has it, good or refused: what has not changed is not looked at again."""
+    """Bytes in the store, good or refused: unchanged bytes are not parsed again."""
     newest: store.NodeState | None
-    """The last good state; None before the first."""
+    """Last good state; None before the first."""
     claims: Claims = frozenset()
-    """Of ``newest``."""
+    """Claims of ``newest``."""
     shown: store.NodeState | None = None
-    """The last state that the core was shown."""
+    """Last state that the core was shown."""
 
 
 class Intake:
-    """Messages of one run on their way to its core. A bad one is counted and logged once, and passed over.
+    """Messages of one run on their way to its core. A bad one is counted, logged once, and left out.
 
-    The last good state of a node stands for a refused one for as long as the store holds the node's key: the agent's
-    lease is alive, and a healthy run must not be restarted because of a message that only we cannot read.
+    The last good state of a node replaces a refused one for as long as the store holds the node's key: the agent's
+    lease is alive, and a healthy run must not be restarted because of a message that only this daemon cannot read.
     """
 
     def __init__(self, run: str) -> None:
@@ -178,7 +178,7 @@ class Intake:
     def _settle(
         self, held: dict[str, _Held], changed: Iterable[str], spec: store.RunSpec | None, members: Sequence[str]
     ) -> dict[str, _Held]:
-        """Show the newest states, but for those of nodes that claim a rank which another node has."""
+        """Show the newest states, except of nodes that claim a rank which another node has."""
         claimed = [it.claims for it in held.values()]
         losers: set[str] = set()
         if len(frozenset().union(*claimed)) < sum(map(len, claimed)):
@@ -190,7 +190,7 @@ class Intake:
         }
 
     def _losers(self, held: Mapping[str, _Held], spec: store.RunSpec | None, members: Sequence[str]) -> set[str]:
-        """Return the nodes that claim a rank which belongs to another one: by its place, or because it had it first."""
+        """Return the nodes that claim a rank of another one, which has it by rank order or had it first."""
         claimants: dict[tuple[int, int], list[str]] = {}
         for name, it in held.items():
             for claim in it.claims:

@@ -89,7 +89,7 @@ def test_every_node_copies_its_own_shards(
     assert place.files.puts.count("step-00000010/rank-00000.shard") == 1
 
 
-def test_copy_that_was_cut_off_goes_on_file_by_file_in_the_next_process(
+def test_copy_that_was_cut_off_continues_file_by_file_in_the_next_process(
     place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory
 ) -> None:
     snapshots.commit(checkpoints, 10)
@@ -164,7 +164,7 @@ async def test_emptied_primary_is_restored_from_the_secondary(
         node.close()
 
 
-async def test_damaged_primary_is_mended_from_the_secondary(
+async def test_damaged_primary_is_repaired_from_the_secondary(
     opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
     snapshots.commit(checkpoints, 10)

@@ -47,7 +47,7 @@ def test_committed_checkpoint_is_found_by_its_step(committed: CheckpointDirector
     assert (inventory.local_directory(40), inventory.local_directory(41)) == (committed.step_directory(40), None)
 
 
-async def test_damaged_checkpoint_is_told_before_ranks_of_another_world_start(
+async def test_damaged_checkpoint_is_reported_before_ranks_of_another_world_start(
     committed: CheckpointDirectory, tmp_path: Path
 ) -> None:
     shard_path(committed.step_directory(40), 1).write_bytes(b"damaged")

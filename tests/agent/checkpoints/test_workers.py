@@ -179,7 +179,7 @@ async def test_workers_use_idle_time(
 
 
 @pytest.mark.parametrize("is_allowed", [True, False])
-async def test_worker_that_gets_no_core_goes_on_or_is_replaced_at_low_priority(
+async def test_worker_that_gets_no_core_continues_or_is_replaced_at_low_priority(
     is_allowed: bool,
     workers: CheckpointWorkers,
     snapshots: "Snapshots",

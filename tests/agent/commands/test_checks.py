@@ -87,7 +87,7 @@ def test_what_makes_no_sense_is_refused_with_the_reason(kind: dict[str, Any], na
     assert named in reason(command(**kind))
 
 
-def test_a_run_that_somebody_else_launches_has_no_number_of_ranks_to_compare_with() -> None:
+def test_a_run_that_another_launcher_starts_has_no_number_of_ranks_to_compare_with() -> None:
     given = command(start=start(ranks=64, first_rank=0, world_size=512))
     assert reason(given, store.RunSpec(run="run", instance="i")) == ""
 
@@ -97,7 +97,7 @@ def test_a_run_that_somebody_else_launches_has_no_number_of_ranks_to_compare_wit
     [
         ({"fence": FENCE + 1}, "a newer one has"),
         ({"generation": 3}, "this node is at 3"),
-        ({"observes": True}, "launched by somebody else"),
+        ({"observes": True}, "another launcher has started its ranks"),
     ],
 )
 def test_a_command_that_does_not_fit_the_node_is_refused(known: dict[str, Any], named: str) -> None:

@@ -69,7 +69,7 @@ async def test_a_command_of_the_leader_is_carried_out_and_remembered(folder: Pat
     assert (saved.fence, saved.last_command, saved.generation) == (FENCE, "1-0", GENERATION)
 
 
-async def test_an_order_with_an_older_fence_is_refused_and_told(folder: Path) -> None:
+async def test_a_command_with_an_older_fence_is_refused_and_reported(folder: Path) -> None:
     desk = Desk(folder)
     await desk.give()
     await desk.give(fence=FENCE - 1)
@@ -81,7 +81,7 @@ async def test_an_order_with_an_older_fence_is_refused_and_told(folder: Path) ->
     assert desk.supervisor.record.last_command == "2-0"  # not to be read again
 
 
-async def test_a_fault_that_comes_with_an_old_order_is_refused_by_name(folder: Path) -> None:
+async def test_a_fault_that_comes_with_an_old_command_is_refused_by_name(folder: Path) -> None:
     desk = Desk(folder)
     fault = Fault(kind="kill", rank=1)
     await desk.give(generation=GENERATION - 1, inject_fault=fault)
@@ -100,7 +100,7 @@ async def test_a_newer_leader_is_obeyed_from_then_on(folder: Path) -> None:
     assert desk.node.fence == FENCE + 1
 
 
-async def test_an_order_about_an_older_generation_is_refused(folder: Path) -> None:
+async def test_a_command_about_an_older_generation_is_refused(folder: Path) -> None:
     desk = Desk(folder)
     await desk.give(generation=GENERATION - 1)
     await desk.give(generation=GENERATION - 1, stop=store.StopGeneration())
@@ -117,7 +117,7 @@ async def test_a_start_of_the_generation_that_runs_changes_nothing(folder: Path)
     assert desk.reported == []
 
 
-async def test_an_order_that_is_repeated_is_carried_out_once(folder: Path) -> None:
+async def test_a_command_that_is_repeated_is_carried_out_once(folder: Path) -> None:
     desk = Desk(folder)
     for _ in range(3):
         await desk.give(name="the same")
@@ -220,7 +220,7 @@ async def test_a_checkpoint_that_one_rank_refuses_has_failed_with_its_reason(fol
         await desk.give(take_checkpoint=store.TakeCheckpoint(step=20))
         await until(lambda: desk.reported, "the failure is reported")
     failed = desk.node.link.emitted[0].checkpoint_failed
-    assert (failed.step, failed.reason) == (20, "ordered checkpoint: rank 1: too late")
+    assert (failed.step, failed.reason) == (20, "not every rank took its snapshot: rank 1: too late")
 
 
 async def test_a_checkpoint_that_one_rank_cannot_hear_of_has_failed(folder: Path) -> None:
@@ -228,7 +228,9 @@ async def test_a_checkpoint_that_one_rank_cannot_hear_of_has_failed(folder: Path
     async with answering(desk, {0: True}):
         await desk.give(take_checkpoint=store.TakeCheckpoint(step=20))
         await until(lambda: desk.reported, "the failure is reported")
-    assert desk.node.link.emitted[0].checkpoint_failed.reason == "ordered checkpoint: rank 1 has no session"
+    assert (
+        desk.node.link.emitted[0].checkpoint_failed.reason == "not every rank took its snapshot: rank 1 has no session"
+    )
 
 
 def held(desk: Desk, path: Path, step: int = 20) -> None:
@@ -310,7 +312,7 @@ async def test_command_whose_handling_fails_is_counted_and_the_next_one_obeyed(
     assert desk.reported == ["evidence_captured"]
 
 
-async def test_start_that_fails_as_nobody_expected_is_told_as_a_failed_generation(
+async def test_start_that_fails_as_nobody_expected_is_reported_as_a_failed_generation(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk(folder)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_agent.movement.tree_movement import CPU, DISK, NETWORK, PROCESSES
-from holdfast_agent.movement.tree_sample import Machine, TreeReader
+from holdfast_agent.movement.tree_reader import Machine, TreeReader
 from holdfast_checkpoint import processes
 from tests.support.trees import Tree, running
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_agent import main
 from holdfast_agent import session as sessions
+from holdfast_agent.agent import TICK_S
 from holdfast_agent.movement.tree_watch import TreeWatch
 from holdfast_checkpoint import processes
 from holdfast_proto.rank_context import RankContext
@@ -83,5 +83,5 @@ async def test_ranks_that_hang_are_still_whatever_their_background_threads_do(fo
 
 async def _pass_time(node: RecordedNode) -> None:
     while True:
-        await asyncio.sleep(main.TICK_S)
-        node.pass_time(main.TICK_S)
+        await asyncio.sleep(TICK_S)
+        node.pass_time(TICK_S)

@@ -10,15 +10,8 @@ import pytest
 
 from holdfast_agent.movement.process_table import parse_stat, read_table, tree_of
 from holdfast_agent.movement.tcp_counters import parse_socket, read_sockets
-from holdfast_agent.movement.tree_sample import (
-    IoCounters,
-    Machine,
-    TreeReader,
-    UnknownError,
-    parse_call,
-    parse_io,
-    parse_status,
-)
+from holdfast_agent.movement.tree_reader import Machine, TreeReader, UnknownError, parse_call, parse_io, parse_status
+from holdfast_agent.movement.tree_sample import IoCounters
 
 IO = "rchar: 100\nwchar: 20\nsyscr: 3\nsyscw: 2\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 0\n"
 
@@ -83,7 +76,7 @@ def test_the_counters_are_read() -> None:
     assert parse_status("Name:\tpt_main: x\nState:\tS\nTracerPid:\t77\nSeccomp:\t0\n") == ("pt_main: x", 77)
 
 
-def test_a_call_is_told_by_its_descriptor_where_its_first_argument_is_one() -> None:
+def test_a_call_is_reported_by_its_descriptor_where_its_first_argument_is_one() -> None:
     assert parse_call("0 0x5 0x7ffd 0x1 0x0\n", "x86_64") == "0 0x5"
     assert parse_call("63 0x5 0x7ffd 0x1 0x0\n", "aarch64") == "63 0x5"
     assert parse_call("202 0x7f0011 0x80 0x0\n", "x86_64") == "202"

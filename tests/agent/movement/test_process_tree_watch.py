@@ -13,7 +13,8 @@ import pytest
 
 from holdfast_agent.movement import tree_watch
 from holdfast_agent.movement.process_table import parse_stat
-from holdfast_agent.movement.tree_sample import IoCounters, Machine, ProcessSample, TreeReader, TreeSample, UnknownError
+from holdfast_agent.movement.tree_reader import Machine, TreeReader, UnknownError
+from holdfast_agent.movement.tree_sample import IoCounters, ProcessSample, TreeSample
 from holdfast_agent.movement.tree_watch import Stillness, TreeWatch
 from holdfast_agent.processes.rank import TreeView
 from holdfast_proto.v1 import session_pb2 as session

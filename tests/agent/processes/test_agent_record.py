@@ -46,7 +46,7 @@ def test_a_damaged_record_counts_as_none(tmp_path: Path) -> None:
     assert agent_record.load(tmp_path / "record.pb") is None
 
 
-def test_a_second_agent_of_a_node_is_told_what_to_change(tmp_path: Path) -> None:
+def test_a_second_agent_of_a_node_is_reported_what_to_change(tmp_path: Path) -> None:
     descriptor = agent_record.lock(tmp_path / "agent.lock")
     with pytest.raises(AgentError, match=r"agent\.lock: stop it, or .* --node or --directory") as caught:
         agent_record.lock(tmp_path / "agent.lock")
@@ -85,6 +85,6 @@ def test_a_record_that_others_may_have_written_names_nobody_to_be_killed(
     assert agent_record.load(path) is None
 
 
-def test_a_record_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     assert agent_record.save(tmp_path / "record.pb", RECORD)
     assert not agent_record.save(tmp_path / "no such folder" / "record.pb", RECORD)

@@ -8,7 +8,7 @@ from holdfast_agent.processes.containment import BackgroundJobs, Errors, keep_go
 from tests.support.coroutines import end, until
 
 
-async def test_job_that_fails_goes_on_and_is_logged_once(
+async def test_job_that_fails_continues_and_is_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(containment, "FIRST_PAUSE_S", 0.001)

@@ -1,4 +1,4 @@
-"""What the daemon is told of a rank."""
+"""The state that an agent publishes of a rank."""
 
 import os
 from pathlib import Path
@@ -8,49 +8,51 @@ from holdfast_proto import black_box
 from holdfast_proto.black_box import BlackBoxWriter, NamedCall
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, PendingCall
+from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, PendingCall, Progress
 from tests.support.nodes import begin, make_node
+
+NOW_UNIX_S = 1.8e9
 
 
 def make_rank() -> Rank:
     return Rank(rank=5, generation=1, local_rank=0, pid=os.getpid(), start_ticks=0)
 
 
-async def test_each_look_at_a_node_tells_what_the_training_threads_do(folder: Path) -> None:
+async def test_each_look_at_a_node_shows_what_the_training_threads_do(folder: Path) -> None:
     node = make_node(folder)
     begin(node, 1, {0: os.getpid()})
     node.pass_time(0.1)
-    (told,) = node.state(ready=True).ranks
-    assert told.busy_s > 0
-    assert told.thread_state == "R"
+    (reported,) = node.state(ready=True).ranks
+    assert reported.busy_s > 0
+    assert reported.thread_state == "R"
 
 
-def test_phases_and_memory_are_told_as_reported() -> None:
+def test_phases_and_memory_are_published_as_the_rank_reports_them() -> None:
     rank = make_rank()
     memory = session.MemoryStatus(allocated_bytes=10, reserved_bytes=20, limit_bytes=30)
     phases: list[dict[int, float]] = [{PHASE_DATA: 0.5}, {PHASE_DATA: 0.25, PHASE_OPTIMIZER: 1.0}]
     steps = [session.StepRecord(step=step, phase_s=phase_s) for step, phase_s in enumerate(phases)]
-    rank.apply(session.Report(steps=steps, memory=memory))
-    told = rank.state([])
-    assert dict(told.phase_s) == {PHASE_DATA: 0.75, PHASE_OPTIMIZER: 1.0}
-    assert told.memory == memory
+    rank.apply(session.Report(steps=steps, memory=memory), NOW_UNIX_S)
+    reported = rank.state([])
+    assert dict(reported.phase_s) == {PHASE_DATA: 0.75, PHASE_OPTIMIZER: 1.0}
+    assert reported.memory == memory
 
 
-def test_a_rank_that_has_told_of_its_exception_does_not_stall_while_it_ends_but_not_for_ever() -> None:
+def test_a_rank_that_has_reported_its_exception_does_not_stall_while_it_ends_but_not_forever() -> None:
     rank = make_rank()
     rank.pass_time(0.5)
-    rank.apply(session.Report(last_words="ValueError: bad sample"))
+    rank.apply(session.Report(last_words="ValueError: bad sample"), NOW_UNIX_S)
     rank.pass_time(DYING_PATIENCE_S)
     assert rank.state([]).stalled_s == 0.0
     rank.pass_time(1.0)
     assert rank.state([]).stalled_s == 1.0
 
 
-def test_pending_calls_are_told_until_a_report_is_without_them() -> None:
+def test_pending_calls_are_reported_until_a_report_is_without_them() -> None:
     rank = make_rank()
-    rank.apply(session.Report(pending=[PendingCall(group="0", seq=7, op="gloo:all_reduce", sizes="[[4]]")]))
+    rank.apply(session.Report(pending=[PendingCall(group="0", seq=7, op="gloo:all_reduce", sizes="[[4]]")]), NOW_UNIX_S)
     assert list(rank.state([]).pending) == [PendingCall(rank=5, group="0", seq=7, op="gloo:all_reduce", sizes="[[4]]")]
-    rank.apply(session.Report())
+    rank.apply(session.Report(), NOW_UNIX_S)
     assert list(rank.state([]).pending) == []
 
 
@@ -60,8 +62,18 @@ def test_the_calls_that_a_rank_ended_in_are_read_from_its_black_box(folder: Path
     box.pending([NamedCall("0", 7, "gloo:all_reduce", "[[4, 8]]", "['Float']")])
     rank = make_rank()
     rank.finish(store.RankExit(signal=9), black_box.read(path))
-    told = rank.state([])
+    reported = rank.state([])
     expected = PendingCall(rank=5, group="0", seq=7, op="gloo:all_reduce", sizes="[[4, 8]]", dtypes="['Float']")
-    assert list(told.pending) == [expected]
-    assert told.thread_state == ""
-    assert told.thread_syscall == -1
+    assert list(reported.pending) == [expected]
+    assert reported.thread_state == ""
+    assert reported.thread_syscall == -1
+
+
+def test_a_change_of_progress_ends_a_stall_and_a_report_without_one_does_not() -> None:
+    rank = make_rank()
+    for step, now_unix_s in ((3, NOW_UNIX_S), (3, NOW_UNIX_S + 1.0)):
+        rank.apply(session.Report(progress=Progress(step=step)), now_unix_s)
+        rank.pass_time(1.0)
+    assert (rank.stalled_s, rank.silent_s, rank.last_progress_unix_s) == (2.0, 1.0, NOW_UNIX_S)
+    rank.apply(session.Report(progress=Progress(step=4)), NOW_UNIX_S + 2.0)
+    assert (rank.stalled_s, rank.last_progress_unix_s) == (0.0, NOW_UNIX_S + 2.0)

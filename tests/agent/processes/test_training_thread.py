@@ -72,7 +72,7 @@ def _process_s(pid: int) -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="the kernel tells no system calls")
-def test_the_system_call_that_it_waits_in_is_told() -> None:
+def test_the_system_call_that_it_waits_in_is_reported() -> None:
     code = "import os; reader, writer = os.pipe(); os.read(reader, 1)"
     with running(code) as pid:
         assert wait_until(pid, lambda status: status.state == "S").syscall == READ

@@ -120,7 +120,7 @@ def test_a_program_that_does_not_exist_is_named_in_the_log(agent: Agent, log: Pa
     assert "No such file or directory" in log.read_text()
 
 
-def test_a_signal_that_ends_a_rank_is_told(agent: Agent, log: Path) -> None:
+def test_a_signal_that_ends_a_rank_is_reported(agent: Agent, log: Path) -> None:
     pid = agent.fork(["sleep", "600"], log)
     os.kill(pid, signal.SIGKILL)
     status = agent.end_of(pid)
@@ -172,7 +172,7 @@ def test_of_two_agents_the_newer_one_is_served(parent: WarmParent, log: Path) ->
         assert newer.code_of(["true"], log) == 0
 
 
-def test_a_second_one_for_the_same_socket_ends_at_once(parent: WarmParent, log: Path) -> None:
+def test_a_second_one_for_the_same_socket_ends_immediately(parent: WarmParent, log: Path) -> None:
     command = [sys.executable, "-m", "holdfast_agent.processes.warm_parent", str(parent.socket), "no_such_module"]
     second = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert second.returncode == 1
@@ -196,7 +196,7 @@ def test_its_ranks_keep_nobody_from_taking_its_place(folder: Path) -> None:
     processes.kill_session(stays, processes.start_ticks(stays))
 
 
-def test_a_socket_that_somebody_has_removed_is_there_again(parent: WarmParent, log: Path) -> None:
+def test_a_socket_that_was_removed_is_there_again(parent: WarmParent, log: Path) -> None:
     parent.socket.unlink()
     parent.process.send_signal(signal.SIGCHLD)  # or it would look after some seconds
     with parent.agent() as agent:

@@ -60,7 +60,7 @@ async def test_events_arrive_in_order_with_node_and_time(store_server: StoreServ
         assert (link.up, link.failures_total, link.events_dropped_total) == (True, 0, 0)
 
 
-async def test_events_queued_while_the_store_is_away_arrive_in_order(store_server: StoreServer) -> None:
+async def test_events_queued_while_the_store_is_unreachable_arrive_in_order(store_server: StoreServer) -> None:
     async with linked(store_server) as link:
         emit(link, 0)
         await link.flush(patience_s=30)
@@ -167,7 +167,7 @@ async def test_publishing_leaves_the_spec_of_another_instance_alone(store_server
         assert await link.load_spec() == other
 
 
-async def test_a_node_that_withdraws_is_gone_at_once(store_server: StoreServer) -> None:
+async def test_a_node_that_withdraws_is_gone_immediately(store_server: StoreServer) -> None:
     async with linked(store_server) as link:
         await link.publish_state(store.NodeState(node=NODE), SPEC)
         await link.withdraw()
@@ -175,7 +175,9 @@ async def test_a_node_that_withdraws_is_gone_at_once(store_server: StoreServer) 
             assert client.get(keys.node(RUN, NODE)) is None
 
 
-async def test_while_the_store_is_away_nothing_raises_and_failures_are_counted(store_server: StoreServer) -> None:
+async def test_while_the_store_is_unreachable_nothing_raises_and_failures_are_counted(
+    store_server: StoreServer,
+) -> None:
     store_server.kill()
     async with linked(store_server) as link:
         assert await link.load_spec() is None

@@ -39,7 +39,7 @@ def test_what_a_rank_has_a_share_in_is_summed_averaged_or_taken_as_it_is() -> No
     assert (summary.update_norm, summary.loss_scale) == (0.125, 1024.0)
 
 
-def test_samples_are_told_once_per_data_parallel_index() -> None:
+def test_samples_are_reported_once_per_data_parallel_index() -> None:
     summaries = StepSummaries(generation=1, ranks=5)
     ranks = [(0, b"first000"), (0, b"first000"), (1, b"second00"), (2, b"first000"), (3, b"")]
     told = [summaries.add(rank, StepRecord(step=0, samples=print_), dp=dp) for rank, (dp, print_) in enumerate(ranks)]
@@ -59,7 +59,7 @@ def test_a_rank_without_a_loss_does_not_count_as_zero() -> None:
 
 @pytest.mark.parametrize("quantity", ["loss", "validation_loss", "grad_norm", "update_norm", "balance_loss"])
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_a_number_that_is_not_finite_is_told_with_its_rank(quantity: str, number: float) -> None:
+def test_a_number_that_is_not_finite_is_reported_with_its_rank(quantity: str, number: float) -> None:
     summaries = StepSummaries(generation=1, ranks=2)
     record = StepRecord(step=0)
     setattr(record, quantity, number)
@@ -68,7 +68,7 @@ def test_a_number_that_is_not_finite_is_told_with_its_rank(quantity: str, number
     assert list(summary.nonfinite) == [store.NonFinite(rank=1, quantity=quantity)]
 
 
-def test_the_module_in_which_a_gradient_went_bad_is_told_with_its_rank_and_time() -> None:
+def test_the_module_in_which_a_gradient_went_bad_is_reported_with_its_rank_and_time() -> None:
     summaries = StepSummaries(generation=1, ranks=2)
     summaries.add(0, StepRecord(step=0, grad_norm=math.nan))
     origin = NonFiniteOrigin(module="layers.2", unix_s=8.5)
@@ -79,7 +79,7 @@ def test_the_module_in_which_a_gradient_went_bad_is_told_with_its_rank_and_time(
     ]
 
 
-def test_ranks_that_hold_a_part_with_the_same_hash_are_told_together() -> None:
+def test_ranks_that_hold_a_part_with_the_same_hash_are_reported_together() -> None:
     summaries = StepSummaries(generation=1, ranks=3)
     up, norm = ReplicaHash(part="up", hash=7), ReplicaHash(part="norm", hash=7)
     summaries.add(4, StepRecord(step=0, replicas=[up, norm]))

@@ -47,7 +47,7 @@ async def test_a_slot_is_held_when_its_shard_is_written_and_not_written_again(
     assert is_held(slot)
 
 
-async def test_slots_come_free_without_an_order_although_the_checkpoint_lacks_a_shard(
+async def test_slots_come_free_without_a_command_although_the_checkpoint_lacks_a_shard(
     node: RecordedNode, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(held_slots, "RELEASE_PATIENCE_S", 0.1)

@@ -301,7 +301,7 @@ def test_end_removes_this_nodes_slots_and_no_others(scarce: None, memory: Snapsh
     new_memory(tmp_path).remove_all()
 
 
-def test_checkpoint_is_restored_into_slots_that_the_rank_goes_on_with(
+def test_checkpoint_is_restored_into_slots_that_the_rank_continues_with(
     memory: SnapshotMemory, snapshots: "Snapshots", checkpoints: CheckpointDirectory
 ) -> None:
     snapshots.commit(checkpoints, 7)

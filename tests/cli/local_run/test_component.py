@@ -7,16 +7,16 @@ import pytest
 
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.local_run.component import LONGEST_BACKOFF_S, ComponentSpec, describe_exit, next_backoff_s
-from holdfast_cli.local_run.supervisor import Supervisor
+from holdfast_cli.local_run.component_keeper import ComponentKeeper
 from holdfast_cli.run_folder.processes import identify
 from tests.cli.conftest import WaitFor
 
 
 @pytest.fixture
-def supervisor() -> Iterator[Supervisor]:
-    supervisor = Supervisor()
-    yield supervisor
-    supervisor.close(5.0)
+def keeper() -> Iterator[ComponentKeeper]:
+    keeper = ComponentKeeper()
+    yield keeper
+    keeper.close(5.0)
 
 
 Spec = Callable[..., ComponentSpec]
@@ -44,18 +44,18 @@ def test_backoff_doubles_up_to_its_limit_and_starts_anew_after_a_steady_life() -
     assert next_backoff_s(LONGEST_BACKOFF_S, uptime_s=10.0) == 0.2
 
 
-def test_a_component_that_dies_is_started_again(supervisor: Supervisor, spec: Spec, wait_for: WaitFor) -> None:
-    component = supervisor.add(spec("import time; time.sleep(600)"))
+def test_a_component_that_dies_is_started_again(keeper: ComponentKeeper, spec: Spec, wait_for: WaitFor) -> None:
+    component = keeper.add(spec("import time; time.sleep(600)"))
     first = wait_for(lambda: component.pid, "start")
     component.kill()
     second = wait_for(lambda: component.pid, "restart")
     assert second != first
     assert component.restarts == 1
-    assert supervisor.notes() == ["dummy: started again once"]
+    assert keeper.notes() == ["dummy: started again once"]
 
 
-def test_a_suspended_component_stays_down_until_resumed(supervisor: Supervisor, spec: Spec, wait_for: WaitFor) -> None:
-    component = supervisor.add(spec("import time; time.sleep(600)"))
+def test_a_suspended_component_stays_down_until_resumed(keeper: ComponentKeeper, spec: Spec, wait_for: WaitFor) -> None:
+    component = keeper.add(spec("import time; time.sleep(600)"))
     wait_for(lambda: component.pid, "start")
     component.suspended = True
     component.kill()
@@ -69,55 +69,55 @@ def test_a_suspended_component_stays_down_until_resumed(supervisor: Supervisor, 
 
 
 def test_a_component_that_calls_its_configuration_wrong_is_not_started_again(
-    supervisor: Supervisor, spec: Spec, wait_for: WaitFor
+    keeper: ComponentKeeper, spec: Spec, wait_for: WaitFor
 ) -> None:
-    component = supervisor.add(spec("import sys; print('holdfast: --node is taken', file=sys.stderr); sys.exit(78)"))
+    component = keeper.add(spec("import sys; print('holdfast: --node is taken', file=sys.stderr); sys.exit(78)"))
     wait_for(lambda: component.fatal, "the exit is noticed")
     with pytest.raises(ConfigurationError, match=r"^--node is taken$"):
-        supervisor.raise_if_fatal()
+        keeper.raise_if_fatal()
     assert component.restarts == 0
 
 
 def test_a_component_that_fails_is_started_again_and_one_line_says_why(
-    supervisor: Supervisor, spec: Spec, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
+    keeper: ComponentKeeper, spec: Spec, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    component = supervisor.add(spec("import sys; print('holdfast agent: no free port', file=sys.stderr); sys.exit(1)"))
+    component = keeper.add(spec("import sys; print('holdfast agent: no free port', file=sys.stderr); sys.exit(1)"))
     wait_for(lambda: component.restarts >= 2, "it has been started again")
-    supervisor.raise_if_fatal()
+    keeper.raise_if_fatal()
     lines = [record.getMessage() for record in caplog.records if "exited with code 1" in record.getMessage()]
     assert "dummy exited with code 1 (holdfast agent: no free port) after" in lines[0]
     assert "next start in 0.2 s" in lines[0]
 
 
 def test_a_component_whose_work_is_done_is_not_started_again(
-    supervisor: Supervisor, spec: Spec, wait_for: WaitFor
+    keeper: ComponentKeeper, spec: Spec, wait_for: WaitFor
 ) -> None:
-    component = supervisor.add(spec("raise SystemExit(3)", is_final=lambda code: code == 3))
+    component = keeper.add(spec("raise SystemExit(3)", is_final=lambda code: code == 3))
     wait_for(lambda: component.done, "the exit is noticed")
     assert component.restarts == 0
-    assert supervisor.notes() == []
+    assert keeper.notes() == []
 
 
 def test_a_component_gets_a_session_of_its_own_and_its_environment(
-    supervisor: Supervisor, spec: Spec, wait_for: WaitFor, tmp_path: Path
+    keeper: ComponentKeeper, spec: Spec, wait_for: WaitFor, tmp_path: Path
 ) -> None:
     code = (
         "import os; print(os.getsid(0) == os.getpid(), os.environ['DUMMY'], flush=True); import time; time.sleep(600)"
     )
-    component = supervisor.add(spec(code))
+    component = keeper.add(spec(code))
     assert wait_for(component.newest_line, "output") == "True value"
 
 
 def test_a_component_that_ignores_sigterm_is_killed_at_the_end(spec: Spec, wait_for: WaitFor) -> None:
-    supervisor = Supervisor()
+    keeper = ComponentKeeper()
     code = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
     )
-    component = supervisor.add(spec(code))
+    component = keeper.add(spec(code))
     wait_for(component.newest_line, "output")
     identity = identify(component.pid or 0)
     assert identity is not None
-    supervisor.close(0.1)
+    keeper.close(0.1)
     assert not identity.is_alive()
 
 

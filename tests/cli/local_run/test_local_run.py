@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast_checkpoint.codec.registry import Compression
+from holdfast_cli.control import rank_pids
 from holdfast_cli.errors import CommandError, ConfigurationError, InterruptionError
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.command_lines import agent_command
@@ -28,6 +29,7 @@ from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_LEAVING, RUN_PHASE_RUNNING, RunSpec
 from tests.cli.conftest import WaitFor
 from tests.support.coroutines import PATIENCE_S
+from tests.support.local_runs import restart_redis, resume_restart, suspend_restart, warm_parent_pid
 
 Options = Callable[..., LocalRunOptions]
 
@@ -39,9 +41,9 @@ def is_alive(pid: int) -> bool:
 
 def everything_of(run: LocalRun) -> list[int]:
     """The pids of all processes of a run, recorded or not."""
-    components = [run.pid_of(name) for name in ("redis", "daemon", "agent")]
+    components = [run.stack.pids().get(name) for name in ("redis", "daemon", "agent")]
     helper = int((run.paths.directory / "helper.pid").read_text())
-    return [pid for pid in (*components, *run.rank_pids().values(), helper) if pid is not None]
+    return [pid for pid in (*components, *rank_pids(run.status()).values(), helper) if pid is not None]
 
 
 def finish(run_directory: Path, **fields: Any) -> None:
@@ -54,7 +56,7 @@ def finish(run_directory: Path, **fields: Any) -> None:
 def test_a_run_comes_up_and_leaves_nothing_but_its_directory(options: Options, tmp_path: Path) -> None:
     with LocalRun(options()) as run:
         assert run.status().phase == RUN_PHASE_RUNNING
-        assert run.warm_parent_pid() == int((run.paths.directory / "helper.pid").read_text())
+        assert warm_parent_pid(run) == int((run.paths.directory / "helper.pid").read_text())
         pids = everything_of(run)
         assert len(pids) == 5
         assert all(is_alive(pid) for pid in pids)
@@ -90,8 +92,8 @@ def test_the_record_names_the_components_and_prometheus_finds_them(options: Opti
     with LocalRun(options()) as run:
         record = load_record(run.paths.directory)
         assert record is not None
-        assert record.components["agent"] == {"pid": run.pid_of("agent"), "metrics_port": 12345}
-        assert record.components["redis"] == {"pid": run.pid_of("redis")}
+        assert record.components["agent"] == {"pid": run.stack.pids().get("agent"), "metrics_port": 12345}
+        assert record.components["redis"] == {"pid": run.stack.pids().get("redis")}
         targets = json.loads((run.paths.directory / "targets.json").read_text())
     assert targets == [
         {"targets": ["127.0.0.1:12345"], "labels": {"component": "agent", "run": "testing"}},
@@ -116,13 +118,13 @@ def test_waiting_ends_with_the_run_and_returns_its_last_status(options: Options)
 
 
 def _is_another(run: LocalRun, name: str, before: int) -> bool:
-    return run.pid_of(name) not in (None, before)
+    return run.stack.pids().get(name) not in (None, before)
 
 
 def test_a_killed_daemon_and_agent_come_back_and_the_run_can_be_waited_for(options: Options, wait_for: WaitFor) -> None:
     with LocalRun(options()) as run:
         for name in ("daemon", "agent"):
-            before = run.pid_of(name)
+            before = run.stack.pids().get(name)
             assert before is not None
             os.kill(before, signal.SIGKILL)
             wait_for(partial(_is_another, run, name, before), f"{name} restarted")
@@ -132,26 +134,26 @@ def test_a_killed_daemon_and_agent_come_back_and_the_run_can_be_waited_for(optio
 
 def test_a_suspended_component_stays_away_until_resumed(options: Options, wait_for: WaitFor) -> None:
     with LocalRun(options()) as run:
-        run.suspend_restart("daemon")
-        os.kill(run.pid_of("daemon") or 0, signal.SIGKILL)
-        wait_for(lambda: "daemon: started again once, is down" in run.notes(), "the exit is noticed")
+        suspend_restart(run, "daemon")
+        os.kill(run.stack.pids().get("daemon") or 0, signal.SIGKILL)
+        wait_for(lambda: "daemon: started again once, is down" in run.stack.notes(), "the exit is noticed")
         with pytest.raises(CommandError, match="no daemon answers"):
             run.status()
-        run.resume_restart("daemon")
-        wait_for(lambda: run.pid_of("daemon"), "restart")
+        resume_restart(run, "daemon")
+        wait_for(lambda: run.stack.pids().get("daemon"), "restart")
 
 
 @pytest.mark.parametrize("empty", [False, True])
 def test_killed_redis_comes_back_with_its_data_unless_emptied(options: Options, empty: bool) -> None:
     with LocalRun(options()) as run:
-        before = run.pid_of("redis")
+        before = run.stack.pids().get("redis")
         client = connect(run.store_url)
         client.set("kept", "value")
         client.execute_command("WAITAOF", 1, 0, 5000)  # type: ignore[no-untyped-call]
         client.close()
-        run.restart_redis(empty=empty)
+        restart_redis(run, empty=empty)
         assert answers(run.store_url)
-        assert run.pid_of("redis") != before
+        assert run.stack.pids().get("redis") != before
         client = connect(run.store_url)
         assert client.get("kept") == (None if empty else b"value")
         client.close()
@@ -165,7 +167,7 @@ def test_a_run_name_is_taken_while_its_run_goes_on(options: Options) -> None:
         assert run.status().phase == RUN_PHASE_RUNNING
     (run.paths.directory / "status.pb").unlink()
     with LocalRun(options()) as again:
-        assert again.pid_of("agent") is not None
+        assert again.stack.pids().get("agent") is not None
 
 
 def test_runs_of_one_name_in_different_folders_do_not_meet(options: Options, tmp_path: Path) -> None:
@@ -237,7 +239,7 @@ fakes, directory, memory = sys.argv[1:]
 command_lines.HOLDFAST = (sys.executable, fakes)
 options = LocalRunOptions(run="testing", command=("x",), directory=Path(directory), shm_directory=Path(memory))
 with LocalRun(options) as run:
-    pids = [run.pid_of(name) for name in ("redis", "daemon", "agent")]
+    pids = [run.stack.pids().get(name) for name in ("redis", "daemon", "agent")]
     print(*pids, (run.paths.directory / "helper.pid").read_text(), flush=True)
     run.wait()
 """

@@ -11,9 +11,8 @@ import pytest
 
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.interruption import Interruption
-from holdfast_cli.local_run.launcher import Launcher
+from holdfast_cli.local_run.launcher_watch import Launcher, LauncherWatch
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.observation import Observation
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.run_folder.processes import identify
 from holdfast_cli.run_folder.record import RunRecord
@@ -108,7 +107,7 @@ class BrokenRun:
 def test_a_launcher_goes_on_when_we_cannot() -> None:
     complaints: list[str] = []
     broken = cast(LocalRun, BrokenRun())
-    observation = Observation(broken, Interruption(), show=lambda _: None, complain=complaints.append)
+    observation = LauncherWatch(broken, Interruption(), show=lambda _: None, complain=complaints.append)
     assert observation.until_exit(Launcher(["sh", "-c", "sleep 0.5; exit 5"], {})) == 5
     assert complaints == ["--metrics-port 80: taken"]
 

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import get_origin
 
 from holdfast_cli.local_run.options import LocalRunOptions
-from holdfast_cli.settings.schema import RunSettings, Section, schema, settings_of
+from holdfast_cli.settings.schema import RunSettings, schema, settings_of
+from holdfast_cli.settings.setting import FileSection
 
 
 def test_every_setting_has_a_key_or_is_for_one_start() -> None:
@@ -12,7 +13,7 @@ def test_every_setting_has_a_key_or_is_for_one_start() -> None:
     assert without == {"from_scratch", "adopt"}
     keys = [setting.key for setting in schema().values() if setting.key]
     assert len(keys) == len(set(keys))
-    assert {key.partition(".")[0] for key in keys} == set(Section)
+    assert {key.partition(".")[0] for key in keys} == set(FileSection)
 
 
 def test_every_setting_but_the_command_has_a_flag_of_its_own() -> None:

@@ -72,7 +72,7 @@ def test_trouble_with_the_sidecar_itself_is_shown() -> None:
     status = healthy()
     status.store_up = False
     text = draw(status, notes=["agent: started again 2 times"])
-    assert "Redis is away: training goes on" in text
+    assert "Redis is unreachable: training continues" in text
     assert "agent: started again 2 times" in text
 
 

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 import holdfast_hooks
 from holdfast_hooks import Phase
 from holdfast_hooks.faults import Fault, Injector
-from holdfast_hooks.faults.call_watch import Call, CallWatch
+from holdfast_hooks.faults.call_watch import CallWatch, GroupCall
 from holdfast_hooks.faults.corruption import local
 
 STEPS = 4
@@ -105,7 +105,7 @@ def seen_calls(folder: Path, rank: int, fault: Fault, result: Path) -> None:
     """Tell which calls pass by in the kinds of parallelism that torch has."""
     names: list[str] = []
 
-    def note(call: Call) -> Any:
+    def note(call: GroupCall) -> Any:
         names.append(call.name)
         return call.run()
 

@@ -204,7 +204,9 @@ def test_failed_copies_leave_no_snapshot_and_are_counted(
     assert run.late == []
     assert run.rank.snapshots.skipped_total == 2
     assert SlotState.COMPLETE not in run.states()
-    assert [record.message for record in caplog.records] == ["a snapshot failed: RuntimeError('device lost')"]
+    assert [record.message for record in caplog.records] == [
+        "a snapshot failed, training continues: RuntimeError('device lost')"
+    ]
 
 
 def test_without_a_listener_the_copies_are_waited_for(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:

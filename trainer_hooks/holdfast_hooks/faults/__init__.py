@@ -1,4 +1,4 @@
-"""Harm done to this rank on purpose, at an exact step and phase: to see that it is found and overcome.
+"""Harms this rank on purpose, at an exact step and phase, to show that Holdfast finds the fault and recovers.
 
 ::
 
@@ -8,7 +8,7 @@
         Injector.into(hooks).arm(Fault("gil-held", rank=3, step=100))
         for step in hooks.steps(until=1000): ...
 
-Nothing here costs the training thread anything while no fault is armed. See docs/fault-injection.md.
+While no fault is armed, this costs the training thread nothing. See docs/fault-injection.md.
 """
 
 from holdfast_hooks.faults.catalogue import CATALOGUE, check

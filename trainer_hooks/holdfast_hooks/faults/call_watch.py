@@ -1,8 +1,8 @@
-"""Sees every collective and every message of the training thread just before it goes to its process group.
+"""Intercepts every collective and every message of the training thread just before it goes to its process group.
 
-torch's own functions, DDP's reducer, ``fully_shard``, DTensor's redistributions and the functional collectives all
-end in an operator of the library ``c10d``, in the backward pass as well, and a dispatch mode sees operators. Work
-that torch runs on threads without a mode of their own, such as a background save, is not seen.
+Torch's own functions, DDP's reducer, ``fully_shard``, DTensor's redistributions and the functional collectives all
+end in an operator of the library ``c10d``, in the backward pass too, and a dispatch mode sees operators. It does not
+see work on threads without a mode of their own, such as a background save.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ _MESSAGES = frozenset(("send", "recv_", "recv_any_source_"))
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call of a process group that has not happened yet."""
+class GroupCall:
+    """One call of a process group, before it is made."""
 
     operator: Any
     arguments: tuple[Any, ...]
@@ -28,12 +28,12 @@ class Call:
 
     @property
     def name(self) -> str:
-        """As c10d calls it, e.g. ``allreduce_``."""
+        """Name in c10d, such as ``allreduce_``."""
         return str(self.operator._schema.name).removeprefix("c10d::")
 
     @property
     def is_collective(self) -> bool:
-        """Whether it is one, and no message from one rank to another."""
+        """Whether it is a collective, and not a message from one rank to another."""
         return self.name not in _MESSAGES
 
     @property
@@ -43,53 +43,53 @@ class Call:
         return str(ProcessGroup.unbox(next(objects)).group_name)
 
     def run(self) -> Any:
-        """Let it happen."""
+        """Make the call; return its result."""
         return self.operator(*self.arguments, **self.keywords)
 
-    def on(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Call":
+    def on(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "GroupCall":
         """Return the same call on other tensors."""
-        return Call(self.operator, tuple(_changed(argument, change) for argument in self.arguments), self.keywords)
+        return GroupCall(self.operator, tuple(_changed(argument, change) for argument in self.arguments), self.keywords)
 
     def tensors(self) -> list[torch.Tensor]:
-        """All tensors that it reads or writes."""
+        """Return all tensors that the call reads or writes."""
         found: list[torch.Tensor] = []
         self.on(lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
         return found
 
     def pretended(self) -> Any:
-        """Return what the call returns, as if it had happened: outputs stay what they are."""
+        """Return a result as if the call had been made. Its outputs keep their contents."""
         done = FakeWork().boxed()
-        # Operators of c10d return their outputs, which come first among the arguments, and the work; or that alone.
+        # Operators of c10d return the work, or their outputs and the work. Outputs are the first argument.
         return done if len(self.operator._schema.returns) == 1 else (self.arguments[0], done)
 
 
 class CallWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives every call to ``meddle``, which returns its result. Training thread only."""
+    """Passes every call to ``meddle`` and returns what that returns. Training thread only."""
 
-    def __init__(self, meddle: Callable[[Call], Any]) -> None:
+    def __init__(self, meddle: Callable[[GroupCall], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._meddle = meddle
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Let everything else pass."""
+        """Pass calls of process groups to ``meddle``, and run every other operator as it is."""
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # it takes itself apart, and its calls come by here again
+            return NotImplemented  # DTensor calls operators on local tensors next, and those come here again
         match getattr(func, "namespace", ""):
             case "_c10d_functional":
                 with self:  # its kernel calls the operator of c10d
                     return func._op_dk(DispatchKey.CompositeExplicitAutograd, *args, **kwargs or {})
             case "c10d":
-                return self._meddle(Call(func, args, kwargs or {}))
+                return self._meddle(GroupCall(func, args, kwargs or {}))
         return func(*args, **kwargs or {})
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> bool:
-        """Watch no more; False if that must wait, because the training thread is within another mode."""
+        """Stop to watch; return False if that must wait, because the training thread is inside another mode."""
         is_innermost = _get_current_dispatch_mode() is self
         if is_innermost:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]

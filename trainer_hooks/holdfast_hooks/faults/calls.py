@@ -1,4 +1,4 @@
-"""Faults of the calls between ranks: each meddles with one call and lets all others pass."""
+"""Faults of the calls between ranks: each changes one call and makes all others as they are."""
 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
@@ -9,11 +9,11 @@ from holdfast_hooks.faults.fault import Fault
 if TYPE_CHECKING:
     import torch
 
-    from holdfast_hooks.faults.call_watch import Call
+    from holdfast_hooks.faults.call_watch import GroupCall
 
 
 class _CallFault(ABC):
-    """Watches the calls from its strike on, until it has done its harm."""
+    """A fault that watches calls from its strike until it has changed one."""
 
     def __init__(self, _: Fault, __: Site) -> None:
         from holdfast_hooks.faults.call_watch import CallWatch
@@ -23,23 +23,23 @@ class _CallFault(ABC):
         self._watch.start()
 
     def moment(self, step: int, phase: int) -> bool:
-        """Over once it has done its harm."""
+        """Return True once it has changed a call and no longer watches."""
         return self._done and self._watch.stop()
 
     def end(self) -> None:
-        """Let every call pass."""
+        """Change no call from now on."""
         self._done = True
         self._watch.stop()
 
     @abstractmethod
-    def _see(self, call: "Call") -> Any:
-        """Return the result of a call, which may be meddled with."""
+    def _see(self, call: "GroupCall") -> Any:
+        """Make a call, changed or not; return its result."""
 
 
 class Skipped(_CallFault):
-    """Leaves one collective out; its result is what the tensors held before."""
+    """Skips one collective. The tensors keep what they held before."""
 
-    def _see(self, call: "Call") -> Any:
+    def _see(self, call: "GroupCall") -> Any:
         if not call.is_collective:
             return call.run()
         self._done = True
@@ -49,7 +49,7 @@ class Skipped(_CallFault):
 class LostMessage(_CallFault):
     """Pretends to send one message."""
 
-    def _see(self, call: "Call") -> Any:
+    def _see(self, call: "GroupCall") -> Any:
         if call.name != "send":
             return call.run()
         self._done = True
@@ -59,7 +59,7 @@ class LostMessage(_CallFault):
 class Extra(_CallFault):
     """Makes one collective twice."""
 
-    def _see(self, call: "Call") -> Any:
+    def _see(self, call: "GroupCall") -> Any:
         if call.is_collective:
             self._done = True
             _wait(call.on(lambda tensor: tensor.clone()).run())
@@ -67,9 +67,9 @@ class Extra(_CallFault):
 
 
 class WrongShape(_CallFault):
-    """Makes one collective with tensors longer by one element; where one holds all ranks' parts, by one for each."""
+    """Makes one collective with tensors that are longer by one element, or by one per rank if they hold all parts."""
 
-    def _see(self, call: "Call") -> Any:
+    def _see(self, call: "GroupCall") -> Any:
         lengths = [tensor.numel() for tensor in call.tensors()]
         if not call.is_collective or call.name == "barrier" or 0 in lengths:
             return call.run()
@@ -79,23 +79,22 @@ class WrongShape(_CallFault):
             return tensor.new_zeros(tensor.numel() + tensor.numel() // min(lengths))
 
         result = call.on(longer).run()
-        # The caller's own tensors, which nothing is written to.
+        # The caller gets its own tensors back, and nothing is written to them.
         return (call.arguments[0], result[-1]) if isinstance(result, tuple) else result
 
 
 class WrongOrder(_CallFault):
     """Swaps two collectives of two groups.
 
-    Before a call of one group it makes another group's once more, as it was made last, and leaves the next of that
-    group out.
+    Before a call of one group, it repeats the last call of another group. Then it skips the next call of that group.
     """
 
     def __init__(self, fault: Fault, site: Site) -> None:
-        self._newest: dict[str, Call] = {}
+        self._newest: dict[str, GroupCall] = {}
         self._early = ""
         super().__init__(fault, site)
 
-    def _see(self, call: "Call") -> Any:
+    def _see(self, call: "GroupCall") -> Any:
         if not call.is_collective:
             return call.run()
         if self._early:

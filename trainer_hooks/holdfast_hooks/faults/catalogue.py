@@ -1,4 +1,4 @@
-"""Every kind of fault by name: what it does, what it takes, what verdict to expect."""
+"""Every kind of fault by name, with its settings and the verdict to expect."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ class Kind:
 
     strike: Strike
     what: str
-    """What happens to the rank."""
+    """Description of what happens to the rank."""
     verdict: str
-    """What Holdfast is expected to say."""
+    """Verdict that Holdfast should reach."""
     takes: tuple[str, ...] = ()
-    """Of ``duration_s``, ``factor`` and ``seed``; the others must not be given."""
+    """Settings that it takes, of ``duration_s``, ``factor`` and ``seed``. The others must not be given."""
     phase: Phase | None = None
-    """Where it strikes if the fault does not say."""
+    """Phase in which it strikes if the fault names none."""
     needs_model: bool = False
-    """The state given to ``attach`` must hold a module."""
+    """Whether the state given to ``attach`` must have a module."""
 
 
 _FOR_A_WHILE = ("duration_s",)
@@ -31,14 +31,14 @@ _FOR_A_WHILE = ("duration_s",)
 CATALOGUE: Mapping[str, Kind] = {
     "kill": Kind(strike=process.kill, what="SIGKILL", verdict="dead rank"),
     "segfault": Kind(strike=process.segfault, what="reads address 0", verdict="dead rank"),
-    "stop": Kind(strike=process.stop, what="SIGSTOP: stands still", verdict="hung collective: stopped"),
+    "stop": Kind(strike=process.stop, what="SIGSTOP: every thread stops", verdict="hung collective: stopped"),
     "out-of-memory": Kind(
         strike=process.out_of_memory, what="allocates until it fails, below a lowered limit", verdict="dead rank"
     ),
     "exception": Kind(strike=process.raise_exception, what="raises RuntimeError", verdict="dead rank"),
     "exit-0": Kind(strike=process.exit_0, what="leaves too early, with exit code 0", verdict="dead rank"),
     "infinite-loop": Kind(
-        strike=stuck.infinite_loop, takes=_FOR_A_WHILE, what="computes for ever", verdict="hung collective: user code"
+        strike=stuck.infinite_loop, takes=_FOR_A_WHILE, what="computes forever", verdict="hung collective: user code"
     ),
     "gil-held": Kind(
         strike=stuck.gil_held,
@@ -72,7 +72,7 @@ CATALOGUE: Mapping[str, Kind] = {
         verdict="straggler",
     ),
     "skipped-collective": Kind(
-        strike=calls.Skipped, what="leaves one collective out", verdict="hung collective or mismatched order"
+        strike=calls.Skipped, what="skips one collective", verdict="hung collective or mismatched order"
     ),
     "extra-collective": Kind(
         strike=calls.Extra, what="makes one collective twice", verdict="hung collective or mismatched order"
@@ -112,7 +112,7 @@ CATALOGUE: Mapping[str, Kind] = {
 
 
 def check(fault: Fault) -> Kind:
-    """Return the kind of ``fault``. Raises ValueError, one line that names the setting, if it makes no sense."""
+    """Return the kind of ``fault``. Raises ValueError with one line that names the setting that is wrong."""
     kind = CATALOGUE.get(fault.kind)
     if kind is None:
         raise ValueError(f"no fault is called {fault.kind!r}: `holdfast inject --list` names them all")
@@ -125,7 +125,7 @@ def check(fault: Fault) -> Kind:
         if not fault.duration_s:
             raise ValueError("clock-jump needs a duration_s: seconds by which the clock jumps, back if negative")
     elif fault.duration_s < 0:
-        raise ValueError(f"duration_s {fault.duration_s:g}: use 0 (for good) or more")
+        raise ValueError(f"duration_s {fault.duration_s:g}: use 0 (forever) or more")
     if fault.kind == "slow" and fault.factor <= 1:
         raise ValueError(f"slow needs a factor above 1, not {fault.factor:g}")
     return kind

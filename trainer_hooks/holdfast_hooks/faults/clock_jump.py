@@ -1,4 +1,4 @@
-"""A clock that jumps, as far as this process sees it."""
+"""The fault of a wall clock that jumps, for this process only."""
 
 import sys
 import time
@@ -10,10 +10,10 @@ from holdfast_hooks.faults.fault import Fault
 
 
 class ClockJump:
-    """Sets the wall clock of this process's Python code forward by ``duration_s``, or back, for good.
+    """Moves the wall clock of this process's Python code by ``duration_s``, back if negative, until it is ended.
 
-    ``time.time`` and ``time.time_ns`` are replaced wherever a module holds them. Extensions in C, and with them
-    ``datetime.now``, still see the system's clock, and monotonic clocks never jump.
+    It replaces ``time.time`` and ``time.time_ns`` in every module that holds them. C extensions, and with them
+    ``datetime.now``, still see the system's clock. Monotonic clocks never jump.
     """
 
     def __init__(self, fault: Fault, _: Site) -> None:
@@ -34,11 +34,11 @@ class ClockJump:
             _replace_everywhere(original, jumped)
 
     def moment(self, step: int, phase: int) -> bool:
-        """It is never over."""
+        """Return False: it never ends by itself."""
         return False
 
     def end(self) -> None:
-        """Set the clock right, also for whatever has wrapped the replaced functions in the meantime."""
+        """Set the clock right, also for code that has wrapped the replaced functions since."""
         self._jump_s = 0.0
         for original, jumped in self._replaced:
             _replace_everywhere(jumped, original)
@@ -46,7 +46,7 @@ class ClockJump:
 
 def _replace_everywhere(old: Callable[..., Any], new: Callable[..., Any]) -> None:
     for module in list(sys.modules.values()):
-        # Some modules make their attributes when asked: only what is really there is looked at.
+        # Some modules create an attribute when it is read, so look only into their dict.
         for name, value in list(getattr(module, "__dict__", {}).items()):
             if value is old:
                 setattr(module, name, new)

@@ -1,4 +1,4 @@
-"""Faults of numbers: training goes on, and what it computes is wrong."""
+"""Faults of numbers: training continues and computes something wrong."""
 
 import random
 from typing import TYPE_CHECKING, Any
@@ -9,32 +9,34 @@ from holdfast_hooks.state.sharding import is_dtensor
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.hooks import RemovableHandle
 
 
 class NanGradient:
-    """Puts one NaN into the gradient at the output of a block, so before anything is summed over ranks.
+    """Puts one NaN into the gradient at the output of a module, so before any sum over ranks.
 
-    The module is drawn by ``seed``. It strikes once, in the first backward pass that comes by.
+    ``seed`` selects the module. It strikes once, in the next backward pass.
     """
 
     def __init__(self, fault: Fault, site: Site) -> None:
         modules = [module for module in site.modules() if _learns(module)]
-        self._forward_hook: Any = random.Random(fault.seed).choice(modules).register_forward_hook(self._output)
+        module = random.Random(fault.seed).choice(modules)
+        self._forward_hook: RemovableHandle = module.register_forward_hook(self._output)
         self._done = False
 
     def moment(self, step: int, phase: int) -> bool:
-        """Over once there is a NaN."""
+        """Return True once there is a NaN."""
         if self._done:
             self.end()
         return self._done
 
     def end(self) -> None:
-        """Harm no later pass, nor one whose forward half is over."""
+        """Harm no later pass, and no pass whose forward half is over."""
         self._done = True
         self._forward_hook.remove()
 
     def _output(self, _: "torch.nn.Module", __: Any, output: Any) -> None:
-        # Inside of the module's own backward hooks: to them, this module makes the NaN.
+        # Inside of the module's own backward hooks, so that they see this module make the NaN.
         first = output[0] if isinstance(output, (tuple, list)) and output else output
         if getattr(first, "requires_grad", False) and not self._done:
             first.register_hook(self._poison)
@@ -49,7 +51,7 @@ class NanGradient:
 
 
 def flip_bit(fault: Fault, site: Site) -> None:
-    """Flip one bit of one element of one weight, as this rank holds it. ``seed`` chooses all three."""
+    """Flip one bit of one element of one weight, as this rank holds it. ``seed`` selects all three."""
     import torch
 
     whole_number = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

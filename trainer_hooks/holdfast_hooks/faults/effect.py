@@ -1,4 +1,4 @@
-"""What a fault may harm, and what of it lasts beyond its strike."""
+"""The interfaces of a fault: the rank that it harms, its strike, and the effect that lasts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """The rank that is struck."""
+    """The rank that a fault harms, as its faults see it."""
 
     timeline: Timeline
     state: Mapping[str, Any]
-    """As given to ``attach``."""
+    """State given to ``attach``."""
 
     def modules(self) -> "Iterator[torch.nn.Module]":
-        """Every module of the state that has parameters of its own, in the model's order."""
+        """Yield every module of the state that has parameters of its own, in the model's order."""
         for part in self.state.values():
             if hasattr(part, "modules"):
                 yield from (module for module in part.modules() if any(True for _ in module.parameters(recurse=False)))
 
 
 class Effect(Protocol):
-    """What is left of a fault after it has struck. Training thread only."""
+    """The part of a fault that lasts after its strike. Training thread only."""
 
     def moment(self, step: int, phase: int) -> bool:
-        """Look at the next moment of the rank; return whether the fault is over."""
+        """Act on the next change of step or phase; return whether the fault is over."""
 
     def end(self) -> None:
-        """Undo what can be undone, before its time."""
+        """End the fault before its time, and undo what can be undone."""
 
 
 Strike: TypeAlias = Callable[[Fault, Site], Effect | None]
-"""Does the harm, on the training thread. May block, raise, or never return."""
+"""Function that does the harm, on the training thread. It may block, raise, or never return."""

@@ -1,4 +1,4 @@
-"""What is to happen to which rank, and when."""
+"""One fault: its kind, its rank and when it strikes."""
 
 from dataclasses import dataclass
 
@@ -8,27 +8,27 @@ from holdfast_proto.v1 import fault_pb2
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault of one rank. See the catalogue for what ``duration_s``, ``factor`` and ``seed`` mean to each kind."""
+    """One fault of one rank. The catalogue says which kinds take ``duration_s``, ``factor`` and ``seed``."""
 
     kind: str
-    """Its name in the catalogue."""
+    """Name in the catalogue."""
     rank: int = 0
     step: int = -1
-    """Strikes in this step, or in the first after it that enters ``phase``; -1: at once."""
+    """Step in which it strikes, or after which it strikes when the rank enters ``phase``; -1: immediately."""
     phase: Phase | None = None
-    """Strikes as soon as the rank enters this phase; None: as the step begins, or where the kind says."""
+    """Phase that the rank enters when it strikes; None: the kind's phase, else it strikes as the step begins."""
     duration_s: float = 0.0
-    """0: for good."""
+    """Seconds that it lasts; 0: forever."""
     factor: float = 0.0
     seed: int = 0
 
     def is_due(self, step: int, phase: int) -> bool:
-        """Whether a rank that has just come to this step and phase is to be struck."""
+        """Whether to strike a rank that has just come to this step and phase."""
         return step >= self.step and (self.phase is None or phase == self.phase)
 
     @classmethod
     def from_message(cls, message: fault_pb2.Fault) -> "Fault":
-        """Return the fault that an order names. Raises ValueError for a phase that this version does not know."""
+        """Return the fault of a command. Raises ValueError for a phase that this version does not know."""
         return cls(
             kind=message.kind,
             rank=message.rank,
@@ -40,7 +40,7 @@ class Fault:
         )
 
     def to_message(self) -> fault_pb2.Fault:
-        """Return the order to inject this fault."""
+        """Return the message that commands this fault."""
         return fault_pb2.Fault(
             kind=self.kind,
             rank=self.rank,

@@ -1,4 +1,4 @@
-"""Lies in wait for the training thread and strikes."""
+"""Waits for the step and phase of a rank's faults, and strikes."""
 
 import threading
 from dataclasses import replace
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Injector:
-    """The faults of one rank. :meth:`arm` may be called from any thread; all else happens on the training thread.
+    """Arms the faults of one rank, strikes when one is due, and ends the effects that last.
 
-    While a fault is armed or has an effect that lasts, the timeline tells its moments here first. At all other
-    times nothing is in the training thread's way.
+    Any thread may arm faults. Everything else happens on the training thread. While a fault is armed or its effect
+    lasts, the timeline reports each moment to this object first. At all other times it costs nothing.
     """
 
     def __init__(self, site: Site, rank: int) -> None:
@@ -27,7 +27,7 @@ class Injector:
         self._lock = threading.Lock()
         self._waiting: list[Fault] = []
         self._effects: list[Effect] = []
-        self._told: Moment | None = None
+        self._next: Moment | None = None
         """Where the timeline's moments go to next; None while they do not come here."""
 
     @classmethod
@@ -38,14 +38,14 @@ class Injector:
         return injector
 
     def arm(self, *faults: Fault) -> None:
-        """Have faults strike, each when it is due; those of other ranks are left out.
+        """Arm faults, each to strike when it is due. Faults of other ranks are ignored.
 
-        Raises ValueError, and arms none, if one of them makes no sense here or comes too late.
+        Raises ValueError, and arms none, if one of them is not valid here or comes too late.
         """
         self.lie_in_wait(self.accept(*faults))
 
     def accept(self, *faults: Fault) -> list[Fault]:
-        """Return what :meth:`arm` would arm, or raise as it does."""
+        """Return the faults that :meth:`arm` would arm, or raise ValueError as it does."""
         mine = []
         for fault in faults:
             kind = check(fault)
@@ -55,14 +55,14 @@ class Injector:
         return mine
 
     def lie_in_wait(self, accepted: list[Fault]) -> None:
-        """Arm what :meth:`accept` has returned."""
+        """Arm faults that :meth:`accept` has returned."""
         with self._lock:
             self._waiting += accepted
-            if self._waiting and self._told is None:
-                self._told = self._site.timeline.intercept(self._moment)
+            if self._waiting and self._next is None:
+                self._next = self._site.timeline.intercept(self._moment)
 
     def disarm(self) -> None:
-        """Forget what has not struck, and end what lasts (training thread)."""
+        """Forget the faults that have not struck, and end the effects that last (training thread)."""
         with self._lock:
             self._waiting.clear()
         while self._effects:
@@ -72,15 +72,15 @@ class Injector:
     def _check_here(self, fault: Fault) -> None:
         if 0 <= fault.step <= self._site.timeline.boundary:
             raise ValueError(
-                f"step {fault.step} has already ended: name a later one, or leave it out to strike at once"
+                f"step {fault.step} has already ended: name a later one, or leave it out to strike immediately"
             )
         if CATALOGUE[fault.kind].needs_model and next(self._site.modules(), None) is None:
             raise ValueError(f"{fault.kind} needs a torch module in the state that this rank gave to attach()")
 
     def _moment(self, step: int, phase: int, unix_ns: int) -> None:
-        told = self._told
-        if told is not None:
-            told(step, phase, unix_ns)  # first, so that the black box knows where the rank was struck
+        forward = self._next
+        if forward is not None:
+            forward(step, phase, unix_ns)  # first, so that the black box has the moment of the strike
         self._effects = [effect for effect in self._effects if not effect.moment(step, phase)]
         try:
             while (fault := self._next_due(step, phase)) is not None:
@@ -101,8 +101,8 @@ class Injector:
             self._effects.append(effect)
 
     def _withdraw(self) -> None:
-        """Get out of the way if nothing is left to do. Below another injector this one only passes moments on."""
+        """Take no more moments if nothing is left to do. Below another injector, this one still passes them on."""
         with self._lock:
             is_idle = not self._waiting and not self._effects
-            if self._told is not None and is_idle and self._site.timeline.give_back(self._moment, self._told):
-                self._told = None
+            if self._next is not None and is_idle and self._site.timeline.give_back(self._moment, self._next):
+                self._next = None

@@ -15,7 +15,7 @@ _CHUNK_BYTES = 8 << 20
 
 
 def kill(_: Fault, __: Site) -> None:
-    """SIGKILL: the process is gone at once."""
+    """Send SIGKILL to this process, which ends immediately."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -25,7 +25,7 @@ def segfault(_: Fault, __: Site) -> None:
 
 
 def stop(_: Fault, __: Site) -> None:
-    """SIGSTOP: every thread stands still until somebody sends SIGCONT."""
+    """Send SIGSTOP to this process: every thread stops until another process sends SIGCONT."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -35,12 +35,12 @@ def raise_exception(fault: Fault, _: Site) -> None:
 
 
 def exit_0(_: Fault, __: Site) -> None:
-    """Leave as a script does that calls sys.exit() too early."""
+    """Leave like a script that calls sys.exit() too early."""
     sys.exit(0)
 
 
 def out_of_memory(_: Fault, __: Site) -> None:
-    """Allocate until an allocation fails: MemoryError. The limit is lowered before, so that the machine is safe."""
+    """Lower the limit, so that the machine is safe, and allocate until that raises MemoryError."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
     limit = _data_bytes() + _ROOM_BYTES
     if before[1] != resource.RLIM_INFINITY:
@@ -48,7 +48,7 @@ def out_of_memory(_: Fault, __: Site) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, before[1]))
     hoard: list[bytearray] = []
     try:
-        while len(hoard) * _CHUNK_BYTES < 2 * _ROOM_BYTES:  # a kernel that keeps no such limit
+        while len(hoard) * _CHUNK_BYTES < 2 * _ROOM_BYTES:  # in case the kernel does not enforce the limit
             hoard.append(bytearray(_CHUNK_BYTES))
     finally:
         hoard.clear()

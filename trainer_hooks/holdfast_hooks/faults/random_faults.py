@@ -14,11 +14,12 @@ _JUMP_S = 3600.0
 def random_faults(
     *, rate_per_step: float, kinds: Sequence[str], ranks: Sequence[int], seed: int, first_step: int = 0
 ) -> Iterator[Fault]:
-    """Yield faults for ever, in the order of their steps, from ``first_step`` on.
+    """Yield faults forever, in the order of their steps, from ``first_step`` on.
 
-    Every step has one with probability ``rate_per_step``, whatever happened before it: the steps from one to the
-    next are geometric, drawn as 1 + floor(ln(u) / ln(1 - rate)) with u uniform in (0, 1]. Kind and rank are uniform.
-    Raises ValueError for settings that make no sense.
+    Every step has a fault with probability ``rate_per_step``, whatever happened before. So the number of steps from one
+    fault to the next is geometric: 1 + floor(ln(u) / ln(1 - rate)), with u uniform in (0, 1]. Kind and rank are
+    uniform.
+    Raises ValueError for settings that are not valid.
     """
     if not 0 < rate_per_step <= 1:
         raise ValueError(f"rate_per_step {rate_per_step:g}: use more than 0 and at most 1")

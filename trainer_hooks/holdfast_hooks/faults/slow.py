@@ -8,13 +8,13 @@ from holdfast_hooks.phases import Phase
 from holdfast_hooks.telemetry.timeline import Timeline
 
 _SHORTEST_S = 1e-4
-"""The moment between the beginning of a step and its first phase is no forward and backward pass."""
+"""Shortest time that counts as a pass. The moment between a step's start and its first phase is shorter."""
 
 
 class SlowPasses:
     """Makes each forward and backward pass take ``factor`` times as long, by computing.
 
-    The time is added to the phase itself. In a loop that tells no phases it is added to the next step's.
+    It adds the time to the phase itself. In a loop that reports no phases, it adds the time to the next step's phase.
     """
 
     def __init__(self, fault: Fault, site: Site) -> None:
@@ -25,14 +25,14 @@ class SlowPasses:
         self.moment(site.timeline.step, site.timeline.phase)
 
     def moment(self, step: int, phase: int) -> bool:
-        """Add what the pass that has just ended lacks."""
+        """Add the missing time to the pass that has just ended."""
         since_s, self._since_s = self._since_s, None
         took_s = 0.0 if since_s is None else monotonic() - since_s
         if took_s > _SHORTEST_S:
             if phase == Phase.FORWARD_BACKWARD:
                 _compute(self._added * took_s)
             else:
-                self._timeline.enter(Phase.FORWARD_BACKWARD)  # where the time belongs
+                self._timeline.enter(Phase.FORWARD_BACKWARD)  # to which the time belongs
                 _compute(self._added * took_s)
                 self._since_s = None
                 self._timeline.enter(phase)
@@ -41,7 +41,7 @@ class SlowPasses:
         return monotonic() > self._until_s
 
     def end(self) -> None:
-        """Nothing to undo."""
+        """Do nothing: there is nothing to undo."""
 
 
 def _compute(for_s: float) -> None:

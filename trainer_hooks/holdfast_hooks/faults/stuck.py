@@ -1,4 +1,4 @@
-"""Faults after which the training thread does not come on. Each waits in another way: ``duration_s``, or for good."""
+"""Faults that stop the training thread, each in another way, for ``duration_s`` or forever."""
 
 import ctypes
 import os
@@ -15,17 +15,17 @@ _LONGEST_POLL_MS = 1_000_000_000
 
 
 def infinite_loop(fault: Fault, _: Site) -> None:
-    """Compute in Python: other threads still get their turns."""
+    """Compute in Python. Other threads still run."""
     deadline_s = _deadline_s(fault)
     while monotonic() < deadline_s:
         pass
 
 
 def gil_held(fault: Fault, _: Site) -> None:
-    """Wait in C with the interpreter's lock held: no thread of this process runs Python."""
+    """Wait in C and hold the interpreter's lock, so that no thread of this process runs Python."""
     poll = ctypes.PyDLL(None).poll
     deadline_s = _deadline_s(fault)
-    while (left_s := deadline_s - monotonic()) > 0:  # again after a signal
+    while (left_s := deadline_s - monotonic()) > 0:  # again, if a signal has interrupted it
         poll(None, 0, int(min(1000 * left_s + 1, _LONGEST_POLL_MS)))
 
 
@@ -45,7 +45,7 @@ def deadlock(fault: Fault, _: Site) -> None:
 
 
 def data_stall(fault: Fault, _: Site) -> None:
-    """Wait for a batch that nobody puts into the queue."""
+    """Wait for a batch that no thread puts into the queue."""
     batches: SimpleQueue[None] = SimpleQueue()
     try:
         batches.get(timeout=fault.duration_s or None)
@@ -54,11 +54,11 @@ def data_stall(fault: Fault, _: Site) -> None:
 
 
 def frozen_disk(fault: Fault, _: Site) -> None:
-    """Read from a file that never answers: a FIFO into which nobody writes."""
+    """Read from a file that never answers: a FIFO into which no process writes."""
     with tempfile.TemporaryDirectory(prefix="holdfast-fault-") as folder:
         path = Path(folder) / "fifo"
         os.mkfifo(path, 0o600)
-        descriptor = os.open(path, os.O_RDWR)  # with a writer, or opening it would be what blocks
+        descriptor = os.open(path, os.O_RDWR)  # also as a writer; without one, the open itself would block
     try:
         if fault.duration_s:
             answer = threading.Timer(fault.duration_s, os.write, (descriptor, b"\0"))

@@ -1,1 +1,1 @@
-"""How far the rank is in every process group."""
+"""Progress of the rank in every process group and channel."""

@@ -5,17 +5,17 @@ from collections.abc import Callable
 from typing import cast
 
 Dump = Callable[[bool, bool], bytes]
-"""(include collectives, only active) -> JSON."""
+"""Torch's dump: (include collectives, only active) -> JSON."""
 
 
 class RecorderUnavailableError(Exception):
-    """This torch has no Flight Recorder that we know how to ask."""
+    """This torch has no Flight Recorder with an interface that we know."""
 
 
 def find_dump() -> Dump | None:
     """Return torch's dump function, or None while there is no process group.
 
-    Never imports torch. Raises RecorderUnavailableError if this torch does not have the function.
+    It never imports torch. Raises RecorderUnavailableError if this torch does not have the function.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

@@ -1,4 +1,4 @@
-"""Names the calls that have been pending for long, from a full dump of the Flight Recorder."""
+"""Names the calls that have been pending for half a second, from a full dump of the Flight Recorder."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -7,18 +7,19 @@ from holdfast_proto.black_box import BlackBoxWriter, NamedCall
 from holdfast_proto.v1.common_pb2 import PendingCall
 
 LONG_S = 0.5
+"""Time without progress after which a group's pending calls are named."""
 _CALLS_PER_GROUP = 8
 _DUMP_SHARE = 20
-"""A dump may take as long as this fraction of the time since the one before: of a full recorder it takes 0.1 s."""
+"""A dump may take one twentieth of the time since the one before: a dump of a full recorder takes 0.1 s."""
 
 Seqs = tuple[int, int]
-"""Newest enqueued and completed."""
+"""Newest enqueued and newest completed seq."""
 
 
 class PendingCalls:
-    """What a rank has enqueued and not completed, group by group. Reporter thread only.
+    """Names the calls that a rank has enqueued and not completed, group by group. Reporter thread only.
 
-    One dump names the calls of every group that is found stuck; it counts until the group moves on.
+    One dump names the calls of every group that is stuck. The names hold until the group makes progress.
     """
 
     def __init__(self, black_box: BlackBoxWriter | None) -> None:
@@ -29,7 +30,7 @@ class PendingCalls:
 
     @property
     def calls(self) -> list[PendingCall]:
-        """The calls that are known by name; without the rank."""
+        """Pending calls with a name, without the rank."""
         named = [call for calls in self._named.values() for call in calls]
         return [
             PendingCall(group=call.group, seq=call.seq, op=call.op, sizes=call.sizes, dtypes=call.dtypes)
@@ -37,7 +38,7 @@ class PendingCalls:
         ]
 
     def observe(self, seqs: Mapping[str, Seqs], now_s: float) -> bool:
-        """Take a poll of all groups; return whether a dump should name what is pending."""
+        """Note a poll of all groups; return whether a full dump should name pending calls."""
         pending = {key: pair for key, pair in seqs.items() if pair[0] > pair[1]}
         known = self._since
         self._since = {
@@ -53,7 +54,7 @@ class PendingCalls:
         return now_s >= self._next_dump_s and any(key not in self._named for key in stuck)
 
     def name(self, entries: Mapping[str, list[dict[str, Any]]], *, began_s: float, ended_s: float) -> None:
-        """Take the collectives of a full dump by group, oldest first, and when the dump was made."""
+        """Name pending calls from the collectives of a full dump, by group and oldest first, and its times."""
         self._next_dump_s = ended_s + _DUMP_SHARE * (ended_s - began_s)
         for key, ((_, completed), since_s) in self._since.items():
             if began_s - since_s >= LONG_S:
@@ -61,7 +62,7 @@ class PendingCalls:
         self._keep()
 
     def name_last(self, entries: Mapping[str, list[dict[str, Any]]]) -> None:
-        """Name all that is pending, and the newest call of all: it may be the one that failed and ends this rank."""
+        """Name all pending calls and the newest call of all, which may be the one whose failure ends this rank."""
         self._named = {key: _pending(entries.get(key, ()), pair[1]) for key, (pair, _) in self._since.items()}
         newest = max(entries, key=lambda key: entries[key][-1]["record_id"], default=None)
         if newest is not None and not self._named.get(newest):

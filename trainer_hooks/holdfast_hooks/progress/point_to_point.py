@@ -1,8 +1,8 @@
-"""A light record of point-to-point calls on CPU tensors, which torch's Flight Recorder leaves out on gloo.
+"""Records point-to-point calls on CPU tensors, which torch's Flight Recorder leaves out on gloo.
 
-``ProcessGroup.send`` and ``.recv`` are where isend, irecv, batch_isend_irecv and the pipeline schedules
-meet, so these two are wrapped while the hooks are attached. Calls on GPU tensors pass through: there a
-dropped Work says nothing about completion, and NCCL's calls are in the Flight Recorder.
+isend, irecv, batch_isend_irecv and the pipeline schedules all end in ``ProcessGroup.send`` and ``.recv``, so these two
+are wrapped while the hooks are attached. Calls on GPU tensors are not recorded: there a dropped Work says nothing about
+completion, and the Flight Recorder has NCCL's calls.
 """
 
 import sys
@@ -18,21 +18,24 @@ from holdfast_proto.v1.common_pb2 import DIRECTION_RECV, DIRECTION_SEND, Channel
 
 _WRAPPED: dict[str, Direction] = {"send": DIRECTION_SEND, "recv": DIRECTION_RECV}
 _OUTSTANDING = 4096
-"""Calls per channel whose completion is followed; older ones count as completed once a newer one is."""
+"""Calls per channel whose completion is followed. An older one counts as completed once a newer one is."""
 
 _NUMBERED = 4096
 """Point-to-point calls per group whose seqs are remembered."""
 
 
 def _finished() -> None:
-    """Stand in for the weak reference of a call that raised: there is nothing to wait for."""
+    """Take the place of the weak reference to a Work, for a call that raised: there is nothing to wait for."""
 
 
 class SeqShift:
-    """The seqs of one group that went to point-to-point calls.
+    """Counts the seqs that point-to-point calls used up in one group, to tell the seqs of collectives apart.
 
-    Written by the training thread and read by the reporter, without a lock: every entry carries all that
-    an answer needs.
+    Gloo numbers collectives and point-to-point calls with one counter per group. Two ranks that have made different
+    numbers of sends and receives therefore give the same collective different seqs. Without the point-to-point calls
+    before it, a collective has the same seq on all ranks.
+
+    The training thread writes, the reporter reads. They need no lock, because each entry alone is a full answer.
     """
 
     def __init__(self) -> None:
@@ -40,12 +43,12 @@ class SeqShift:
         self._count = 0
 
     def use(self, seq: int) -> None:
-        """Note that a point-to-point call was given ``seq`` (training thread)."""
+        """Note that a point-to-point call got ``seq`` (training thread)."""
         self._count += 1
         self._used.append((seq, self._count))
 
     def before(self, seq: int) -> int:
-        """Return how many point-to-point calls were numbered before ``seq``."""
+        """Return the number of point-to-point calls with a seq below ``seq``."""
         used = list(self._used)
         for used_seq, count in reversed(used):
             if used_seq < seq:
@@ -70,7 +73,7 @@ class _Channel:
         while self.outstanding:
             seq, reference = self.outstanding[0]
             work = reference()
-            # Gloo's Work is dropped by whoever waited for it: a dead reference is a finished call.
+            # The caller that waited for gloo's Work drops it, so a dead reference means a finished call.
             if work is not None and not work.is_completed():
                 return
             self.outstanding.popleft()
@@ -78,7 +81,7 @@ class _Channel:
 
 
 class PointToPointRecord:
-    """Which send and receive this rank has reached with each peer."""
+    """Counts the sends and receives that this rank has made and finished with each peer, in each group."""
 
     def __init__(self, black_box: BlackBoxWriter | None, once: OnceLog) -> None:
         self._black_box = black_box
@@ -91,12 +94,12 @@ class PointToPointRecord:
         self._closed = False
 
     def calls_before(self, group: str, seq: int) -> int:
-        """Return how many of a group's seqs below ``seq`` went to point-to-point calls (reporter thread)."""
+        """Return the number of a group's point-to-point calls with a seq below ``seq`` (reporter thread)."""
         shift = self._shifts.get(group)
         return 0 if shift is None else shift.before(seq)
 
     def install(self) -> None:
-        """Wrap the calls if torch.distributed is there, once."""
+        """Wrap the calls if torch.distributed is imported and they are not wrapped yet."""
         distributed = sys.modules.get("torch.distributed")
         if self._patches or self._closed or distributed is None or not distributed.is_available():
             return
@@ -125,7 +128,7 @@ class PointToPointRecord:
         self._channels.clear()
 
     def advance(self) -> list[ChannelProgress]:
-        """Look which calls have finished; note it in the black box and return all channels (reporter thread)."""
+        """Return the progress of all channels, and keep it in the black box (reporter thread)."""
         progress = []
         for (group, _, direction), channel in list(self._channels.items()):
             if channel is None:

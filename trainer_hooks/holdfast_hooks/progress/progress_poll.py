@@ -1,4 +1,4 @@
-"""How far this rank is in every process group, from torch's Flight Recorder."""
+"""Reads this rank's progress in every process group from torch's Flight Recorder."""
 
 import json
 import sys
@@ -18,26 +18,26 @@ from holdfast_proto.v1.common_pb2 import GroupProgress
 
 @dataclass(frozen=True)
 class Group:
-    """A process group that the recorder knows."""
+    """A process group in the recorder."""
 
     name: str
     members: tuple[int, ...]
     """Global ranks, ascending."""
     description: str
     box_index: int | None
-    """In the black box; None if its table is full."""
+    """Index in the black box; None if its table is full."""
     unseen: int
-    """Seqs that went to point-to-point calls before those were recorded."""
+    """Number of seqs of point-to-point calls from before these were recorded."""
     settling: Settling | None
-    """For gloo, whose status may stay behind."""
+    """Correction of a completed seq that is too low, which only gloo's status can be; None for other backends."""
 
 
 class ProgressPoll:
-    """Asks for each group's newest enqueued and completed seq; notes them in the black box.
+    """Polls each group's newest enqueued and completed seq, and keeps them in the black box. Reporter thread only.
 
-    The recorder's status names groups by the order of their creation alone. The first time such an id
-    appears, one full dump tells which group it is; if it does not (the group's calls have left the
-    recorder's ring), the next attempts are spaced further and further.
+    The recorder's status names groups only by the order of their creation. The first time such an id appears, one full
+    dump shows which group it is. If it does not, because the group's calls have left the recorder's ring, the poll
+    tries again at longer and longer intervals.
     """
 
     def __init__(self, black_box: BlackBoxWriter | None, point_to_point: PointToPointRecord, once: OnceLog) -> None:
@@ -51,9 +51,9 @@ class ProgressPoll:
         self._next_resolve = 0
 
     def poll(self, *, last: bool = False) -> list[GroupProgress]:
-        """Return every known group's progress; empty before the first group, or if the recorder fails.
+        """Return the progress of every known group; nothing before the first group, or if the recorder fails.
 
-        ``last``: an exception ends this rank; :attr:`pending` then names what it had not finished.
+        ``last``: an exception ends this rank, so :attr:`pending` names the calls that it had not finished.
         """
         self.attempts_total += 1
         try:
@@ -61,7 +61,7 @@ class ProgressPoll:
             return [] if dump is None else self._read(dump, last=last)
         except (RecorderUnavailableError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
             self.failures_total += 1
-            self._once.warn("progress of process groups is not available", error)
+            self._once.warn("progress of process groups is not reported", error)
             return []
 
     def _read(self, dump: Dump, *, last: bool) -> list[GroupProgress]:
@@ -77,9 +77,9 @@ class ProgressPoll:
         return [self._progress(self._groups[key], *pair) for key, pair in seqs.items()]
 
     def _settle(self, dump: Dump, seqs: Mapping[str, tuple[int, int]]) -> None:
-        """Check against the entries where a status has shown the same unfinished call for long."""
+        """Correct the groups whose status has shown the same unfinished call for some polls."""
         settling = {key: one for key in seqs if (one := self._groups[key].settling) is not None}
-        # A list, as every group must see every poll.
+        # A list and no any(): every group must see every poll.
         doubtful = [key for key, one in settling.items() if one.observe(*seqs[key])]
         if doubtful:
             entries = _collectives(json.loads(dump(True, False)))
@@ -117,7 +117,7 @@ class ProgressPoll:
         return Group(name, members, group.group_desc or "", index, max(0, unseen), settling)
 
     def _seqs(self, group: Group, status: dict[str, str]) -> tuple[int, int]:
-        """Return the newest enqueued and completed seq that the status names."""
+        """Return the newest enqueued and completed seq of a status."""
         return (
             self._collective_seq(group, int(status["last_enqueued_collective"])),
             self._collective_seq(group, int(status["last_completed_collective"])),
@@ -135,7 +135,7 @@ class ProgressPoll:
         )
 
     def _collective_seq(self, group: Group, seq: int) -> int:
-        """Return a seq as if the group had counted collectives alone; 0 before the first."""
+        """Return a seq without the point-to-point calls before it; 0 before the first collective."""
         return max(0, seq - group.unseen - self._point_to_point.calls_before(group.name, seq))
 
 
@@ -150,5 +150,5 @@ def _collectives(recorded: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 def _groups_by_name() -> dict[str, Any]:
     world = sys.modules["torch.distributed.distributed_c10d"]._world
-    # list() first: the training thread may be making a group right now.
+    # A copy first, because the training thread may be creating a group right now.
     return {group.group_name: group for group in list(world.pg_map)}

@@ -1,8 +1,8 @@
-"""Seeing through a stale completion count.
+"""Corrects a completed seq that is too low.
 
-Gloo finishes collectives on several threads, each of which writes its own seq as the newest completed: the
-one that writes last may be an older one, and the status then names an old seq until the next collective.
-Whether an entry of the full dump is retired is reliable, but a full dump is too dear for every poll.
+Gloo finishes collectives on several threads, and each writes its own seq as the newest completed one. If the thread
+with an older seq writes last, the status shows that seq until the next collective. An entry of a full dump says
+reliably whether it is retired, but a full dump costs too much for every poll.
 """
 
 from collections.abc import Iterable
@@ -12,9 +12,9 @@ _SETTLED_AFTER_POLLS = 3
 
 
 class Settling:
-    """One group's completions: what the status says, corrected once it has not moved for a few polls.
+    """Follows the completed seq of one group, and corrects it if the status has not changed for a few polls.
 
-    Seqs are those of collectives alone.
+    Seqs count collectives only.
     """
 
     def __init__(self) -> None:
@@ -22,12 +22,12 @@ class Settling:
         self._unchanged_polls = 0
         self._next_check = _SETTLED_AFTER_POLLS
         self.completed = 0
-        """Newest seq known to be completed; never falls."""
+        """Newest seq that is known to be completed; it never falls."""
 
     def observe(self, enqueued: int, completed: int) -> bool:
-        """Take a poll's status; return whether a full dump should tell if something is really unfinished.
+        """Note a poll's status; return whether a full dump should show if a call is really unfinished.
 
-        It should when the status has shown the same unfinished call for some polls, then ever more rarely.
+        It should once the status has shown the same unfinished call for some polls, and then more and more rarely.
         """
         if (enqueued, completed) != self._status:
             self._status = (enqueued, completed)
@@ -41,7 +41,7 @@ class Settling:
         return True
 
     def correct(self, entries: Iterable[dict[str, Any]]) -> None:
-        """Take the group's collectives in a full dump, oldest first."""
+        """Correct the completed seq from the group's collectives in a full dump, oldest first."""
         newest = 0
         for entry in entries:
             if not entry["retired"]:

@@ -1,1 +1,1 @@
-"""Compares what several ranks must hold alike."""
+"""Finds silent corruption: compares parameters that several ranks must hold alike."""

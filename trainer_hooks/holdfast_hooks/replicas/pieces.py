@@ -1,4 +1,4 @@
-"""Cutting replicated tensors into pieces of one size, and choosing which of them are looked at in a step."""
+"""Cuts replicated tensors into pieces of one size, and chooses the pieces to check in a step."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,24 +14,24 @@ _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class Piece:
-    """Some bytes that several ranks hold alike: a range of a large tensor, or several small ones."""
+    """Bytes that several ranks hold alike: a range of a large tensor, or several small tensors."""
 
     name: str
     words: "tuple[torch.Tensor, ...]"
-    """The bytes as flat tensors of integers, which view the parameters."""
+    """Flat tensors of integers that view the parameters."""
 
     def sum(self) -> "torch.Tensor":
-        """Return the sum of all words as an int64 scalar: one flipped bit, wherever, makes it another one."""
+        """Return the sum of all words as an int64 scalar. Any one flipped bit changes it."""
         import torch
 
         return (torch.cat(self.words) if len(self.words) > 1 else self.words[0]).sum()
 
 
 def cut(tensors: "Mapping[str, torch.Tensor]", *, holders: str) -> list[Piece]:
-    """Return the pieces of ``tensors``: none larger than PIECE_BYTES, small tensors together in one.
+    """Return the pieces of ``tensors``, none larger than PIECE_BYTES. Small tensors share one.
 
-    Tensors whose elements do not lie side by side are left out. ``holders`` goes into the names, which tell the
-    elements of a range: ``model/up.weight@0[0:262144]``, ``model/norm.bias@0..model/norm.weight@0``.
+    Tensors with gaps between their elements are left out. A piece's name has ``holders`` and the range of its elements
+    or its first and last tensor: ``model/up.weight@0[0:262144]``, ``model/norm.bias@0..model/norm.weight@0``.
     """
     pieces: list[Piece] = []
     small: dict[str, torch.Tensor] = {}
@@ -80,10 +80,11 @@ def _packed(small: "Mapping[str, torch.Tensor]") -> Piece:
 
 
 class Rotation:
-    """Goes round the pieces of one set of ranks. Which comes when depends on the step alone, so that replicas agree.
+    """Chooses the pieces of one set of ranks for each step. The choice depends on the step alone, so that ranks agree.
 
-    Step s begins at piece s * stride modulo an odd number. A rank that looks at steps 0, m, 2m, ... only, m a power of
-    two, so still comes by every piece; strides near the golden ratio spread its places evenly meanwhile.
+    Step s begins at piece s * stride, modulo an odd number that has no common factor with the stride. So a rank that
+    checks only steps 0, m, 2m, ..., with m a power of two, still checks every piece in the end. A stride near the
+    golden ratio spreads the pieces of successive checks evenly.
     """
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
@@ -93,7 +94,7 @@ class Rotation:
         self._stride = next(n for n in range(near, 0, -1) if math.gcd(n, self._modulus) == 1)
 
     def at(self, step: int, count: int) -> list[Piece]:
-        """Return up to ``count`` pieces for ``step``. A larger count gives the same ones and more."""
+        """Return up to ``count`` pieces for ``step``. A larger count gives the same pieces and more."""
         if count >= len(self._pieces):
             return list(self._pieces)
         start = step * self._stride

@@ -1,6 +1,7 @@
-"""Fingerprints, step by step, of what several ranks must hold alike: memory that was corrupted silently shows.
+"""Hashes of parameters that several ranks must hold alike. If memory is silently corrupted, one rank's hash differs.
 
-Taken at the end of a step, when the optimizer is done and all replicas must be bit-equal. Training thread only.
+They are taken at the end of a step, when the optimizer is done and all replicas must be equal bit by bit. Training
+thread only.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_proto.v1.session_pb2 import ReplicaHash, StepRecord
 
 BUDGET_RATIO = 0.001
-"""Of the training thread's time."""
+"""Largest share of the training thread's time."""
 
 _HASH_BITS = 0xFFFF_FFFF_FFFF_FFFF
 _LOWEST, _HIGHEST = -16, 3
@@ -24,13 +25,13 @@ _FIRST = 0
 
 @dataclass(frozen=True)
 class ReplicaSums:
-    """What was looked at in one step."""
+    """Sums of the pieces that were checked in one step."""
 
     names: tuple[str, ...]
     sums: DeferredNumbers
 
     def put(self, record: StepRecord) -> bool:
-        """Put the hashes into the record of the step (reporter thread); return False while they are on their way."""
+        """Put the hashes into the step's record (reporter thread); return False while a GPU still owes them."""
         sums = self.sums.read()
         if sums is None:
             return False
@@ -40,10 +41,11 @@ class ReplicaSums:
 
 
 class CheckPace:
-    """Doubles and halves the work per step, so that it takes ``budget_ratio`` of the time at most.
+    """Doubles and halves the checks of a rank, so that they take at most ``budget_ratio`` of its time.
 
-    Of two paces the slower one's steps are among the faster one's: it works on steps that are a multiple of a power
-    of two, and on more than one portion a step only if it works on every step.
+    It works in steps that are a multiple of a power of two, and on more than one portion only if it works in every
+    step. So of two ranks with different paces, the slower one's steps are among the faster one's, and the two can be
+    compared.
     """
 
     def __init__(self, budget_ratio: float) -> None:
@@ -53,33 +55,33 @@ class CheckPace:
 
     @property
     def portions(self) -> int:
-        """How much to do on a step that is due; 8 at most."""
+        """Number of pieces of each set to check in a step that is due; 8 at most."""
         return int(2 ** max(0, self._level))
 
     @property
     def every(self) -> int:
-        """How many steps lie between two that are due."""
+        """Number of steps from one that is due to the next."""
         return int(2 ** max(0, -self._level))
 
     def is_due(self, step: int) -> bool:
-        """Whether to work at ``step``."""
+        """Whether to check in ``step``."""
         return step % self.every == 0
 
     def worked(self, step: int, *, began_s: float, ended_s: float) -> None:
-        """Adapt to what the work at ``step`` took; times are of a clock that only rises."""
+        """Adapt to the time that the check in ``step`` took. The times are from a clock that only rises."""
         if self._newest is not None and step > self._newest[0]:
             step_s = (began_s - self._newest[1]) / (step - self._newest[0])
             load = (ended_s - began_s) / (self.every * step_s * self._budget_ratio)
-            # Up only where twice the work still leaves as much room again: else it would go to and fro.
+            # Double only if twice the work would still be half the budget: otherwise the pace would swing.
             change = -1 if load > 1 else int(load < 1 / 4)
             self._level = min(_HIGHEST, max(_LOWEST, self._level + change))
         self._newest = step, began_s
 
 
 class ReplicaCheck:
-    """Looks at some pieces of this rank's replicated parameters, at no more than its pace allows.
+    """Sums some pieces of this rank's replicated parameters in each step, as many as its pace allows.
 
-    Ranks need not agree on a pace: what fewer of them looked at in a step is compared between those.
+    Ranks need not agree on a pace. A piece that only some ranks checked in a step is compared between those.
     """
 
     def __init__(self, state: Mapping[str, Any], once: OnceLog, *, budget_ratio: float = BUDGET_RATIO) -> None:
@@ -89,20 +91,20 @@ class ReplicaCheck:
         self._pace = CheckPace(budget_ratio)
 
     def check(self, step: int) -> ReplicaSums | None:
-        """Return the sums of the pieces whose turn it is at the end of ``step``, if it is due."""
+        """Return the sums of the pieces of ``step`` at its end, or None if no check is due."""
         if not self._pace.is_due(step) or self._rotations == []:
             return None
         try:
             if self._rotations is None:
                 self._rotations = self._find()
             return self._sum(step)
-        except Exception as error:  # noqa: BLE001 - the state is the user's own; training goes on whatever it raises
+        except Exception as error:  # noqa: BLE001 - the user's own objects may raise anything; training continues
             self._once.warn("replicas are not compared", repr(error))
             self._rotations = []
             return None
 
     def _find(self) -> list[Rotation]:
-        # Once: who replaces parameters later has them compared no more, but gets no false alarm.
+        # Once. Parameters that replace these later are not compared, which is better than a false alarm.
         sets = replica_sets(self._state)
         pieces = [cut(tensors, holders=str(min(ranks))) for ranks, tensors in sets.items()]
         return [Rotation(of_set) for of_set in pieces if of_set]

@@ -1,7 +1,7 @@
-"""Which parameters, or which parts of them, several ranks must hold alike.
+"""Finds the parameters, or parts of them, that several ranks must hold alike.
 
-Only what is certain: parameters that ``DistributedDataParallel`` keeps equal, and DTensors along those axes of their
-mesh on which they are replicated. Any other plain tensor may well be one rank's own.
+Only two kinds are certain: parameters that ``DistributedDataParallel`` keeps equal, and DTensors along the axes of
+their mesh on which they are replicated. Any other plain tensor may be one rank's own.
 """
 
 import gc
@@ -19,10 +19,10 @@ Ranks = tuple[int, ...]
 
 
 def replica_sets(state: Mapping[str, Any]) -> "dict[Ranks, dict[str, torch.Tensor]]":
-    """Return this rank's parts of the parameters of ``state`` by the ranks that hold the same parts.
+    """Return this rank's parts of the parameters of ``state``, by the ranks that hold the same parts.
 
-    Every rank of a set finds the same names and shapes in it. Parts of the same name that differ, as they are
-    other shards or other pipeline stages, are in other sets.
+    Every rank of a set finds the same names and shapes in it. Parts of one name that differ, because they are other
+    shards or other pipeline stages, are in other sets.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -39,7 +39,7 @@ def replica_sets(state: Mapping[str, Any]) -> "dict[Ranks, dict[str, torch.Tenso
 
 
 def _parameters(state: Mapping[str, Any]) -> "Iterator[tuple[str, torch.Tensor]]":
-    """Yield each parameter once, under the name that its module, else its optimizer, has for it."""
+    """Yield each parameter once, under its name in a module, else in an optimizer."""
     seen: set[int] = set()
     of_modules = {name: value.named_parameters() for name, value in state.items() if hasattr(value, "named_parameters")}
     of_optimizers = {name: parameters_of(value).items() for name, value in state.items()}
@@ -52,15 +52,15 @@ def _parameters(state: Mapping[str, Any]) -> "Iterator[tuple[str, torch.Tensor]]
 
 
 def _kept_equal_by_ddp() -> dict[int, Ranks]:
-    """Return the ranks of each parameter, by its id, that a DistributedDataParallel keeps equal.
+    """Return the ranks between which DistributedDataParallel keeps a parameter equal, by the parameter's id.
 
-    Looks through all objects, as the wrapper is hardly ever what people save: they save the module in it.
+    It looks through all objects of the process, because people save the module and not the wrapper around it.
     """
     from torch.distributed import get_process_group_ranks
     from torch.nn.parallel import DistributedDataParallel
 
     found: dict[int, Ranks] = {}
-    # The type is asked and not the object: a proxy's answer could have side effects.
+    # Ask the type and not the object: an isinstance() of a proxy could have side effects.
     for wrapper in [thing for thing in gc.get_objects() if issubclass(type(thing), DistributedDataParallel)]:
         ranks = tuple(sorted(get_process_group_ranks(wrapper.process_group)))
         for name, parameter in wrapper.module.named_parameters():

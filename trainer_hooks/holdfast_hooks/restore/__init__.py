@@ -1,1 +1,1 @@
-"""Puts a snapshot or a checkpoint back into the training objects."""
+"""Restores the training objects from a snapshot or a checkpoint."""

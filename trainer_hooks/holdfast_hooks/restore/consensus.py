@@ -1,4 +1,4 @@
-"""Yes-or-no questions to all ranks of the world at once."""
+"""Yes-or-no questions to all ranks of the world."""
 
 import sys
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def anywhere(answers: Sequence[bool], live: Image) -> list[bool] | None:
-    """Return for each answer whether any rank says yes; None if ranks cannot be asked.
+    """Return for each of this rank's answers whether any rank answers yes; None if ranks cannot be asked.
 
-    Every rank must ask the same questions at the same time: this is one collective of the default process group,
-    on the device of ``live``, this rank's state. Without a process group a world of one answers for itself.
+    This is one collective of the default process group, so every rank must ask the same questions at the same time. It
+    runs on the device of ``live``, this rank's state. Without a process group, a world of one answers for itself.
     """
     torch = sys.modules.get("torch")
     if torch is None or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
@@ -26,12 +26,12 @@ def anywhere(answers: Sequence[bool], live: Image) -> list[bool] | None:
 
 
 def everywhere(answer: bool, live: Image) -> bool:
-    """Return whether all ranks say yes; if they cannot be asked, what this one says."""
+    """Return whether all ranks answer yes; if they cannot be asked, this rank's answer."""
     doubts = anywhere([not answer], live)
     return answer if doubts is None else not doubts[0]
 
 
 def _device_of(live: Image) -> "torch.device | str":
-    """Return where the process group can reduce: where the state is, but for what optimizers keep on the host."""
+    """Return the device on which the process group can reduce: the state's, not the host memory of optimizers."""
     devices = [part.local.device for part in live.parts]
     return next((device for device in devices if device.type != "cpu"), "cpu")

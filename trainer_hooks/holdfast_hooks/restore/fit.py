@@ -1,4 +1,4 @@
-"""Whether a saved state is one of this run's model: which tensors differ."""
+"""Compares a saved state with this run's model, and words the differences."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ _LISTED = 10
 
 
 class _Form(NamedTuple):
-    """What two tensors must have in common for one to take the other's place."""
+    """Properties that two tensors must share for one to replace the other."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -34,19 +34,19 @@ def _form_of_part(part: Part) -> _Form:
 
 
 def difference(name: str, saved: object, live: object) -> str:
-    """Return one difference in words."""
+    """Return one difference, worded for the user."""
     return f"{name}: the saved state has {saved}, this run {live}"
 
 
 def refusal(differences: Sequence[str]) -> ConfigurationError:
-    """Return the error that lists differences, the first ten of them."""
+    """Return an error that lists the first ten differences."""
     listed = "; ".join(differences[:_LISTED])
     more = f"; and {len(differences) - _LISTED} more" if len(differences) > _LISTED else ""
     return ConfigurationError(f"cannot restore {listed}{more}; {_FIX}")
 
 
 def check_names(saved: Iterable[str], live: Iterable[str]) -> None:
-    """Raise ConfigurationError if one of two states has an entry that the other has not."""
+    """Raise ConfigurationError if only one of two states has an entry of some name."""
     saved_names, live_names = set(saved) - {random_states.KEY}, set(live)
     if differing := sorted(saved_names ^ live_names):
         where = {name: "the saved state" if name in saved_names else "this run" for name in differing}
@@ -54,9 +54,10 @@ def check_names(saved: Iterable[str], live: Iterable[str]) -> None:
 
 
 def differences(saved: Iterable[TensorEntry], live: Image) -> list[str]:
-    """Return what differs between a rank's snapshot and its live state, in words.
+    """Return the differences between a rank's snapshot and its live state, in words.
 
-    What is an empty container here may hold anything there: optimizers have no state before their first step.
+    A container that is empty in the live state may hold anything in the snapshot: optimizers have no state before their
+    first step.
     """
     parts = {part.name: part for part in live.parts}
     containers = tuple(f"{container}/" for container in (*live.empty, random_states.KEY))

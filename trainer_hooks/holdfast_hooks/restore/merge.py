@@ -1,4 +1,4 @@
-"""Making one tree for this rank out of those that the ranks of another layout saved."""
+"""Merges the trees that the ranks of another layout saved into one tree for this rank."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 from holdfast_hooks.state.tree import has_tensors, is_mapping, items_of, key_text, kind_of
 
 Wants = Callable[[str, str], bool]
-"""(name of an empty container, key): whether what was saved under the key belongs to this rank."""
+"""Function of an empty container's name and a key in it: whether the saved value belongs to this rank."""
 
 
 def merge(live: Any, saved: Sequence[Any], wants: Wants, name: str = "") -> Any:
-    """Return the tree to load; tensors are named in all trees.
+    """Return the tree to load. Tensors are named in all trees, and ``saved`` has the preferred rank's tree first.
 
-    ``saved`` is what the ranks have at this place, the preferred one first. Where this rank has tensors, the
-    result is as the live tree: what else was saved belongs to other ranks. Where it has an empty mapping, all
-    ranks' contents are joined, as far as this rank wants them. Anything else is as the preferred rank has it.
+    There are three cases at each place. Where this rank has tensors, the result has the keys of the live tree: the
+    others belong to other ranks. Where it has an empty mapping, the result joins the contents of all ranks, as far as
+    this rank wants them. Anything else comes from the preferred rank.
     """
     mappings = [tree for tree in saved if is_mapping(tree)]
     if is_mapping(live) and mappings:
@@ -44,5 +44,5 @@ def _merge_mappings(live: Any, saved: Sequence[Any], wants: Wants, name: str) ->
 
 
 def _by_text(mapping: Any) -> dict[str, tuple[Any, Any]]:
-    """Return encoded key and node by the key's text."""
+    """Return pairs of encoded key and node, by the key's text."""
     return {key_text(key): (key, node) for key, node in items_of(mapping)}

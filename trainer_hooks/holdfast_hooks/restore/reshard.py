@@ -1,4 +1,4 @@
-"""Loading a checkpoint that a world of another layout wrote."""
+"""Loads a checkpoint that a world of another layout wrote."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 def reshard(directory: Path, state: Mapping[str, Stateful], *, rank: int) -> int:
     """Load the checkpoint in ``directory`` into ``state``, whatever layout wrote it; return its step.
 
-    All ranks of the world must call it. Tensors that are spread over ranks are put together from the parts that
-    overlap this rank's; anything else comes from rank ``rank`` modulo the number of writers, or from the lowest
-    that has it. Raises ConfigurationError if it is a checkpoint of another model (nothing is changed then), and
-    CheckpointUnreadable.
+    All ranks of the world must call it. A tensor that is spread over ranks is put together from the saved parts that
+    overlap this rank's part. Anything else comes from rank ``rank`` modulo the number of writers, or from the lowest
+    rank that has it. Raises CheckpointUnreadable. Raises ConfigurationError, before it changes anything, if it is a
+    checkpoint of another model.
     """
     live_states = {name: stateful.state_dict() for name, stateful in state.items()}
     live = encode_state({**live_states, random_states.KEY: {}})
@@ -47,7 +47,7 @@ def reshard(directory: Path, state: Mapping[str, Stateful], *, rank: int) -> int
 
 
 def _check(live: Image, saved: SavedState, tree: Any, counterparts: Counterparts) -> None:
-    """Raise ConfigurationError listing the tensors that differ, those that no rank wants included."""
+    """Raise ConfigurationError with the tensors that differ, and those that are saved and that no rank wants."""
     wanted = set(tensors_of(tree))
     found = [
         difference(part.name, "no such tensor", _describe(part))
@@ -66,7 +66,8 @@ def _check(live: Image, saved: SavedState, tree: Any, counterparts: Counterparts
     if found:
         raise refusal(found)
     for name in wanted:
-        # Replicas step alike: other values can only belong to another parameter, one of another pipeline stage.
+        # Replicas of a parameter have the same optimizer state. Other values under the same name can only belong to
+        # another parameter, such as one of another pipeline stage.
         is_optimizer_state = counterparts.part(name) is None and counterparts.sharded_like(name) is not None
         saved.tensors[name].check(must_agree=is_optimizer_state)
 
@@ -86,7 +87,7 @@ def _describe(part: Part) -> str:
 
 
 def _target(saved: SavedTensor, counterparts: Counterparts) -> "torch.Tensor":
-    """Return memory for what this rank holds of a tensor, spread as the live one or the optimizer's parameter is."""
+    """Return memory for this rank's part of a tensor, spread like the live tensor or the optimizer's parameter."""
     import torch
 
     dtype = getattr(torch, saved.dtype)
@@ -100,7 +101,7 @@ def _target(saved: SavedTensor, counterparts: Counterparts) -> "torch.Tensor":
 
 
 def _fill(saved: SavedState, targets: "Mapping[str, torch.Tensor]") -> None:
-    """Read into the targets what overlaps them. Every rank reads alone."""
+    """Read the saved parts that overlap the targets. Every rank reads for itself."""
     if not targets:
         return
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner

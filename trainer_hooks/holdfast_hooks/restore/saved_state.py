@@ -1,4 +1,4 @@
-"""What a checkpoint holds, seen as one state and not as the shards of the ranks that wrote it."""
+"""A checkpoint as one state, and not as the shards of the ranks that wrote it."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +12,14 @@ from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.state.tree import with_names
 
 _FIX = (
-    "give what differs between ranks a name of its own: an optimizer's state with holdfast_hooks.by_name(), pipeline"
-    " stages the names that they have in the whole model"
+    "give values that differ between ranks different names: use holdfast_hooks.by_name() for an optimizer, and the"
+    " names of the whole model for pipeline stages"
 )
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of a tensor, in the shard of ``rank``."""
+    """A part of a tensor in the shard of ``rank``."""
 
     rank: int
     stored: StoredTensor
@@ -27,19 +27,19 @@ class Chunk:
 
 @dataclass
 class SavedTensor:
-    """A whole tensor and the parts that it was saved in. Mutable while the indexes are gone through."""
+    """A whole tensor and its saved parts. It collects them while the indexes are read."""
 
     name: str
     dtype: str
     global_shape: tuple[int, ...]
     is_spread: bool
-    """Whether it was spread over ranks; if not, it is the one that the preferred rank has under this name."""
+    """Whether it was spread over ranks. If not, this is the preferred rank's tensor of this name."""
     chunks: dict[tuple[int, ...], Chunk] = field(default_factory=dict)
-    """By their offset in the whole. Parts without elements are left out."""
+    """Parts by their offset in the whole, without those that have no elements."""
     conflict: str = ""
-    """Why it cannot be put together; empty: as far as is known it can."""
+    """Reason why the parts do not fit together; empty if none is known."""
     differs: bool = False
-    """Whether ranks that have it for themselves have different ones."""
+    """Whether several ranks have a tensor of their own under this name, with different contents."""
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.global_shape}"
@@ -47,7 +47,7 @@ class SavedTensor:
     def check(self, *, must_agree: bool = False) -> None:
         """Raise ConfigurationError unless the parts make up the whole.
 
-        ``must_agree``: it must not be another one on another rank either.
+        ``must_agree``: also raise it if ranks saved different tensors of their own under this name.
         """
         conflict = self.conflict or (
             "ranks saved different tensors under this name" if must_agree and self.differs else ""
@@ -64,20 +64,20 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class SavedState:
-    """A committed checkpoint as one rank of another world sees it."""
+    """A committed checkpoint, as one rank of another world reads it."""
 
     directory: Path
     step: int
     tensors: Mapping[str, SavedTensor]
     trees: Sequence[Any]
-    """Of the ranks that wrote it, the preferred one first; tensors are named in them, not numbered."""
+    """Trees of the ranks that wrote it, the preferred rank's first. They name tensors and do not number them."""
 
     @classmethod
     def open(cls, directory: Path, rank: int) -> "SavedState":
-        """Read what the checkpoint in ``directory`` holds, for ``rank`` of this world. Raises CheckpointUnreadable.
+        """Read the indexes of the checkpoint in ``directory``, for ``rank`` of this world. Raises CheckpointUnreadable.
 
-        Of what every rank has for itself, rank modulo the number of writers is the preferred one; what that one
-        lacks comes from the lowest rank that has it.
+        Values that every rank has for itself come from the preferred rank: ``rank`` modulo the number of writers. If
+        it lacks one, that comes from the lowest rank that has it.
         """
         manifest, indexes = load_committed_indexes(directory)
         preferred = indexes[rank % manifest.world_size]
@@ -110,13 +110,13 @@ def _add(tensors: dict[str, SavedTensor], chunk: Chunk) -> None:
     if not math.prod(entry.shape):
         return
     earlier = known.chunks.setdefault(entry.global_offset, chunk)
-    # Ranks that repeat a mesh, as data parallel replicas without a mesh axis of their own do, have equal parts.
+    # Data-parallel replicas without a mesh axis of their own repeat a mesh: they save equal parts at one offset.
     if (earlier.stored.entry.shape, earlier.stored.digest) != (entry.shape, chunk.stored.digest):
         known.conflict = f"ranks {earlier.rank} and {chunk.rank} saved different parts of it at {entry.global_offset}"
 
 
 def by_rank(chunks: Iterator[Chunk]) -> dict[int, list[Chunk]]:
-    """Return chunks by the shard that they are in, each shard's in the order of the file."""
+    """Return chunks by the rank of their shard, in the order in which they are in the file."""
     found: dict[int, list[Chunk]] = {}
     for chunk in sorted(chunks, key=lambda chunk: (chunk.rank, chunk.stored.stored_offset)):
         found.setdefault(chunk.rank, []).append(chunk)

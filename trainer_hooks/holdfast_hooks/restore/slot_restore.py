@@ -1,4 +1,4 @@
-"""Putting a snapshot back into the objects it was taken from."""
+"""Restores the training objects from the snapshot in a slot, bit by bit."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def restore(path: Path, state: Mapping[str, Stateful], *, rank: int) -> int:
-    """Load the snapshot in the slot at ``path`` into ``state``; return the step it was taken after.
+    """Load the snapshot in the slot at ``path`` into ``state``; return the step after which it was taken.
 
-    Raises ConfigurationError if it is the snapshot of another model or setup (nothing is changed then),
+    Raises ConfigurationError, before it changes anything, if the snapshot is of another model or setup. Raises
     SnapshotError if the slot holds no complete snapshot of this rank.
     """
     live_states = {name: stateful.state_dict() for name, stateful in state.items()}
@@ -40,7 +40,7 @@ def restore(path: Path, state: Mapping[str, Stateful], *, rank: int) -> int:
 
 
 def fits(path: Path, live: Image, coordinates: Mapping[str, int]) -> bool:
-    """Whether the slot at ``path`` holds the very part of every tensor that this rank has now."""
+    """Whether the slot at ``path`` holds exactly the parts of the tensors that this rank holds now."""
     offsets = {part.name: part.global_offset for part in live.parts}
     with Slot(path) as slot:
         meta = slot.meta()
@@ -52,9 +52,9 @@ def fits(path: Path, live: Image, coordinates: Mapping[str, int]) -> bool:
 
 
 def load(state: Mapping[str, Stateful], saved: dict[str, Any], live_states: Mapping[str, Any]) -> None:
-    """Hand a decoded state to its owners, and the random states to their generators.
+    """Load a decoded state into its owners, and the random states into their generators.
 
-    Raises ConfigurationError if it is not a state of theirs.
+    Raises ConfigurationError if an owner does not accept its part.
     """
     check_names(saved, state)
     for name, stateful in state.items():
@@ -66,7 +66,7 @@ def load(state: Mapping[str, Stateful], saved: dict[str, Any], live_states: Mapp
 
 
 class _Targets:
-    """Memory for the tensors of a snapshot: the live ones' own, so that nothing is copied twice, else new."""
+    """Provides memory for the tensors of a snapshot: where possible that of the live ones, to copy nothing twice."""
 
     def __init__(self, entries: tuple[TensorEntry, ...], counterparts: Counterparts) -> None:
         self._entries = entries
@@ -74,7 +74,7 @@ class _Targets:
         self._taken: list[tuple[TensorEntry, torch.Tensor]] = []
 
     def take(self, kind: str, index: int) -> Any:
-        """Return what the owner of an entry is to be given; it is not filled yet. Raises ConfigurationError."""
+        """Return the tensor or array to load for an entry, not filled yet. Raises ConfigurationError."""
         entry = self._entries[index]
         if kind == "array":
             return self._note(entry, _new(entry)).numpy()
@@ -101,7 +101,7 @@ class _Targets:
         return target
 
     def fill(self, slot: Slot) -> None:
-        """Copy all that were taken from the slot."""
+        """Fill all tensors that :meth:`take` has returned, from the slot."""
         filled = [(entry, target) for entry, target in self._taken if entry.nbytes]
         fill(slot.path, ((entry, target) for entry, target in filled if target.device.type == "cpu"))
         for entry, target in filled:
@@ -110,7 +110,7 @@ class _Targets:
 
 
 def _is_own(live: Part) -> bool:
-    """Whether every element of a live tensor has a place of its own, in order."""
+    """Whether a live tensor's elements are in memory in order and without gaps, so that it can be filled in place."""
     return live.local.is_contiguous()
 
 
@@ -121,7 +121,7 @@ def _new(entry: TensorEntry, device: "torch.device | str" = "cpu") -> "torch.Ten
 
 
 def _with_metadata(saved: Any, live: Any) -> Any:
-    """Give a module's state the versions that torch keeps beside it."""
+    """Return a module's saved state with the versions that torch keeps as an attribute of the live one."""
     if hasattr(live, "_metadata"):
         saved._metadata = live._metadata
     return saved

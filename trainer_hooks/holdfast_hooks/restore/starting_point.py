@@ -1,4 +1,4 @@
-"""From which of the two places that the agent names a rank takes its state."""
+"""Chooses the source of a rank's state: the slot or the checkpoint that the agent names."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,20 +14,21 @@ from holdfast_proto.snapshot import Slot
 def start_from(
     context: RankContext, state: Mapping[str, Stateful], *, rank: int, coordinates: Mapping[str, int]
 ) -> int:
-    """Restore ``state`` and return the step that it was taken after; -1 if the run starts from the seed.
+    """Restore ``state``; return the step after which it was saved, or -1 if the run starts from the seed.
 
-    Slots serve the layout that wrote them, bit by bit. If that is not the layout of every rank now, all ranks
-    load the checkpoint instead. Raises ConfigurationError, SnapshotError and CheckpointUnreadable.
+    Slots fit only the layout that wrote them, bit by bit. If any rank has another layout now, all ranks load the
+    checkpoint instead. Raises ConfigurationError, SnapshotError and CheckpointUnreadable.
     """
     slot = Path(context.restore_slot) if context.restore_slot else None
     if slot is None and not context.restore_checkpoint:
         return -1
     live = encode_state({name: stateful.state_dict() for name, stateful in state.items()})
-    # Asked in any case, because nodes may learn at different times that there is a checkpoint beside the slots.
+    # Every rank asks, also one that has no choice: nodes may learn at different times that there is a checkpoint in
+    # addition to the slots, and a rank that did not ask would leave the others waiting in the collective.
     slots_fit = everywhere(slot is not None and fits(slot, live, coordinates), live)
     if slot is not None and (slots_fit or not context.restore_checkpoint):
         return restore(slot, state, rank=rank)
     if slot is not None:
         with Slot(slot) as mapped:
-            mapped.invalidate()  # else the next generation would be told to start from it
+            mapped.invalidate()  # else the next generation would start from it
     return reshard(Path(context.restore_checkpoint), state, rank=rank)

@@ -23,6 +23,7 @@ from holdfast_proto.snapshot import SnapshotError
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.hooks import RemovableHandle
 
 
 class DeviceCopy(NamedTuple):
@@ -90,7 +91,7 @@ class DeviceCopies:
         self._parameters = {name: found for name, value in state.items() if (found := parameters_of(value))}
         self._stream = stream
         self._held: CopyEvent | None = None
-        self._hook: Any = register_optimizer_step_pre_hook(self._before_update)
+        self._hook: RemovableHandle = register_optimizer_step_pre_hook(self._before_update)
 
     def start(self, copies: Sequence[DeviceCopy]) -> CopyEvent:
         """Enqueue the copies; return the point after the last one."""
@@ -145,7 +146,7 @@ class Landing:
             self._complete()
         except (RuntimeError, SnapshotError) as error:
             self.failed = True
-            self._once.warn("a snapshot failed", repr(error))
+            self._once.warn("a snapshot failed, training continues", repr(error))
 
 
 def _address(tensor: "torch.Tensor") -> int:

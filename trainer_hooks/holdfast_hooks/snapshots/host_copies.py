@@ -44,7 +44,7 @@ _Batches = SimpleQueue[list[_Move] | None]
 
 
 class HostCopies:
-    """A context manager that copies what is added in it, with as many threads as torch has. At its end all is copied.
+    """A context manager that makes the copies that are added in it, with as many threads as torch has.
 
     The training thread is one of these threads: it adds first, and then copies like the others.
     """

@@ -79,7 +79,7 @@ class SlotDesk:
             return
         if not grant.paths:
             self.refusal = grant.reason or "the agent has no memory for snapshots"
-            self._once.warn("no snapshots", self.refusal)
+            self._once.warn("this rank takes no snapshots", self.refusal)
             return
         try:
             files = _identify(grant.paths)

@@ -117,9 +117,9 @@ class SnapshotTaker:
             self._measure()
         except TypeError as error:
             self.refusal = str(error)
-            self._once.warn("no more snapshots", error)
-        except Exception as error:  # noqa: BLE001 - the state's owner may raise anything; training goes on
-            self._once.warn("a snapshot failed", repr(error))
+            self._once.warn("this rank takes no more snapshots", error)
+        except Exception as error:  # noqa: BLE001 - the state's owner may raise anything
+            self._once.warn("a snapshot failed, training continues", repr(error))
         self.skipped_total += due
         return None
 

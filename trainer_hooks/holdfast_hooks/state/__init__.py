@@ -1,1 +1,1 @@
-"""A training state as a tree of tensors."""
+"""A training state as a tree of tensors: encoding, names and shards."""

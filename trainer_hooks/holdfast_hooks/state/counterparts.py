@@ -1,4 +1,4 @@
-"""Finds the live tensor that says on which device a saved one belongs and how it is spread over ranks."""
+"""Finds the live tensor that shows the device of a saved tensor, and how it is spread over ranks."""
 
 import sys
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class Counterparts:
-    """The tensors of a live state by name, and the parameters that the state of its optimizers will belong to."""
+    """Knows the tensors of a live state by name, and the parameters to which the state of its optimizers belongs."""
 
     def __init__(self, state: Mapping[str, Stateful], live: Image) -> None:
         self._parts = {part.name: part for part in live.parts}
         self._parameters = {name: parameters for name, value in state.items() if (parameters := parameters_of(value))}
 
     def part(self, name: str) -> Part | None:
-        """Return the live tensor of this name."""
+        """Return the live tensor of this name, or None."""
         return self._parts.get(name)
 
     def sharded_like(self, name: str) -> "torch.Tensor | None":
@@ -33,16 +33,16 @@ class Counterparts:
         return None
 
     def wants(self, container: str, key: str) -> bool:
-        """Whether what was saved as ``key`` of an empty container belongs to this rank.
+        """Whether the saved value ``key`` of an empty container belongs to this rank.
 
-        Of an optimizer's state that is what belongs to its parameters; of anything else, everything.
+        In an optimizer's state, values of its parameters do. Anywhere else, every value does.
         """
         owner, _, place_in_owner = container.partition("/")
         return place_in_owner != "state" or owner not in self._parameters or key in self._parameters[owner]
 
 
 def parameters_of(stateful: object) -> "dict[str, torch.Tensor]":
-    """Return an optimizer's parameters by the keys of its state; empty for anything else."""
+    """Return an optimizer's parameters by the keys of its state; nothing for any other object."""
     if isinstance(stateful, ByName):
         return stateful.parameters
     torch = sys.modules.get("torch")

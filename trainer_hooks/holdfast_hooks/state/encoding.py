@@ -1,7 +1,7 @@
-"""A state as JSON nesting plus tensors, and back. No pickle.
+"""Encodes a state as nested JSON and tensors, and decodes it. No pickle.
 
-None, booleans, integers, strings, finite floats and lists stand for themselves. Everything else is an
-object with one key that names its kind: ``{"dict": [[key, value], ...]}``, ``{"tuple": [...]}``,
+None, booleans, integers, strings, finite floats and lists are themselves. Anything else is an object with one key that
+names its kind: ``{"dict": [[key, value], ...]}``, ``{"tuple": [...]}``,
 ``{"float": "nan"}``, ``{"bytes": base64}``, and ``{"tensor": i}``, ``{"dtensor": i}``, ``{"array": i}``
 for the i-th tensor.
 """
@@ -29,22 +29,22 @@ TENSOR_KINDS = ("tensor", "dtensor", "array")
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Anything whose state can be taken and put back: torch modules, optimizers, schedulers, own classes."""
+    """An object whose state can be saved and restored: torch modules, optimizers, schedulers, your own classes."""
 
     def state_dict(self) -> Any:
         """Return the state: nested mappings, lists and tuples of tensors, numbers, strings and bytes."""
 
     def load_state_dict(self, state_dict: Any, /) -> Any:
-        """Take over a state that :meth:`state_dict` returned."""
+        """Load a state that :meth:`state_dict` returned."""
 
 
 class Part(NamedTuple):
-    """A tensor of the state, as far as this rank holds it."""
+    """A tensor of the state, or this rank's part of it."""
 
     name: str
-    """Where it is in the state, ``model/layers.0.weight``."""
+    """Path in the state: ``model/layers.0.weight``."""
     source: "torch.Tensor"
-    """As the state has it; a DTensor if it is spread over ranks."""
+    """Tensor in the state; a DTensor if it is spread over ranks."""
     local: "torch.Tensor"
     global_shape: tuple[int, ...]
     global_offset: tuple[int, ...]
@@ -52,23 +52,23 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Image:
-    """A state taken apart. The parts are the live tensors: copy them before training goes on."""
+    """An encoded state. The parts are the live tensors: copy them before training continues."""
 
     tree: Any
     parts: tuple[Part, ...]
     empty: tuple[str, ...]
-    """Names of containers that hold nothing (yet)."""
+    """Names of containers that are empty, perhaps only until the first step."""
 
 
 def encode_state(state: Mapping[str, Any]) -> Image:
-    """Take ``state`` apart. Raises TypeError, naming the place, if something in it cannot be encoded."""
+    """Encode ``state``. Raises TypeError with the name of a value that cannot be encoded."""
     encoder = _Encoder()
     tree = encoder.encode(dict(state), "")
     return Image(tree, tuple(encoder.parts), tuple(encoder.empty))
 
 
 def decode_state(tree: Any, tensor: Callable[[str, Any], Any]) -> Any:
-    """Put a state together again; ``tensor(kind, i)`` supplies the tensor that the tree calls ``i``."""
+    """Decode a state. ``tensor(kind, i)`` returns the tensor that the tree calls ``i``."""
     if isinstance(tree, list):
         return [decode_state(item, tensor) for item in tree]
     if not isinstance(tree, dict):
@@ -144,16 +144,13 @@ class _Encoder:
 
 
 def _as_tensor(value: Any, name: str) -> tuple[str, Any]:
-    """Return the kind and the tensor of a value that is one of another library's, or spread over ranks.
-
-    Raises TypeError if it is neither.
-    """
+    """Return kind and tensor of a DTensor or a numpy array. Raises TypeError for any other value."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None:
         if is_dtensor(value):
             return "dtensor", value
         if numpy is not None and type(value) is numpy.ndarray and value.dtype.kind in "biufc":
-            # A copy, as torch takes no negative strides and no foreign byte order.
+            # A copy, because torch accepts neither negative strides nor another byte order.
             return "array", torch.from_numpy(value.astype(value.dtype.newbyteorder("="), order="C"))
     raise TypeError(
         f"{name}: a value of type {type(value).__name__} cannot be part of a snapshot; "

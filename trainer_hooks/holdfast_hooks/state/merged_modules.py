@@ -1,4 +1,4 @@
-"""The parts of a model that one rank holds, as one state."""
+"""Several parts of a model as one state."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -11,14 +11,13 @@ if TYPE_CHECKING:
 def merged(modules: "Iterable[torch.nn.Module]") -> "MergedModules":
     """Return a Stateful of several parts of one model, for a rank that holds several pipeline stages.
 
-    Names stay as they are, so they must be those in the whole model. Raises ValueError if two parts have the
-    same one.
+    Names stay as they are, so they must be the names in the whole model. Raises ValueError if two parts share a name.
     """
     return MergedModules(list(modules))
 
 
 class MergedModules:
-    """Made by :func:`merged`."""
+    """Saves and restores several modules under the names in the whole model. :func:`merged` makes it."""
 
     def __init__(self, modules: "list[torch.nn.Module]") -> None:
         self._modules = modules
@@ -42,6 +41,6 @@ class MergedModules:
         return {name: value for module in self._modules for name, value in module.state_dict().items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Give every part its own. Raises RuntimeError if something is missing."""
+        """Load each part's values into it. Raises KeyError if one is missing, RuntimeError if torch refuses one."""
         for module in self._modules:
             module.load_state_dict({name: state_dict[name] for name in module.state_dict()})

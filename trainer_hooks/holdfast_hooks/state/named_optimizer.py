@@ -1,4 +1,4 @@
-"""An optimizer's state under the names of the parameters, which are the same in every layout."""
+"""An optimizer's state by parameter names, which are the same in every layout."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     import torch
 
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
-"""What activation checkpointing and torch.compile put into names; the names in a model's state are without it."""
+"""Parts of names that activation checkpointing and torch.compile add. The names in a model's state lack them."""
 
 
 def by_name(optimizer: "torch.optim.Optimizer", modules: "torch.nn.Module | Iterable[torch.nn.Module]") -> "ByName":
@@ -15,11 +15,11 @@ def by_name(optimizer: "torch.optim.Optimizer", modules: "torch.nn.Module | Iter
 
     Args:
         optimizer: any torch optimizer.
-        modules: the model, or those parts of it that this rank holds, whose parameters it optimizes.
+        modules: the model, or the parts of it that this rank holds, with all parameters of the optimizer.
 
-    ``{"state": {parameter name: {...}}, "groups": [{"params": [names], ...}]}`` is its state. Groups are known by
-    their order: every rank makes the same ones, even if it has no parameter for some. Raises ValueError if two
-    parts have a parameter of the same name, or none has one of the optimizer's.
+    The state is ``{"state": {parameter name: {...}}, "groups": [{"params": [names], ...}]}``. Groups are identified by
+    their order, so every rank must make the same groups, even if it has no parameter for some. Raises ValueError if two
+    parts have a parameter of the same name, or if no part has a parameter of the optimizer.
     """
     import torch
 
@@ -27,7 +27,7 @@ def by_name(optimizer: "torch.optim.Optimizer", modules: "torch.nn.Module | Iter
 
 
 class ByName:
-    """Made by :func:`by_name`."""
+    """Saves and restores an optimizer's state by parameter names. :func:`by_name` makes it."""
 
     def __init__(self, optimizer: "torch.optim.Optimizer", modules: "list[torch.nn.Module]") -> None:
         self._optimizer = optimizer
@@ -39,7 +39,7 @@ class ByName:
 
     @property
     def parameters(self) -> "dict[str, torch.Tensor]":
-        """The optimizer's parameters by name."""
+        """Parameters of the optimizer, by name."""
         return {name: parameter for parameter, name in self._names.items()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class ByName:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the state of the parameters that this rank has, and the hyperparameters of each group.
+        """Load the state of the parameters that this rank has, and the hyperparameters of each group.
 
         Raises ValueError if the number of groups differs.
         """
@@ -76,7 +76,7 @@ def _names(modules: "list[torch.nn.Module]") -> dict[int, str]:
     for module in modules:
         for name, parameter in module.named_parameters():
             for wrapper in _WRAPPERS:
-                name = name.replace(wrapper, "")  # noqa: PLW2901 - stays the same thing
+                name = name.replace(wrapper, "")  # noqa: PLW2901 - still a name
             names.setdefault(id(parameter), name)
     if len(set(names.values())) < len(names):
         raise ValueError("by_name(): two parameters have the same name; give modules the names of the whole model")

@@ -1,4 +1,4 @@
-"""The random states of a process: part of every snapshot, so that a restored run draws the same numbers."""
+"""Captures and restores the random states of a process, so that a restored run draws the same numbers."""
 
 import importlib
 import random
@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 KEY = "_random"
-"""Where the random states are in a snapshot's tree."""
+"""Key of the random states in a snapshot's tree."""
 
 _WORDS = struct.Struct("<625I")
 
@@ -26,7 +26,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(states: dict[str, Any]) -> None:
-    """Put back what :func:`capture` returned, importing the generators' modules if need be."""
+    """Restore the states that :func:`capture` returned, and import the generators' modules if necessary."""
     version, words, gauss = states["python"]
     random.setstate((version, _WORDS.unpack(words), gauss))
     if "numpy" in states:

@@ -1,4 +1,4 @@
-"""The only place that knows DTensor: this rank's part of a tensor that is spread over ranks."""
+"""This rank's part of a tensor that is spread over ranks. Only this file knows DTensor."""
 
 import functools
 import sys
@@ -18,7 +18,7 @@ def is_dtensor(value: object) -> "TypeGuard[DTensor]":
 
 
 def local_part(value: "DTensor") -> "tuple[torch.Tensor, tuple[int, ...], tuple[int, ...]]":
-    """Return this rank's part, the shape of the whole, and where in it the part starts."""
+    """Return this rank's part, the shape of the whole tensor, and the offset of the part in it."""
     import torch
 
     with torch.no_grad():
@@ -28,10 +28,10 @@ def local_part(value: "DTensor") -> "tuple[torch.Tensor, tuple[int, ...], tuple[
 
 
 def writer_of(name: str, value: "DTensor") -> int:
-    """Return the one of the ranks with the same part as this one that is to write it into a checkpoint.
+    """Return the rank that writes this rank's part into a checkpoint, of all ranks that hold the same part.
 
-    Every rank finds the same answer alone, and the tensors of different names fall to different ranks. Raises
-    TypeError if the ranks' parts are summands: there is no whole that they are parts of.
+    Every rank computes the same answer without asking. The choice depends on the name, so that the work spreads over
+    the ranks. Raises TypeError if the parts are summands, because those have no place in a whole tensor.
     """
     if any(placement.is_partial() for placement in value.placements):
         raise TypeError(f"{name}: a DTensor that is not reduced yet cannot be part of a snapshot; redistribute it")
@@ -40,7 +40,7 @@ def writer_of(name: str, value: "DTensor") -> int:
 
 
 def ranks_alike(value: "DTensor") -> list[int]:
-    """Return the ranks that hold the same part of a reduced tensor as this one, which is among them."""
+    """Return the ranks that hold the same part of a reduced tensor as this rank, and this rank."""
     coordinate = value.device_mesh.get_coordinate()
     assert coordinate is not None
     alike = tuple(
@@ -52,7 +52,7 @@ def ranks_alike(value: "DTensor") -> list[int]:
 
 
 def distribute_like(local: "torch.Tensor", like: "DTensor") -> "DTensor":
-    """Make ``local`` this rank's part of a tensor that is spread as ``like`` is. No communication."""
+    """Return a tensor that is spread like ``like``, with ``local`` as this rank's part. No communication."""
     from torch.distributed.tensor import DTensor
 
     return DTensor.from_local(

@@ -1,4 +1,4 @@
-"""The JSON nesting of a saved state (see state.py), looked at without decoding it."""
+"""Reads the nested JSON of a saved state (see encoding.py) without decoding it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from holdfast_hooks.state.encoding import MAPPING_KINDS, TENSOR_KINDS, decode_state
 
 Key = str | int
-"""Of a mapping as torch.distributed.checkpoint has it, text; of a list, the position."""
+"""Key in a mapping as text, as torch.distributed.checkpoint has it, or position in a list."""
 
 
 def kind_of(tree: Any) -> str:
@@ -17,7 +17,7 @@ def kind_of(tree: Any) -> str:
 
 
 def is_mapping(tree: Any) -> bool:
-    """Whether a node stands for a dict of any kind."""
+    """Whether a node is a mapping of any kind."""
     return kind_of(tree) in MAPPING_KINDS
 
 
@@ -28,12 +28,12 @@ def items_of(tree: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def key_text(key: Any) -> str:
-    """Return an encoded key as it appears in names."""
+    """Return the text of an encoded key in names."""
     return str(decode_state(key, _no_tensor))
 
 
 def has_tensors(tree: Any) -> bool:
-    """Whether there is a tensor below or at a node."""
+    """Whether a node is a tensor or contains one."""
     kind = kind_of(tree)
     if kind in TENSOR_KINDS:
         return True
@@ -44,7 +44,7 @@ def has_tensors(tree: Any) -> bool:
 
 
 def tensors_of(tree: Any) -> Iterator[Any]:
-    """Yield what names the tensors at or below a node, in order."""
+    """Yield the names or numbers of the tensors in a node, in order."""
     if isinstance(tree, list):
         for node in tree:
             yield from tensors_of(node)
@@ -60,7 +60,7 @@ def tensors_of(tree: Any) -> Iterator[Any]:
 
 
 def with_names(tree: Any, names: list[str]) -> Any:
-    """Return a tree in which tensors are named and no longer numbered."""
+    """Return a tree that names its tensors, from one that numbers them."""
     if isinstance(tree, list):
         return [with_names(node, names) for node in tree]
     if not isinstance(tree, dict):
@@ -74,23 +74,23 @@ def with_names(tree: Any, names: list[str]) -> Any:
 
 
 def leaves(tree: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Any]]:
-    """Yield path and node of what torch.distributed.checkpoint takes for one value.
+    """Yield path and node of each value, as torch.distributed.checkpoint flattens a state.
 
-    As its flattening does: mappings are always gone into, lists only if a tensor or a mapping is in them.
+    It descends into every mapping, and into a list only if that contains a tensor or a mapping.
     """
     if is_mapping(tree):
         for key, node in items_of(tree):
             yield from leaves(node, (*path, key_text(key)))
-    elif isinstance(tree, list) and _is_gone_into(tree):
+    elif isinstance(tree, list) and _is_flattened(tree):
         for position, node in enumerate(tree):
             yield from leaves(node, (*path, position))
     else:
         yield path, tree
 
 
-def _is_gone_into(nodes: list[Any]) -> bool:
+def _is_flattened(nodes: list[Any]) -> bool:
     return any(
-        is_mapping(node) or kind_of(node) in TENSOR_KINDS or (isinstance(node, list) and _is_gone_into(node))
+        is_mapping(node) or kind_of(node) in TENSOR_KINDS or (isinstance(node, list) and _is_flattened(node))
         for node in nodes
     )
 

@@ -1,1 +1,1 @@
-"""What a rank reports about its steps: times, numbers, devices, gradients."""
+"""Measurements of a rank's steps and their reports: times, numbers, memory, gradients."""

@@ -1,4 +1,4 @@
-"""What waits to be reported: bounded, and never in the training thread's way."""
+"""The bounded queue of steps and snapshots to report. It never makes the training thread wait."""
 
 from collections import deque
 from typing import Generic, TypeVar
@@ -7,9 +7,9 @@ Item = TypeVar("Item")
 
 
 class Backlog(Generic[Item]):
-    """A bounded queue from one thread, as a rule the training thread, to the reporter. When full the oldest item goes.
+    """A bounded queue from one thread, mostly the training thread, to the reporter. If full, it drops the oldest item.
 
-    Without a lock: every step on the deque is atomic, and only the thread that appends counts.
+    It needs no lock: each operation on the deque is atomic, and only the thread that appends counts dropped items.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -21,7 +21,7 @@ class Backlog(Generic[Item]):
         return len(self._items)
 
     def append(self, item: Item) -> None:
-        """Add an item (the one thread that does so)."""
+        """Add an item (from one thread only)."""
         if len(self._items) >= self._capacity:
             self._drop_oldest()
         self._items.append(item)
@@ -34,6 +34,6 @@ class Backlog(Generic[Item]):
             return None
 
     def _drop_oldest(self) -> None:
-        # None if the reporter took everything since the length was read: nothing is lost then.
+        # None if the reporter has taken everything since the length was read. Then nothing is lost.
         if self.pop() is not None:
             self.dropped_total += 1

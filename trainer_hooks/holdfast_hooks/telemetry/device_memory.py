@@ -11,17 +11,17 @@ from holdfast_proto.v1.session_pb2 import MemoryStatus
 
 
 class DeviceMemory(Protocol):
-    """Where a rank computes."""
+    """Memory of the device on which a rank computes."""
 
     def status(self) -> MemoryStatus:
-        """Return the memory in use now. Does not wait for the device."""
+        """Return the memory in use now, without waiting for the device."""
 
 
 class CpuMemory:
-    """A rank that computes on the CPU: its memory is the process's resident set."""
+    """Memory of a rank that computes on the CPU: the resident set of the process."""
 
     def status(self) -> MemoryStatus:
-        """Return the resident set size as allocated and reserved bytes, and what the process can have at most."""
+        """Return the resident set size as allocated and reserved bytes, and the most that the process can have."""
         resident_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
         return MemoryStatus(
             allocated_bytes=resident_bytes, reserved_bytes=resident_bytes, limit_bytes=_memory_limit_bytes()
@@ -29,13 +29,13 @@ class CpuMemory:
 
 
 class CudaMemory:
-    """A rank that computes on a GPU: its memory is that of torch's caching allocator."""
+    """Memory of a rank that computes on a GPU: that of torch's caching allocator."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def status(self) -> MemoryStatus:
-        """Return the allocator's statistics and the device's size, zeros before the rank first used the GPU."""
+        """Return the allocator's statistics and the size of the device; zeros before the rank first uses the GPU."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return MemoryStatus()
@@ -50,7 +50,7 @@ class CudaMemory:
 
 
 def memory_of(name: str) -> DeviceMemory:
-    """Return the device of torch's name ``cpu``, ``cuda`` or ``cuda:N``."""
+    """Return the memory of the device that torch calls ``cpu``, ``cuda`` or ``cuda:N``."""
     return CudaMemory(name) if name.startswith("cuda") else CpuMemory()
 
 
@@ -65,7 +65,7 @@ def _memory_limit_bytes() -> int:
 def memory_limit_bytes(root: Path = Path("/")) -> int:
     """Return the smallest of the limits of this process's control groups (v1 or v2) and the machine's memory.
 
-    Raises OSError or ValueError if the kernel does not tell. ``root``: where proc and sys are mounted.
+    ``root`` is where proc and sys are mounted. Raises OSError or ValueError if the kernel does not show the limits.
     """
     files = _limit_files(root / "sys/fs/cgroup", (root / "proc/self/cgroup").read_text())
     texts = [file.read_text().strip() for file in files if file.is_file()]
@@ -79,7 +79,7 @@ def _machine_bytes(meminfo: str) -> int:
 
 
 def _limit_files(mount: Path, groups: str) -> Iterator[Path]:
-    """Yield where limits may be, given the lines ``id:controllers:path`` of /proc/self/cgroup."""
+    """Yield the files that may hold a limit, from the lines ``id:controllers:path`` of /proc/self/cgroup."""
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":

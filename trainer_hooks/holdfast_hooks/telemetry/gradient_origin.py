@@ -1,9 +1,11 @@
-"""Finds the module in which a gradient first stopped being finite, on this rank and before any reduction.
+"""Finds the module in which a gradient first is not finite, on this rank and before any reduction.
 
-The gradient of each watched module's output is summed up as it passes: a sum is finite only if every element
-is (or the elements are as good as infinite). What it passed first, in backward order, with a sum that is not finite
-was handed down by the module after that point. Gradients of weights are not looked at, as that would take a sum per
-parameter: one that alone is not finite shows in the gradient's norm, with no module named.
+The gradient of each watched module's output is summed as it passes. If an element is not finite, neither is the sum. (A
+sum can also overflow, but only with gradients that are as good as infinite.) The first sum in backward order that is
+not finite names the module: the one after that point made the gradient.
+
+Gradients of weights are not checked, because that would take a sum per parameter. If only such a gradient is not
+finite, it shows in the gradient's norm, and no module is named.
 """
 
 import math
@@ -22,20 +24,21 @@ from holdfast_proto.v1.session_pb2 import NonFiniteOrigin, StepRecord
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.hooks import RemovableHandle
 
 _SUMS_PER_STEP = 4096
 
 _POINTS = 4
-"""Watched in a chain at most. A hook in autograd costs tens of microseconds, whatever it does: of a long chain, parts
-of several modules are watched."""
+"""Most points to watch in a chain. A hook in autograd costs tens of microseconds, whatever it does. In a long chain,
+the modules between two points are named together."""
 
 
 @dataclass(frozen=True)
 class _Passed:
-    """A gradient on its way from one module to the one before."""
+    """The sum of a gradient on its way from one module to the one before."""
 
     giver: str | None
-    """The module that made it out of the one it got; None: another rank's."""
+    """Name of the module that made the gradient; None if that is on another rank."""
     total: "torch.Tensor"
     unix_ns: int
 
@@ -48,9 +51,9 @@ class GradientSums:
     totals: DeferredNumbers
 
     def put(self, record: StepRecord) -> bool:
-        """Put the origin into the record of the step (reporter thread); return False while sums are on their way.
+        """Put the origin into the step's record (reporter thread); return False while a GPU still owes sums.
 
-        There is none if all sums are finite, or the first that is not belongs to a gradient from another rank.
+        There is no origin if all sums are finite, or if the first bad one is of a gradient from another rank.
         """
         totals = self.totals.read()
         if totals is None:
@@ -68,12 +71,12 @@ def _span(names: list[str]) -> str:
 
 
 class GradientWatch:
-    """The hooks on watched modules. For the training thread, and autograd's own."""
+    """Puts hooks on watched modules and collects the sums. For the training thread and autograd's threads."""
 
     def __init__(self, once: OnceLog) -> None:
         self._once = once
         self._passed: deque[_Passed] = deque(maxlen=_SUMS_PER_STEP)
-        self._handles: list[Any] = []
+        self._handles: list[RemovableHandle] = []
 
     def watch(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None) -> None:
         """Watch a chain of modules: see :meth:`Hooks.watch_gradients`."""
@@ -100,7 +103,7 @@ class GradientWatch:
         return GradientSums(passed, DeferredNumbers.of(totals))
 
     def close(self) -> None:
-        """Remove the hooks from the modules, and take no more sums."""
+        """Remove the hooks from the modules, and collect no more sums."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -127,7 +130,7 @@ class GradientWatch:
         import torch
 
         try:
-            # Of a DTensor this rank's own part: the sum of the whole would be a collective.
+            # Of a DTensor, sum this rank's own part. The sum of the whole would be a collective.
             local = gradient.to_local() if is_dtensor(gradient) else gradient
             total = local.detach().sum(dtype=torch.float32)
         except (RuntimeError, TypeError) as error:

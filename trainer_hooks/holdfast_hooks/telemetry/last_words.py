@@ -1,4 +1,4 @@
-"""What a rank says before an exception ends it."""
+"""The last words of a rank: the end of the traceback that ends it."""
 
 import os
 import sys
@@ -11,11 +11,11 @@ from holdfast_hooks.errors import ConfigurationError
 
 
 class LastWords:
-    """Exception hooks of the process, chained to the ones that were there before.
+    """Replaces the exception hooks of the process by ones that keep and send the traceback and call the former ones.
 
     Args:
         keep: stores the text where it outlives the process.
-        send: sends the text; called once, for the exception that ends the main thread.
+        send: sends the text. It is called once, for the exception that ends the main thread.
     """
 
     def __init__(self, *, keep: Callable[[str], None], send: Callable[[str], None]) -> None:
@@ -28,14 +28,14 @@ class LastWords:
         self._previous_of_threads = threading.excepthook
 
     def install(self) -> None:
-        """Take the place of the current hooks, which are called afterwards."""
+        """Replace the current hooks. Ours call them afterwards."""
         self._previous, self._previous_of_threads = sys.excepthook, threading.excepthook
         self._installed = True
         sys.excepthook = self._on_exception
         threading.excepthook = self._on_thread_exception
 
     def uninstall(self) -> None:
-        """Put the former hooks back. Where another hook was put on top of ours, leave it: ours then only passes on."""
+        """Put the former hooks back. A hook on top of ours stays, and ours then only calls the next one."""
         self._installed = False
         if sys.excepthook == self._on_exception:
             sys.excepthook = self._previous
@@ -43,7 +43,7 @@ class LastWords:
             threading.excepthook = self._previous_of_threads
 
     def say(self, error: BaseException) -> None:
-        """Keep and send the words for the exception that ends this rank, once."""
+        """Keep and send the last words for the exception that ends this rank, once."""
         if error is self._said or os.getpid() != self._pid:
             return
         self._said = error
@@ -60,7 +60,7 @@ class LastWords:
         self._previous(kind, error, trace)
 
     def _on_thread_exception(self, arguments: threading.ExceptHookArgs) -> None:
-        # One thread's end need not be the rank's: keep it as evidence, but do not announce a death.
+        # The end of one thread need not be the end of the rank: keep it as evidence, but do not send last words.
         if self._installed and arguments.exc_value is not None and os.getpid() == self._pid:
             name = arguments.thread.name if arguments.thread else "unknown"
             self._keep(f"in thread {name}:\n{_traceback(arguments.exc_value)}")

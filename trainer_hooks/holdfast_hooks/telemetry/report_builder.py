@@ -1,4 +1,4 @@
-"""Putting a Report together from what the training thread left behind. Reporter thread only."""
+"""Builds a rank's reports from what the training thread has left behind. Reporter thread only."""
 
 import sys
 import time
@@ -20,12 +20,12 @@ STEPS_PER_REPORT = 512
 _SETTLED_AFTER_STEPS = 2
 
 _TYPES: dict[str, Callable[[Any], int]] = {"overflow": bool, "dropped_tokens": int}
-"""Of the fields that are no float: what a loop reports comes as one, because it may come from a GPU."""
+"""Conversion of the fields of StepRecord that are not floats. The loop's values are, because they may be from a GPU."""
 
 
 @dataclass(kw_only=True)
 class Sources:
-    """Where a report's parts come from."""
+    """Sources of a report's parts."""
 
     timeline: Timeline
     progress: ProgressPoll
@@ -33,9 +33,9 @@ class Sources:
     device_memory: DeviceMemory
     steps: Backlog[StepSample]
     snapshots: tuple[Backlog[SnapshotTaken], ...]
-    """One from each thread that completes some."""
+    """A backlog for each thread that completes snapshots."""
     snapshots_skipped_total: int = 0
-    """Counted by the training thread."""
+    """Number of skipped snapshots, which the training thread counts."""
     last_words: str | None = field(default=None)
 
 
@@ -47,15 +47,15 @@ class NewModules:
         self._told = False
 
     def after(self, completed_steps: int) -> list[str]:
-        """Return the new modules' names the first time that enough steps are complete, else nothing.
+        """Return the names of the new modules after the second completed step, once; else nothing.
 
-        Only parts of packages that were there before, and of torch: anything else is the user's own code,
-        whose import may have side effects.
+        They are parts of packages that were imported before, and of torch. Anything else is the user's own code, whose
+        import may have side effects.
         """
         if self._told or completed_steps < _SETTLED_AFTER_STEPS:
             return []
         self._told = True
-        # list() first: another thread may be importing right now.
+        # A copy first, because another thread may be importing right now.
         return sorted(name for name in list(sys.modules) if name not in self._before and self._is_known(name))
 
     def _is_known(self, name: str) -> bool:
@@ -64,7 +64,7 @@ class NewModules:
 
 
 class ReportBuilder:
-    """Makes reports; each finished step and snapshot goes into exactly one."""
+    """Builds reports from the sources. Each finished step and snapshot goes into exactly one report."""
 
     def __init__(self, sources: Sources, once: OnceLog) -> None:
         self._sources = sources
@@ -77,16 +77,16 @@ class ReportBuilder:
 
     @property
     def has_more(self) -> bool:
-        """Whether a full report left steps behind."""
+        """Whether steps are left that did not fit into the last report."""
         return self._held is None and len(self._sources.steps) > 0
 
     def poll(self) -> None:
-        """Look how far every group and channel is; the black box learns it with or without an agent."""
+        """Poll the progress of every group and channel. The black box gets it with or without an agent."""
         self._groups = self._sources.progress.poll(last=self._sources.last_words is not None)
         self._channels = self._sources.point_to_point.advance()
 
     def report(self, *, final: bool = False) -> Report:
-        """Return what is new. The ``final`` one does not wait for numbers that a GPU still owes."""
+        """Return a report of everything new. The ``final`` one leaves out numbers that a GPU still owes."""
         sources = self._sources
         steps = self._take_steps(final=final)
         return Report(
@@ -128,7 +128,7 @@ class ReportBuilder:
         return records
 
     def _record(self, sample: StepSample, *, final: bool) -> StepRecord | None:
-        """Return the record of a step, or None if one of its numbers has not arrived yet."""
+        """Return the record of a step, or None while a GPU still owes one of its numbers."""
         step, ended_unix_ns, duration_ns, phase_ns, values = sample
         record = StepRecord(
             step=step,
@@ -153,7 +153,7 @@ class ReportBuilder:
         try:
             convert = _TYPES.get(name)
             setattr(record, name, convert(value) if convert else value)
-        except (ValueError, OverflowError) as error:  # a count that is negative or no number
+        except (ValueError, OverflowError) as error:  # a count that is negative or not a number
             self._once.warn(f"{name} is not reported", error)
         return True
 
@@ -168,5 +168,5 @@ class ReportBuilder:
         try:
             return self._sources.device_memory.status()
         except (OSError, RuntimeError, ValueError) as error:
-            self._once.warn("memory in use is not available", error)
+            self._once.warn("the memory in use is not reported", error)
             return None

@@ -1,4 +1,4 @@
-"""Where the training thread is, and how long it was in each phase."""
+"""The training thread's step and phase, and the time that each takes."""
 
 from collections.abc import Callable
 from time import monotonic_ns, time_ns
@@ -10,7 +10,7 @@ from holdfast_proto.v1.session_pb2 import StepRecord
 
 
 class RecordPart(Protocol):
-    """A part of a step's record that the training thread has begun and the reporter thread finishes."""
+    """A part of a step's record that the training thread begins and the reporter thread finishes."""
 
     def put(self, record: StepRecord) -> bool:
         """Put the part into the record of its step; return False while a GPU still owes some of its numbers."""
@@ -64,7 +64,7 @@ class Timeline:
         moment(-1, self.phase, time_ns())
 
     def intercept(self, moment: Moment) -> Moment:
-        """Report each moment to ``moment`` from now on; return what it was reported to before (any thread)."""
+        """Report to ``moment`` from now on; return the function that got the moments before (any thread)."""
         before, self._moment = self._moment, moment
         return before
 

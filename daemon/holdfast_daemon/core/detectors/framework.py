@@ -1,7 +1,7 @@
 """What a detector is.
 
-A detector is an immutable value with a name. It is shown every tick, every finished step, or both, and answers with its
-next state and what it has seen. It does nothing else: what becomes of a verdict is for others to say.
+A detector is an immutable value with a name. It looks at every tick, every finished step, or both, and returns its next
+state and what it has found. It does nothing else: ``recovery/`` decides how a finding is handled.
 """
 
 from dataclasses import dataclass
@@ -13,47 +13,50 @@ from holdfast_proto.v1 import store_pb2 as store
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A verdict, and what is known beside it."""
+    """What a detector has found: a verdict, and facts that decide how it is handled."""
 
     verdict: store.Verdict
     last_progress_unix_s: float | None = None
-    """Of the culprits; None: when the verdict was reached."""
+    """Unix time of the culprits' last progress; None: the time of the verdict."""
     stands_still: bool = False
-    """The ranks are there and do not move: their stacks and recorders tell more."""
+    """Whether the ranks exist and do not move, so that their stacks and recorders are worth gathering."""
     proven_step: int | None = None
-    """The state at the end of any step before this one is good; None: nothing speaks against any state."""
+    """Step before which every state is good; None: no state is in doubt."""
 
 
 @dataclass(frozen=True)
 class DetectorResult:
-    """A detector's answer."""
+    """What one look of a detector leads to."""
 
     next: "Detector"
-    """The detector as of now."""
+    """The detector's next state."""
     findings: tuple[Finding, ...] = ()
     anomalies: tuple[str, ...] = ()
-    """What is worth a counter and no incident, by name."""
+    """Names of counters to raise: oddities that are no incident."""
 
 
 class Detector(Protocol):
-    """See the module. Implementations are frozen dataclasses that inherit from here what they need not do."""
+    """One rule that looks for one kind of trouble.
+
+    Implementations are frozen dataclasses with defaults for all fields. They inherit what they do not need.
+    """
 
     name: ClassVar[str]
-    """Unique; labels the detector's metrics."""
+    """Unique name; label of the detector's metrics."""
 
     def see_tick(self, _view: View) -> DetectorResult:
-        """Look at the state of all ranks, several times a second while they run."""
+        """Return what the state of all ranks shows. Called several times a second while they run."""
         return DetectorResult(self)
 
     def see_step(self, _step: StepView) -> DetectorResult:
-        """Look at the numbers of a step that all ranks have finished. Steps come in order."""
+        """Return what the numbers of a step show that all ranks have finished. Steps come in order."""
         return DetectorResult(self)
 
     def restarted(self, _after_step: int) -> Self:
-        """Return the detector for a new generation that goes on after a step; steps after it are undone."""
+        """Return the detector for a new generation that continues after a step; later steps are undone."""
         return self
 
 
 def findings_of(verdict: store.Verdict | None) -> tuple[Finding, ...]:
-    """Return what a verdict alone tells: nothing if there is none."""
+    """Return the finding of a verdict that needs no further facts; nothing if there is no verdict."""
     return () if verdict is None else (Finding(verdict=verdict),)

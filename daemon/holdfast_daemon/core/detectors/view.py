@@ -1,4 +1,4 @@
-"""What detectors are shown."""
+"""What detectors look at: the state of all ranks in a tick, and the numbers of a step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ class MissingNode:
     """A node of the run whose lease has run out."""
 
     since_unix_s: float
-    """When it was missed first."""
+    """Unix time at which it was first missed."""
     state: store.NodeState
-    """The last that was heard of it."""
+    """The last state that its agent has reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,33 +29,33 @@ class View:
     """Unix time by the leader's clock, which never jumps."""
     world_size: int
     ranks: Mapping[int, store.RankState]
-    """All ranks of the current generation whose nodes are heard of."""
+    """Ranks of the current generation whose nodes report, by number."""
     node_of: Mapping[int, str]
-    """Rank -> its node, also of a lost one."""
+    """Rank -> its node, also if the node is missing."""
     missing_nodes: Mapping[str, MissingNode]
     deadlines: Deadlines
     first_exit_unix_s: float
-    """When the first abnormal exit of this generation was seen; 0: none."""
+    """Unix time of the first abnormal exit that was seen in this generation; 0: none."""
     stacks: Mapping[int, store.StackSummary]
-    """What stacks taken at the present suspicion say, by rank."""
+    """Rank -> summary of its stack, taken at the present suspicion."""
     suspicious: bool = False
-    """Whether to look for what may become a hang, before any deadline has passed: see suspicion.py."""
+    """Whether to look for what may become a hang, at shorter deadlines: see suspicion.py."""
     all_stopped_unix_s: float = 0.0
-    """When all ranks were last seen stopped together; 0: never."""
+    """Unix time at which all ranks were last seen stopped together; 0: never."""
     several_stopped_unix_s: float = 0.0
-    """When more than one rank was last seen stopped; 0: never."""
+    """Unix time at which more than one rank was last seen stopped; 0: never."""
     pause_patience_s: float = 0.0
-    """How long all ranks may be stopped together before anything is said about it."""
+    """Seconds that all ranks may be stopped together before that is reported."""
 
     @cached_property
     def known_ranks(self) -> Mapping[int, store.RankState]:
-        """All ranks, those of lost nodes as they were last heard of, and silent."""
+        """All ranks. Those of missing nodes are as they last reported, and silent."""
         lost = (rank for node in self.missing_nodes.values() for rank in node.state.ranks)
         return {**{rank.rank: _silent(rank) for rank in lost}, **self.ranks}
 
     @cached_property
     def late(self) -> Mapping[int, store.RankState]:
-        """Ranks that have stalled for longer than they may."""
+        """Ranks that have stalled for longer than their deadline."""
         ratio = SUSPECT_RATIO if self.suspicious else 1.0
         least_s = ratio * self.deadlines.floor_s
         return {
@@ -66,38 +66,39 @@ class View:
 
     @cached_property
     def all_stopped(self) -> bool:
-        """Whether every rank is stopped: somebody has paused the whole run."""
+        """Whether every rank is stopped: a person or a scheduler has paused the whole run."""
         alive = [rank for rank in self.ranks.values() if rank.life != store.LIFE_EXITED]
         return bool(alive) and len(self.ranks) == self.world_size and all(map(is_stopped, alive))
 
     def alone_stopped_s(self, rank: store.RankState) -> float:
-        """Return for how long a stopped rank has been the only one that is."""
+        """Return the seconds for which a stopped rank has been the only stopped one."""
         return min(rank.stalled_s, max(0.0, self.now - self.several_stopped_unix_s))
 
     @cached_property
     def wait_analysis(self) -> WaitAnalysis:
-        """Who holds everybody up, whether or not it is a hang."""
+        """Who holds the others up, whether or not it is a hang: the deadlines decide that."""
         in_calls = {rank for rank, stack in self.stacks.items() if stack.activity == common.ACTIVITY_COLLECTIVE}
         return analyse(self.known_ranks, in_calls)
 
     @cached_property
     def outside_of_calls(self) -> tuple[int, ...]:
-        """Ranks that pending calls seem to hold and do not: they have posted these ahead and are busy elsewhere.
+        """Ranks that pending calls only seem to hold: they have posted these ahead and are busy elsewhere.
 
-        A call that is posted and not waited for looks like one that is: what the thread does tells them apart.
+        In the counters, a call that is posted looks like one that is waited for. What the thread does tells them apart.
         """
         held = {rank for call in self.wait_analysis.everyone_arrived for rank in call.held}
         return tuple(rank for rank in sorted(held.union(self.wait_analysis.knot)) if self.activity(rank) in OUTSIDE)
 
     @cached_property
     def mismatched_call(self) -> MismatchedCall | None:
-        """The first call in which ranks do different things, by the names that their recorders give it."""
+        """The first call in which ranks do different things, by its names in their recorders; None: there is none."""
         return next(mismatched_calls(self.ranks), None)
 
     def activity(self, number: int) -> "common.Activity":
-        """Return what a rank is doing, as far as can be seen from outside.
+        """Return what a rank does, as far as can be seen from outside.
 
-        What a rank that holds its interpreter lock has told is old: its phase says no more what it does.
+        The order of the tests matters. A stopped or silent rank reports nothing, so that its phase is out of date and
+        cannot decide; only then may the phase say that it waits for data.
         """
         rank = self.known_ranks[number]
         stack = self.stacks.get(number)
@@ -125,21 +126,21 @@ class View:
         if rank.life == store.LIFE_EXITED:
             return False
         if self.all_stopped:
-            # Somebody has suspended the run, and will most likely let it continue.
+            # The run has been suspended, and will most likely be continued.
             return rank.stalled_s > self.pause_patience_s
-        # After such a pause processes continue one after the other: what they did not do in it is no stall.
+        # After such a pause the processes continue one after another. The time of the pause itself is no stall.
         stalled_s = min(rank.stalled_s, max(0.0, self.now - self.all_stopped_unix_s))
         return stalled_s > ratio * self.deadlines.deadline_s(rank.progress.phase, rank.steps_done)
 
 
 SUSPECT_RATIO = 0.7
-"""Of the deadline at which a stalled rank is judged."""
+"""Share of the deadline after which a stalled rank is suspected."""
 
 _SILENT_S, _SILENT_RATIO = 0.7, 3.0
-"""A rank's reporter speaks five times a second; one that does not while others do cannot run."""
+"""A reporter sends five reports a second. One that sends none while others do is not scheduled."""
 
 _SILENT_SHARE = 0.5
-"""Of its stall. What keeps the reporter from running is why the rank stands still, so both began together."""
+"""Least share of the stall that the silence must last: if one thing stopped both, they began together."""
 
 OUTSIDE = (
     common.ACTIVITY_STOPPED,
@@ -153,7 +154,7 @@ OUTSIDE = (
 
 
 def is_stopped(rank: store.RankState) -> bool:
-    """Whether a signal has stopped the process; a debugger's stop is another state."""
+    """Return whether a signal has stopped the process. A debugger's stop is another state."""
     return rank.life != store.LIFE_EXITED and rank.process_state == "T"
 
 
@@ -179,7 +180,7 @@ class StepView:
     now: float
     summary: store.StepSummary
     deadlines: Deadlines
-    """As of before this step."""
+    """Deadlines as learned before this step."""
     coordinates: Mapping[int, Mapping[str, int]]
     """Rank -> mesh axis -> index."""
 
@@ -190,5 +191,5 @@ class StepView:
 
     @property
     def loss(self) -> float | None:
-        """The mean over the ranks that reported one."""
+        """Mean loss of the ranks that reported one; None: no rank did."""
         return self.summary.loss_sum / self.summary.loss_count if self.summary.loss_count else None

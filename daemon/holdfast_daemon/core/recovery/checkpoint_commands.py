@@ -1,4 +1,4 @@
-"""What is ordered about checkpoints: to take one for an operator or by time, to let go of its slots, to keep one."""
+"""Commands about checkpoints: to take one, by request or by time; to release its slots; to pin one."""
 
 from holdfast_daemon.core import incidents
 from holdfast_daemon.core.model import CheckpointAnswered
@@ -9,7 +9,7 @@ from holdfast_proto.v1.session_pb2 import ReleaseAt
 
 
 def serve(tick: Tick) -> None:
-    """Order a checkpoint for an operator, or say why there is none now."""
+    """Take a checkpoint that an operator requested, or answer why there is none now."""
     if tick.observes:
         tick.actions.append(CheckpointAnswered(-1, "the run is only observed: its own program takes its checkpoints"))
     elif tick.record.phase != store.RUN_PHASE_RUNNING:
@@ -24,7 +24,7 @@ def serve(tick: Tick) -> None:
 
 
 def command_by_time(tick: Tick) -> None:
-    """Order a checkpoint if the newest one, whatever brought it about, is older than the run wants."""
+    """Take a checkpoint if the newest one, whatever it was taken for, is older than the run's setting allows."""
     every_s, since = tick.state.spec.checkpoint_every_s, tick.record.checkpoint_since_unix_s
     if every_s and not since:
         with tick.edit_record() as record:
@@ -34,16 +34,16 @@ def command_by_time(tick: Tick) -> None:
 
 
 def restart_timer(tick: Tick) -> None:
-    """A checkpoint is there, or under way: the next one by time is due that much later."""
+    """Count the time to the next checkpoint from now: one is committed, or on its way."""
     if tick.state.spec.checkpoint_every_s:
         with tick.edit_record() as record:
             record.checkpoint_since_unix_s = tick.now
 
 
 def release(tick: Tick, checkpoint: int) -> None:
-    """Have all ranks let go of the slots of a checkpoint, committed or failed, at the end of the same step.
+    """Have all ranks release the slots of a checkpoint, committed or failed, at the end of the same step.
 
-    Sent once: ranks that hear nothing of it let go after a while all the same.
+    The command is sent once: ranks that do not get it release their slots after some time.
     """
     trains = tick.record.phase in (store.RUN_PHASE_RUNNING, store.RUN_PHASE_LEAVING)
     step = tick.step_ahead() if trains else None
@@ -54,7 +54,7 @@ def release(tick: Tick, checkpoint: int) -> None:
 
 
 def keep_newest_before(tick: Tick, step: int, incident: store.Incident) -> None:
-    """Have the newest checkpoint of an earlier step than ``step`` kept, and add that to the incident's story."""
+    """Pin the newest checkpoint from before ``step``, and add that to the incident's story."""
     committed = {known for node in tick.state.nodes.values() for known in node.checkpoints}
     good = max((known for known in committed - set(tick.record.unreadable_checkpoints) if known < step), default=None)
     if good is None:

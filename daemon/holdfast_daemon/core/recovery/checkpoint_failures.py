@@ -1,7 +1,7 @@
-"""Checkpoints that fail one after the other are one incident: a store that is away for hours is told once.
+"""Checkpoints that fail one after another are one incident: a store that is unreachable for hours is reported once.
 
-So are those that are committed and then cannot be copied to the secondary store: it takes two commits in a row, with no
-failure between them, to end the story.
+The incident ends after two commits in a row without a failure between them. One commit is not enough, because a
+checkpoint may be committed and its copy to the secondary store fail, each time.
 """
 
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 _LINES_AT_MOST = 50
-"""In the story of one outage."""
+"""Most lines in the story of one outage."""
 
 
 def failed(tick: Tick, event: store.Event) -> None:
-    """A node could not write its part of a checkpoint, or not commit it."""
+    """Note that a node could not write its part of a checkpoint, or could not commit it."""
     failure = event.checkpoint_failed
     message = f"checkpoint of step {failure.step} failed: {failure.reason}"
     incident = _present(tick)
@@ -30,7 +30,7 @@ def failed(tick: Tick, event: store.Event) -> None:
 
 
 def committed(tick: Tick, step: int) -> None:
-    """A checkpoint is there again: what fails after the next one is another story."""
+    """Note a commit: after the second in a row, the next failure is another incident."""
     incident, outage = _present(tick), tick.record.checkpoint_outage
     if incident is None:
         return
@@ -42,9 +42,10 @@ def committed(tick: Tick, step: int) -> None:
 
 
 def passed_over(tick: Tick, steps: Iterable[int], instead: str) -> None:
-    """Say in the incident of each damaged checkpoint what the run starts from instead of it.
+    """Add to the incident of each damaged checkpoint what the run starts from instead of it.
 
-    A shard that cannot be read has an incident already; of a manifest only the nodes' state says so.
+    A shard that cannot be read has an incident already. A manifest that cannot be read has none yet, because only the
+    state of the nodes shows it.
     """
     for step in sorted(steps):
         incident = _of_step(tick, step)
@@ -66,7 +67,7 @@ def _of_step(tick: Tick, step: int) -> store.Incident | None:
 
 
 def note(tick: Tick, message: str, step: int) -> store.Incident:
-    """Keep what is wrong with checkpoints as an incident of its own."""
+    """Keep a failure of a checkpoint as a new incident."""
     verdict = store.Verdict(kind=store.VERDICT_KIND_CHECKPOINT_FAILED, message=message, step=step, confidence_ratio=1.0)
     return incidents.note_incident(tick, verdict)
 

@@ -1,7 +1,7 @@
-"""Checkpoints that are there and cannot be read: a start is refused, a run that has trained waits for them.
+"""Checkpoints that exist and cannot be read: a start is refused, and a run that has trained waits for them.
 
-A missing or unreadable file says nothing about its contents, and may come back: a file system is mounted again, a store
-can be reached again. So no older checkpoint is used instead, and never the seed.
+A missing or unreadable file says nothing about its contents and may come back: a file system is mounted again, a store
+becomes reachable again. So neither an older checkpoint nor the seed is used instead.
 """
 
 from holdfast_daemon.core import incidents
@@ -20,7 +20,7 @@ _FIX = (
 
 
 def failure(tick: Tick) -> str:
-    """Return why the newest generation could not read the files of its checkpoint; empty: it could, or nobody says."""
+    """Return why the newest generation could not read its checkpoint; empty: no node reports that."""
     generation = tick.record.generation
     return next(
         (
@@ -33,7 +33,7 @@ def failure(tick: Tick) -> str:
 
 
 def refuse(tick: Tick, reason: str) -> None:
-    """End a run that has checkpoints and cannot use them. Nothing of them is changed."""
+    """End a run that has checkpoints and cannot use them. The checkpoints stay as they are."""
     with tick.edit_record() as record:
         record.refused = True
     outcome = f"the run was not started: {reason}"
@@ -55,7 +55,7 @@ def refuse_damaged(tick: Tick) -> None:
 
 
 def may_try_again(tick: Tick, reason: str) -> bool:
-    """Whether the read that failed for ``reason`` is to be tried again now; refuses it if the run has never trained."""
+    """Return whether to try the read again now that failed for ``reason``; end the run if it has never trained."""
     record = tick.record
     if not record.trained:
         refuse(tick, f"{reason}; {_FIX}")
@@ -71,7 +71,7 @@ def may_try_again(tick: Tick, reason: str) -> bool:
 
 
 def see_training(tick: Tick) -> None:
-    """Note that a rank has completed a step: what was waited for is there."""
+    """Note that a rank has completed a step: the run has read its checkpoint."""
     record = tick.record
     if record.trained and not record.failed_reads:
         return

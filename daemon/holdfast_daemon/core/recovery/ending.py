@@ -1,4 +1,4 @@
-"""The end of a run, however it came."""
+"""The end of a run, whatever the reason."""
 
 from holdfast_daemon.core import incidents
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
@@ -12,13 +12,13 @@ FINISHED = "finished"
 ENDED = (store.RUN_PHASE_FINISHED, store.RUN_PHASE_FAILED)
 
 RESEND_S = 2.0
-"""Commands are idempotent and repeated until their effect is seen: a store that lost them costs so much."""
+"""Pause before a command whose effect is not seen is sent again. Agents carry out each command once."""
 
 _LEAST_PATIENCE_S = 0.1
 
 
 def finish(tick: Tick, phase: "store.RunPhase", outcome: str) -> None:
-    """End the run for good."""
+    """End the run: it never starts again."""
     standstills.drop(tick, f"the run has ended: {outcome}")
     with tick.edit_record() as record:
         record.outcome = outcome
@@ -54,6 +54,6 @@ def _send_finish(tick: Tick) -> None:
 
 
 def ended(tick: Tick) -> None:
-    """See every agent leave."""
+    """Repeat the command to finish until every agent has left."""
     if tick.state.nodes and tick.now - tick.state.sent_unix_s > RESEND_S:
         _send_finish(tick)

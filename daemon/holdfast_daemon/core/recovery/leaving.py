@@ -1,13 +1,12 @@
 """A planned stop: all ranks leave the training loop at the end of one step, after a last checkpoint.
 
-Asked for by an operator, or by a node that is going away. A deadline belongs to it: what is not done by
-then is cut short. Of ranks that somebody else has launched it only says that they will end by then, and that this is
-no incident.
+An operator requests it, or a node that is about to be taken away. It has a deadline: what is not done by then is cut
+short. In an observed run, a planned stop only means that the ranks will end by then, and that this is no incident.
 """
 
 from holdfast_daemon.core import detection, incidents
-from holdfast_daemon.core.death import is_clean
 from holdfast_daemon.core.detectors.deaths.dead_rank import DeadRank
+from holdfast_daemon.core.detectors.deaths.death import is_clean
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
 from holdfast_daemon.core.recovery import observed, suspicion
 from holdfast_daemon.core.recovery.ending import ENDED, RESEND_S, finish
@@ -16,7 +15,7 @@ from holdfast_proto.v1 import store_pb2 as store
 
 
 def ask(tick: Tick, grace_s: float) -> None:
-    """Have the run end within ``grace_s``; of several wishes the first counts."""
+    """Have the run end within ``grace_s``; of several requests the first counts."""
     if tick.record.phase == store.RUN_PHASE_WAITING:
         finish(tick, store.RUN_PHASE_FAILED, "stopped before it began")
     elif tick.record.phase not in ENDED and not tick.record.leave_by_unix_s:
@@ -26,8 +25,8 @@ def ask(tick: Tick, grace_s: float) -> None:
             tick.enter(store.RUN_PHASE_LEAVING)
 
 
-def absorb_wishes(tick: Tick) -> None:
-    """See whether a node of the run is going away, and whether the time to leave is over."""
+def follow_nodes(tick: Tick) -> None:
+    """Begin a planned stop if a node of the run is about to be taken away; end one whose time is over."""
     leaving = [tick.state.nodes[name].leave_in_s for name in tick.record.nodes if name in tick.state.nodes]
     if any(leaving):
         ask(tick, min(leave_in_s for leave_in_s in leaving if leave_in_s))
@@ -44,7 +43,7 @@ def absorb_wishes(tick: Tick) -> None:
 
 
 def begin(tick: Tick) -> None:
-    """Agree on the step; until one has been timed, that waits."""
+    """Choose the step at whose end all ranks leave; wait while no step has been timed."""
     step = tick.step_ahead()
     if step is not None:
         with tick.edit_record() as record:
@@ -88,5 +87,5 @@ def all_left(tick: Tick) -> bool:
 
 
 def _may_not_know(tick: Tick) -> bool:
-    """Whether all ranks are still before the step: none needs to be told after it."""
+    """Whether all ranks are still before the step: after it, all know of it."""
     return all(rank.progress.step < tick.record.leave_step for rank in tick.ranks.values())

@@ -1,4 +1,4 @@
-"""The life of a run: what is done in each phase, and when the next begins."""
+"""The phases of a run: what happens in each, and when the next begins."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,17 +28,17 @@ _TRIED = (store.INCIDENT_STATE_OPEN, store.INCIDENT_STATE_FAILED, store.INCIDENT
 """States of incidents for which a restart was tried."""
 
 REASON_PATIENCE_S = 2.0
-"""A node says in its state that it could not start a generation, and in an event that it was for its checkpoint, which
-may come later."""
+"""Time to wait for the reason of a failed start. A node reports the failure in its state, and in an event that its
+checkpoint was the reason; the event may come later."""
 
 
 def waiting(tick: Tick) -> None:
-    """Start the first generation when enough nodes are ready; take over one that already runs."""
+    """Start the first generation when enough nodes are ready, or take over one that already runs."""
     mine = {name: node for name, node in tick.state.nodes.items() if node.instance == tick.state.spec.instance}
     running = {name: node for name, node in mine.items() if node.generation > 0}
     newest = max((node.generation for node in running.values()), default=0)
     current = {name: node for name, node in running.items() if node.generation == newest}
-    for members in (current, running):  # those that are behind may have been replaced
+    for members in (current, running):  # nodes of an older generation may have been replaced: try without them first
         if len(members) == tick.state.spec.nodes:
             _take_over(tick, members)
             return
@@ -50,7 +50,7 @@ def waiting(tick: Tick) -> None:
 
 
 def _take_over(tick: Tick, running: dict[str, store.NodeState]) -> None:
-    """The store has lost the record, the nodes have not: go on from what they say."""
+    """Continue from what the nodes report: the store has lost the record."""
     generation = max(node.generation for node in running.values())
     in_rank_order = sorted(running, key=lambda name: min((rank.rank for rank in running[name].ranks), default=0))
     with tick.edit_record() as record:
@@ -60,7 +60,7 @@ def _take_over(tick: Tick, running: dict[str, store.NodeState]) -> None:
 
 
 def starting(tick: Tick) -> None:
-    """Wait for the first step of all ranks; judge them meanwhile by the deadlines of a start."""
+    """Wait for the first step of all ranks, and judge them by the deadlines of a start."""
     record, nodes = tick.record, tick.state.nodes
     failed = [node for node in nodes.values() if node.failed_generation == record.generation]
     if failed:
@@ -80,7 +80,10 @@ def starting(tick: Tick) -> None:
 
 
 def running(tick: Tick) -> None:
-    """Judge the ranks; see the run's end. Of several verdicts on why the run stands still the first wins."""
+    """Judge the ranks, and finish the run after its last step.
+
+    Of several verdicts on why the run stands still, the first in the registry wins.
+    """
     if leaving.all_left(tick):
         incidents.close(tick, store.INCIDENT_STATE_RECOVERED, "the run finished", recovered_unix_s=tick.now)
         finish(tick, store.RUN_PHASE_FINISHED, FINISHED)
@@ -109,7 +112,7 @@ def running(tick: Tick) -> None:
 
 
 def gathering(tick: Tick) -> None:
-    """Wait for the evidence, not for ever."""
+    """Wait for the evidence, for a limited time."""
     present = {name for name in tick.record.nodes if name in tick.state.nodes}
     complete = present <= tick.state.evidence_from
     if complete or tick.now - tick.record.phase_since_unix_s > EVIDENCE_PATIENCE_S:
@@ -133,7 +136,7 @@ def _send_stop(tick: Tick) -> None:
 
 
 def stopping(tick: Tick) -> None:
-    """When no rank of the generation is alive anywhere: start the next, or give up."""
+    """Wait until no rank of the generation is alive on any node; then start the next generation, or give up."""
     membership.replace_lost(tick)
     record, nodes = tick.record, tick.state.nodes
     here = [nodes.get(name) for name in record.nodes]
@@ -145,7 +148,7 @@ def stopping(tick: Tick) -> None:
     if _may_be_unreadable(tick):
         return
     unread = checkpoint_reads.failure(tick)
-    if unread:  # no restart that brought nothing: the files are away
+    if unread:  # not counted as a restart without a new step: the files are missing
         if checkpoint_reads.may_try_again(tick, unread):
             new_generation.begin(tick)
         return
@@ -172,18 +175,18 @@ def stopping(tick: Tick) -> None:
 
 
 def _may_be_unreadable(tick: Tick) -> bool:
-    """Whether the word may be on its way that the checkpoint from which a start has failed does not read back."""
+    """Whether an event may still be on its way that says that a start failed because its checkpoint is damaged."""
     record = tick.record
     failed = any(
         node.failed_generation == record.generation and not node.awaits_files for node in tick.state.nodes.values()
     )
     from_checkpoint = failed and record.source == store.SOURCE_CHECKPOINT
-    is_told = record.resumed_step in record.unreadable_checkpoints
-    return from_checkpoint and not is_told and tick.now - record.phase_since_unix_s < REASON_PATIENCE_S
+    is_reported = record.resumed_step in record.unreadable_checkpoints
+    return from_checkpoint and not is_reported and tick.now - record.phase_since_unix_s < REASON_PATIENCE_S
 
 
 def _has_obeyed(node: store.NodeState, generation: int) -> bool:
-    """Whether a node has had ranks of a generation, or never any of this run: it has just come to it."""
+    """Whether a node has had ranks of a generation, or is a spare that has never had any of this run."""
     return generation in (node.generation, node.failed_generation) or (node.ready and not node.generation)
 
 

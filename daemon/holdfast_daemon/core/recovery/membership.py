@@ -1,4 +1,4 @@
-"""Which nodes the run is on: a spare takes the place of a lost one, and a node that was replaced lets its ranks go."""
+"""The nodes of a run: a spare takes the place of a lost node, and a node that was replaced stops its ranks."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from holdfast_proto.v1 import store_pb2 as store
 
 
 def replace_lost(tick: Tick) -> None:
-    """Let ready nodes that have no part in the run take the places of those that are missed."""
+    """Let spares take the places of missing nodes."""
     nodes, members = tick.state.nodes, list(tick.record.nodes)
     mine = (name for name, node in nodes.items() if node.ready and node.instance == tick.state.spec.instance)
     spares = sorted(name for name in mine if name not in members)
@@ -22,7 +22,7 @@ def replace_lost(tick: Tick) -> None:
 
 
 def stop_strays(tick: Tick) -> None:
-    """Have nodes that were replaced while they were away stop the ranks that they still have."""
+    """Have nodes that were replaced while they were unreachable stop the ranks that they still have."""
     if tick.now - tick.state.strays_stopped_unix_s < RESEND_S:
         return
     members = set(tick.record.nodes)

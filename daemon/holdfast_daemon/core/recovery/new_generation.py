@@ -9,7 +9,7 @@ from holdfast_proto.v1 import store_pb2 as store
 
 
 def begin(tick: Tick) -> None:
-    """Order every node to start its ranks from the newest state that all can have."""
+    """Have every node start its ranks from the newest state that all of them can have."""
     _see_history(tick)
     standstills.drop(tick, "another generation begins")
     record = tick.record
@@ -30,7 +30,7 @@ def begin(tick: Tick) -> None:
     forget(tick, after_step=point.step)
     where = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.SOURCE_CHECKPOINT: "a checkpoint"}
     after = "" if point.step < 0 else f" after step {point.step}"
-    if not record.failed_reads:  # else it is one of many attempts
+    if not record.failed_reads:  # else this is one of many attempts to read a checkpoint, and one line is enough
         start = f"generation {tick.record.generation} starts from {where[point.source]}{after}"
         incidents.add_line_to_open(tick, start)
         checkpoint_failures.passed_over(tick, point.passed_over, f"{start} instead")
@@ -58,7 +58,7 @@ def send_start(tick: Tick, nodes: list[str]) -> None:
 
 
 def forget(tick: Tick, after_step: int) -> None:
-    """Forget the ranks of the generation before; the new one goes on after ``after_step``."""
+    """Forget what is known of the ranks of the generation before; the new one continues after ``after_step``."""
     tick.state = replace(
         tick.state,
         first_exit_unix_s=0.0,
@@ -77,14 +77,17 @@ def forget(tick: Tick, after_step: int) -> None:
 
 
 def _begin_history(tick: Tick, history: store.History) -> None:
-    """Have the next checkpoints belong to a new history."""
+    """Let the next checkpoints belong to a new history."""
     with tick.edit_record() as record:
         record.history.CopyFrom(history)
         record.history_is_known = False
 
 
 def _see_history(tick: Tick) -> None:
-    """Once nodes have gone to the newest history, forget which steps after its start were unreadable before it."""
+    """Forget unreadable checkpoints of an earlier history, once the nodes know the newest one.
+
+    Steps after the start of a history have checkpoints of their own in it, which may well be readable.
+    """
     present = restore_point.present_history(tick.state.members)
     if tick.record.history_is_known or not tick.record.HasField("history") or present < tick.record.history.number:
         return

@@ -1,4 +1,4 @@
-"""Worlds that somebody else launches: what the nodes tell of them is followed, and nothing is ordered."""
+"""Observed runs, which another launcher starts: Holdfast follows what the nodes report, and sends no commands."""
 
 from collections.abc import Mapping
 
@@ -10,14 +10,14 @@ from holdfast_proto.v1 import store_pb2 as store
 
 
 def follow(tick: Tick, before: Mapping[int, store.RankState]) -> None:
-    """Go over to the world that all nodes tell of now. ``before``: the ranks of the last tick."""
+    """Follow the nodes to the generation that all of them report. ``before``: the ranks of the last tick."""
     spec, record = tick.state.spec, tick.record
     running = {name: node for name, node in tick.state.nodes.items() if _runs(node, spec)}
     if not tick.observes or record.phase in ENDED or len(running) < spec.nodes:
         return
     generation = max(node.generation for node in running.values())
     ranks = ranks_of(running, generation)
-    # A launcher may count its starts anew, so that only the processes tell two worlds apart.
+    # A launcher may count its starts from 0 again, so that only the processes tell two generations apart.
     is_replaced = any(before[number].pid != rank.pid for number, rank in ranks.items() if number in before)
     if generation == record.generation and not is_replaced:
         return
@@ -35,13 +35,13 @@ def follow(tick: Tick, before: Mapping[int, store.RankState]) -> None:
 
 
 def see_end(tick: Tick) -> None:
-    """Wait until all ranks are gone. However they end, it is what somebody wants."""
+    """Wait until all ranks have ended. However they end, an operator has announced it: it is no incident."""
     if tick.ranks and all(rank.HasField("exit") for rank in tick.ranks.values()):
         finish(tick, store.RUN_PHASE_FINISHED, "stopped by an operator")
 
 
 def watch_on(tick: Tick) -> None:
-    """Ranks that were going to end have not: judge them again."""
+    """Judge the ranks again: they were to end, and have not."""
     with tick.edit_record() as record:
         record.leave_by_unix_s = 0.0
     tick.enter(store.RUN_PHASE_RUNNING)

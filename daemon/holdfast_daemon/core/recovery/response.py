@@ -1,4 +1,4 @@
-"""Answers a verdict: with an incident, evidence, and, if the run stands still for long enough and we may, a restart."""
+"""Handles findings: each gets an incident and evidence; a run that stands still for long enough also gets a restart."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ _STACKS_OF_ALL = 2
 
 
 def respond(tick: Tick, finding: Finding) -> None:
-    """Respond to what was seen in the state of the ranks: what stops a run is seen again every tick."""
+    """Handle a finding in the state of the ranks. What stops a run is found again in every tick, until it moves."""
     verdict = finding.verdict
     if verdict.kind == store.VERDICT_KIND_BAD_CONFIGURATION:
         incidents.note_incident(tick, verdict, last_progress_unix_s=finding.last_progress_unix_s)
@@ -32,7 +32,7 @@ def respond(tick: Tick, finding: Finding) -> None:
 
 
 def note(tick: Tick, finding: Finding) -> None:
-    """Keep a verdict that needs no recovery, or may not be acted on, and its evidence."""
+    """Keep a verdict that needs no restart, or that the mode allows none for, and gather its evidence."""
     incident = incidents.note_incident(tick, finding.verdict, last_progress_unix_s=finding.last_progress_unix_s)
     _gather(tick, incident, finding)
     if finding.proven_step is not None:
@@ -40,7 +40,7 @@ def note(tick: Tick, finding: Finding) -> None:
 
 
 def _stand_still(tick: Tick, finding: Finding) -> None:
-    """Report a standstill; restart the run if its signs have lasted for long enough."""
+    """Report a standstill, or restart the run if its signs have lasted for long enough."""
     judged = standstills.judge(tick, finding)
     if not judged.is_due:
         incident = standstills.report(tick, finding)
@@ -57,7 +57,7 @@ def _stand_still(tick: Tick, finding: Finding) -> None:
 
 
 def _recover(tick: Tick, finding: Finding, reported: store.Incident | None) -> None:
-    """Begin a restart. ``reported``: the standstill that it is to end, if it has been reported."""
+    """Begin a restart. ``reported``: the incident of the standstill that it ends, if it was reported."""
     since = tick.now if finding.last_progress_unix_s is None else finding.last_progress_unix_s
     if reported is None:
         incident = incidents.open_incident(tick, finding.verdict, last_progress_unix_s=since)
@@ -69,7 +69,10 @@ def _recover(tick: Tick, finding: Finding, reported: store.Incident | None) -> N
 
 
 def _gather(tick: Tick, incident: store.Incident, finding: Finding) -> None:
-    """Have stacks taken of the culprit and of one rank that waits for it; nothing of a dying world that takes time."""
+    """Gather evidence: for a hang, also stacks of the culprit and of one rank that waits for it.
+
+    After a death no stacks are taken: that takes time, and the other ranks are about to end.
+    """
     verdict = finding.verdict
     waiters = [edge.waiter for edge in verdict.waits[:1]]
     message = store.GatherEvidence(incident=incident.id, flight_recorder=finding.stands_still)
@@ -82,5 +85,5 @@ def _gather(tick: Tick, incident: store.Incident, finding: Finding) -> None:
 
 
 def _some(tick: Tick, verdict: store.Verdict) -> list[int]:
-    """Return the first ranks of a standstill for which nobody is to blame: their stacks speak for all."""
+    """Return the first ranks of a standstill without a culprit: their stacks show what all ranks do."""
     return sorted(tick.ranks)[:_STACKS_OF_ALL] if verdict.kind == store.VERDICT_KIND_STANDSTILL else []

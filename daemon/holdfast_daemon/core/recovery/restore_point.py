@@ -1,7 +1,7 @@
-"""From where a generation starts: the newest state that all ranks can have.
+"""The state from which a generation starts: the newest one that all ranks can have.
 
-History comes before step: of the nodes' checkpoints only those count that belong to the newest history which a node
-knows. A node that has not heard of it yet would offer steps of a line of training that the run has left.
+History comes before step: only the checkpoints of nodes that know the newest history count. A node that does not know
+it yet would offer steps of a line of training that the run has left.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,14 +12,14 @@ from holdfast_proto.v1 import store_pb2 as store
 
 @dataclass(frozen=True)
 class RestorePoint:
-    """``step`` is the last one that is not repeated; -1 from the seed."""
+    """A state to start from. ``step`` is the last one that is not repeated; -1: the run starts from the seed."""
 
     source: "store.Source"
     step: int
     history: store.History | None = None
-    """The history that it begins, because it undoes newer checkpoints of the present one; None: it goes on in that."""
+    """History that begins here, because newer checkpoints of the present one are undone; None: that one continues."""
     passed_over: frozenset[int] = frozenset()
-    """Steps of newer checkpoints that are damaged."""
+    """Steps of newer checkpoints that are damaged or unreadable."""
 
 
 def choose(

@@ -23,22 +23,22 @@ KNOWN_PAUSES = 32
 """Kinds of pauses that a run remembers."""
 
 _KNOWN_MARGIN = 2.0
-"""Over the longest pause of a kind that has ended by itself."""
+"""Factor over the longest known pause of a kind, before such a standstill is reported."""
 
 _LEARNED_FROM_S = 1.0
-"""Shorter stays in a phase never decide about patience."""
+"""Shortest stay in a phase that is remembered: shorter ones never decide the patience."""
 
 _LEARNED_STEP = 1.1
-"""The record is written again only if a stay is longer by a tenth."""
+"""Factor by which a stay must exceed the known one: else every step would write the record again."""
 
 
 def is_one(finding: Finding) -> bool:
-    """Whether only time confirms a verdict: ranks are there and do not move, and none has ended."""
+    """Return whether only time confirms a finding: the ranks exist and do not move, and none has ended."""
     return finding.stands_still and finding.verdict.kind in HANGS
 
 
 def note_pauses(tick: Tick) -> None:
-    """Remember when several or all ranks were stopped together: see View."""
+    """Note when several or all ranks are stopped together: see :class:`View`."""
     ranks = [rank for rank in tick.ranks.values() if rank.life != store.LIFE_EXITED]
     stopped = sum(map(is_stopped, ranks))
     if stopped > 1:
@@ -48,7 +48,7 @@ def note_pauses(tick: Tick) -> None:
 
 
 def learn(tick: Tick, summary: store.StepSummary) -> None:
-    """Remember the longest healthy stay in each phase. It raises the patience for that phase, and no deadline."""
+    """Remember the longest healthy stay in each phase. It raises the patience in that phase, and no deadline."""
     known = tick.record.longest_phase_s
     longer = {
         phase: seconds
@@ -74,7 +74,7 @@ def judge(tick: Tick, finding: Finding) -> Judgement:
 
 
 def report(tick: Tick, finding: Finding) -> store.Incident | None:
-    """Keep a standstill as an incident; return it if it is new."""
+    """Keep a standstill as an incident; return the incident if it is new."""
     verdict = finding.verdict
     since = tick.now if finding.last_progress_unix_s is None else finding.last_progress_unix_s
     current = present(tick)
@@ -96,7 +96,7 @@ def settle(tick: Tick, *, is_seen: bool) -> None:
     """Resolve the standstill when ranks move again; it is a pause that this run knows from now on."""
     current = present(tick)
     if current is None or is_seen or view_of(tick).late:
-        return  # without a verdict, but with late ranks: it has changed for a moment, and nobody has moved
+        return  # ranks are late although no detector has found anything in this tick: none of them has moved
     lasted_s = max(0.0, tick.now - current.last_progress_unix_s)
     _know(tick, current.verdict, lasted_s)
     incidents.resolve(tick, current, f"the run moves again after {lasted_s:.0f} s, without a restart")
@@ -105,7 +105,10 @@ def settle(tick: Tick, *, is_seen: bool) -> None:
 
 
 def take_over(tick: Tick, verdict: store.Verdict) -> store.Incident | None:
-    """Return the incident of the present standstill for its restart, if it is about the same; it is no more one."""
+    """Return the incident of the present standstill for a restart, if it is about the same fault.
+
+    The standstill is over in any case: the restart ends it.
+    """
     current = present(tick)
     if current is None:
         return None
@@ -118,7 +121,7 @@ def take_over(tick: Tick, verdict: store.Verdict) -> store.Incident | None:
 
 
 def drop(tick: Tick, what: str) -> None:
-    """Close the present standstill because something else has decided about the run."""
+    """Close the present standstill, because something else has decided how the run continues."""
     current = present(tick)
     if current is not None:
         incidents.resolve(tick, current, what, state=store.INCIDENT_STATE_NOTED)
@@ -132,7 +135,7 @@ def present(tick: Tick) -> store.Incident | None:
 
 
 def has_given_up(record: store.CoordinatorState) -> bool:
-    """Whether the run stands still and is not restarted any more."""
+    """Return whether the run stands still and is not restarted any more."""
     return bool(record.standstill_incident) and uncertain_restarts(record) >= UNCERTAIN_RESTARTS
 
 
@@ -167,6 +170,6 @@ def _know(tick: Tick, verdict: store.Verdict, lasted_s: float) -> None:
 
 
 def _kind(verdict: store.Verdict) -> str:
-    """Return what pauses of one kind have in common. Which rank it was is not part of it: any may evaluate."""
+    """Return what pauses of one kind have in common. The rank is no part of it: any rank may evaluate."""
     activity = activity_name(verdict.activity)
     return f"{kind_name(verdict.kind)} in {phase_name(verdict.phase)}, {activity}"

@@ -1,8 +1,8 @@
 """A run that seems to stand still: suspected first, confirmed or resolved later.
 
-A suspicion is what would be a verdict if the deadlines were a little shorter. It is counted and not reported. It has
-the evidence gathered while it is fresh, and what all ranks hold in memory made durable: no new snapshot can be had
-from a rank that hangs, but the newest one that all hold is still good.
+A suspicion is what would be a verdict if the deadlines were a little shorter. It is counted and not reported. Its
+evidence is gathered while it is fresh, and the newest snapshot that all ranks hold is written as a checkpoint: a rank
+that hangs takes no new one, but that one is still good.
 """
 
 from collections import Counter
@@ -17,16 +17,16 @@ from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 PERSIST_EVERY_S = 60.0
-"""A suspicion may be wrong, and a checkpoint costs something."""
+"""Least pause between two checkpoints of snapshots: a suspicion may be wrong, and a checkpoint costs something."""
 
 GATHER_EVERY_S = 10.0
-"""Stacks stop a rank for a moment."""
+"""Least pause between two rounds of stacks: taking one stops a rank for a moment."""
 
 _STACKS = 4
 
 
 def watch(tick: Tick) -> None:
-    """Raise a suspicion, or see it resolved. The verdict that confirms one is the detectors' to reach."""
+    """Raise a suspicion, or resolve it. A verdict of the detectors confirms it: see :func:`confirm`."""
     current = tick.state.suspicion
     suspected = _suspected(tick)
     if suspected is None:
@@ -39,7 +39,7 @@ def watch(tick: Tick) -> None:
 
 
 def confirm(tick: Tick) -> str:
-    """Return the id of the suspicion that a verdict confirms; empty: nobody had suspected anything."""
+    """Return the id of the suspicion that a verdict confirms; empty: there was none."""
     current = tick.state.suspicion
     if current is None:
         return ""
@@ -65,7 +65,7 @@ def _resolve(tick: Tick, current: Suspicion) -> None:
 def _raise(tick: Tick, suspected: store.Verdict) -> None:
     state = tick.state
     totals = _counted(state.totals, "raised")
-    # A leader that takes over counts anew: its generation keeps ids apart from those of the one before.
+    # A leader that takes over counts from 0. The generation in the id keeps it apart from ids of earlier generations.
     suspicion = Suspicion(f"{tick.record.generation:04}-{totals.suspicions['raised']:04}")
     tick.state = replace(tick.state, suspicion=suspicion, totals=totals)
     if tick.now - state.gathered_unix_s < GATHER_EVERY_S:
@@ -73,7 +73,7 @@ def _raise(tick: Tick, suspected: store.Verdict) -> None:
     tick.state = replace(tick.state, gathered_unix_s=tick.now)
     view = view_of(tick, suspicious=True)
     ranks = dict.fromkeys([*suspected.culprits, *(edge.waiter for edge in suspected.waits[:1])])
-    # Where nobody is to blame, stacks of some ranks show what all of them do.
+    # Without a culprit, the stacks of a few ranks show what all of them do.
     blamed = ranks or (sorted(view.late) if suspected.kind == store.VERDICT_KIND_STANDSTILL else [])
     stack_ranks = _spread(blamed, view.node_of)[:_STACKS]
     message = store.GatherEvidence(suspicion=suspicion.id, stack_ranks=stack_ranks, flight_recorder=True)
@@ -85,7 +85,10 @@ def _counted(totals: Totals, outcome: str) -> Totals:
 
 
 def _spread(ranks: Iterable[int], node_of: Mapping[int, str]) -> list[int]:
-    """Return ``ranks`` with one of each node in front: stacks of one node say little of several that do not meet."""
+    """Return ``ranks`` with one of each node in front.
+
+    If nodes do not reach each other, only stacks of several of them show it.
+    """
     of_node: Counter[str] = Counter()
     place = {}
     for rank in ranks:
@@ -95,7 +98,7 @@ def _spread(ranks: Iterable[int], node_of: Mapping[int, str]) -> list[int]:
 
 
 def _persist(tick: Tick) -> None:
-    """Have the newest common snapshot written, if it is newer than what is committed."""
+    """Have the newest common snapshot written, if it is newer than all committed checkpoints."""
     if tick.now - tick.state.persisted_unix_s < PERSIST_EVERY_S or not _stands_still(tick):
         return
     step = newest_common_snapshot(tick.state.members, tick.world_size)

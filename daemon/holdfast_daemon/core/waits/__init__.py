@@ -1,1 +1,1 @@
-"""Who waits for whom, and who holds everybody up: the wait-for graph of all ranks."""
+"""The wait-for graph of all ranks: who waits for whom, and who holds the others up."""

@@ -7,11 +7,11 @@ from itertools import islice
 from holdfast_daemon.core.waits.meeting import Meeting, Waiter
 
 Wait = tuple[Meeting, Waiter, int]
-"""A meeting, who waits there, and the rank it waits for."""
+"""A meeting, a rank that waits there, and the rank that it waits for."""
 
 
 class Awaited:
-    """An index of the meetings in which somebody waits for a rank."""
+    """An index from each rank to the meetings in which others wait for it."""
 
     def __init__(self, meetings: Iterable[Meeting]) -> None:
         self._meetings_of: dict[int, list[Meeting]] = {}
@@ -23,13 +23,14 @@ class Awaited:
 
     @property
     def ranks(self) -> Iterable[int]:
-        """All ranks that somebody waits for."""
+        """All ranks that others wait for."""
         return self._meetings_of.keys()
 
     def meetings_for(self, rank: int) -> list[Meeting]:
-        """Return the meetings in which somebody waits for ``rank``, the one that it missed first in front.
+        """Return the meetings in which others wait for ``rank``: first the one in which a rank has waited longest.
 
-        That is where a rank has been held up longest: the others came to later calls. Sends come last.
+        That is the call that ``rank`` missed first, because the others came to later calls only after it. Sends come
+        last: who has sent may run on.
         """
         return sorted(
             self._meetings_of.get(rank, ()),
@@ -54,7 +55,9 @@ class Awaited:
         while queue:
             awaited = queue.popleft()
             for meeting in self._meetings_of.get(awaited, ()):
-                # Waiters stand by seq: those passed for another member have all been reached.
+                # Waiters are sorted by seq, newest first, and each waits for all members that are behind its seq. So
+                # those in front of the position that another member has led to have all been reached, and the whole
+                # search looks at each waiter once, not once for each member.
                 position = passed.get(id(meeting), 0)
                 for waiter in islice(meeting.waiters, position, None):
                     if waiter.enqueued <= meeting.arrived[awaited]:

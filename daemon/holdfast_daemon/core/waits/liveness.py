@@ -1,4 +1,4 @@
-"""What may be believed of a rank's reported progress: is it gone, or still telling?"""
+"""The liveness of each rank: whether its reported progress is up to date, and if not, why."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -11,20 +11,20 @@ _SILENT_RATIO = 3.0
 
 
 class Liveness(IntEnum):
-    """How a rank stands, the most certain cause of a hang first.
+    """Liveness of a rank, the most certain cause of a hang first.
 
-    What is known of all but an alive rank is old, so that nothing follows from its own pending calls.
+    Only the reports of an alive rank are up to date: nothing follows from the pending calls of another one.
     """
 
     DEAD = 0
     STOPPED = 1
     SILENT = 2
-    """Its reporter is not scheduled (the GIL is held, or the machine is gone), or nothing is known of it."""
+    """Its reporter is not scheduled (the GIL is held, or the node is gone), or the rank has never reported."""
     ALIVE = 3
 
 
 def liveness_of(ranks: Mapping[int, store_pb2.RankState]) -> dict[int, Liveness]:
-    """Return each rank's standing.
+    """Return the liveness of each rank.
 
     A rank is silent after ``max(0.7 s, 3 x the median silence)``: a slow store or a loaded
     machine delays the reports of all ranks alike and makes none of them suspect.

@@ -40,43 +40,43 @@ class Meeting:
     op: str
     members: tuple[int, ...]
     arrived: Mapping[int, int]
-    """Of each rank that can be waited for here: the newest seq at which it has arrived."""
+    """Rank that can be waited for here -> the newest seq at which it has arrived."""
     waiters: tuple[Waiter, ...]
-    """The newest ``enqueued`` first."""
+    """Members with pending calls, the newest ``enqueued`` first."""
 
     @property
     def strong(self) -> bool:
-        """Whether a pending call holds its rank up for certain. Sends are buffered: their rank may run on."""
+        """Whether a pending call certainly holds its rank up. Sends are buffered, so that their rank may run on."""
         return self.op != SEND
 
     @cached_property
     def pending_seq(self) -> int:
-        """The oldest pending call."""
+        """Seq of the oldest pending call."""
         return min(waiter.completed for waiter in self.waiters) + 1
 
     @property
     def has_waits(self) -> bool:
-        """Whether anybody waits for anybody."""
+        """Whether any member waits for another."""
         return min(self.arrived.values()) < self.waiters[0].enqueued
 
     @property
     def waiting(self) -> Iterator[Waiter]:
-        """Those that wait for anybody."""
+        """Members that wait for another."""
         least = min(self.arrived.values())
         return (waiter for waiter in self.waiters if waiter.enqueued > least)
 
     @cached_property
     def oldest_waiters(self) -> tuple[Waiter, ...]:
-        """Those that the oldest pending call holds."""
+        """Members in which the oldest pending call is not complete."""
         return tuple(waiter for waiter in self.waiters if waiter.completed < self.pending_seq)
 
     @property
     def everyone_arrived(self) -> bool:
-        """Whether the oldest pending call has all its members, and still does not complete."""
+        """Whether all members have entered the oldest pending call, and it still does not complete."""
         return self.strong and min(self.arrived.values()) >= self.pending_seq
 
     def waiters_for(self, rank: int) -> Iterator[Waiter]:
-        """Yield those that wait for ``rank``."""
+        """Yield the members that wait for ``rank``."""
         arrived = self.arrived[rank]
         for waiter in self.waiters:
             if waiter.enqueued <= arrived:
@@ -94,13 +94,13 @@ def meetings(ranks: Mapping[int, store_pb2.RankState], liveness: Mapping[int, Li
 
 
 def _arrived(call: common_pb2.GroupProgress | common_pb2.ChannelProgress, liveness: Liveness) -> int:
-    # A dead or stopped rank takes no further part in what it has enqueued.
+    # A dead or stopped rank has entered calls that it cannot take part in: it has only arrived where it has completed.
     return call.completed if liveness <= Liveness.STOPPED else call.enqueued
 
 
 def _group_meetings(ranks: Mapping[int, store_pb2.RankState], liveness: Mapping[int, Liveness]) -> Iterator[Meeting]:
-    # A process has one group of a name, so a name and the first member tell the group; to compare
-    # all members of all groups would cost more than the rest of the analysis.
+    # Processes may use one name for groups of different members, but each has only one group of a name. So name, first
+    # member and size identify a group. Comparing all members would cost more than the rest of the analysis.
     groups: dict[tuple[str, int, int], list[tuple[int, common_pb2.GroupProgress]]] = {}
     for rank, state in ranks.items():
         for group in state.progress.groups:

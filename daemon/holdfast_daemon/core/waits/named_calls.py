@@ -1,4 +1,4 @@
-"""Calls by the names that ranks' recorders give them: have all members of a group met in the same call?"""
+"""Calls by their names in the ranks' recorders: have all members of a group entered the same call?"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ _EQUAL_INPUTS = frozenset(
         "_reduce_scatter_base",
     )
 )
-"""Operations, as recorders spell them after the backend's name, whose inputs are alike on all ranks."""
+"""Operations whose inputs have equal sizes and types on all ranks; spelled as in recorders, without the backend."""
 
 _UNORDERED = ("send", "recv", "coalesced")
-"""Beginnings of the operations that take no number of their own in a group's sequence."""
+"""First words of the operations that have no number of their own in a group's sequence."""
 
 Signature = tuple[str, str, str]
 """Operation, sizes, data types; the last two are empty where ranks may differ in them."""
@@ -32,16 +32,16 @@ GroupId = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class MismatchedCall:
-    """A call in which not all ranks do the same."""
+    """Ranks in different collectives at one sequence number of a group."""
 
     group: str
     seq: int
     sides: tuple[tuple[Signature, tuple[int, ...]], ...]
-    """What is called, and by which ranks; the most frequent first."""
+    """Each call that was made there and the ranks that made it, the most frequent first."""
 
 
 def mismatched_calls(ranks: Mapping[int, store.RankState]) -> Iterator[MismatchedCall]:
-    """Yield the calls of a group at one seq that are not one and the same call."""
+    """Yield the mismatched calls of all groups, by group and seq."""
     meetings: dict[tuple[GroupId, int], dict[Signature, list[int]]] = {}
     for number in sorted(ranks):
         rank = ranks[number]
@@ -59,7 +59,7 @@ def mismatched_calls(ranks: Mapping[int, store.RankState]) -> Iterator[Mismatche
 
 
 def group_id(group: common.GroupProgress) -> GroupId:
-    """Return what tells a group that has members from all others."""
+    """Return what identifies a group that has members."""
     return group.group, group.members[0], len(group.members)
 
 

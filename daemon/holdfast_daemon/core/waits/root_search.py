@@ -1,4 +1,9 @@
-"""Finds the ranks at which the wait-for graph ends: roots, and cycles that nothing leads out of."""
+"""Finds where the wait-for graph ends: roots, and cycles that no edge leads out of.
+
+A hang spreads: soon every rank waits for some other one. Following the waits leads from any of them to the cause, so
+the cause is where no edge leads on. In terms of graphs these are the terminal strong components: a component of one
+rank is a root, a larger one is a knot, in which all wait for each other.
+"""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -16,7 +21,7 @@ class Knot:
     cycle: tuple[int, ...]
     """A shortest cycle through the most awaited rank, which comes first."""
     ranks: tuple[int, ...]
-    """All of them, ascending."""
+    """All ranks of the knot, ascending."""
 
 
 NO_KNOT = Knot((), ())
@@ -24,7 +29,7 @@ NO_KNOT = Knot((), ())
 
 @dataclass(frozen=True)
 class Ends:
-    """Where all waiting ends."""
+    """Where all waits lead."""
 
     roots: tuple[int, ...]
     knots: tuple[Knot, ...]
@@ -33,10 +38,12 @@ class Ends:
 def search(ranks: Iterable[int], meetings: Iterable[Meeting], awaited: Awaited, in_calls: Collection[int] = ()) -> Ends:
     """Return the ends of the graph of ``ranks`` and all members of ``meetings``.
 
-    A circle that hangs together by pending sends is cut at the ranks that have nothing else pending: they may
-    have sent ahead, run on, and be stuck where no counter shows it. Not so those of ``in_calls``: their stacks show
-    that they wait in a call. Nor if others in the circle wait for each other without any send: whoever comes on, these
-    never will.
+    A circle that only pending sends hold together is cut at the ranks that have nothing but sends pending. These
+    may have sent ahead, run on, and be stuck where no counter shows it: they are roots. There are two exceptions:
+
+    * The stacks of the ranks ``in_calls`` show that they wait in a call: their sends hold them up.
+    * Other ranks of the circle wait for each other without any send. They stay stuck even if the senders run on: then
+      it is a knot.
     """
     graph = _Graph(sorted({*ranks, *awaited.ranks}), meetings, in_calls)
     wanted = set(awaited.ranks)
@@ -44,8 +51,12 @@ def search(ranks: Iterable[int], meetings: Iterable[Meeting], awaited: Awaited, 
     knots: list[Knot] = []
     for component in _terminal_components(graph.edges):
         if len(component) == 1:
+            # A rank that waits for nobody is a root only if others wait for it: else it has no part in the hang.
             roots += [rank for rank in graph.ranks_of(component) if rank in wanted]
             continue
+        # Inside the component, keep only the edges that hold their rank up for certain, and look for ends again. An
+        # end of several nodes is a circle without a send. If there is none, a circle that leads to an end is a knot,
+        # too. If there is no circle at all, sends have held this one together, and its ends are the roots.
         number = {node: i for i, node in enumerate(component)}
         strong = [[number[to] for to in graph.strong_edges[node] if to in number] for node in component]
         ends = list(_terminal_components(strong))
@@ -58,11 +69,12 @@ def search(ranks: Iterable[int], meetings: Iterable[Meeting], awaited: Awaited, 
 
 
 class _Graph:
-    """Adjacency lists. The first nodes are the ranks.
+    """Adjacency lists. The first nodes are the ranks, the others are helpers.
 
-    Each meeting adds one node per seq at which members have arrived; it leads to these members and to the
-    node of the seq below. A waiter needs one edge, to the highest node below its own seq, and the
-    graph stays linear in the number of members.
+    In a group of n members, up to n waiters wait for up to n members: n x n edges, far too many at 10,000 ranks. So
+    each meeting adds one helper node per seq at which members have arrived. It leads to these members, and to the
+    helper of the next lower seq. A waiter then needs one edge, to the highest helper below its own seq, and reaches all
+    members that are behind it. The graph stays linear in the number of members.
     """
 
     def __init__(self, ranks: list[int], meetings: Iterable[Meeting], in_calls: Collection[int]) -> None:
@@ -84,9 +96,9 @@ class _Graph:
         for rank, seq in meeting.arrived.items():
             members_at.setdefault(seq, []).append(self._number[rank])
         seqs = sorted(members_at)
-        below: list[int] = []
+        below: list[int] = []  # the highest helper below the present waiter's seq, if any
         position = 0
-        for waiter in reversed(meeting.waiters):
+        for waiter in reversed(meeting.waiters):  # by ascending seq, so that one pass over ``seqs`` serves all
             while position < len(seqs) and seqs[position] < waiter.enqueued:
                 below = [self._new_node(members_at[seqs[position]] + below)]
                 position += 1
@@ -102,7 +114,7 @@ class _Graph:
 
 
 def _terminal_components(edges: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Yield the strong components that no edge leads out of."""
+    """Yield the strong components that no edge leaves."""
     components = strong_components(edges)
     component_of = [0] * len(edges)
     for i, component in enumerate(components):
@@ -118,12 +130,16 @@ def _circles(components: Iterable[list[int]]) -> list[list[int]]:
 
 
 def _cycle(graph: _Graph, nodes: list[int], awaited: Awaited) -> tuple[int, ...]:
-    """Return a shortest cycle through the most awaited rank: where one rank differs from all others, it."""
+    """Return a shortest cycle through the most awaited rank of a knot.
+
+    Where one rank calls in another order than all others, they all wait for it: it is the most awaited.
+    """
     first = min(graph.ranks_of(nodes), key=lambda rank: (-awaited.direct_count(rank), rank))
     start = next(node for node in nodes if graph.ranks_of([node]) == [first])
     inside = set(nodes)
     came_from: dict[int, int] = {}
     queue = deque([start])
+    # A breadth-first search reaches ``start`` again by a shortest way. The helpers on the way are left out below.
     while start not in came_from:
         node = queue.popleft()
         for to in graph.strong_edges[node]:

@@ -1,10 +1,11 @@
-"""The wait-for graph of all ranks, and the ranks at its root: who holds everybody up.
+"""The wait-for graph of all ranks, and the ranks at its root: who holds the others up.
 
-Rank r, pending in a group at seq s, waits for each member that has not arrived at s; pending in a
-channel, for its peer. A rank that waits for nobody and that others wait for is a root. Edges of
-sends are weaker, because a rank that only sends may be running on: where following all edges
-leads round in a circle, a rank in it with nothing but sends pending is the root, unless its stack shows that it
-waits in one of them. A circle without such a rank is a mismatch in the order of calls.
+Rank r with a pending call at seq s of a group waits for each member that has not arrived at s. With a pending call in a
+channel it waits for its peer. A rank that waits for nobody and that others wait for is a root.
+
+Edges of sends are weaker, because a rank that only sends may run on. Where all edges lead round in a circle, a rank
+in it with nothing but sends pending is the root, unless its stack shows that it waits in one of them. A circle without
+such a rank is a mismatch in the order of calls.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,30 +19,30 @@ from holdfast_daemon.core.waits.root_search import NO_KNOT, search
 from holdfast_proto.v1 import store_pb2
 
 EDGES_KEPT = 256
-"""Edges of a finding, at most: enough to tell the story of a hang of any size."""
+"""Most edges of an analysis: enough to explain a hang of any size."""
 
 _ROOTS_WEIGHED = 16
-"""Roots whose waiters are counted transitively; beyond these, direct waits decide the order. Also those whose missed
-calls are told."""
+"""Most roots whose waiters are counted transitively, and whose missed calls are reported. Each count is a search of the
+graph; the order of further roots is decided by their direct waits."""
 
 _EDGES_OF_A_ROOT = 32
-"""Waits for one root that are told before the next root has its turn."""
+"""Most edges of one root where there are several, so that one root does not use up all."""
 
 
 @dataclass(frozen=True)
 class ArrivedCall:
-    """A pending call at which all members have arrived, and none of those that it holds waits for anybody else."""
+    """A pending call that all members have entered. None of the members that it holds waits for anything else."""
 
     group: str
     seq: int
     members: tuple[int, ...]
     op: str
     held: tuple[int, ...]
-    """Members of which it is not complete."""
+    """Members in which it is not complete."""
 
     @property
     def holds_a_minority(self) -> bool:
-        """Whether most members have got all that they wanted of the others: transport works."""
+        """Whether the call is complete in most members: they have got all data that they wanted, so transport works."""
         return self.op == COLLECTIVE and 2 * len(self.held) < len(self.members)
 
 
@@ -54,50 +55,52 @@ class MissedCall:
     seq: int
     op: str
     waiters: tuple[int, ...]
-    """Who waits for it there, ascending."""
+    """Ranks that wait for it there, ascending."""
     elsewhere: int
-    """How many more wait for it in other calls."""
+    """Number of further ranks that wait for it in other calls."""
 
 
 @dataclass(frozen=True)
 class WaitAnalysis:
-    """What the graph tells. Time plays no part in it: whether it is a hang is for the deadlines to say."""
+    """What the graph shows at one moment. Whether that is a hang, the deadlines decide: the graph knows no time."""
 
     roots: tuple[int, ...]
-    """Ranks that hold others up and are not held by a call of ``everyone_arrived`` themselves, the likeliest first."""
+    """Ranks that others wait for, and that no call of ``everyone_arrived`` holds; the likeliest cause first."""
     cycle: tuple[int, ...]
-    """Ranks of which each waits for the next and the last for the first, the most awaited first; mostly empty."""
+    """Ranks of which each waits for the next, and the last for the first; the most awaited first. Mostly empty."""
     everyone_arrived: tuple[ArrivedCall, ...]
-    """Calls that transport or device do not complete, the one that has taken longest first."""
+    """Calls that the transport or a device does not complete, the one that has taken longest first."""
     edges: tuple[store_pb2.WaitEdge, ...]
-    """Waits for the roots and the cycle first, then one of each rank that leads on to them; at most EDGES_KEPT."""
+    """Waits for the roots and the cycle, then one wait of each rank that leads on to them; at most EDGES_KEPT."""
     group: str
-    """Where others have waited longest for the likeliest root. Without roots: the same for the cycle, else the group
-    of the first call at which everyone has arrived, else empty."""
+    """Group in which others have waited longest for the likeliest root. Without roots, the same for the cycle; else the
+    group of the first call of ``everyone_arrived``; else empty."""
     seq: int
-    """The call of ``group`` at which the likeliest root is missing."""
+    """Call of ``group`` at which the likeliest root is missing."""
     op: str
-    """Of that call: "collective", "recv" or "send"."""
+    """Kind of that call: "collective", "recv" or "send"."""
     knot: tuple[int, ...] = ()
-    """All ranks that wait for each other like those of ``cycle``, which is one way round among them; ascending."""
+    """All ranks that wait for each other, ascending; ``cycle`` is one way round among them."""
     missed: tuple[MissedCall, ...] = ()
-    """By roots, cycle and knot, in this order; of the first ranks, at most."""
+    """Missed calls of the first roots and ranks of cycle and knot, in this order."""
 
 
 @dataclass(frozen=True)
 class WaitGraph:
-    """Who waits for whom, in compact form: see Meeting."""
+    """The wait-for graph, as meetings instead of edges: see :class:`Meeting`."""
 
     liveness: Mapping[int, Liveness]
     meetings: tuple[Meeting, ...]
     in_calls: Collection[int] = ()
-    """Ranks that are seen to wait in a call: see root_search."""
+    """Ranks whose stacks show that they wait in a call: see :func:`root_search.search`."""
 
-    def roots(self) -> WaitAnalysis:
-        """Return who holds everybody up. Near linear in the number of group memberships."""
+    def analysis(self) -> WaitAnalysis:
+        """Return who holds the others up. Nearly linear in the number of group memberships."""
         awaited = Awaited(self.meetings)
         found = search(self.liveness, self.meetings, awaited, self.in_calls)
         arrived = self._arrived_calls()
+        # A rank in a call that everyone has entered waits for the transport and not for a rank. It is the end of the
+        # graph all the same, because the counters show no rank that it waits for: it must not be blamed.
         held = {rank for call in arrived for rank in call.held}
         roots = self._likeliest_first([rank for rank in found.roots if rank not in held], awaited)
         knot = min(found.knots, key=lambda knot: (-awaited.direct_count(knot.cycle[0]), knot.cycle), default=NO_KNOT)
@@ -109,7 +112,7 @@ class WaitGraph:
             roots=roots,
             cycle=cycle,
             everyone_arrived=arrived,
-            edges=tuple(_edge(wait) for wait in islice(_story((*roots, *cycle), awaited), EDGES_KEPT)),
+            edges=tuple(_edge(wait) for wait in islice(_explaining_waits((*roots, *cycle), awaited), EDGES_KEPT)),
             group=first.group if first else "",
             seq=first.seq if first else 0,
             op=first.op if first else "",
@@ -126,7 +129,8 @@ class WaitGraph:
                 waits.setdefault(waiter.rank, []).append(meeting)
         senders = {(meeting.group, meeting.members) for meeting in self.meetings if meeting.op == SEND}
         calls = [(meeting, _arrived_call(meeting, senders)) for meeting in suspects]
-        # A call that is queued behind another waits for whom that one waits for: it says nothing.
+        # A call that is queued behind another pending call cannot complete before that one: it proves nothing about
+        # the transport.
         return tuple(
             call
             for meeting, call in calls
@@ -134,7 +138,7 @@ class WaitGraph:
         )
 
     def _likeliest_first(self, roots: Sequence[int], awaited: Awaited) -> tuple[int, ...]:
-        """Sort: dead, stopped, silent, alive; then by the number of ranks held up; then by rank."""
+        """Sort by liveness (dead, stopped, silent, alive), then by the number of ranks held up, then by rank."""
         direct = {rank: awaited.direct_count(rank) for rank in roots}
         liveness = {rank: self.liveness.get(rank, Liveness.SILENT) for rank in roots}
         rough = sorted(roots, key=lambda rank: (liveness[rank], -direct[rank], rank))
@@ -142,19 +146,15 @@ class WaitGraph:
         return tuple(sorted(rough, key=lambda rank: (liveness[rank], -held_up.get(rank, 0), -direct[rank], rank)))
 
 
-def build(ranks: Mapping[int, store_pb2.RankState], in_calls: Collection[int] = ()) -> WaitGraph:
-    """Return the wait-for graph of one generation.
+def analyse(ranks: Mapping[int, store_pb2.RankState], in_calls: Collection[int] = ()) -> WaitAnalysis:
+    """Return who holds the others up in one generation.
 
     ``ranks``: global rank -> its newest state; a member of a group that it lacks counts as silent and as never having
     arrived. ``in_calls``: ranks whose stacks show that they wait in a call.
     """
     liveness = liveness_of(ranks)
-    return WaitGraph(liveness=liveness, meetings=tuple(meetings(ranks, liveness)), in_calls=in_calls)
-
-
-def analyse(ranks: Mapping[int, store_pb2.RankState], in_calls: Collection[int] = ()) -> WaitAnalysis:
-    """Return who holds everybody up, from the newest state of every rank of one generation: see :func:`build`."""
-    return build(ranks, in_calls).roots()
+    graph = WaitGraph(liveness=liveness, meetings=tuple(meetings(ranks, liveness)), in_calls=in_calls)
+    return graph.analysis()
 
 
 def _missed_call(rank: int, awaited: Awaited) -> MissedCall:
@@ -171,7 +171,8 @@ def _missed_call(rank: int, awaited: Awaited) -> MissedCall:
     )
 
 
-def _story(ends: Sequence[int], awaited: Awaited) -> Iterator[Wait]:
+def _explaining_waits(ends: Sequence[int], awaited: Awaited) -> Iterator[Wait]:
+    """Yield the waits that lead to ``ends``: first the direct ones, then one of each other rank."""
     direct: set[int] = set()
     for rank in ends:
         for wait in islice(awaited.direct(rank), _EDGES_OF_A_ROOT if len(ends) > 1 else None):

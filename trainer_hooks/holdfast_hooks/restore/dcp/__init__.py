@@ -9,7 +9,7 @@
     dcp.load(state, storage_reader=CheckpointReader("checkpoints/step-00000040"))
     model.load_state_dict(state["model"])
 
-Works on one process without a process group too. Imports torch and, when used, xxhash and zstandard.
+This works in one process without a process group too. It imports torch and, when used, xxhash and zstandard.
 """
 
 from holdfast_hooks.restore.dcp.reader import CheckpointReader

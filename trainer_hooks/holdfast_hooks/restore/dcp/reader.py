@@ -1,4 +1,4 @@
-"""Reads a checkpoint as the planners of torch.distributed.checkpoint ask for it."""
+"""Reads a checkpoint for the planners of torch.distributed.checkpoint."""
 
 import io
 import os
@@ -42,15 +42,16 @@ class SavedStateReader(StorageReader):
         """Begin another load."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Describe what there is."""
+        """Describe the values and tensors."""
         described: dict[str, STORAGE_TYPES] = {key: BytesStorageMetadata() for key in self.values}
-        # A planner takes a tensor without any part for one that there is nothing to read of.
+        # A tensor whose parts are missing is left out: a planner would take it for one without elements
+        # and load nothing into it.
         complete = {key: tensor for key, tensor in self.tensors.items() if tensor.chunks or 0 in tensor.global_shape}
         described |= {key: _describe(tensor) for key, tensor in complete.items()}
         return Metadata(described)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Nothing is kept: every rank reads what it needs alone."""
+        """Keep nothing: every rank reads for itself."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Leave the plan as it is."""
@@ -61,9 +62,9 @@ class SavedStateReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read what the plan asks for, each stored part once.
+        """Read the items of the plan, each stored part once.
 
-        Raises CheckpointUnreadable if a byte is wrong, ConfigurationError if saved parts make no whole.
+        Raises CheckpointUnreadable if a byte is wrong, ConfigurationError if the saved parts do not make up a whole.
         """
         wanted: dict[tuple[int, str, tuple[int, ...]], list[ReadItem]] = {}
         chunks: list[Chunk] = []
@@ -91,7 +92,7 @@ class SavedStateReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Any path may be one."""
+        """Accept any path."""
         return True
 
     def _chunk(self, index: MetadataIndex) -> Chunk:
@@ -100,11 +101,11 @@ class SavedStateReader(StorageReader):
 
 
 class CheckpointReader(SavedStateReader):
-    """Reads the checkpoint in ``directory``, one step's, for ``torch.distributed.checkpoint.load``.
+    """Reads one step's checkpoint in ``directory`` for ``torch.distributed.checkpoint.load``, in any layout.
 
-    Keys are those that ``load`` makes of the state given to :func:`holdfast_hooks.attach`, in any layout. Of what
-    every rank saved for itself, this rank gets what rank (its number modulo the number of writers) saved.
-    Raises CheckpointUnreadable, naming file and tensor.
+    The keys are those that ``load`` makes of the state given to :func:`holdfast_hooks.attach`. Values that every rank
+    saved for itself come from the rank with this rank's number modulo the number of writers. Raises
+    CheckpointUnreadable with file and tensor.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -154,7 +155,7 @@ def _read(reader: ShardReader, chunk: Chunk) -> torch.Tensor:
 
 
 def _deliver(part: torch.Tensor, items: list[ReadItem], planner: LoadPlanner) -> None:
-    """Copy the regions that were asked for to where they belong."""
+    """Copy the regions of a part to the targets that the planner names."""
     for item in items:
         region = part
         for dim, (start, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
@@ -165,7 +166,7 @@ def _deliver(part: torch.Tensor, items: list[ReadItem], planner: LoadPlanner) ->
 
 
 def _torch_bytes(value: Any) -> io.BytesIO:
-    """Hand a value over as planners take it: they have no other way. The bytes are never stored."""
+    """Return a value in the only form that planners accept. These bytes are never stored."""
     packed = io.BytesIO()
     torch.save(value, packed)
     packed.seek(0)

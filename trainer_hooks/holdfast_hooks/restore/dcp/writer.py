@@ -1,4 +1,4 @@
-"""Writes what the planners of torch.distributed.checkpoint hand out as a checkpoint of ours."""
+"""Writes the plans of torch.distributed.checkpoint as a checkpoint of ours."""
 
 import dataclasses
 import os
@@ -22,15 +22,15 @@ from holdfast_hooks.state.encoding import encode_state
 from holdfast_proto.snapshot import TensorEntry
 
 RUN = "dcp"
-"""The run that the manifest names: a run of Holdfast with another name does not take it for its own."""
+"""Name of the run in the manifest. A run of Holdfast with another name does not take it for its own."""
 
 
 class CheckpointWriter(StorageWriter):
     """Writes one checkpoint into ``directory``, for ``torch.distributed.checkpoint.save``.
 
-    Every rank writes its shard, the coordinator the manifest, last and by a rename: until then there is no
-    checkpoint. ``step`` is noted in it. Values that are no tensors must be JSON or bytes, as in a snapshot.
-    Raises CheckpointError if it cannot be written, TypeError for a value that cannot be encoded.
+    Every rank writes its shard. Last, the coordinator writes the manifest with ``step``, by a rename: until then there
+    is no checkpoint. Values that are not tensors must be JSON or bytes, as in a snapshot. Raises CheckpointError if it
+    cannot be written, TypeError for a value that cannot be encoded.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, step: int = 0) -> None:
@@ -44,7 +44,7 @@ class CheckpointWriter(StorageWriter):
             self._directory = Path(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Withdraw the checkpoint that was in the directory before, if any."""
+        """Remove the manifest of a checkpoint that was in the directory before, if any."""
         with write_errors(self._directory):
             make_directory(self._directory)
             if is_coordinator and (self._directory / MANIFEST).exists():
@@ -56,7 +56,7 @@ class CheckpointWriter(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Tell every rank its number and how many there are."""
+        """Give every rank its number and the number of ranks."""
         return [dataclasses.replace(plan, storage_data=(number, len(plans))) for number, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -84,14 +84,14 @@ class CheckpointWriter(StorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Commit: every rank has written."""
+        """Commit the checkpoint, now that every rank has written its shard."""
         indexes = [load_index(self._directory, rank) for rank in range(len(results))]
         with write_errors(self._directory):
             write_file(self._directory / MANIFEST, describe(indexes).encode())
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Any path may become one."""
+        """Accept any path."""
         return True
 
     def _index(
@@ -150,7 +150,7 @@ def _nested(values: dict[StatePath, Any]) -> dict[Any, Any]:
 
 
 def _placed(entry: TensorEntry, item: WriteItem, rank: int) -> TensorEntry:
-    """Say where a part lies in the whole: the planner has split a tensor by its own rules."""
+    """Return the entry with its part's place in the whole, because the planner splits tensors by its own rules."""
     if item.type is not WriteItemType.SHARD or item.tensor_data is None:
         return entry
     return dataclasses.replace(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast_daemon.core import death
+from holdfast_daemon.core.detectors.deaths import death
 from holdfast_daemon.core.detectors.deaths.early_leave import early_leavers
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding

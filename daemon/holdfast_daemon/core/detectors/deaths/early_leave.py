@@ -8,7 +8,7 @@ waited for it for a while, and for nobody else.
 
 from collections.abc import Iterable, Mapping
 
-from holdfast_daemon.core import death
+from holdfast_daemon.core.detectors.deaths import death
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.waits.named_calls import group_id
 from holdfast_proto.v1 import common_pb2 as common

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from holdfast_daemon.core import death
+from holdfast_daemon.core.detectors.deaths import death
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.naming import listed

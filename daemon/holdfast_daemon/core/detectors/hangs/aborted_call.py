@@ -12,9 +12,9 @@ peer a moment later, and name the call that this ended. Who is wrong follows fro
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast_daemon.core import death
+from holdfast_daemon.core.detectors.deaths import death
+from holdfast_daemon.core.detectors.deaths.peer_loss import bytes_expected_and_got
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.peer_loss import bytes_expected_and_got
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

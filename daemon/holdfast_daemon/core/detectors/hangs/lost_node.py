@@ -6,7 +6,7 @@ An agent that died alone does no harm: its ranks train on, and nobody waits for 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast_daemon.core import death
+from holdfast_daemon.core.detectors.deaths import death
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View

@@ -8,12 +8,12 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast_daemon.core import death
+from holdfast_daemon.core.detectors.deaths import death
+from holdfast_daemon.core.detectors.deaths.peer_loss import exception_line
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
 from holdfast_daemon.core.naming import listed
-from holdfast_daemon.core.peer_loss import exception_line
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -1,4 +1,4 @@
-"""Ordering faults of a daemon: one, or many at random."""
+"""Requests faults from a daemon: one, or many at random."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from rich import box
 from rich.table import Table
 
-from holdfast_cli.control import ControlClient, ControlError
+from holdfast_cli.control import ControlClient, ControlError, has_ended
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.local_run.local_run import has_ended
 from holdfast_hooks.faults import CATALOGUE, Fault, check, random_faults
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING
@@ -17,8 +16,8 @@ from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING
 _LOOK_S = 0.1
 
 
-def order(client: ControlClient, fault: Fault) -> None:
-    """Have a fault injected, once its rank accepts it.
+def request_fault(client: ControlClient, fault: Fault) -> None:
+    """Request a fault, and return once its rank has accepted it.
 
     Raises ConfigurationError if it makes no sense, ControlError if it is refused.
     """
@@ -42,25 +41,25 @@ def fault_table() -> Table:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomInjection:
-    """Faults at random steps, each ordered when the run comes to its step and trains."""
+    """Faults at random steps. Each is requested when the run reaches its step and trains."""
 
     rate_per_step: float
     kinds: tuple[str, ...]
     ranks: tuple[int, ...]
-    """Empty: all of the run."""
+    """Ranks to harm; empty: all of the run."""
     seed: int
     steps: int
 
-    def carry_out(self, client: ControlClient, tell: Callable[[str], None]) -> None:
-        """Go on for ``steps``, or until the run has ended; ``tell`` gets a line for each fault.
+    def carry_out(self, client: ControlClient, report: Callable[[str], None]) -> None:
+        """Continue for ``steps``, or until the run has ended; ``report`` gets a line for each fault.
 
         Raises ConfigurationError for settings that make no sense, ControlError if a fault is refused.
         """
         status = client.status()
         for fault in self._faults(status):
-            if not self._order(client, fault):
+            if not self._request(client, fault):
                 return
-            tell(f"rank {fault.rank} has accepted {fault.kind} in step {fault.step}")
+            report(f"rank {fault.rank} has accepted {fault.kind} in step {fault.step}")
 
     def _faults(self, status: RunStatus) -> Iterator[Fault]:
         first = status.newest_step + 1
@@ -79,12 +78,12 @@ class RandomInjection:
                 return
             yield fault
 
-    def _order(self, client: ControlClient, fault: Fault) -> bool:
-        """Order a fault as soon as the run is at its step; False if the run ends before."""
+    def _request(self, client: ControlClient, fault: Fault) -> bool:
+        """Request a fault as soon as the run is at its step; return False if the run ends before."""
         while not has_ended(status := client.status()):
             if status.phase == RUN_PHASE_RUNNING and status.newest_step + 1 >= fault.step:
                 try:
-                    order(client, replace(fault, step=-1))
+                    request_fault(client, replace(fault, step=-1))
                 except ControlError:
                     if client.status().phase == RUN_PHASE_RUNNING:
                         raise

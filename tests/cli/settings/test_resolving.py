@@ -4,8 +4,8 @@ import pytest
 
 from holdfast_cli.errors import ConfigurationError, UsageError
 from holdfast_cli.settings.file import FileSettings, parse_file
+from holdfast_cli.settings.resolving import Origin, merge
 from holdfast_cli.settings.schema import RunSettings
-from holdfast_cli.settings.sources import Source, merge
 
 TEXT = """
 [run]
@@ -27,9 +27,9 @@ def file() -> FileSettings:
 def test_a_flag_overrides_the_file_and_the_file_the_default(file: FileSettings) -> None:
     found = merge("run", {"ranks": 2}, file)
     assert (found.settings.ranks, found.settings.checkpoints_kept, found.settings.snapshot_every) == (2, 5, 10)
-    assert found.sources["ranks"] == Source("flag", "--ranks")
-    assert found.sources["checkpoints_kept"] == Source("file", "holdfast.toml:7")
-    assert found.sources["snapshot_every"] == Source("default")
+    assert found.origins["ranks"] == Origin("flag", "--ranks")
+    assert found.origins["checkpoints_kept"] == Origin("file", "holdfast.toml:7")
+    assert found.origins["snapshot_every"] == Origin("default")
 
 
 def test_a_flag_of_zero_or_false_overrides_the_file_too() -> None:
@@ -46,7 +46,7 @@ def test_the_words_after_the_dashes_replace_the_command_of_the_file(file: FileSe
 def test_a_command_takes_the_keys_that_it_has_flags_for(file: FileSettings) -> None:
     found = merge("observe", {}, file)
     assert found.settings == RunSettings(run="llama", redis_url="redis://head:6379")
-    assert "checkpoints_kept" not in found.sources
+    assert "checkpoints_kept" not in found.origins
 
 
 def test_a_command_is_needed_from_somewhere() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast_daemon.core.peer_loss import connection_lost, exception_line
+from holdfast_daemon.core.detectors.deaths.peer_loss import connection_lost, exception_line
 
 FRAMES = """Traceback (most recent call last):
   File "train.py", line 18, in <module>

@@ -1,4 +1,4 @@
-"""Incidents as something that rich can draw."""
+"""The table of incidents, and the whole story of one."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from holdfast_cli.incidents.files import IncidentFiles
 from holdfast_cli.incidents.wait_tree import wait_trees
-from holdfast_cli.views.words import enum_word, incident_line, outcome_line, verdict_word
+from holdfast_cli.views.phrases import enum_phrase, incident_line, outcome_line, verdict_word
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.common_pb2 import PendingCall
 from holdfast_proto.v1.store_pb2 import Incident, IncidentState, Source, StackSummary
@@ -36,14 +36,14 @@ def incident_table(incidents: Sequence[Incident]) -> RenderableType:
         table.add_column(column, no_wrap=True)
     table.add_column("what")
     for incident in incidents:
-        state = enum_word(IncidentState, "INCIDENT_STATE_", incident.state)
+        state = enum_phrase(IncidentState, incident.state)
         what = incident.verdict.message or verdict_word(incident)
         table.add_row(incident.id, _clock(incident.detected_unix_s), state, what)
     return table
 
 
 def incident_story(incident: Incident, files: IncidentFiles) -> RenderableType:
-    """Return everything that is known of an incident."""
+    """Return the whole story of an incident: facts, waits, calls, stacks, black boxes, actions, files."""
     verdict = incident.verdict
     facts = Table.grid(padding=(0, 2))
     for name, value in (
@@ -55,7 +55,7 @@ def incident_story(incident: Incident, files: IncidentFiles) -> RenderableType:
         ("last progress", _clock(incident.last_progress_unix_s)),
         ("detected", _clock(incident.detected_unix_s)),
         ("resumed", _resumed(incident)),
-        ("outcome", outcome_line(incident) or enum_word(IncidentState, "INCIDENT_STATE_", incident.state)),
+        ("outcome", outcome_line(incident) or enum_phrase(IncidentState, incident.state)),
     ):
         facts.add_row(Text(name, style="dim"), Text(value))
     parts: list[RenderableType] = [Text(incident_line(incident), style="bold"), facts]
@@ -83,7 +83,7 @@ def _pending_line(call: PendingCall) -> str:
 
 def _stack_line(stack: StackSummary) -> str:
     where = f"in {stack.frame}" if stack.frame else "in no code of the user"
-    return f"rank {stack.rank}: {where}, {_ACTIVITIES.get(stack.activity, 'the stack does not tell what it does')}"
+    return f"rank {stack.rank}: {where}, {_ACTIVITIES.get(stack.activity, 'the stack does not show what it does')}"
 
 
 def _black_boxes(files: IncidentFiles) -> RenderableType:
@@ -91,7 +91,7 @@ def _black_boxes(files: IncidentFiles) -> RenderableType:
     for column in ("rank", "step", "phase", "group: completed/enqueued"):
         table.add_column(column)
     for line in files.black_boxes:
-        phase = enum_word(common_pb2.Phase, "PHASE_", line.phase)
+        phase = enum_phrase(common_pb2.Phase, line.phase)
         groups = ", ".join(f"{name}: {completed}/{enqueued}" for name, enqueued, completed in line.groups)
         table.add_row(str(line.rank), str(line.step), phase, groups)
     return table
@@ -102,18 +102,18 @@ def _ranks(incident: Incident) -> str:
 
 
 def _where(incident: Incident) -> str:
-    """What is wrong with a checkpoint has a step and no phase."""
+    """Return step, phase and call. The incident of a checkpoint has a step and no phase."""
     verdict = incident.verdict
     if not verdict.phase:
         return f"step {verdict.step}"
     call = f"{verdict.op or 'call'} {verdict.seq} of {verdict.group}" if verdict.group else "in no collective"
-    return f"step {verdict.step}, {enum_word(common_pb2.Phase, 'PHASE_', verdict.phase)}, {call}"
+    return f"step {verdict.step}, {enum_phrase(common_pb2.Phase, verdict.phase)}, {call}"
 
 
 def _resumed(incident: Incident) -> str:
     if not incident.recovered_unix_s:
         return "-"
-    source = enum_word(Source, "SOURCE_", incident.source)
+    source = enum_phrase(Source, incident.source)
     return f"step {incident.resumed_step} from {source}" if incident.resumed_step >= 0 else "from the seed"
 
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from holdfast_daemon.core.death import describe, first_cause, is_configuration_error
+from holdfast_daemon.core.detectors.deaths.death import describe, first_cause, is_configuration_error
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.store_pb2 import RankExit
 

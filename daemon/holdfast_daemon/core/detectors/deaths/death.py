@@ -4,14 +4,14 @@ import signal
 from collections.abc import Mapping
 from enum import IntEnum
 
-from holdfast_daemon.core.naming import phase_name
-from holdfast_daemon.core.peer_loss import (
+from holdfast_daemon.core.detectors.deaths.peer_loss import (
     bytes_expected_and_got,
     connection_lost,
     exception_line,
     met_another_size,
     raised_outside_torch,
 )
+from holdfast_daemon.core.naming import phase_name
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.v1 import common_pb2, store_pb2
 

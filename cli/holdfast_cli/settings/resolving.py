@@ -7,11 +7,12 @@ from typing import Any
 
 from holdfast_cli.errors import ConfigurationError, UsageError
 from holdfast_cli.settings.file import DEFAULT_FILE, FileSettings, read_file
-from holdfast_cli.settings.schema import RunSettings, Setting, schema
+from holdfast_cli.settings.schema import RunSettings, schema
+from holdfast_cli.settings.setting import Setting
 
 
 @dataclass(frozen=True)
-class Source:
+class Origin:
     """Where a value comes from."""
 
     kind: str
@@ -25,7 +26,7 @@ class Resolved:
     """The settings of a run, and the source of each."""
 
     settings: RunSettings
-    sources: dict[str, Source]
+    origins: dict[str, Origin]
     """Field of RunSettings -> source."""
 
 
@@ -41,12 +42,12 @@ def merge(command: str, given: Mapping[str, Any], file: FileSettings | None) -> 
     """Return the settings that ``command`` takes, from the flags ``given``, a file and the defaults."""
     taken = {field: setting for field, setting in schema().items() if setting.is_taken_by(command)}
     values: dict[str, Any] = {}
-    sources = dict.fromkeys(taken, Source("default"))
+    origins = dict.fromkeys(taken, Origin("default"))
     for field, setting in taken.items():
         if field in given:
-            values[field], sources[field] = given[field], Source("flag", setting.flag or "after --")
+            values[field], origins[field] = given[field], Origin("flag", setting.flag or "after --")
         elif file is not None and field in file.values:
-            values[field], sources[field] = file.values[field], Source("file", file.where(field))
+            values[field], origins[field] = file.values[field], Origin("file", file.where(field))
     if command == "run" and file is not None and file.values.get("nodes", 1) > 1:
         raise ConfigurationError(
             f"{file.path}: run.nodes = {file.values['nodes']}: `holdfast run` trains on one machine: "
@@ -55,7 +56,7 @@ def merge(command: str, given: Mapping[str, Any], file: FileSettings | None) -> 
     for field, setting in taken.items():
         if field not in values and (setting.is_required(command) or (field == "command" and command != "config")):
             raise UsageError(_missing(setting, command, file))
-    return Resolved(RunSettings(**values), sources)
+    return Resolved(RunSettings(**values), origins)
 
 
 def _missing(setting: Setting, command: str, file: FileSettings | None) -> str:

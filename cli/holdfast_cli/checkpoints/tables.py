@@ -21,7 +21,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 @dataclass(frozen=True)
 class TensorSummary:
-    """One tensor of a checkpoint. What ranks have each for itself under one name counts as shards of it."""
+    """One tensor of a checkpoint. Tensors of one name that each rank has for itself count as its shards."""
 
     name: str
     dtype: str
@@ -166,7 +166,7 @@ def _layout(checkpoint: FoundCheckpoint) -> dict[str, int]:
     try:
         return layout_of(checkpoint)
     except (CheckpointUnreadable, CheckpointUnavailable):
-        return {}  # `verify` tells of it
+        return {}  # `verify` reports it
 
 
 def _builders(checkpoint: FoundCheckpoint, found: Sequence[FoundCheckpoint]) -> list[int]:

@@ -11,7 +11,7 @@ from holdfast_proto.exit_codes import ExitCode
 _OWN_NAME = re.compile(r"^holdfast( \w+)?: ")
 
 
-class Supervisor:
+class ComponentKeeper:
     """Starts components, and starts them again, from one thread that lives until :meth:`close`.
 
     One thread, because a process that dies with its parent dies with the thread that started it.

@@ -2,16 +2,14 @@
 
 from typing import Any
 
+from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import FaultInjected, FaultRefused, Incident, IncidentState, VerdictKind
 
 
-def enum_word(kind: Any, prefix: str, value: int) -> str:
-    """Return ``RUN_PHASE_RUNNING`` of ``RunPhase`` as ``running``; an unknown number as itself."""
-    try:
-        return str(kind.Name(value)).removeprefix(prefix).lower().replace("_", " ")
-    except ValueError:
-        return str(value)
+def enum_phrase(kind: Any, value: int) -> str:
+    """Return ``VERDICT_KIND_HUNG_COLLECTIVE`` as ``hung collective``, and an unknown number as itself."""
+    return enum_word(kind, value).replace("_", " ")
 
 
 def progress_line(status: RunStatus, total_steps: int | None) -> str:
@@ -42,7 +40,7 @@ def kept_line(status: RunStatus) -> str:
 
 def incident_line(incident: Incident) -> str:
     """Return an incident in one line."""
-    state = enum_word(IncidentState, "INCIDENT_STATE_", incident.state)
+    state = enum_phrase(IncidentState, incident.state)
     return f"{incident.verdict.message or verdict_word(incident)} [{state}]"
 
 
@@ -58,7 +56,7 @@ def refusal_line(refused: FaultRefused) -> str:
 
 def verdict_word(incident: Incident) -> str:
     """Return the kind of an incident's verdict."""
-    return enum_word(VerdictKind, "VERDICT_KIND_", incident.verdict.kind)
+    return enum_phrase(VerdictKind, incident.verdict.kind)
 
 
 def outcome_line(incident: Incident) -> str:

@@ -1,0 +1,164 @@
+"""A running agent: its jobs, the tick that publishes the node's state, and its planned end.
+
+Only a planned end cleans up: the run has ended, or a signal ends the agent. An agent that ends in any other way leaves
+its ranks, its warm parent, the snapshots and the record in place, and the next agent adopts them.
+"""
+
+import asyncio
+import contextlib
+import functools
+import json
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast_agent import session
+from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
+from holdfast_agent.commands.command_runner import CommandRunner
+from holdfast_agent.departure import Departure
+from holdfast_agent.movement.tree_watch import TreeWatch
+from holdfast_agent.node import Node
+from holdfast_agent.observer import Observer
+from holdfast_agent.processes.containment import keep_going
+from holdfast_agent.processes.parent_client import WarmParentClient
+from holdfast_agent.rank_messages import RankMessages
+from holdfast_agent.rank_supervisor import RankSupervisor
+from holdfast_agent.reports.store_link import StoreLink
+from holdfast_checkpoint import processes
+from holdfast_proto import redis_client
+from holdfast_proto.exit_codes import ExitCode
+from holdfast_proto.private_files import write_private
+from holdfast_proto.v1 import store_pb2 as store
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.1
+PUBLISH_TICKS = 2
+DRAIN_PATIENCE_S = 120.0
+LEAVE_PATIENCE_S = 2.0
+
+TICK_PAUSE_S = 0.5
+"""Longest pause after a failed tick: after three seconds without a state the node would count as lost."""
+
+
+@dataclass(frozen=True)
+class Agent:
+    """Runs the jobs of an agent, which share its parts."""
+
+    node: Node
+    link: StoreLink
+    checkpoints: NodeCheckpoints
+    supervisor: RankSupervisor
+
+    async def run(self, metrics_port: int, on_serving: Callable[[], None]) -> ExitCode:
+        """Serve ranks and carry out commands until the run ends or a signal ends the agent; then clean up.
+
+        ``on_serving`` is called once ranks can connect. Raises OSError if the session socket or the endpoint file
+        cannot be created.
+        """
+        node, options = self.node, self.node.options
+        admit = Observer(node, self.supervisor).admit if node.observes else node.admit
+        messages = RankMessages(node, self.checkpoints.memory, self.checkpoints.saver, self.link.emit)
+        server = await session.serve(messages, node.errors, options.session_socket, admit)
+        commands = CommandRunner(node, self.supervisor, self.checkpoints, self.link.emit)
+        departure = Departure(node, options.preemption_grace_s)
+        departure.listen()
+        endpoint = {"pid": os.getpid(), "metrics_port": metrics_port, "socket": str(options.session_socket)}
+        write_private(options.endpoint_file, json.dumps(endpoint).encode())
+        on_serving()
+        tasks = [asyncio.create_task(job) for job in self._jobs(commands)]
+        ends: list[asyncio.Future[Any]] = [asyncio.create_task(departure.due.wait()), commands.finished]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finish = commands.finished.result() if commands.finished.done() else store.FinishRun(outcome="terminated")
+        log.info("ending: %s", finish.outcome)
+        await self._end(finish.patience_s or DRAIN_PATIENCE_S, departure.hurried)
+        for job_or_end in (*tasks, *ends):
+            await redis_client.end(job_or_end)
+        await server.stop(grace=None)
+        options.session_socket.unlink(missing_ok=True)
+        options.endpoint_file.unlink(missing_ok=True)
+        return ExitCode.SUCCESS if finish.succeeded else ExitCode.FAILED
+
+    def _jobs(self, commands: CommandRunner) -> list[Coroutine[None, None, None]]:
+        """Return the jobs that an agent does until it ends. An error in one ends no other."""
+        node, supervisor, link = self.node, self.supervisor, self.link
+
+        def receive() -> Awaitable[None]:
+            return link.receive_commands(supervisor.record.last_command, commands.handle, commands.refuse_entry)
+
+        keep = functools.partial(keep_going, node.errors)
+        jobs = [
+            keep("events", link.send_events),
+            keep("commands", receive),
+            keep("tick", self.tick, longest_pause_s=TICK_PAUSE_S),
+            keep("checkpoints", self.checkpoints.inventory.refresh),
+            keep("process_trees", TreeWatch(node).run),
+        ]
+        if node.observes:
+            log.info("put this before the launcher: %s", node.options.observed_node.shell_line())
+        else:
+            jobs.append(keep("warm_parent", lambda: supervisor.parent.run(list(node.spec.command))))
+        return jobs
+
+    async def tick(self) -> None:
+        """Let time pass for the ranks and publish the node's state, immediately if something has changed."""
+        node, supervisor = self.node, self.supervisor
+        last = time.monotonic()
+        ticks = 0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(node.changed.wait(), TICK_S)
+            now = time.monotonic()
+            # While this agent was paused, the reports of its ranks waited. That time must not count as their stall.
+            node.pass_time(min(now - last, 2 * TICK_S))
+            last = now
+            ticks += 1
+            if node.changed.is_set() or ticks % PUBLISH_TICKS == 0:
+                node.changed.clear()
+                supervisor.exits.note_cgroups()
+                supervisor.record.save_if_due()
+                await self.link.publish_state(node.state(ready=supervisor.parent.is_ready), node.spec)
+
+    async def _end(self, patience_s: float, hurried: asyncio.Event) -> None:
+        """Leave nothing behind: end the ranks, finish the checkpoints, remove the slots, dismiss the warm parent."""
+        node, supervisor, link = self.node, self.supervisor, self.link
+
+        async def drain() -> None:
+            written = asyncio.create_task(self.checkpoints.saver.drain(patience_s))
+            hurry = asyncio.create_task(hurried.wait())
+            await asyncio.wait([written, hurry], return_when=asyncio.FIRST_COMPLETED)
+            for task in (written, hurry):
+                await redis_client.end(task)
+            if not written.cancelled():
+                written.result()
+
+        async def remove() -> None:
+            self.checkpoints.memory.remove_all()
+
+        steps: list[Callable[[], Awaitable[None]]] = [
+            supervisor.stop,
+            drain,
+            lambda: link.flush(patience_s=2.0),
+            remove,
+            lambda: _dismiss(supervisor.parent),
+            link.withdraw,
+        ]
+        for step in steps:
+            with node.errors.contained("end"):  # a step that fails must not prevent the next ones
+                await step()
+        node.options.parent_socket.unlink(missing_ok=True)
+        node.options.record.unlink(missing_ok=True)
+
+
+async def _dismiss(parent: WarmParentClient) -> None:
+    """End the warm parent, by a request if it listens. While it imports it does not, and is killed."""
+    pid, ticks = parent.pid, parent.start_ticks
+    deadline = time.monotonic() + (LEAVE_PATIENCE_S if parent.is_ready else 0.0)
+    with contextlib.suppress(OSError):
+        await parent.leave()
+    while processes.is_alive(pid, ticks) and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    processes.kill_session(pid, ticks)

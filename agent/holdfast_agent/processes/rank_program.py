@@ -1,0 +1,49 @@
+"""Turns a forked child of the warm parent into a rank, which runs the user's program."""
+
+import os
+import runpy
+import shutil
+import sys
+from pathlib import Path
+
+from holdfast_proto.v1 import warm_parent_pb2 as pb
+
+
+def become_rank(request: pb.Fork) -> None:
+    """Turn this forked child into a rank: give it its log and its environment, and run its program.
+
+    Modules, their state and the environment are inherited from the warm parent. Stdin, stdout and stderr are replaced.
+    """
+    log = os.open(request.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.close(log)
+    os.close(null)
+    os.environ.update(request.environment)
+    Path("/proc/self/comm").write_text(f"rank {request.rank}")  # what ps and top show
+    run_program(list(request.command))
+
+
+def run_program(command: list[str]) -> None:
+    """Run ``python -m module ...`` and ``python script.py ...`` in this process, anything else by exec."""
+    program, *arguments = command
+    if not _is_this_python(program) or not arguments or (arguments[0].startswith("-") and arguments[0] != "-m"):
+        os.execvp(sys.executable if _is_this_python(program) else program, command)
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _is_this_python(program: str) -> bool:
+    # As with torchrun, a bare `python` means our interpreter, even if its virtual environment is not activated.
+    if program in ("python", "python3"):
+        return True
+    found = shutil.which(program)
+    # Not resolved: two virtual environments may link to the same interpreter and differ in packages.
+    return found is not None and Path(found).parent == Path(sys.executable).parent and "python" in Path(found).name

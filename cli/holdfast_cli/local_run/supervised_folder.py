@@ -1,0 +1,112 @@
+"""The folder of a run while this process supervises it, and all that the run has outside it."""
+
+import logging
+import os
+import secrets
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from holdfast_cli.checkpoints.location import primary_location
+from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.run_folder.ended import save_last_status
+from holdfast_cli.run_folder.endpoints import Endpoint, write_targets
+from holdfast_cli.run_folder.lock import RunLock
+from holdfast_cli.run_folder.paths import RunPaths, make_memory_directory, make_runtime_directory, prepare_directory
+from holdfast_cli.run_folder.processes import identify
+from holdfast_cli.run_folder.record import RunRecord, load_record
+from holdfast_cli.run_folder.sweep import forget_ranks, sweep
+from holdfast_proto.v1.control_pb2 import RunStatus
+
+NODE = "local"
+
+_package_log = logging.getLogger("holdfast_cli")
+
+
+class SupervisedFolder:
+    """Holds a run's folder: lock, record, log and Prometheus targets, with its sockets and its snapshot memory.
+
+    Creating one clears up after an earlier run of the same name. Raises CommandError if another process holds the
+    folder, ConfigurationError if a path cannot be used.
+    """
+
+    def __init__(self, options: LocalRunOptions) -> None:
+        self.instance = secrets.token_hex(8)
+        """Random name of this start, in the environment of all its processes."""
+        self._run = options.run
+        directory = prepare_directory(options.directory / options.run)
+        self._lock = RunLock(directory / "run.lock", options.run)
+        try:
+            self.paths = self._paths(options, directory)
+            """Paths of this run."""
+            self.checkpoints = primary_location(options.checkpoint_directory or str(directory / "checkpoints"))
+            """Absolute path or URL of the run's checkpoints."""
+            self.store_url = options.redis_url or f"unix://{self.paths.redis_socket}"
+            """URL of the run's Redis."""
+            self._log_handler = self._begin_log()
+            self._record = self._new_record()
+            self._record.save()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    @property
+    def created_unix_s(self) -> float:
+        """Unix time of this start."""
+        return self._record.created_unix_s
+
+    def note(self, pids: dict[str, int], endpoints: dict[str, Endpoint]) -> None:
+        """Record which components are up, for other commands and for Prometheus. Both arguments are by component."""
+        components: dict[str, dict[str, object]] = {name: {"pid": pid} for name, pid in pids.items()}
+        for name, endpoint in endpoints.items():
+            components[name] = asdict(endpoint)
+        if components != self._record.components:
+            self._record = replace(self._record, components=components)
+            self._record.save()
+            write_targets(self.paths.targets, self._run, "127.0.0.1", endpoints)
+
+    def leave(self, outcome: str, last_status: RunStatus | None) -> None:
+        """End what is left of the run, keep how it ended, and give the folder up."""
+        sweep(self._record)
+        if last_status is not None:
+            save_last_status(self.paths.directory, last_status)
+        self._record = replace(self._record, outcome=outcome, components={})
+        self._record.save()
+        self.paths.targets.unlink(missing_ok=True)  # or Prometheus would take an ended run for a dead one
+        _package_log.removeHandler(self._log_handler)
+        self._log_handler.close()
+        self._lock.release()
+
+    def _paths(self, options: LocalRunOptions, directory: Path) -> RunPaths:
+        earlier = load_record(directory)
+        if earlier is not None:
+            earlier.check_own()
+            sweep(earlier)
+        forget_ranks(directory)
+        memory = make_memory_directory(options.shm_directory, options.run, self.instance)
+        return RunPaths(directory, make_runtime_directory(), memory, NODE)
+
+    def _begin_log(self) -> logging.FileHandler:
+        handler = logging.FileHandler(self.paths.logs / "holdfast.log")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        _package_log.addHandler(handler)
+        _package_log.setLevel(logging.INFO)
+        return handler
+
+    def _new_record(self) -> RunRecord:
+        own = identify(os.getpid())
+        assert own is not None, "/proc must be mounted"
+        return RunRecord(
+            run=self._run,
+            instance=self.instance,
+            pid=own.pid,
+            start_ticks=own.start_ticks,
+            node=NODE,
+            directory=str(self.paths.directory),
+            runtime_directory=str(self.paths.runtime),
+            shm_directory=str(self.paths.memory),
+            checkpoint_directory=self.checkpoints,
+            control=str(self.paths.control),
+            store_url=self.store_url,
+            created_unix_s=time.time(),
+        )

@@ -1,0 +1,38 @@
+"""What tests do to a run on this machine that no command does."""
+
+import time
+
+from holdfast_cli.local_run.local_run import LocalRun
+from holdfast_cli.local_run.redis_server import answers
+from holdfast_cli.run_folder.paths import empty_redis_data
+from holdfast_cli.run_folder.sweep import agent_records
+from tests.support.coroutines import PATIENCE_S
+
+
+def warm_parent_pid(run: LocalRun) -> int | None:
+    """Return the pid of the process that forks the ranks, or None before the agent has one."""
+    records = [record for record in agent_records(run.paths.directory) if record.warm_parent_pid]
+    return records[0].warm_parent_pid if records else None
+
+
+def suspend_restart(run: LocalRun, component: str) -> None:
+    """Keep a component down once it dies."""
+    run.stack.component(component).suspended = True
+
+
+def resume_restart(run: LocalRun, component: str) -> None:
+    """Let a component be started again."""
+    run.stack.component(component).suspended = False
+
+
+def restart_redis(run: LocalRun, *, empty: bool = False) -> None:
+    """SIGKILL the run's own Redis and wait for the next one; ``empty``: it has lost all its data."""
+    suspend_restart(run, "redis")
+    run.stack.component("redis").kill()
+    if empty:
+        empty_redis_data(run.paths)
+    resume_restart(run, "redis")
+    deadline = time.monotonic() + PATIENCE_S
+    while not answers(run.store_url):
+        assert time.monotonic() < deadline, "Redis has not come back"
+        time.sleep(0.02)
