@@ -31,7 +31,7 @@ async def send(number: signal.Signals) -> None:
     await heard.wait()
 
 
-async def test_sigterm_tells_the_daemon_that_the_node_goes_away(folder: Path) -> None:
+async def test_sigterm_announces_to_the_daemon_that_the_node_leaves(folder: Path) -> None:
     node, departure = departing(folder)
     assert node.state(ready=True).leave_in_s == 0.0
     node.changed.clear()

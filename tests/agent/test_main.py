@@ -100,7 +100,7 @@ def test_with_ranks_of_an_earlier_agent_the_same_failure_is_none_and_leaves_all_
         (OSError(24, "Too many open files"), True, ExitCode.FAILED),
     ],
 )
-def test_only_what_another_start_cannot_cure_has_nobody_start_another(
+def test_only_an_error_that_another_start_cannot_fix_prevents_another_start(
     error: Exception, is_alone: bool, code: int
 ) -> None:
     startup = Startup()

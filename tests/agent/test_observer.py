@@ -164,7 +164,7 @@ else:
 
 
 @pytest.mark.parametrize(("what", "has_left"), [("finishes", True), ("fails", False)])
-async def test_the_black_box_tells_how_a_rank_meant_to_end_whose_last_report_was_lost(
+async def test_the_black_box_shows_how_a_rank_meant_to_end_whose_last_report_was_lost(
     folder: Path, what: str, has_left: bool
 ) -> None:
     world = World(folder)

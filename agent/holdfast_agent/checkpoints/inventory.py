@@ -53,7 +53,7 @@ class CheckpointInventory:
         except CheckpointError as error:
             if not takes_over:
                 raise
-            log.warning("the checkpoints cannot be listed, the agent tries again at the next one: %s", error)
+            log.warning("the checkpoints cannot be listed, the agent tries again in a few seconds: %s", error)
 
     @property
     def history(self) -> int:

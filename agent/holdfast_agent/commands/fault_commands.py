@@ -44,7 +44,7 @@ class FaultCommands:
             return "this run allows no faults: start it with --allow-faults"
         rank = self._node.ranks.get(fault.rank)
         if rank is None or not rank.is_alive:
-            return "it does not live on this node"
+            return "it is not alive on this node"
         answer = rank.command(session.RankCommand(inject_fault=fault))
         done, _ = await asyncio.wait([answer], timeout=ACK_PATIENCE_S)
         if not done:

@@ -4,7 +4,7 @@ import logging
 import mmap
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,11 +118,6 @@ class SnapshotMemory:
     def complete_steps(self, rank: int) -> list[int]:
         """Return the steps of which ``rank`` has a complete snapshot, ascending."""
         return sorted({header.step for _, header in self._complete(rank)})
-
-    def newest_common(self, ranks: Iterable[int]) -> int | None:
-        """Return the newest step of which all ``ranks`` have a complete snapshot."""
-        steps = [set(self.complete_steps(rank)) for rank in ranks]
-        return max(set.intersection(*steps), default=None) if steps else None
 
     def slot_holding(self, rank: int, step: int) -> Path | None:
         """Return a slot with the complete snapshot of ``step``, a pinned one if there is one."""

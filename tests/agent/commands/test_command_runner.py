@@ -312,7 +312,7 @@ async def test_command_whose_handling_fails_is_counted_and_the_next_one_obeyed(
     assert desk.reported == ["evidence_captured"]
 
 
-async def test_start_that_fails_as_nobody_expected_is_reported_as_a_failed_generation(
+async def test_start_that_fails_unexpectedly_is_reported_as_a_failed_generation(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk(folder)

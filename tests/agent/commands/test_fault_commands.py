@@ -68,4 +68,4 @@ async def test_ranks_that_cannot_hear_are_reported(folder: Path) -> None:
     await FaultCommands(node, node.link.emit).inject(Fault(kind="kill", rank=0))
     await FaultCommands(node, node.link.emit).inject(Fault(kind="kill", rank=5))
     reasons = [event.fault_refused.reason for event in node.link.emitted]
-    assert reasons == ["it has no session", "it does not live on this node"]
+    assert reasons == ["it has no session", "it is not alive on this node"]

@@ -59,7 +59,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("way", ["lock", "user_code", "gil_held"])
-async def test_the_stack_tells_how_a_rank_hangs(start: Start, tmp_path: Path, way: str) -> None:
+async def test_the_stack_shows_how_a_rank_hangs(start: Start, tmp_path: Path, way: str) -> None:
     folder = EvidenceFolder(tmp_path, "node0")
     summary = await stacks.take(start(way), folder, may_pause=True)
     assert summary is not None

@@ -76,7 +76,7 @@ def test_the_counters_are_read() -> None:
     assert parse_status("Name:\tpt_main: x\nState:\tS\nTracerPid:\t77\nSeccomp:\t0\n") == ("pt_main: x", 77)
 
 
-def test_a_call_is_reported_by_its_descriptor_where_its_first_argument_is_one() -> None:
+def test_a_call_is_identified_by_its_descriptor_if_its_first_argument_is_one() -> None:
     assert parse_call("0 0x5 0x7ffd 0x1 0x0\n", "x86_64") == "0 0x5"
     assert parse_call("63 0x5 0x7ffd 0x1 0x0\n", "aarch64") == "63 0x5"
     assert parse_call("202 0x7f0011 0x80 0x0\n", "x86_64") == "202"
@@ -88,7 +88,7 @@ def test_a_thread_that_runs_or_continues_an_interrupted_call_is_in_no_other_call
         assert parse_call(text, "x86_64") == ""
 
 
-def test_the_tree_holds_descendants_and_the_rank_s_session_and_nobody_else(proc: FakeProc) -> None:
+def test_the_tree_holds_descendants_and_the_rank_s_session_and_nothing_else(proc: FakeProc) -> None:
     proc.add(10, session=10, group=10)
     proc.add(11, parent=10, session=10, group=10)
     proc.add(12, parent=11, session=12, group=12)  # a session of its own

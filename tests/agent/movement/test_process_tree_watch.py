@@ -142,7 +142,7 @@ def _fail_with(error: Exception) -> classmethod:  # type: ignore[type-arg]
     return classmethod(read)
 
 
-async def test_a_look_that_blocks_holds_up_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_look_that_blocks_delays_nothing_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_watch, "PATIENCE_S", 0.2)
     reader, writer = os.pipe()
     read = TreeReader.read

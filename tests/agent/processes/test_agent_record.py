@@ -46,7 +46,7 @@ def test_a_damaged_record_counts_as_none(tmp_path: Path) -> None:
     assert agent_record.load(tmp_path / "record.pb") is None
 
 
-def test_a_second_agent_of_a_node_is_reported_what_to_change(tmp_path: Path) -> None:
+def test_a_second_agent_of_a_node_gets_a_message_that_says_what_to_change(tmp_path: Path) -> None:
     descriptor = agent_record.lock(tmp_path / "agent.lock")
     with pytest.raises(AgentError, match=r"agent\.lock: stop it, or .* --node or --directory") as caught:
         agent_record.lock(tmp_path / "agent.lock")
@@ -67,7 +67,7 @@ def test_the_lock_goes_with_the_agent_that_held_it(tmp_path: Path) -> None:
     os.close(agent_record.lock(path))
 
 
-def test_a_record_that_others_may_have_written_names_nobody_to_be_killed(
+def test_a_record_that_others_may_have_written_gets_no_process_killed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "record.pb"

@@ -78,7 +78,7 @@ def test_what_was_logged_before_the_agent_began_is_about_others(tmp_path: Path, 
     assert not ended.out_of_memory
 
 
-def test_the_kernel_tells_how_a_process_ended_whose_status_nobody_has(tmp_path: Path, log_writer: int) -> None:
+def test_the_kernel_log_explains_the_end_of_a_process_of_unknown_status(tmp_path: Path, log_writer: int) -> None:
     kills = MemoryKills(KernelLog(tmp_path / "kmsg"), None)
     os.write(log_writer, GLOBAL.encode())
     ended = RankExit()

@@ -97,7 +97,7 @@ async def test_a_killed_warm_parent_is_replaced_and_its_ranks_continue(folder: P
         await gone(client.pid)
 
 
-async def test_who_waits_for_a_fork_is_reported_when_the_warm_parent_dies(folder: Path) -> None:
+async def test_a_fork_that_is_waited_for_fails_when_the_warm_parent_dies(folder: Path) -> None:
     client = Client(folder)
     async with running(client):
         pid = client.pid
@@ -188,7 +188,7 @@ while "holdfast_agent.processes.warm_parent" in sys.orig_argv and not os.path.ex
 """
 
 
-async def test_of_the_warm_parents_of_two_agents_the_first_of_which_died_immediately_one_stays(
+async def test_if_an_agent_dies_while_it_starts_a_warm_parent_and_the_next_starts_another_one_stays(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "sitecustomize.py").write_text(LATE)
@@ -271,7 +271,7 @@ async def test_messages_that_make_no_sense_do_not_end_the_connection(folder: Pat
             await end(task)
 
 
-async def test_a_rank_that_cannot_be_forked_is_reported_immediately(folder: Path) -> None:
+async def test_a_fork_that_is_impossible_fails_immediately(folder: Path) -> None:
     client = Client(folder)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(folder / "parent.sock"))

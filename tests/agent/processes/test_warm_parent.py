@@ -60,7 +60,7 @@ def facts(log: Path) -> dict[str, object]:
     return told
 
 
-def test_ready_tells_the_pid_and_that_there_are_no_children(parent: WarmParent, agent: Agent) -> None:
+def test_ready_holds_the_pid_and_that_there_are_no_children(parent: WarmParent, agent: Agent) -> None:
     assert agent.ready.pid == parent.process.pid
     assert list(agent.ready.children) == []
     assert agent.ready.import_s > 0
@@ -182,7 +182,7 @@ def test_a_second_one_for_the_same_socket_ends_immediately(parent: WarmParent, l
         assert agent.code_of(["true"], log) == 0
 
 
-def test_its_ranks_keep_nobody_from_taking_its_place(folder: Path) -> None:
+def test_its_ranks_do_not_keep_another_one_from_taking_its_place(folder: Path) -> None:
     script = folder / "train.py"
     script.write_text("import time\nprint('waits', flush=True)\ntime.sleep(600)\n")
     log = folder / "rank.log"
@@ -196,7 +196,7 @@ def test_its_ranks_keep_nobody_from_taking_its_place(folder: Path) -> None:
     processes.kill_session(stays, processes.start_ticks(stays))
 
 
-def test_a_socket_that_was_removed_is_there_again(parent: WarmParent, log: Path) -> None:
+def test_a_socket_that_was_removed_is_created_again(parent: WarmParent, log: Path) -> None:
     parent.socket.unlink()
     parent.process.send_signal(signal.SIGCHLD)  # or it would look after some seconds
     with parent.agent() as agent:

@@ -195,21 +195,16 @@ def test_agent_that_starts_anew_is_not_disturbed_by_leftovers(memory: SnapshotMe
     assert paths[0].stat().st_size == 128 * KIB
 
 
-def test_newest_common_step_is_one_that_all_ranks_hold(memory: SnapshotMemory, snapshots: "Snapshots") -> None:
-    for rank, steps in {0: (7, 9, 8), 1: (8, 7, 6)}.items():
-        for path, step in zip(memory.grant(rank, 64 * KIB, ranks_on_node=2, slots=3).paths, steps, strict=True):
-            snapshots.fill(path, rank, step, persist=False)
+def test_step_whose_slot_is_being_overwritten_is_not_complete(memory: SnapshotMemory, snapshots: "Snapshots") -> None:
+    for path, step in zip(memory.grant(0, 64 * KIB, ranks_on_node=1, slots=3).paths, (8, 9, 7), strict=True):
+        snapshots.fill(path, 0, step, persist=False)
     assert memory.complete_steps(0) == [7, 8, 9]
-    assert memory.newest_common([0, 1]) == 8
-    assert memory.newest_common([0]) == 9
-    assert memory.newest_common([0, 1, 2]) is None
-    assert memory.newest_common([]) is None
-    held = memory.slot_holding(1, 8)
-    assert held == memory.slots(1)[0]
+    held = memory.slot_holding(0, 8)
+    assert held == memory.slots(0)[0]
     with Slot(held) as slot:
-        slot.begin(generation=1, step=10, rank=1)
-    assert memory.newest_common([0, 1]) == 7
-    assert memory.slot_holding(1, 8) is None
+        slot.begin(generation=1, step=10, rank=0)
+    assert memory.complete_steps(0) == [7, 9]
+    assert memory.slot_holding(0, 8) is None
 
 
 def pins(paths: Iterable[Path]) -> list[tuple[bool, bool]]:
