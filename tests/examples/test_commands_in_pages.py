@@ -1,5 +1,6 @@
 """The commands that the pages show are commands that ``holdfast`` takes."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -8,16 +9,23 @@ import pytest
 from docs.include_examples import ROOT, pages
 from tests.examples.command_lines import block_commands, complaint, span_commands, unknown_parts
 
-TEXTS = [*pages(), *sorted(ROOT.glob("*/README.md")), *sorted((ROOT / "examples").glob("*.py"))]
+TEXTS = [
+    *pages(),
+    *sorted(ROOT.glob("*/README.md")),
+    *sorted((ROOT / "examples").glob("*.py")),
+    *sorted((ROOT / "cli" / "holdfast_cli" / "flags").glob("*.py")),
+]
 
 
 def text(path: Path) -> str:
-    """Return a page, or the head of a script with its indented commands as a block of code."""
+    """Return a page, or the docstrings of a module with their indented commands as blocks of code."""
     content = path.read_text()
     if path.suffix != ".py":
         return content
-    head = content.split('"""')[1].replace("``", "`")
-    return re.sub(r"^    (.*)$", r"```\n\1\n```", head, flags=re.M)
+    tree = ast.parse(content)
+    described: list[ast.Module | ast.ClassDef] = [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))]
+    docstrings = "\n".join(ast.get_docstring(node) or "" for node in described).replace("``", "`")
+    return re.sub(r"^ +(holdfast (?:.*\\\n)*.*)$", r"```\n\1\n```", docstrings, flags=re.M)
 
 
 BLOCKS = [(path.name, words) for path in TEXTS for words in block_commands(text(path))]
@@ -35,7 +43,9 @@ def test_a_command_in_prose_has_its_name_and_its_options(page: str, words: list[
 
 
 def test_the_pages_that_show_commands_are_read() -> None:
-    assert {"README.md", "multinode.md", "own-trainer.md", "planning.md", "fsdp2.py"} <= {page for page, _ in BLOCKS}
+    assert {"README.md", "multinode.md", "own-trainer.md", "planning.md", "fsdp2.py", "runs.py"} <= {
+        page for page, _ in BLOCKS
+    }
     assert ["agent", "--run", "big"] in [words[:3] for _, words in BLOCKS]  # in a string of srun's
     assert len(BLOCKS) > 30
 

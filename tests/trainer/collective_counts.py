@@ -1,4 +1,4 @@
-"""How often the ranks talk in one step of four microbatches."""
+"""The number of collectives of each rank in one step of four microbatches."""
 
 from collections import Counter
 from typing import Any

@@ -37,23 +37,23 @@ from tests.trainer.watched_ranks import check_watched
 
 PASSED = "passed"
 TIMEOUT = timedelta(seconds=60)
-"""A rank that waits longer for its peers has lost them."""
+"""Seconds after which a rank that waits for its peers gives up."""
 
 
 @dataclass(frozen=True)
 class World:
-    """Who a forked rank is."""
+    """The place of a forked rank."""
 
     rank: int
     ranks: int
     folder: Path
     generation: str
-    """Different for each world of the same folder."""
+    """Name of the world, different for each world of the same folder."""
 
 
 def sweep(check: Callable[[TrainerConfig], None], world: World, *configs: TrainerConfig) -> None:
-    """Check one layout after the other; rank 0 tells of each that all ranks found right."""
-    # Layouts with equal meshes share them: process groups are too many to have new ones for each layout.
+    """Check one layout after the other. Rank 0 prints a line for each that all ranks found right."""
+    # Layouts with equal meshes share them. New process groups for each layout would be too many.
     mesh._init = functools.cache(mesh._init)
     join(world)
     for config in configs:
@@ -70,7 +70,7 @@ def join(world: World) -> None:
 
 
 class RecordingHooks:
-    """Hooks that keep what the loop tells them, and start it from ``saved`` at ``start``."""
+    """Hooks that record the calls of the loop, and start it from ``saved`` at ``start``."""
 
     def __init__(self, *, start: int = 0, saved: dict[str, Any] | None = None, save_after: int = -1) -> None:
         self.calls: list[str] = []
@@ -106,8 +106,8 @@ class RecordingHooks:
         self.calls.append(f"watch {sorted(modules)} {then}")
 
     def report(self, **values: object) -> None:
-        told = sorted(name for name, value in values.items() if value is not None)
-        self.calls.append(f"report {told}")
+        reported = sorted(name for name, value in values.items() if value is not None)
+        self.calls.append(f"report {reported}")
 
 
 def trained(config: TrainerConfig, hooks: RecordingHooks) -> str:
@@ -123,14 +123,14 @@ def trained(config: TrainerConfig, hooks: RecordingHooks) -> str:
 
 
 def calls(world: World, config: TrainerConfig) -> None:
-    """Train, and print what the hooks were told."""
+    """Train, and print the calls of the hooks."""
     hooks = RecordingHooks()
     trained(config, hooks)
     print(*hooks.calls, sep="\n")
 
 
 def digests(world: World, config: TrainerConfig) -> None:
-    """Print the weights at the end of two undisturbed runs, and of one that goes on where the first one was saved."""
+    """Print the final weights of two undisturbed runs, and of one that continues where the first one was saved."""
     first = RecordingHooks(save_after=2)
     print("undisturbed", trained(config, first))
     print("undisturbed", trained(config, RecordingHooks()))
@@ -192,7 +192,7 @@ def start_rank(case: str, world: World, configs: list[dict[str, Any]], output: P
         CASES[case](world, *(TrainerConfig(**config) for config in configs))
         sys.stdout.flush()
         status = 0
-    except BaseException:  # noqa: BLE001 (a rank must end here, whatever ends it)
+    except BaseException:  # noqa: BLE001 (a rank must end here, after any error)
         traceback.print_exc()
     finally:
         os._exit(status)

@@ -7,7 +7,7 @@ from typing import Any
 
 DEGREES = (1, 2, 4, 8)
 SMALL_DEGREES = (1, 2, 4)
-"""Of cp and ep, which are combined with more than the others."""
+"""Degrees of cp and ep, which are combined with more settings than the others."""
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble")
 OPTIMIZER = {
     "learning_rate": 0.01,
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def flags(self) -> str:
-        """What a user would type, for the message about a layout that fails."""
+        """Flags that a user would type, for the message about a layout that fails."""
         parallel = [f"--parallel.{key}={value}" for key, value in self.parallel.items()]
         experts = [f"--model.{key}={value}" for key, value in self._experts.items()] if self.experts else []
         return " ".join([*parallel, *experts, f"--optimizer.name={self.optimizer}"])

@@ -1,4 +1,4 @@
-"""What several ranks check of precision and memory options. Each takes a configuration that fits the world."""
+"""Checks of precision and memory options on several ranks. Each takes a configuration that fits the world."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -59,7 +59,7 @@ def local(tensor: Any) -> Tensor:
 
 
 def check_overflow(config: TrainerConfig) -> None:
-    """An infinite gradient on the last rank: all ranks skip that step, and only that one, and halve the scale."""
+    """Check that all ranks skip only the step in which one has an infinite gradient, and halve the scale."""
     rank = Rank(config)
     seen = []
     for step in range(3):
@@ -94,7 +94,7 @@ def is_last_rank() -> bool:
 
 
 def check_memory_options(config: TrainerConfig) -> None:
-    """Three steps end with the bits of a run without the options."""
+    """Check that three steps end with the same bits as without the options."""
     weights = []
     for each in (config, config.model_copy(update={"memory": MemoryConfig()})):
         rank = Rank(each)
@@ -107,7 +107,7 @@ def check_memory_options(config: TrainerConfig) -> None:
 
 
 def check_fp8(config: TrainerConfig) -> None:
-    """With emulated fp8 products every rank's gradients are finite and the first loss is nearly that of bf16."""
+    """Check that with emulated fp8 all gradients are finite and the first loss is close to that of bf16."""
     losses = []
     emulated: dict[str, Any] = {"require_fp8": lambda _: None, "convert_to_fp8": partial(convert_to_fp8, emulate=True)}
     for precision in (config.precision, config.precision.model_copy(update={"fp8": False})):

@@ -25,14 +25,14 @@ from holdfast_trainer.update import update_parameters
 
 CPU = torch.device("cpu")
 STEPS = 2
-"""Everything is compared after each. The second one has the moments and the learning rate that the first one left."""
+"""Number of steps. All is compared after each. The second one has the moments and learning rate of the first."""
 VALIDATION = 100
 """Number of the batch that is not trained on."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a step of the plain process came to."""
+    """The results of a step of the plain process."""
 
     loss: Tensor
     validation_loss: Tensor
@@ -41,7 +41,7 @@ class Step:
     grad_norm: Tensor
     update_norm: Tensor
     expert_statistics: Tensor
-    """Sums over blocks, as of collect_expert_statistics."""
+    """Sums over blocks, as collect_expert_statistics returns them."""
     weights: dict[str, Tensor]
     """After the step."""
 
@@ -72,7 +72,7 @@ def check_layout(config: TrainerConfig) -> None:
 
 
 def expect_loss(parts: ModelParts, loss: Tensor | None, wanted: Tensor) -> None:
-    """All that hold the last stage know the loss, and nobody else."""
+    """Check that the ranks with the last stage know the loss, and no others."""
     assert (loss is not None) == parts.holds_last_stage
     if loss is not None:
         torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=0)

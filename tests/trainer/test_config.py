@@ -169,7 +169,7 @@ def test_unknown_keys_in_the_file_are_named_one_per_line(tmp_path: Path) -> None
     ]
 
 
-def test_several_cross_checks_are_told_at_once() -> None:
+def test_several_cross_checks_are_reported_together() -> None:
     with pytest.raises(ConfigurationError) as refusal:
         load(["--model.dim", "65", "--parallel.pp", "2"], world_size=2)
     assert [line.split(" ")[0] for line in str(refusal.value).splitlines()] == ["model.dim", "parallel.microbatches"]

@@ -10,7 +10,7 @@ SMALL = {
 }
 
 
-def test_hooks_are_told_the_phases_and_figures_of_each_step(run_ranks: Any) -> None:
+def test_hooks_get_the_phases_and_figures_of_each_step(run_ranks: Any) -> None:
     train = {"steps": 2, "global_batch": 4, "validate_every": 2, "log_every": 2}
     output = run_ranks("calls", **SMALL, train=train)
     compute = ["DATA", "FORWARD_BACKWARD", "report ['samples']", "OPTIMIZER"]

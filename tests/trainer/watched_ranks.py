@@ -1,4 +1,4 @@
-"""What the hooks find out about the trainer's own ranks: replicas that differ, and where a gradient went bad."""
+"""What the hooks find in the trainer's own ranks: replicas that differ, and the origin of a bad gradient."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ EVERY_STEP = 1e9
 
 
 def check_watched(config: TrainerConfig) -> None:
-    """Train a little and look: nothing is found until memory is corrupted, or a gradient, and then just that."""
+    """Train a little. Nothing is found until memory or a gradient is corrupted, and then just that."""
     rank = Rank(config)
     state = {"model": holdfast_hooks.merged(rank.parts.modules)}
     replicas = ReplicaCheck(state, OnceLog(), budget_ratio=EVERY_STEP)
@@ -45,21 +45,21 @@ def check_watched(config: TrainerConfig) -> None:
 
 
 def check_origin(rank: Rank, watch: GradientWatch) -> None:
-    """Let the gradient go bad in a block of the last rank: it says so, and those to whom it is passed on do not."""
+    """Make the gradient bad in a block of the last rank. That rank reports it, and the ranks that receive it do not."""
     culprit = dist.get_world_size() - 1
     name, block = max(rank.parts.modules[-1].layers.items())
     if dist.get_rank() == culprit:
         block.register_forward_hook(spoil_gradient)
     rank.forward_backward(3)
     origin = found(watch).nonfinite_origin
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, (origin.unix_s, dist.get_rank(), origin.module, f"layers.{name}"))
-    _, first, module, _ = min(one for one in told if one[0])
+    reported: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(reported, (origin.unix_s, dist.get_rank(), origin.module, f"layers.{name}"))
+    _, first, module, _ = min(one for one in reported if one[0])
     # Tensor-parallel ranks exchange gradients within a block, so theirs go bad in it at the same time.
     tp = rank.config.parallel.tp
-    assert first // tp == culprit // tp, told
-    assert module == told[culprit][3], told
-    assert sum(one[0] > 0 for one in told) <= tp, told
+    assert first // tp == culprit // tp, reported
+    assert module == reported[culprit][3], reported
+    assert sum(one[0] > 0 for one in reported) <= tp, reported
 
 
 def spoil_gradient(module: Any, inputs: Any, output: Any) -> None:
@@ -74,11 +74,11 @@ def found(watch: GradientWatch) -> StepRecord:
 
 
 def conflicts(replicas: ReplicaCheck, step: int) -> set[str]:
-    """Return the parts that not all ranks which hold them hold alike."""
+    """Return the parts that differ between the ranks that hold them."""
     record = StepRecord()
     sums = replicas.check(step)
     assert sums is not None and sums.put(record)
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, {replica.part: replica.hash for replica in record.replicas})
+    reported: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(reported, {replica.part: replica.hash for replica in record.replicas})
     known: dict[str, int] = {}
-    return {part for of_rank in told for part, hash_ in of_rank.items() if known.setdefault(part, hash_) != hash_}
+    return {part for of_rank in reported for part, hash_ in of_rank.items() if known.setdefault(part, hash_) != hash_}

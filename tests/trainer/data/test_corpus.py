@@ -90,9 +90,9 @@ def test_corpus_is_built_once(text_folder: Path, tmp_path: Path) -> None:
 def test_racing_ranks_agree_on_one_corpus(text_folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", BUILD, str(text_folder), str(tmp_path / "cache")]
     racers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    told = {racer.communicate(timeout=30)[0] for racer in racers}
+    printed = {racer.communicate(timeout=30)[0] for racer in racers}
     assert [racer.returncode for racer in racers] == [0, 0, 0]
-    assert told == {f"{prepare(text_folder, tmp_path)}\n"}
+    assert printed == {f"{prepare(text_folder, tmp_path)}\n"}
     assert [path.suffix for path in sorted((tmp_path / "cache").iterdir())] == ["", ".lock"]
 
 
@@ -141,7 +141,7 @@ def test_tokenized_corpus_is_cached_by_the_tokenizer(text_folder: Path, tmp_path
         prepare(text_folder, tmp_path, tokenizer=str(paths[1]))
 
 
-def test_overlap_of_validation_and_training_is_told(text_folder: Path, tmp_path: Path) -> None:
+def test_overlap_of_validation_and_training_is_measured(text_folder: Path, tmp_path: Path) -> None:
     seen = tmp_path / "seen.txt"
     seen.write_bytes((text_folder / "chapter-3.txt").read_bytes())
     found = prepare(text_folder, tmp_path, validation=str(seen)).overlap

@@ -38,7 +38,7 @@ def test_share_is_that_of_a_plain_comparison(
     assert 0 < found.share < 1
 
 
-def test_tokens_are_compared_whatever_their_width(tmp_path: Path) -> None:
+def test_tokens_of_different_widths_are_compared(tmp_path: Path) -> None:
     tokens = np.arange(100)
     narrow = tmp_path / "narrow"
     tokens.astype(np.uint8).tofile(narrow)

@@ -9,7 +9,7 @@ ENOUGH_S = 10.0
 
 
 class Source:
-    """Counts, and lets nothing through before it is told to."""
+    """Counts the items, and holds them until the test lets them through."""
 
     def __init__(self) -> None:
         self.prepared: list[int] = []

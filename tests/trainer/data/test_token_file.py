@@ -46,7 +46,7 @@ def test_chunks_repeat_the_end_of_the_one_before(tmp_path: Path, monkeypatch: py
     assert chunks == [[5, 0, 65535], [0, 65535, 7, 8, 9], [8, 9, 10]]
 
 
-def test_survey_tells_the_largest_id_and_a_digest_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_survey_returns_the_largest_id_and_a_digest_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     TOKENS.tofile(tmp_path / "tokens.bin")
     whole = opened(tmp_path / "tokens.bin")
     largest, digest = survey([whole])

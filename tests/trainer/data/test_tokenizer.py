@@ -66,7 +66,7 @@ def test_text_without_lines_is_encoded_as_a_whole(
     assert library.decode(tokens.tolist()) == path.read_text(encoding="utf-8")
 
 
-def test_missing_package_is_told_with_its_fix(bpe_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported_with_its_fix(bpe_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ConfigurationError, match=r"install the extra tokenizers of holdfast-torch$"):
         open_tokenizer(str(bpe_file))

@@ -29,7 +29,7 @@ def small_config(**sections: Any) -> TrainerConfig:
 
 
 def unchecked(config: TrainerConfig, **sections: Any) -> TrainerConfig:
-    """A configuration that the rules between settings would have refused."""
+    """Return a configuration without a check of the rules between its settings."""
     return config.model_copy(update={name: getattr(config, name).model_copy(update=v) for name, v in sections.items()})
 
 
@@ -95,11 +95,11 @@ def test_a_problem_of_one_stage_names_the_ranks_of_that_stage(monkeypatch: pytes
     )
 
 
-def test_what_cannot_be_tried_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_tried_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     main(["--dry-run", "--memory.compile=true", "--model.experts=4"])
     assert capfd.readouterr().out.splitlines()[1:] == [
         "not tried: memory.compile: blocks are tried as they are",
-        "not tried: model.experts: tokens are spread evenly over them, whatever the router says",
+        "not tried: model.experts: tokens are spread evenly over them, not as the router would",
     ]
 
 
@@ -112,7 +112,7 @@ def test_a_configuration_that_the_rules_refuse_is_not_tried(capfd: pytest.Captur
     ]
 
 
-def test_results_come_in_the_order_of_the_functions_and_a_killed_process_is_told() -> None:
+def test_results_come_in_the_order_of_the_functions_and_a_killed_process_is_reported() -> None:
     functions: list[Callable[[], str]] = [partial(str, 0), die, *(partial(str, number) for number in range(2, 5))]
     results = list(run_each(functions, at_once=2))
     assert [result for result in results if isinstance(result, str)] == ["0", "2", "3", "4"]
@@ -126,7 +126,7 @@ def die() -> str:
 
 
 class _OwnedByThisProcess:
-    """Part of a cycle, so that only the garbage collector frees it; ends any other process that does."""
+    """Part of a cycle, so that only the garbage collector frees it. It ends every other process that frees it."""
 
     def __init__(self) -> None:
         self._itself = self

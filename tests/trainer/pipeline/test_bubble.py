@@ -7,7 +7,7 @@ from holdfast_trainer.pipeline.bubble import BubbleMeter, HostClock
 
 
 class FakeDevice:
-    """A clock that stands still unless told to go on, and a device that has come as far as ``reached_s``."""
+    """A clock that the test advances, and a device that has reached ``reached_s``."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -25,7 +25,7 @@ class FakeDevice:
 
 
 class FakeStage:
-    """Computes for as long as it is told."""
+    """Computes for a given time."""
 
     def __init__(self, device: FakeDevice) -> None:
         self._device = device

@@ -94,7 +94,7 @@ def _gathered(parts: ModelParts) -> int:
 
 
 def _gradients(parts: ModelParts) -> int:
-    """Sharded ones, and whole ones that wait to be reduced."""
+    """Return the gradients: sharded ones, and whole ones that wait to be reduced."""
     found: list[Tensor | None] = []
     for parameter in _fsdp_parameters(parts):
         found += [parameter.sharded_param.grad, parameter.unsharded_accumulated_grad]
@@ -131,7 +131,7 @@ def _fork(rank: int, folder: Path, configurations: list[dict[str, Any]]) -> int:
     try:
         run_rank(rank, folder, configurations)
         status = 0
-    except BaseException:  # noqa: BLE001 (a rank must end here, whatever ends it)
+    except BaseException:  # noqa: BLE001 (a rank must end here, after any error)
         sys.excepthook(*sys.exc_info())
     finally:
         sys.stderr.flush()

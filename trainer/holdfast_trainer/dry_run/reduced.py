@@ -36,7 +36,7 @@ def not_covered(config: TrainerConfig) -> list[str]:
     left_out = {
         "precision.fp8: matrix products are tried in bf16": config.precision.fp8,
         "memory.compile: blocks are tried as they are": config.memory.compile,
-        "model.experts: tokens are spread evenly over them, whatever the router says": config.model.experts > 0,
+        "model.experts: tokens are spread evenly over them, not as the router would": config.model.experts > 0,
         "precision.compute = fp16: no step is skipped because of an overflow": overflow and skips_on_host,
     }
     return [line for line, is_left_out in left_out.items() if is_left_out]
