@@ -7,7 +7,7 @@ A file is made of blocks with an empty line between them::
     ----
       1.2 what the core said 1.2 s after the run began
 
-The log is that of all ticks that the commands above the line have taken. ``pytest --rewrite`` writes the logs anew.
+The log is that of all ticks that the commands above the line have run. ``pytest --rewrite`` writes the logs anew.
 """
 
 import shlex

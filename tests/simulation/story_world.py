@@ -22,7 +22,7 @@ def tick_s(seconds: float) -> float:
 
 @dataclass
 class StoryWorld(World):
-    """A world whose ranks may fall silent, and whose agents take stacks when they are told to."""
+    """A world whose ranks may fall silent, and whose agents take stacks on command."""
 
     preset: "store.Preset" = store.PRESET_FAST
     stacks: dict[int, store.StackSummary] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A world for the core: nodes that obey its orders, without processes, clocks or networks."""
+"""A world for the core: nodes that carry its commands out, without processes, clocks or networks."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ class World:
     checkpoints: list[int] = field(default_factory=list)
     now: float = 1_000_000.0
     obeys: bool = True
-    """Whether nodes carry orders out."""
+    """Whether nodes carry commands out."""
     restart_patience: float = 1.0
     spent_s: dict[int, float] = field(default_factory=dict)
     """Phase number -> seconds in it that the next step will report."""
@@ -97,7 +97,7 @@ class World:
         return rank.rank in self.moving or rank.thread_state == "R"
 
     def until(self, phase: str, ticks: int = 1000) -> None:
-        """Take ticks until the run is in a phase."""
+        """Run ticks until the run is in a phase."""
         for _ in range(ticks):
             if self.phase == phase:
                 return
@@ -198,11 +198,11 @@ class World:
         return sum(rank.life == store.LIFE_EXITED for node in self.node_states.values() for rank in node.ranks)
 
     def lose_leader(self) -> None:
-        """A standby takes over, from the record and the incidents alone."""
+        """Continue as a standby that takes over, from the record and the incidents alone."""
         self.state = coordinator.begin(self.spec, self.state.record, dict(self.state.incidents))
 
     def empty_store(self) -> None:
-        """And the record is gone as well."""
+        """Continue as a leader that finds an emptied store: without record and incidents."""
         self.state = coordinator.begin(self.spec)
 
     def sent(self, kind: str) -> list[store.NodeCommand]:

@@ -1,4 +1,4 @@
-"""An agent of two ranks without processes: publishes its state, obeys the leader, trains when told to."""
+"""An agent of two ranks without processes: publishes its state, obeys the leader, trains on request of the test."""
 
 import asyncio
 import time

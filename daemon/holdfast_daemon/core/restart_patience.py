@@ -86,7 +86,7 @@ class RestartPatience:
 
     @property
     def suspended_s(self) -> float:
-        """How long all ranks may be stopped together: somebody has suspended the run."""
+        """Seconds that all ranks may be stopped together: the run has been suspended on purpose."""
         return self.table_computing_s * 2.0**self.repeats
 
     @property

@@ -1,4 +1,4 @@
-"""Judges how certain it is that a run that stands still needs a restart: see restart_patience.py for the table."""
+"""Judges how certain it is that a run needs a restart that stands still: see restart_patience.py for the table."""
 
 from dataclasses import dataclass
 

@@ -25,8 +25,8 @@ def lowest_fence(state: CoreState | None) -> int:
 def may_continue(own: CoreState | None, record: store.CoordinatorState | None, led_with: int) -> bool:
     """Return whether a new leader may lead from its own state.
 
-    It may if nobody has led since it led itself: the store's record has the fence ``led_with`` of that time. A store
-    without a record has lost it, and then the own state is the best there is.
+    It may if no other daemon has led since it led itself: the store's record has the fence ``led_with`` of that time.
+    A store without a record has lost it, and then the own state is the best there is.
     """
     return own is not None and (record is None or record.fence == led_with)
 
@@ -147,5 +147,5 @@ class Leadership:
         assert state is not None
         log.info("run %s: leading with fence %d", self._run, self._store.fence)
         await self.save(state.record, state.incidents.values())
-        self._led_with = self._store.fence  # last: if the store goes away before, all of this is done again
+        self._led_with = self._store.fence  # last: if the store fails before, all of this is done again
         return state

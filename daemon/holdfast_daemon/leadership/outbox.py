@@ -46,7 +46,7 @@ class Outlets:
 class Outbox:
     """Actions of one run's core that are not carried out yet, in order.
 
-    If the store goes away in between, the rest is carried out when it is back.
+    If the store fails in between, the rest is carried out when it is reachable again.
     """
 
     def __init__(self, run: str, outlets: Outlets, counters: StoreCounters) -> None:

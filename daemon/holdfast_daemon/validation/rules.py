@@ -161,7 +161,7 @@ def check_exit(ended: store.RankExit, field: str) -> None:
 
 
 def check_fault(fault: Fault, field: str = "fault") -> None:
-    """Check an order to inject a fault, or what is said of one."""
+    """Check a request to inject a fault, or a report of one."""
     if not _FAULT_KIND.fullmatch(fault.kind):
         raise RefusedError(f"{field}.kind is {fault.kind[:80]!r}: name one of `holdfast inject --list`")
     check_rank(fault.rank, MOST_RANKS, f"{field}.rank")

@@ -119,7 +119,7 @@ async def test_a_fault_is_answered_when_its_rank_has_answered(
         await train(it, agent)
         async with operating(folder, it.shell) as stub:
             asked = asyncio.ensure_future(stub.InjectFault(pb.InjectFaultRequest(fault=fault)))
-            await until(lambda: "inject_fault" in agent.kinds(), "the order has come")
+            await until(lambda: "inject_fault" in agent.kinds(), "the command has come")
             assert not asked.done()
             if reason:
                 agent.link.emit(store.Event(generation=1, fault_refused=store.FaultRefused(fault=fault, reason=reason)))
@@ -160,10 +160,10 @@ async def test_an_operator_sees_the_run_takes_a_checkpoint_and_stops_it(
         assert [(rank.rank, rank.node, rank.pid) for rank in status.ranks] == [(0, NODE, 100), (1, NODE, 101)]
         ordered = await stub.TakeCheckpoint(pb.TakeCheckpointRequest())
         assert ordered.step > 3
-        await until(lambda: "take_checkpoint" in agent.kinds(), "the agent is told")
+        await until(lambda: "take_checkpoint" in agent.kinds(), "the agent has the command")
         assert agent.commands[-1].take_checkpoint.step == ordered.step
         await stub.StopRun(pb.StopRunRequest())
-        await until(lambda: agent.outcome, "the agent is told of the end")
+        await until(lambda: agent.outcome, "the agent knows of the end")
         status = await stub.GetStatus(pb.GetStatusRequest())
         assert (status.phase, status.outcome) == (store.RUN_PHASE_FAILED, "stopped by an operator")
 
@@ -180,7 +180,7 @@ async def test_while_the_store_is_away_the_newest_that_is_known_is_shown(
         await train(it, agent, steps=3)
         await it.until_phase(store.RUN_PHASE_RUNNING)
         store_server.kill()
-        await until(lambda: not it.shell.store_up, "the daemon knows that the store is away")
+        await until(lambda: not it.shell.store_up, "the daemon knows that the store is unreachable")
         status = await stub.GetStatus(pb.GetStatusRequest())
         assert (status.store_up, status.phase, status.newest_step) == (False, store.RUN_PHASE_RUNNING, 2)
         assert len(status.ranks) == 2
@@ -196,7 +196,7 @@ async def test_while_the_store_is_away_a_checkpoint_is_refused(store_server: Sto
         await train(it, agent, steps=3)
         await it.until_phase(store.RUN_PHASE_RUNNING)
         store_server.kill()
-        await until(lambda: not it.shell.store_up, "the daemon knows that the store is away")
+        await until(lambda: not it.shell.store_up, "the daemon knows that the store is unreachable")
         with refused(grpc.StatusCode.FAILED_PRECONDITION, "run run: the store is unreachable: try again"):
             await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=PATIENCE_S)
 

@@ -39,7 +39,7 @@ async def test_a_run_is_started_trains_and_ends(
         assert (record.generation, list(record.nodes), record.fence) == (1, [NODE], start.fence)
         for rank in range(2):
             agent.end(rank, code=0)
-        await until(lambda: agent.outcome, "the agent is told of the end")
+        await until(lambda: agent.outcome, "the agent knows of the end")
         assert agent.outcome == "finished"
         await asyncio.wait_for(it.task, 30)
         with store_server.client() as client:
@@ -88,7 +88,7 @@ async def test_a_store_that_comes_back_empty_gets_the_record_and_the_incidents_a
         before = stored_record(store_server)
         assert before is not None
         store_server.kill()
-        await until(lambda: not it.shell.store_up, "the daemon knows that the store is away")
+        await until(lambda: not it.shell.store_up, "the daemon knows that the store is unreachable")
         agent.refuse_checkpoint(2)
         store_server.start()
         await until(lambda: len(stored_incidents(store_server)) == 2, "both incidents are there")
@@ -187,7 +187,7 @@ async def test_an_operators_stop_ends_the_run(store_server: StoreServer, folder:
         await train(it, agent)
         it.shell.requests.stop()
         await it.until_phase(store.RUN_PHASE_FAILED)
-        await until(lambda: agent.outcome, "the agent is told")
+        await until(lambda: agent.outcome, "the agent has the command")
         assert agent.outcome == "stopped by an operator"
 
 
@@ -202,7 +202,7 @@ async def test_an_operators_checkpoint_is_set_for_a_step_that_nobody_has_reached
         await train(it, agent, steps=3)
         await it.until_phase(store.RUN_PHASE_RUNNING)
         answers = await asyncio.gather(it.shell.requests.checkpoint(), it.shell.requests.checkpoint())
-        await until(lambda: "take_checkpoint" in agent.kinds(), "the agent is told")
+        await until(lambda: "take_checkpoint" in agent.kinds(), "the agent has the command")
         assert all(isinstance(answer, CheckpointAnswered) and answer.step > 3 for answer in answers)
 
 
@@ -279,10 +279,10 @@ async def test_a_store_that_is_away_when_a_run_retires_does_not_end_the_daemon(
     async with daemon(folder, store_server) as it, FakeAgent(store_server.url) as agent:
         await train(it, agent)
         it.shell.requests.stop()
-        await until(lambda: agent.outcome, "the agent is told of the end")
+        await until(lambda: agent.outcome, "the agent knows of the end")
         await until(lambda: it.shell.state and not it.shell.state.nodes, "the agent has left")
         store_server.kill()
-        await until(lambda: not it.shell.store_up, "the daemon knows that the store is away")
+        await until(lambda: not it.shell.store_up, "the daemon knows that the store is unreachable")
         monkeypatch.setattr(run_shell, "LINGER_S", 0.0)
         failures = it.shell.counters.failures
         await until(lambda: it.task.done() or it.shell.counters.failures > failures + 1, "it has tried to retire")
@@ -301,7 +301,7 @@ async def test_a_daemon_that_is_back_within_its_lease_sends_commands_that_are_no
         async with daemon(folder, store_server, lease_s=60.0) as second:
             await until(lambda: second.shell.leads, "the same name holds the same lease")
             second.shell.requests.stop()
-            await until(lambda: agent.outcome, "the agent is told")
+            await until(lambda: agent.outcome, "the agent has the command")
         start, finish = agent.commands
     assert start.fence == finish.fence
     assert start.id != finish.id

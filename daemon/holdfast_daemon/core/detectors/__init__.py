@@ -1,1 +1,1 @@
-"""What can be wrong with a run: a file for each detector. ``framework`` says what one is, ``registry`` lists them."""
+"""What can be wrong with a run: mostly a file for each detector. ``framework`` defines one, ``registry`` lists all."""

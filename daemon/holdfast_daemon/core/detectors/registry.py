@@ -1,4 +1,4 @@
-"""All detectors there are."""
+"""The list of all detectors."""
 
 from collections.abc import Mapping
 
@@ -25,11 +25,11 @@ from holdfast_daemon.core.detectors.speed.straggler import Straggler
 from holdfast_daemon.core.detectors.speed.throughput_drop import ThroughputDrop
 
 HANGS: tuple[type[Detector], ...] = (MismatchedOrder, HungCollective, DataStall, Transport, Standstill)
-"""What can be suspected before a deadline has passed."""
+"""Detectors of what can be suspected before a deadline has passed."""
 
 ALL: tuple[type[Detector], ...] = (
-    # Of several that say why the run stands still, the first has the word: a death explains a hang, and a link that is
-    # down a death for want of it.
+    # Of several that say why the run stands still, the first wins: a death explains a hang, and a broken link explains
+    # a death.
     Unreachable,
     DeadRank,
     LostNode,
@@ -51,5 +51,5 @@ ALL: tuple[type[Detector], ...] = (
 
 
 def fresh() -> Mapping[str, Detector]:
-    """Return all detectors as they begin, by name."""
+    """Return all detectors in their first state, by name."""
     return {detector.name: detector() for detector in ALL}

@@ -1,4 +1,4 @@
-"""A rank has ended though the run goes on: how, where, and whether it is the cause or a victim."""
+"""A rank has ended although the run continues: how, where, and whether it is the cause or a victim."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,11 +12,11 @@ from holdfast_daemon.core.detectors.view import View
 from holdfast_proto.v1 import store_pb2 as store
 
 SETTLE_S = 0.3
-"""One death makes its peers fail within milliseconds. Of ranks that ended with an exception of torch's, or were aborted
-by a watchdog, the first may be a victim: the others are waited for."""
+"""One death makes its peers fail within milliseconds. If a rank ended with an exception of torch, or a watchdog aborted
+it, it may be a victim: wait for the exits of the others."""
 
 LOST_PEER_PATIENCE_S = 5.0
-"""Ranks that have all lost a peer may have lost it with its node, which is missed when its lease has run out."""
+"""Ranks that have all lost a peer may have lost it with its node. That shows when the lease of the node has run out."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class DeadRank(Detector):
     name: ClassVar[str] = "dead_rank"
 
     def see_tick(self, view: View) -> DetectorResult:
-        """Judge as soon as the cause can be told from the cascade."""
+        """Judge as soon as the cause can be separated from the cascade."""
         verdict = _verdict(view)
         if verdict is None:
             return DetectorResult(self)
@@ -39,7 +39,7 @@ class DeadRank(Detector):
 def _verdict(view: View) -> store.Verdict | None:
     exits = {number: rank.exit for number, rank in view.ranks.items() if rank.HasField("exit")}
     if is_training_over(view.ranks, view.world_size):
-        return None  # what fails now, as a process group is torn down, undoes no step
+        return None  # a rank that fails now, while process groups are destroyed, undoes no step
     if all(death.is_clean(ended) for ended in exits.values()):
         exits = early_leavers(view)
     if not exits:
@@ -74,5 +74,5 @@ def _has_settled(view: View, first: store.RankExit, exits: int) -> bool:
 
 
 def _is_mismatch(view: View, first: store.RankExit) -> bool:
-    """Whether the others' last calls tell more than this end: see mismatched_order.py."""
+    """Whether the last calls of the others explain more than this exit: see mismatched_order.py."""
     return death.was_aborted_for_a_size(first) and (view.mismatched_call is not None or aborted_call(view) is not None)

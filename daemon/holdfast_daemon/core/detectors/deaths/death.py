@@ -18,7 +18,7 @@ from holdfast_proto.v1 import common_pb2, store_pb2
 _LINE_CHARACTERS = 240
 
 # Signals with which a process also ends as a consequence: NCCL's watchdog aborts a rank whose peer is gone,
-# launchers terminate the ranks beside a failed one.
+# launchers terminate the other ranks when one has failed.
 _SECONDARY_SIGNALS = {signal.SIGABRT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE}
 
 _DIRECT_SIGNALS = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
@@ -37,7 +37,7 @@ class _Cause(IntEnum):
 def first_cause(exits: Mapping[int, store_pb2.RankExit]) -> tuple[int, ...]:
     """Return the ranks whose exit explains those of all others, the likeliest first.
 
-    ``exits``: the exits of one generation that nobody ordered, by global rank. A rank killed by the kernel comes
+    ``exits``: the exits of one generation that no command has caused, by global rank. A rank killed by the kernel comes
     before one that failed by itself, that before one that left with code 0, and that before those that lost
     a peer. Among equals the earliest is the likeliest. If all have lost a peer, all are returned: the rank
     they lost is not among ``exits``.

@@ -1,9 +1,9 @@
 """Ranks that have left with code 0 in the middle of a step, though others need them.
 
 At the end of a run ranks leave one after another, and no call waits for one that has left. A rank left too early if
-another has entered a call to which it never came: that is known at once of a rank that had closed its hooks, as what it
-told last is all that it ever called. Of one that had not, calls may be missing from what it told: then others must have
-waited for it for a while, and for nobody else.
+another has entered a call that it never entered. If it had closed its hooks, its last report contains all of its calls,
+and the judgement is immediate. If it had not, its last report may lack some calls: then others must have waited for it
+for some time, and for no other rank.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 WAITED_S = 1.0
-"""In a call in which nobody is missing but ranks that have left: what they had to give would have come by then."""
+"""Time to wait in a call that lacks only ranks that have left: their data would have arrived by then."""
 
 _IN_A_STEP = (common.PHASE_DATA, common.PHASE_FORWARD_BACKWARD, common.PHASE_OPTIMIZER)
 
@@ -35,7 +35,7 @@ def early_leavers(view: View) -> dict[int, store.RankExit]:
     return {
         number: rank.exit
         for number, rank in left.items()
-        if number in waited_for or (_has_told_all(rank) and _is_missed(rank, others))
+        if number in waited_for or (_has_reported_all(rank) and _is_missed(rank, others))
     }
 
 
@@ -43,7 +43,7 @@ def _has_left_in_a_step(rank: store.RankState) -> bool:
     return death.is_clean(rank.exit) and rank.exit.phase in _IN_A_STEP
 
 
-def _has_told_all(rank: store.RankState) -> bool:
+def _has_reported_all(rank: store.RankState) -> bool:
     ended, newest = rank.exit, rank.progress
     return ended.finished and (newest.step, newest.phase) == (ended.step, ended.phase)
 

@@ -1,6 +1,6 @@
 """A rank has left training, and its process does not end: it hangs in its exit, or uploads what it has.
 
-A hang there harms nobody who trains. What the run is worth has been decided by its last step.
+A hang in an exit does not hold up training: the run has its result with its last step.
 """
 
 from collections.abc import Mapping

@@ -24,7 +24,7 @@ _EXCEPTION = re.compile(r"(?P<module>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Za-z_]\w*)(
 
 
 def connection_lost(last_words: str) -> bool:
-    """Return whether ``last_words``, the end of a traceback or of stderr, tell of a peer that went away.
+    """Return whether ``last_words``, the end of a traceback or of stderr, say that a peer has gone.
 
     Of chained exceptions the first decides: what comes after it is its consequence.
     """
@@ -36,18 +36,18 @@ def connection_lost(last_words: str) -> bool:
 
 
 def raised_outside_torch(last_words: str) -> bool:
-    """Return whether ``last_words`` are a traceback that ends outside of torch: no peer can have brought that about."""
+    """Return whether ``last_words`` are a traceback that ends outside of torch: no peer can have caused that."""
     paths = _FILE.findall(last_words)
     return bool(paths) and "/torch/" not in paths[-1] and not connection_lost(last_words)
 
 
 def met_another_size(last_words: str) -> bool:
-    """Return whether ``last_words`` tell that a peer sent more than was expected: gloo then aborts the receiver."""
+    """Return whether ``last_words`` say that a peer sent more than was expected: gloo then aborts the receiver."""
     return _OTHER_SIZE.search(last_words) is not None
 
 
 def bytes_expected_and_got(last_words: str) -> tuple[int, int] | None:
-    """Return the sizes of which ``last_words`` tell, if a peer sent more than was expected."""
+    """Return the sizes that ``last_words`` name, if a peer sent more than was expected."""
     sizes = _SIZES.search(last_words)
     return None if sizes is None else (int(sizes["expected"]), int(sizes["got"]))
 

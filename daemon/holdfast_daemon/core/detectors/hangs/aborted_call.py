@@ -6,7 +6,7 @@ peer a moment later, and name the call that this ended. Who is wrong follows fro
 * all but one: that one has sent more than all others expected; of a group of two, either may be wrong;
 * several, and others were not: who brings another size than all others sends too much to one neighbour, or gets too
   much from one, so that it is among those that were aborted;
-* one of many: it may have brought less than the others, and is told as dead.
+* one of many: it may have brought less than the others, and is reported as dead.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def names_are_in(view: View) -> bool:
 
 
 def aborted_call(view: View) -> AbortedCall | None:
-    """Return the call in which ranks were aborted for a size; None if the others do not tell that they were in it."""
+    """Return the call in which ranks were aborted for a size; None if the others do not report that they were in it."""
     victims = _victims(view)
     found = [one for number in sorted(view.ranks.keys() - victims.keys()) for one in _calls_of(view, number, victims)]
     # Who waits for a victim further on in its program has come to another moment of it.

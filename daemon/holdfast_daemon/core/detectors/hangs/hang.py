@@ -1,4 +1,4 @@
-"""What the detectors of hangs share: whether there is one, who is at its root, and how it is told."""
+"""What the detectors of hangs share: whether there is one, who is at its root, and how it is reported."""
 
 from collections.abc import Iterable, Sequence
 
@@ -29,17 +29,16 @@ def stands_still(view: View) -> bool:
 def have_stalled(view: View, members: Iterable[int]) -> bool:
     """Whether all of ``members`` that can move have stalled past their deadlines.
 
-    What has just come on is told by each rank in a report of its own, so that for a moment some still seem to wait.
+    When a call completes, each rank reports that by itself, so that for a moment some ranks still seem to wait.
     """
     known = [view.ranks[rank] for rank in members if rank in view.ranks]
     return all(rank.rank in view.late or rank.life == store.LIFE_EXITED for rank in known)
 
 
 def roots(view: View) -> list[int]:
-    """Return the ranks that hold everybody up, the likeliest first; none if nobody does, or nothing stands still.
+    """Return the ranks that hold the others up, the likeliest first; none if no rank does, or none stands still.
 
-    While a node is missing, so that others may wait for what it would tell, only ranks that are seen to be busy
-    outside of all calls.
+    While a node is missing, others may wait for its ranks. Then only ranks that are busy outside of all calls count.
     """
     if not view.late or view.mismatched_call is not None or _has_failed(view):
         return []
@@ -58,7 +57,7 @@ def _roots(view: View) -> list[int]:
         return [rank for rank in view.outside_of_calls if rank in view.late and rank not in about_to_move]
     if not nobody_waits(view):
         return []
-    # The others wait in calls that no counter shows, as before the first group is there.
+    # The others wait in calls that no counter shows, such as those before the first group exists.
     busy = [rank for rank in sorted(view.late) if view.activity(rank) in OUTSIDE]
     if all(view.activity(rank) == common.ACTIVITY_DATA for rank in view.late):
         return busy
@@ -75,7 +74,7 @@ def nobody_waits(view: View) -> bool:
 
 
 def _outrun(view: View) -> set[int]:
-    """Return late ranks in whose groups another rank has just completed calls of which they have not told yet."""
+    """Return late ranks in whose groups another rank has just completed calls that they have not reported yet."""
     completed: dict[GroupId, int] = {}
     moving = (rank for rank in view.ranks.values() if rank.rank not in view.late and not rank.HasField("exit"))
     for group in (group for rank in moving for group in rank.progress.groups if group.members):
@@ -90,13 +89,13 @@ def _outrun(view: View) -> set[int]:
 
 
 def _held_by_those_that_moved(view: View) -> set[int]:
-    """Return ranks in calls for which all have come and of which some have gone on: they have not told that yet."""
+    """Return ranks in calls that all have entered and some have left: these ranks have not reported that yet."""
     calls = (call for call in view.wait_analysis.everyone_arrived if not have_stalled(view, call.members))
     return {rank for call in calls for rank in call.held}
 
 
 def _has_failed(view: View) -> bool:
-    """Whether a rank has failed. Its peers fail too, or wait for it: dead_rank.py tells once that has settled."""
+    """Whether a rank has failed. Its peers fail too, or wait for it: dead_rank.py reports that once it has settled."""
     return view.first_exit_unix_s > 0.0
 
 
@@ -112,7 +111,7 @@ def what_it_does(view: View, number: int) -> str:
 
 
 def hang_finding(view: View, kind: "store.VerdictKind", culprits: Sequence[int], message: str) -> Finding:
-    """Return a verdict with the waits that it rests on. It tells of the call in which the first culprit is missing."""
+    """Return the finding of a hang with its waits. Its call is the one in which the first culprit is missing."""
     analysis = view.wait_analysis
     first = view.known_ranks[culprits[0]] if culprits else next(iter(view.ranks.values()))
     call = next((missed for missed in analysis.missed if missed.rank in culprits[:1]), analysis)

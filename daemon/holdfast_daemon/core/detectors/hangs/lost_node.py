@@ -1,6 +1,6 @@
 """A node is gone: its agent's lease has run out, and its ranks' peers have lost them.
 
-An agent that died alone does no harm: its ranks train on, and nobody waits for them.
+An agent that died alone does no harm: its ranks continue to train, and no rank waits for them.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Ranks that wait for each other, or have met in different calls: their programs have parted.
+"""Ranks that wait for each other, or are in different calls at one number: their programs make different calls.
 
 Four signs. Members of a group have entered its call number ``seq`` and their recorders name different operations or,
 where these must agree, different sizes or data types: that speaks for itself, whoever else stands still. Or members
@@ -31,10 +31,10 @@ class MismatchedOrder(Detector):
 
     def see_tick(self, view: View) -> DetectorResult:
         """Judge once the ranks in question have stalled past their deadlines, or one was aborted for what it met."""
-        stands_still, aborts_are_told = hang.stands_still(view), names_are_in(view)
-        if view.mismatched_call is not None and (stands_still or aborts_are_told):
+        stands_still, aborts_are_named = hang.stands_still(view), names_are_in(view)
+        if view.mismatched_call is not None and (stands_still or aborts_are_named):
             return DetectorResult(self, (_mismatched(view, view.mismatched_call),))
-        aborted = aborted_call(view) if aborts_are_told else None
+        aborted = aborted_call(view) if aborts_are_named else None
         if aborted is not None:
             return DetectorResult(self, (_aborted(view, aborted),))
         if not stands_still:

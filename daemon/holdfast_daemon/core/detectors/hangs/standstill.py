@@ -1,4 +1,4 @@
-"""No rank moves, and none is known to wait for another: nobody is to blame.
+"""No rank moves, and none is known to wait for another: there is no culprit.
 
 All ranks may compile, evaluate or read at the same time. That is why this is a report that waits long for a restart.
 """

@@ -1,4 +1,4 @@
-"""Ranks of several nodes do not meet in init: it is the link between the nodes, and no rank.
+"""Ranks of several nodes do not meet in init: the cause is the link between the nodes, and no rank.
 
 Before the first call there is no group to judge by. What is left is what ranks say that could not connect, and the
 stacks of those that wait.
@@ -23,7 +23,7 @@ _NOT_CONNECTED = re.compile(r"DistNetworkError: The client socket has (?:timed o
 
 @dataclass(frozen=True)
 class Unreachable(Detector):
-    """Names the nodes."""
+    """Names the nodes that do not reach each other."""
 
     name: ClassVar[str] = "unreachable"
 

@@ -35,7 +35,7 @@ class _Duplicate:
 
 @dataclass(frozen=True)
 class DuplicateSamples(Detector):
-    """Tells once in a generation, and counts every step."""
+    """Reports once in a generation, and counts every step."""
 
     name: ClassVar[str] = "duplicate_samples"
 

@@ -35,7 +35,7 @@ _LEAST_LOG_SIGMA = 0.05
 
 @dataclass(frozen=True)
 class GradientExplosion(Detector):
-    """Tells once in an episode, as an early warning."""
+    """Reports once in an episode, as an early warning."""
 
     name: ClassVar[str] = "gradient_explosion"
 

@@ -11,7 +11,7 @@ from holdfast_proto.v1 import store_pb2 as store
 
 @dataclass(frozen=True)
 class LossSpike(Detector):
-    """Tells once in an episode; counts single outlying steps as blips."""
+    """Reports once in an episode; counts single outlying steps as blips."""
 
     name: ClassVar[str] = "loss_spike"
 

@@ -3,7 +3,7 @@
     z = (loss - median) / max(1.4826 x MAD, 0.1 % of |median|)
 
 over the last 128 accepted losses; 1.4826 makes MAD a standard deviation for normal noise. A step is outlying
-if z > 5 and it lies more than 2 % above the median. One outlying step is a blip, which healthy
+if z > 5 and it is more than 2 % above the median. One outlying step is a blip, which healthy
 runs have; three of the last five are a spike. Outlying losses are kept out of the baseline.
 """
 
@@ -27,7 +27,7 @@ _SIGMA_FLOOR_RATIO = 0.001
 
 @dataclass(frozen=True)
 class LossReading:
-    """What one step's loss tells."""
+    """How the loss of one step compares with the losses before."""
 
     zscore: float = 0.0
     """0 without a finite loss, and before there is enough history."""
@@ -57,7 +57,7 @@ class LossWatch:
     """Newest step with a loss within the limits, outside of any episode."""
 
     def observe(self, step: int, loss: float | None) -> tuple["LossWatch", LossReading]:
-        """Return the next state and what ``loss`` tells; None, or a number that is not finite, tells nothing here."""
+        """Return the next state and the reading of ``loss``; None, and a number that is not finite, read as nothing."""
         if step <= self._last_step:
             return self, LossReading()
         watch = replace(self, _last_step=step)

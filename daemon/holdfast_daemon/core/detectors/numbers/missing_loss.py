@@ -14,7 +14,7 @@ _REPORTS_TO_KNOW_CADENCE = 3
 
 @dataclass(frozen=True)
 class MissingLoss(Detector):
-    """Tells once, until a loss comes again.
+    """Reports once, until a loss comes again.
 
     A run may report every n-th step only: twice its longest gap is still no loss of reports.
     """
@@ -32,7 +32,7 @@ class MissingLoss(Detector):
     def see_step(self, step: StepView) -> DetectorResult:
         """Count steps without a loss."""
         if step.loss is not None:
-            # A gap that was told is no habit of the run.
+            # A gap that was reported is no habit of the run.
             is_habit = self._reports and self._without < self._limit
             longest_gap = max(self._longest_gap, self._without) if is_habit else self._longest_gap
             return DetectorResult(MissingLoss(self._reports + 1, step.step, 0, longest_gap))
@@ -49,7 +49,7 @@ class MissingLoss(Detector):
         return DetectorResult(watch, findings_of(verdict), ("missing",))
 
     def restarted(self, _after_step: int) -> Self:
-        """Count anew. How often the run reports a loss stays known."""
+        """Count from 0. How often the run reports a loss stays known."""
         return replace(self, _without=0)
 
     @property

@@ -18,7 +18,7 @@ def unexpected(summary: store.StepSummary) -> list[store.NonFinite]:
 
 @dataclass(frozen=True)
 class NonFinite(Detector):
-    """Tells once in a generation. A rank that saw where its own gradient went bad is the origin."""
+    """Reports once in a generation. A rank that saw where its own gradient went bad is the origin."""
 
     name: ClassVar[str] = "non_finite"
 
@@ -48,5 +48,5 @@ class NonFinite(Detector):
         return DetectorResult(NonFinite(_reported=True), (Finding(verdict=verdict, proven_step=step.step),))
 
     def restarted(self, _after_step: int) -> Self:
-        """Tell anew."""
+        """Report again."""
         return type(self)()

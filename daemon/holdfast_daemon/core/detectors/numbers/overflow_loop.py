@@ -13,7 +13,7 @@ LIMIT_STEPS = 20
 
 @dataclass(frozen=True)
 class OverflowLoop(Detector):
-    """Tells once in a generation."""
+    """Reports once in a generation."""
 
     name: ClassVar[str] = "overflow_loop"
 
@@ -34,5 +34,5 @@ class OverflowLoop(Detector):
         return DetectorResult(OverflowLoop(streak_steps, _reported=True), findings_of(verdict))
 
     def restarted(self, _after_step: int) -> Self:
-        """Count anew."""
+        """Count from 0."""
         return type(self)()

@@ -11,14 +11,14 @@ _MAD_TO_SIGMA = 1.4826
 
 @dataclass(frozen=True)
 class Spread:
-    """Where values lie, and how far they scatter."""
+    """The middle of some values, and how far they scatter."""
 
     middle: float
     """Their median."""
     sigma: float
 
     def zscore(self, value: float) -> float:
-        """Return how many robust standard deviations ``value`` lies above the median; the spread must not be 0."""
+        """Return how many robust standard deviations ``value`` is above the median; the spread must not be 0."""
         return (value - self.middle) / self.sigma
 
 

@@ -34,7 +34,7 @@ class _Difference:
 
 @dataclass(frozen=True)
 class SilentCorruption(Detector):
-    """Tells once in a generation: what differs once differs ever after, and spreads."""
+    """Reports once in a generation: what differs once differs ever after, and spreads."""
 
     name: ClassVar[str] = "silent_corruption"
 
@@ -56,7 +56,7 @@ class SilentCorruption(Detector):
         return DetectorResult(SilentCorruption(_reported=True), (Finding(verdict=verdict, proven_step=first.step),))
 
     def restarted(self, _after_step: int) -> Self:
-        """Tell anew."""
+        """Report again."""
         return type(self)()
 
 

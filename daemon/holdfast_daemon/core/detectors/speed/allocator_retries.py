@@ -1,8 +1,8 @@
 """A device's memory is nearly full, or in pieces: allocations succeed only after the allocator has emptied its cache.
 
-Counters of all ranks are read once a minute. Told are ranks whose retries rose in three of the last ten minutes: a
-single retry, as when a first evaluation needs room, is healthy; and, at once, ranks that ran out of memory and went on.
-It ends for a rank after ten minutes without either.
+Counters of all ranks are read once a minute. A rank is reported when its retries rose in three of the last ten
+minutes: a single retry, as when a first evaluation needs room, is healthy. A rank that ran out of memory and continued
+is reported immediately. The episode of a rank ends after ten minutes without either.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ _NONE = _Counts(0, 0)
 
 @dataclass(frozen=True)
 class AllocatorRetries(Detector):
-    """Tells once in an episode of each rank."""
+    """Reports once in an episode of each rank."""
 
     name: ClassVar[str] = "allocator_retries"
 
@@ -66,7 +66,7 @@ class AllocatorRetries(Detector):
         return {rank: samples for rank, samples in risen.items() if any(samples)}
 
     def restarted(self, _after_step: int) -> Self:
-        """Begin anew: processes count from 0."""
+        """Begin again: processes count from 0."""
         return type(self)()
 
 

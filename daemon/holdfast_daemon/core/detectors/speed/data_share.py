@@ -1,8 +1,8 @@
-"""The steps of a run wait for data: it goes on, and slower than it could. For data that does not come: data_stall.py.
+"""The steps of a run wait for data: it continues, but slower than it could. For data that never comes: root_ranks.py.
 
     share = seconds in the data phase, of the rank that was in it longest / seconds of the step
 
-Told once the median share of the newest 32 steps has been over 30 %, and over twice the least such median of the
+Reported once the median share of the newest 32 steps has been over 30 %, and over twice the least such median of the
 generation before that, for a minute. A generation's first 64 steps are compared with nothing: a run may
 wait from its start. It ends when the median is back at 20 %.
 """
@@ -26,12 +26,12 @@ WARM_UP_STEPS = 2
 _SHARE_LIMIT, _CALM_SHARE = 0.3, 0.2
 _RISE_LIMIT_RATIO = 2.0
 _MOST_WAIT_RATIO = 0.5
-"""A rank that waits for at least so much of what the one that waits longest does is one of those that wait most."""
+"""Least share of the longest wait that makes a rank one of those that wait most."""
 
 
 @dataclass(frozen=True)
 class DataShare(Detector):
-    """Tells once in an episode, with the ranks that wait most where those are fewer than half."""
+    """Reports once in an episode, with the ranks that wait most where those are fewer than half."""
 
     name: ClassVar[str] = "data_share"
 
@@ -79,7 +79,7 @@ class DataShare(Detector):
         return DetectorResult(replace(watch, _reported=True), findings_of(verdict))
 
     def restarted(self, _after_step: int) -> Self:
-        """Begin anew."""
+        """Begin again."""
         return type(self)()
 
     @property

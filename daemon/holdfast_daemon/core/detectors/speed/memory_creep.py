@@ -15,7 +15,7 @@ memory creeps if
 * the last block exceeds all that the rank ever held before.
 
 So a step up at an evaluation, growth that ends with the warm-up and a cache that is emptied now and then do not count.
-It is told if the limit is less than 24 h away:
+It is reported if the limit is less than 24 h away:
 
     hours left = (limit - newest sample) / slope per hour
 """
@@ -69,7 +69,7 @@ class _Creep:
 
 @dataclass(frozen=True)
 class MemoryCreep(Detector):
-    """Tells once of each rank in a generation."""
+    """Reports once of each rank in a generation."""
 
     name: ClassVar[str] = "memory_creep"
 
@@ -94,12 +94,12 @@ class MemoryCreep(Detector):
         creeping = dict(watch._creeping(view))
         if not creeping:
             return DetectorResult(watch)
-        # A new window, so that ranks that follow one by one are told together.
+        # A new window, so that ranks that follow one by one are reported together.
         reported = replace(watch, _blocks=(), _reported=self._reported.union(creeping))
         return DetectorResult(reported, findings_of(_verdict(view, creeping)))
 
     def restarted(self, _after_step: int) -> Self:
-        """Begin anew."""
+        """Begin again."""
         return type(self)()
 
     def _is_due(self, now: float, steps_done: int) -> bool:

@@ -25,7 +25,7 @@ class OwnTime:
 
 
 def is_measured(rank: store.RankState) -> bool:
-    """Whether the training thread's time tells what the rank does: one that waits for a GPU spins, and looks busy."""
+    """Whether the training thread's time shows what the rank does: one that waits for a GPU spins, and looks busy."""
     return not rank.device.startswith("cuda")
 
 

@@ -31,7 +31,7 @@ WARM_UP_STEPS = 3
 
 SLOW_WINDOWS, OF_WINDOWS = 3, 4
 _JOINING_WINDOWS = 2
-"""A rank that was slow so often is told with another that is a straggler: a slow node's ranks show one by one."""
+"""A rank that was slow this often is reported with another straggler: the ranks of a slow node show one by one."""
 
 _WEIGHT = 0.25
 _HISTORY_WINDOWS = 3
@@ -40,7 +40,7 @@ _HISTORY_WINDOWS = 3
 
 @dataclass(frozen=True)
 class Straggler(Detector):
-    """Tells once in an episode. Between the ends of windows it looks at one rank only."""
+    """Reports once in an episode. Between the ends of windows it looks at one rank only."""
 
     name: ClassVar[str] = "straggler"
 
@@ -71,7 +71,7 @@ class Straggler(Detector):
         return self._end_window(view, began.progress.step, first.steps_done - began.steps_done)
 
     def restarted(self, _after_step: int) -> Self:
-        """Begin anew, with what ranks usually need."""
+        """Begin again, with what ranks usually need."""
         return type(self)(_usual=self._usual, _windows=self._windows, _places=self._places)
 
     def _first_window(self, view: View) -> "Straggler":

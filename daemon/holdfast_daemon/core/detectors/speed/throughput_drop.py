@@ -8,15 +8,15 @@ so that neither larger batches, which take longer, nor smaller ones, which do le
 
     MFU < 1/2 x before, with as many tokens per step as before, or 10 % fewer at most
 
-It is told when that has held for 17 steps in a row and for a minute, against what was before it began, and again after
-it has ended: when the steps before are slow ones too, the new pace is the usual one. Seconds are without evaluation
-and idling; a checkpoint now and then does not move a median. The likely bottleneck is what makes up half of the added
-seconds at least:
+It is reported when that has held for 17 steps in a row and for a minute, against the steps before it began. It is
+reported again after it has ended: once the steps before are slow ones too, the new pace is the usual one. Seconds are
+without evaluation and idling; a checkpoint now and then does not move a median. The likely bottleneck is what makes up
+half of the added seconds at least:
 
     time in the data phase, in checkpoints, or in the pipeline's bubble; else
     busy time of the busiest rank's training thread: computation, and if that has not grown: communication
 
-On GPUs a training thread that waits looks busy: there the last two are not told apart.
+On GPUs a training thread that waits looks busy: there the last two cannot be separated.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from holdfast_proto.v1 import store_pb2 as store
 
 NEWEST_STEPS, EARLIER_STEPS, LEAST_EARLIER_STEPS = 16, 128, 32
 PERSISTENT_STEPS, PERSISTENT_S = 17, 60.0
-"""The medians stay where they are for 16 more steps; a machine that somebody else uses for a moment is no news."""
+"""The medians stay where they are for 16 more steps; another user may load a machine for a moment."""
 
 _RATIO_LIMIT = 1.3
 _MFU_LIMIT_RATIO = 0.5
@@ -62,13 +62,13 @@ class _Drop:
     reported: bool = False
 
     def is_due(self, now: float) -> bool:
-        """Whether it has lasted long enough and is to be told now."""
+        """Whether it has lasted long enough, and is not reported yet."""
         return not self.reported and self.steps >= PERSISTENT_STEPS and now - self.shown_unix_s >= PERSISTENT_S
 
 
 @dataclass(frozen=True)
 class ThroughputDrop(Detector):
-    """Tells once in an episode."""
+    """Reports once in an episode."""
 
     name: ClassVar[str] = "throughput_drop"
 
@@ -110,7 +110,7 @@ class ThroughputDrop(Detector):
         )
 
     def restarted(self, _after_step: int) -> Self:
-        """Begin anew."""
+        """Begin again."""
         return type(self)()
 
     def _begin(self, step: StepView, before: StepPace, paces: tuple[StepPace, ...]) -> _Drop:
