@@ -24,7 +24,7 @@ async def test_a_run_published_under_the_name_of_an_ended_one_begins_anew(
         with store_server.client() as client:
             async with FakeAgent(store_server.url) as agent:
                 await train(it, agent)
-                it.shell.request_stop()
+                it.shell.requests.stop()
                 await until(lambda: agent.outcome and not client.exists(keys.node(RUN, NODE)), "the agent has left")
             publish_run(client, again)
         await it.until_phase(store.RUN_PHASE_WAITING)
