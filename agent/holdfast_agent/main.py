@@ -16,7 +16,7 @@ from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.checkpoints.restorer import CheckpointRestorer
 from holdfast_agent.checkpoints.shard_saver import ShardSaver
-from holdfast_agent.metrics.collector import AgentCollector
+from holdfast_agent.metrics_collector import AgentCollector
 from holdfast_agent.node import Node
 from holdfast_agent.options import AgentOptions
 from holdfast_agent.processes import agent_record

@@ -17,7 +17,7 @@ from holdfast_daemon.control import server as control
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.runs import Runs
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
-from holdfast_daemon.metrics.collector import DaemonCollector
+from holdfast_daemon.metrics_collector import DaemonCollector
 from holdfast_daemon.options import DaemonOptions
 from holdfast_proto import metrics_server, redis_client
 from holdfast_proto.exit_codes import ExitCode

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from holdfast_daemon.core.detectors.deaths import death
+from holdfast_daemon.core.detectors.deaths.aborted_call import aborted_call, names_are_in
 from holdfast_daemon.core.detectors.deaths.early_leave import early_leavers
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
-from holdfast_daemon.core.detectors.hangs.aborted_call import aborted_call, names_are_in
 from holdfast_daemon.core.detectors.view import View
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -10,10 +10,10 @@ in a call that all others have completed: it waits for more than they had to giv
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from holdfast_daemon.core.detectors.deaths.aborted_call import AbortedCall, aborted_call, names_are_in
 from holdfast_daemon.core.detectors.deaths.peer_loss import bytes_expected_and_got
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
-from holdfast_daemon.core.detectors.hangs.aborted_call import AbortedCall, aborted_call, names_are_in
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.naming import listed, ranks_named
 from holdfast_daemon.core.waits.named_calls import MismatchedCall

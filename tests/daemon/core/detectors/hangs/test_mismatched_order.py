@@ -2,8 +2,8 @@
 
 import pytest
 
+from holdfast_daemon.core.detectors.deaths.aborted_call import NAMES_PATIENCE_S
 from holdfast_daemon.core.detectors.deaths.dead_rank import DeadRank
-from holdfast_daemon.core.detectors.hangs.aborted_call import NAMES_PATIENCE_S
 from holdfast_daemon.core.detectors.hangs.mismatched_order import MismatchedOrder
 from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
 from holdfast_daemon.core.detectors.hangs.transport import Transport

@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from dashboards.catalogue import CATALOGUE, differences
-from holdfast_agent.metrics.collector import AgentCollector
+from holdfast_agent.metrics_collector import AgentCollector
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, GroupProgress, Progress

@@ -11,7 +11,7 @@ from holdfast_daemon.clock import Clock
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.metrics import run_families, self_families
-from holdfast_daemon.metrics.collector import DaemonCollector
+from holdfast_daemon.metrics_collector import DaemonCollector
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
