@@ -85,7 +85,8 @@ class Runs:
                 "PACED_HURRY": str(self.hurry_file(name)),
                 "PYTHONPATH": os.pathsep.join(places),
             },
-            **changes,
+            # As on the command line: a place is a string, which may be a URL.
+            **{name: str(value) if isinstance(value, Path) else value for name, value in changes.items()},
         }
         return LocalRunOptions(run=name, command=command, directory=self.folder, **settings)  # type: ignore[arg-type]
 
