@@ -85,9 +85,10 @@ class Runs:
                 "PACED_HURRY": str(self.hurry_file(name)),
                 "PYTHONPATH": os.pathsep.join(places),
             },
-            # As on the command line: a place is a string, which may be a URL.
-            **{name: str(value) if isinstance(value, Path) else value for name, value in changes.items()},
+            **changes,
         }
+        if "checkpoint_directory" in settings:  # a string, which may be a URL
+            settings["checkpoint_directory"] = str(settings["checkpoint_directory"])
         return LocalRunOptions(run=name, command=command, directory=self.folder, **settings)  # type: ignore[arg-type]
 
     @contextlib.contextmanager
