@@ -8,8 +8,7 @@ them even if the rank is gone. ::
     ...    meta: UTF-8 JSON {"tree": ..., "coordinates": ..., "tensors": [TensorEntry, ...]}
 
 The rank owns a slot unless ``persist`` is set: then the slot is pinned. The rank pins it when it commits a snapshot
-that is to become a checkpoint. Once the agent has read the slot, it is ``written``. It stays pinned until all ranks
-release theirs at the end of one step: until then all of them can fall back to it.
+that is to become a checkpoint. The agent releases it once the shard is written, or cannot be.
 
 Nothing here is locked. The state is written last, so that a reader of COMPLETE finds everything else in place. A rank
 that dies before that leaves WRITING, and such a slot holds no snapshot.
@@ -44,14 +43,6 @@ class SlotState(IntEnum):
     EMPTY = 0
     WRITING = 1
     COMPLETE = 2
-
-
-class _Pin(IntEnum):
-    """Values of ``persist``."""
-
-    FREE = 0
-    TO_BE_READ = 1
-    WRITTEN = 2
 
 
 class SnapshotError(Exception):
@@ -106,8 +97,6 @@ class Header:
     """Bytes from the start of the slot to the meta."""
     meta_bytes: int
     """Bytes of the meta."""
-    written: bool = False
-    """Whether the slot is pinned and the agent no longer needs it: its shard is written, or cannot be."""
 
 
 @dataclass(frozen=True)
@@ -200,10 +189,7 @@ class Slot:
         """Header, read anew at each access."""
         fields = _HEADER.unpack_from(self.buffer, 0)
         _, state, persist, generation, step, rank, _, data_bytes, meta_offset, meta_bytes = fields
-        return Header(
-            SlotState(state), bool(persist), generation, step, rank, data_bytes, meta_offset, meta_bytes,
-            written=persist == _Pin.WRITTEN,
-        )  # fmt: skip
+        return Header(SlotState(state), bool(persist), generation, step, rank, data_bytes, meta_offset, meta_bytes)
 
     def begin(self, *, generation: int, step: int, rank: int) -> None:
         """Mark the slot as being written. Until :meth:`commit` it holds no snapshot, and it is not pinned."""
@@ -229,11 +215,7 @@ class Slot:
 
     def set_persist(self, persist: bool) -> None:
         """Pin the slot for the agent (True) or release it to the rank (False)."""
-        _STATE.pack_into(self.buffer, _PERSIST_OFFSET, _Pin.TO_BE_READ if persist else _Pin.FREE)
-
-    def set_written(self) -> None:
-        """Mark a pinned slot as written: the agent has read it, and the ranks may release it."""
-        _STATE.pack_into(self.buffer, _PERSIST_OFFSET, _Pin.WRITTEN)
+        _STATE.pack_into(self.buffer, _PERSIST_OFFSET, int(persist))
 
     def invalidate(self) -> None:
         """Mark the slot as empty and release it."""

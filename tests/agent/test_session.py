@@ -223,7 +223,7 @@ def take_snapshot(path: Path, rank: int, step: int) -> None:
         slot.commit(Meta({"weight": 0}, (entry,)), data_bytes=64, persist=True)
 
 
-async def test_a_pinned_snapshot_of_every_rank_becomes_a_checkpoint_and_is_held(folder: Path) -> None:
+async def test_a_pinned_snapshot_of_every_rank_becomes_a_checkpoint_and_is_released(folder: Path) -> None:
     async with served(folder) as node:
         async with welcomed(node, 0) as first, welcomed(node, 1) as second:
             for number, rank in enumerate((first, second)):
@@ -240,7 +240,7 @@ async def test_a_pinned_snapshot_of_every_rank_becomes_a_checkpoint_and_is_held(
         assert list(state.checkpoints) == [9]
         assert [list(rank.snapshots) for rank in state.ranks] == [[9], [9]]
         headers = [node.memory.header(node.memory.slots(rank)[0]) for rank in (0, 1)]
-        assert [header.written for header in headers if header] == [True, True]
+        assert [header.persist for header in headers if header] == [False, False]
         assert node.snapshots_total == 2
 
 

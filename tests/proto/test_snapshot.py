@@ -146,9 +146,6 @@ def test_persist_is_handed_over_with_the_commit_and_handed_back_without_loss(pat
     with Slot(path) as slot, Slot(path) as agent:
         fill(slot, persist=True)
         assert agent.header.persist
-        assert not agent.header.written
-        agent.set_written()
-        assert (slot.header.persist, slot.header.written) == (True, True)
         agent.set_persist(False)
         assert not slot.header.persist
         assert slot.header.state is SlotState.COMPLETE

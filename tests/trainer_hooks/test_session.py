@@ -11,7 +11,7 @@ from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_proto import black_box
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot
-from holdfast_proto.v1.session_pb2 import CaptureEvidence, RankCommand, ReleaseAt, SnapshotAt, StopAt
+from holdfast_proto.v1.session_pb2 import CaptureEvidence, RankCommand, SnapshotAt, StopAt
 
 Launch = Callable[..., RankContext]
 
@@ -227,27 +227,6 @@ def test_slots_are_requested_granted_and_filled_on_command(agent: Any, launch: L
     assert taken.stall_s > 0
     record = next(record for record in agent.steps if record.step == 1)
     assert record.phase_s[Phase.CHECKPOINT] > 0
-
-
-def test_a_slot_is_released_on_command(agent: Any, launch: Launch, make_slots: Any) -> None:
-    launch(snapshot_every=1)
-    paths = make_slots(2)
-    with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
-        for step in hooks.steps(until=6):
-            if step == 0:
-                agent.wait_until(lambda: agent.of("hello"))
-                agent.grant(paths)
-                agent.command(RankCommand(id=1, generation=2, snapshot_at=SnapshotAt(step=0)))
-                agent.wait_until(lambda: agent.of("ack"))
-            elif step == 2:
-                with Slot(paths[0]) as slot:
-                    assert (slot.header.step, slot.header.persist) == (0, True)
-                    slot.set_written()
-                agent.command(RankCommand(id=2, generation=2, release_at=ReleaseAt(step=0, at_step=4)))
-                agent.wait_until(lambda: len(agent.of("ack")) == 2)
-    taken = [snapshot for report in agent.of("report") for snapshot in report.snapshots]
-    assert [(snapshot.step, snapshot.slot) for snapshot in taken] == [(0, 0), (1, 1), (2, 1), (3, 1), (4, 0), (5, 1)]
-    assert agent.of("ack")[1].accepted
 
 
 def test_unanswered_slot_request_is_repeated_to_the_next_agent(agent: Any, launch: Launch) -> None:

@@ -101,7 +101,6 @@ class Sidecar:
                 rank=identity.rank,
                 snapshots=self._snapshot_commands,
                 stops=self._stop_commands,
-                releases=self._desk.releases,
                 refusal=self._why_no_snapshots,
                 injector=self._injector,
             ),

@@ -5,17 +5,15 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TypeVar
 
 from holdfast_agent.checkpoints.inventory import CheckpointInventory
 from holdfast_agent.checkpoints.workers import CheckpointWorkers
 from holdfast_agent.metrics.families import STALL_BUCKETS_S, STEP_BUCKETS_S
 from holdfast_agent.metrics.histogram import Histogram
-from holdfast_agent.snapshots.held_slots import HeldSlots
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint.codec.registry import Compression
 from holdfast_checkpoint.errors import CheckpointCommitted, CheckpointError
@@ -49,26 +47,9 @@ class WriterCounters:
     stalls: Histogram = field(default_factory=lambda: Histogram(STALL_BUCKETS_S))
 
 
-class PinnedSlot(Enum):
-    """The next thing to do with a slot whose rank can no longer do it."""
-
-    LEAVE = 0
-    """It holds no complete snapshot that is pinned."""
-    WRITE = 1
-    """Its shard is not written."""
-    WAIT = 2
-    """Its shard is written; the shards of other ranks may be missing."""
-    RELEASE = 3
-    """Its checkpoint is committed."""
-
-
-def next_for(header: Header | None, committed: Collection[int]) -> PinnedSlot:
-    """Return what to do with a slot, given its header (None: it cannot be read) and the committed steps."""
-    if header is None or not header.persist or header.state is not SlotState.COMPLETE:
-        return PinnedSlot.LEAVE
-    if not header.written:
-        return PinnedSlot.WRITE
-    return PinnedSlot.RELEASE if header.step in committed else PinnedSlot.WAIT
+def must_be_written(header: Header | None) -> bool:
+    """Return whether a slot, given its header (None: it cannot be read), holds a snapshot for a checkpoint."""
+    return header is not None and header.persist and header.state is SlotState.COMPLETE
 
 
 class ShardSaver:
@@ -90,7 +71,6 @@ class ShardSaver:
     ) -> None:
         if full_every < 1:
             raise ValueError(f"--checkpoint-full-every {full_every}: give 1 (all can be read alone) or more")
-        self.held = HeldSlots(memory)
         self.counters = WriterCounters()
         self._inventory = inventory
         self._memory = memory
@@ -121,24 +101,17 @@ class ShardSaver:
         self.schedule_pinned(rank, world_size)
 
     def schedule_pinned(self, rank: int, world_size: int) -> None:
-        """Write what a rank has pinned and could not report, and release what is written already."""
+        """Write what a rank has pinned and could not report."""
         for path in self._memory.slots(rank):
             header = self._memory.header(path)
-            todo = next_for(header, self._inventory.committed)
-            if header is None or todo is PinnedSlot.LEAVE:
-                continue
-            if todo is PinnedSlot.WRITE:
+            if header is not None and must_be_written(header):
                 self.schedule(rank, header.step, world_size)
-            elif todo is PinnedSlot.RELEASE:
-                self.held.release(header.step)
-            else:
-                self.held.wait(header.step)
 
     async def _write(self, rank: int, step: int, world_size: int) -> None:
         primary = self._inventory.primary
         slot = self._memory.slot_holding(rank, step)
         header = self._memory.header(slot) if slot is not None else None
-        is_pinned = header is not None and header.persist and not header.written
+        is_pinned = must_be_written(header)
         try:
             if header is not None and is_pinned:  # a report that arrives twice finds the shard written
                 base_step = await self._in_order(lambda: self._base(header, world_size))
@@ -163,8 +136,9 @@ class ShardSaver:
         finally:
             del self._pending[rank, step]
             if is_pinned:
-                began_s = self._began.get(step, time.monotonic())
-                self.held.hold(rank, step, took_s=time.monotonic() - began_s)
+                # Each rank gets its slot back by itself. While the shards of other ranks are still being written, ranks
+                # may for the moment of a copy have no step in common. Then a restart uses the last checkpoint.
+                self._memory.release(rank, step)
 
     def _in_order(self, job: Callable[[], Result]) -> "asyncio.Future[Result]":
         """Run a job on the one thread that commits and prunes, after those that were given to it before."""

@@ -75,8 +75,6 @@ def _flaws(command: store.NodeCommand, spec: store.RunSpec, now_unix_s: float) -
             if not (math.isfinite(fault.duration_s) and math.isfinite(fault.factor)):  # a clock may jump back
                 yield "the fault's duration or factor is out of range"
             yield from _flaws_of_steps(fault.step)
-        case "release_snapshot":
-            yield from _flaws_of_steps(command.release_snapshot.step, command.release_snapshot.at_step)
         case "take_checkpoint" | "keep_checkpoint" | "persist_snapshot" | "leave" as kind:
             yield from _flaws_of_steps(getattr(command, kind).step)
 

@@ -98,8 +98,6 @@ class CommandRunner:
                 self._jobs.begin(self._saver.keep(command.keep_checkpoint.step, command.keep_checkpoint.reason))
             case "persist_snapshot":
                 self._persist(command.persist_snapshot.step)
-            case "release_snapshot":
-                self._jobs.begin(self._release(command.release_snapshot))
             case "finish":
                 if not self.finished.done():
                     self.finished.set_result(command.finish)
@@ -129,18 +127,6 @@ class CommandRunner:
         """Have every rank leave its training loop at the end of ``step``; the daemon sees whether it does."""
         for rank in self._live_ranks():
             rank.command(session.RankCommand(stop_at=session.StopAt(step=step)))
-
-    async def _release(self, release: session.ReleaseAt) -> None:
-        """Have every rank release a checkpoint's slot at the agreed step.
-
-        If one rank does not answer, HeldSlots releases the slots after its patience has ended.
-        """
-        asked = [rank.command(session.RankCommand(release_at=release)) for rank in self._live_ranks()]
-        if any(ack.cancelled() for ack in asked):
-            return
-        done, late = await asyncio.wait(asked, timeout=ACK_PATIENCE_S) if asked else (set(), set())
-        if not late and all(ack.result().accepted for ack in done):
-            self._saver.held.agreed(release.step)
 
     async def _take_checkpoint(self, step: int) -> None:
         """Ask every rank for a pinned snapshot at the end of ``step``. Unless all take it, the checkpoint fails."""

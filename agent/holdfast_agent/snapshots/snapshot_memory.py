@@ -136,17 +136,10 @@ class SnapshotMemory:
                 if not slot.header.persist:
                     slot.set_persist(True)
 
-    def mark_written(self, rank: int, step: int) -> None:
-        """Mark the slot that is pinned for the checkpoint of ``step``: nobody needs to read it again."""
+    def release(self, rank: int, step: int) -> None:
+        """Release the slot of ``rank`` that is pinned for the checkpoint of ``step``."""
         for path, header in self._complete(rank):
             if header.step == step and header.persist:
-                with Slot(path) as slot:
-                    slot.set_written()
-
-    def release(self, step: int) -> None:
-        """Release all slots that are pinned for the checkpoint of ``step`` and whose shards are written."""
-        for path, header in [found for rank in list(self._files) for found in self._complete(rank)]:
-            if header.step == step and header.written:
                 with Slot(path) as slot:
                     slot.set_persist(False)
 
@@ -248,7 +241,7 @@ class SnapshotMemory:
         is_in_use = sum(file.path in complete for file in current) >= 2
         for file in [file for file in self._files[rank] if file not in current]:
             header = complete.get(file.path)
-            if header is None or (is_in_use and (header.written or not header.persist)):
+            if header is None or (is_in_use and not header.persist):
                 file.path.unlink(missing_ok=True)
                 self._files[rank].remove(file)
 

@@ -47,10 +47,8 @@ def _event(tick: Tick, event: store.Event) -> None:
             tick.state = replace(tick.state, totals=changed)
             checkpoint_failures.committed(tick, event.checkpoint_committed.step)
             checkpoint_commands.restart_timer(tick)
-            checkpoint_commands.release(tick, event.checkpoint_committed.step)
         case "checkpoint_failed":
             checkpoint_failures.failed(tick, event)
-            checkpoint_commands.release(tick, event.checkpoint_failed.step)
         case "checkpoint_unreadable":
             _unreadable(tick, event.checkpoint_unreadable)
         case "snapshot_memory_refused":

@@ -211,22 +211,20 @@ class Welcome(_message.Message):
     def __init__(self, report_interval_s: _Optional[float] = ...) -> None: ...
 
 class RankCommand(_message.Message):
-    __slots__ = ("id", "generation", "capture_evidence", "snapshot_at", "stop_at", "inject_fault", "release_at")
+    __slots__ = ("id", "generation", "capture_evidence", "snapshot_at", "stop_at", "inject_fault")
     ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     CAPTURE_EVIDENCE_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_AT_FIELD_NUMBER: _ClassVar[int]
     STOP_AT_FIELD_NUMBER: _ClassVar[int]
     INJECT_FAULT_FIELD_NUMBER: _ClassVar[int]
-    RELEASE_AT_FIELD_NUMBER: _ClassVar[int]
     id: int
     generation: int
     capture_evidence: CaptureEvidence
     snapshot_at: SnapshotAt
     stop_at: StopAt
     inject_fault: _fault_pb2.Fault
-    release_at: ReleaseAt
-    def __init__(self, id: _Optional[int] = ..., generation: _Optional[int] = ..., capture_evidence: _Optional[_Union[CaptureEvidence, _Mapping]] = ..., snapshot_at: _Optional[_Union[SnapshotAt, _Mapping]] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., release_at: _Optional[_Union[ReleaseAt, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., generation: _Optional[int] = ..., capture_evidence: _Optional[_Union[CaptureEvidence, _Mapping]] = ..., snapshot_at: _Optional[_Union[SnapshotAt, _Mapping]] = ..., stop_at: _Optional[_Union[StopAt, _Mapping]] = ..., inject_fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class CaptureEvidence(_message.Message):
     __slots__ = ("directory",)
@@ -239,14 +237,6 @@ class SnapshotAt(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     step: int
     def __init__(self, step: _Optional[int] = ...) -> None: ...
-
-class ReleaseAt(_message.Message):
-    __slots__ = ("step", "at_step")
-    STEP_FIELD_NUMBER: _ClassVar[int]
-    AT_STEP_FIELD_NUMBER: _ClassVar[int]
-    step: int
-    at_step: int
-    def __init__(self, step: _Optional[int] = ..., at_step: _Optional[int] = ...) -> None: ...
 
 class StopAt(_message.Message):
     __slots__ = ("step",)

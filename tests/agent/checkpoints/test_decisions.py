@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast_agent.checkpoints.restorer import reason_of
-from holdfast_agent.checkpoints.shard_saver import PinnedSlot, next_for
+from holdfast_agent.checkpoints.shard_saver import must_be_written
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_proto.snapshot import Header, SlotState
 
@@ -12,7 +12,7 @@ MISSING = CheckpointUnavailable("no such file")
 REFUSED = CheckpointError("access denied")
 
 
-def header(*, state: SlotState = SlotState.COMPLETE, persist: bool = True, written: bool = False) -> Header:
+def header(*, state: SlotState = SlotState.COMPLETE, persist: bool = True) -> Header:
     return Header(
         state=state,
         persist=persist,
@@ -22,26 +22,15 @@ def header(*, state: SlotState = SlotState.COMPLETE, persist: bool = True, writt
         data_bytes=0,
         meta_offset=0,
         meta_bytes=0,
-        written=written,
     )
 
 
 @pytest.mark.parametrize(
     ("slot", "expected"),
-    [
-        (None, PinnedSlot.LEAVE),
-        (header(persist=False), PinnedSlot.LEAVE),
-        (header(state=SlotState.WRITING), PinnedSlot.LEAVE),
-        (header(), PinnedSlot.WRITE),
-        (header(written=True), PinnedSlot.WAIT),
-    ],
+    [(None, False), (header(persist=False), False), (header(state=SlotState.WRITING), False), (header(), True)],
 )
-def test_slot_of_a_rank_that_has_ended_is_written_once(slot: Header | None, expected: PinnedSlot) -> None:
-    assert next_for(slot, committed=[5]) is expected
-
-
-def test_slot_of_a_committed_checkpoint_is_released() -> None:
-    assert next_for(header(written=True), committed=[10]) is PinnedSlot.RELEASE
+def test_a_complete_and_pinned_slot_of_a_rank_that_has_ended_is_written(slot: Header | None, expected: bool) -> None:
+    assert must_be_written(slot) is expected
 
 
 def test_damage_in_every_place_makes_a_checkpoint_unreadable() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from holdfast_agent.processes import agent_record
-from holdfast_agent.snapshots import held_slots
 from holdfast_proto.snapshot import Meta, Slot
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
@@ -190,7 +189,7 @@ async def answering(desk: Desk, accept: dict[int, bool]) -> AsyncIterator[list[i
     async def answer(number: int, outbox: "asyncio.Queue[session.AgentMessage | None]") -> None:
         while (message := await outbox.get()) is not None:
             command = message.command
-            asked.append(command.snapshot_at.step or command.release_at.at_step)
+            asked.append(command.snapshot_at.step)
             ack = session.CommandAck(id=command.id, accepted=accept[number], detail=f"rank {number}: too late")
             await desk.node.messages.receive(desk.node.ranks[number], session.RankMessage(ack=ack))
 
@@ -231,43 +230,6 @@ async def test_a_checkpoint_that_one_rank_cannot_hear_of_has_failed(folder: Path
     assert (
         desk.node.link.emitted[0].checkpoint_failed.reason == "not every rank took its snapshot: rank 1 has no session"
     )
-
-
-def held(desk: Desk, path: Path, step: int = 20) -> None:
-    """Leave rank 0 with a slot whose shard is written."""
-    with Slot(path) as slot:
-        slot.begin(generation=GENERATION, step=step, rank=0)
-        slot.commit(Meta({}, ()), data_bytes=0, persist=True)
-    desk.node.saver.held.hold(0, step, took_s=0.0)
-
-
-async def test_a_release_is_passed_on_to_every_rank_and_waited_for(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(held_slots, "RELEASE_PATIENCE_S", 0.2)
-    desk = Desk(folder)
-    slot, other = desk.node.memory.grant(0, 1 << 13, ranks_on_node=2).paths
-    held(desk, slot)
-    async with answering(desk, {0: True, 1: True}) as asked:
-        await desk.give(release_snapshot=session.ReleaseAt(step=20, at_step=25))
-        await until(lambda: len(asked) == 2 and not desk.unacknowledged, "all have answered")
-    assert asked == [25, 25]
-    held(desk, other, step=21)  # its time runs out after that of the first one would have
-    await until(lambda: not Slot(other).header.persist, "one that no command releases is released")
-    assert Slot(slot).header.written
-
-
-async def test_a_release_that_one_rank_cannot_hear_of_leaves_the_slots_to_time(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(held_slots, "RELEASE_PATIENCE_S", 0.2)
-    desk = Desk(folder)
-    slot = desk.node.memory.grant(0, 1 << 13, ranks_on_node=2).paths[0]
-    held(desk, slot)
-    async with answering(desk, {0: True}) as asked:
-        await desk.give(release_snapshot=session.ReleaseAt(step=20, at_step=25))
-        await until(lambda: asked == [25], "the other rank has heard of it")
-        await until(lambda: not Slot(slot).header.persist, "it is released")
 
 
 @pytest.mark.parametrize("instance", ["yesterday", ""])

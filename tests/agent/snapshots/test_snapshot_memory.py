@@ -1,7 +1,6 @@
 import errno
 import os
 import stat
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -207,28 +206,18 @@ def test_step_whose_slot_is_being_overwritten_is_not_complete(memory: SnapshotMe
     assert memory.slot_holding(0, 8) is None
 
 
-def pins(paths: Iterable[Path]) -> list[tuple[bool, bool]]:
-    """Whether slots are pinned, and whether their shards are written."""
-    headers = [Slot(path).header for path in paths]
-    return [(header.persist, header.written) for header in headers]
-
-
-def test_pinned_slot_is_found_first_and_handed_back_once_it_is_written(
+def test_pinned_slot_is_found_first_and_released_by_its_rank_and_step(
     memory: SnapshotMemory, snapshots: "Snapshots"
 ) -> None:
     paths = memory.grant(0, 64 * KIB, ranks_on_node=1).paths
     snapshots.fill(paths[0], 0, 7, persist=False)
     snapshots.fill(paths[1], 0, 7, persist=True)
     assert memory.slot_holding(0, 7) == paths[1]
-    memory.release(7)
-    assert pins(paths) == [(False, False), (True, False)]
-    memory.mark_written(0, 8)
-    memory.mark_written(0, 7)
-    assert pins(paths) == [(False, False), (True, True)]
-    memory.release(8)
-    assert pins(paths) == [(False, False), (True, True)]
-    memory.release(7)
-    assert pins(paths) == [(False, False), (False, False)]
+    memory.release(0, 8)
+    memory.release(1, 7)
+    assert [Slot(path).header.persist for path in paths] == [False, True]
+    memory.release(0, 7)
+    assert [Slot(path).header.persist for path in paths] == [False, False]
     assert memory.complete_steps(0) == [7]
 
 
@@ -258,10 +247,7 @@ def test_a_slot_is_pinned_by_the_agent_if_it_still_holds_the_step(
     snapshots.fill(second, 0, 21, persist=False)
     memory.pin(0, 19)
     memory.pin(0, 20)
-    assert pins((first, second)) == [(True, False), (False, False)]
-    memory.mark_written(0, 20)
-    memory.pin(0, 20)
-    assert pins((first, second)) == [(True, True), (False, False)]  # it need not be read again
+    assert [Slot(path).header.persist for path in (first, second)] == [True, False]
 
 
 def test_only_the_step_to_restore_is_kept_and_what_is_pinned_before_it(

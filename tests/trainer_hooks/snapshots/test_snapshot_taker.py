@@ -41,11 +41,6 @@ def unpin(path: Path) -> None:
         slot.set_persist(False)
 
 
-def mark_written(path: Path) -> None:
-    with Slot(path) as slot:
-        slot.set_written()
-
-
 def header(state: SlotState, step: int, *, generation: int = 2, persist: bool = False) -> Header:
     return Header(state, persist, generation, step, 0, 0, 0, 0)
 
@@ -144,52 +139,17 @@ def pinned(bench: Any, make_slots: MakeSlots) -> tuple[Any, list[Path]]:
 def test_while_one_of_two_slots_is_pinned_snapshots_go_on_in_the_other(pinned: tuple[Any, list[Path]]) -> None:
     run, paths = pinned
     assert [run.end(step).slot for step in (3, 4)] == [0, 0]
-    mark_written(paths[1])
-    assert run.end(5).slot == 0
-    assert headers(paths) == [(SlotState.COMPLETE, 5, False), (SlotState.COMPLETE, 1, True)]
+    assert headers(paths) == [(SlotState.COMPLETE, 4, False), (SlotState.COMPLETE, 1, True)]
+    unpin(paths[1])
+    assert [run.end(step).slot for step in (5, 6)] == [1, 0]
     assert run.snapshots.skipped_total == 0
-
-
-def test_a_slot_is_released_at_the_end_of_the_step_in_the_command(pinned: tuple[Any, list[Path]]) -> None:
-    run, paths = pinned
-    mark_written(paths[1])
-    run.desk.releases.place(1, at_step=4)
-    assert [run.end(step).slot for step in (3, 4, 5)] == [0, 1, 0]
-
-
-def test_a_command_to_release_that_comes_too_late_is_carried_out_at_the_end_of_the_next_step(
-    pinned: tuple[Any, list[Path]],
-) -> None:
-    run, paths = pinned
-    mark_written(paths[1])
-    run.end(3)
-    run.desk.releases.place(1, at_step=2)
-    assert run.end(4).slot == 1
-    assert run.desk.releases.due(4) == []
-
-
-def test_a_slot_that_the_agent_still_reads_is_released_afterwards(pinned: tuple[Any, list[Path]]) -> None:
-    run, paths = pinned
-    run.desk.releases.place(1, at_step=3)
-    assert [run.end(step).slot for step in (3, 4)] == [0, 0]
-    mark_written(paths[1])
-    assert run.end(5).slot == 1
-
-
-def test_a_command_to_release_another_checkpoint_changes_nothing(pinned: tuple[Any, list[Path]]) -> None:
-    run, paths = pinned
-    mark_written(paths[1])
-    run.desk.releases.place(0, at_step=3)
-    assert [run.end(step).slot for step in (3, 4)] == [0, 0]
-    assert headers(paths)[1] == (SlotState.COMPLETE, 1, True)
-    assert run.desk.releases.due(4) == []
 
 
 def test_the_next_checkpoint_takes_the_slot_of_one_that_is_written(pinned: tuple[Any, list[Path]]) -> None:
     run, paths = pinned
     assert not run.end(3, commanded=True).persist
     assert run.snapshots.skipped_total == 1
-    mark_written(paths[1])
+    unpin(paths[1])
     taken = run.end(4, commanded=True)
     assert (taken.slot, taken.persist) == (1, True)
     assert headers(paths) == [(SlotState.COMPLETE, 3, False), (SlotState.COMPLETE, 4, True)]
@@ -207,7 +167,7 @@ def test_last_step_waits_until_the_checkpoint_before_is_written(bench: Any, make
     paths = make_slots()
     run.grant(paths)
     before = run.end(0)
-    writer = threading.Timer(0.05, mark_written, [paths[before.slot]])
+    writer = threading.Timer(0.05, unpin, [paths[before.slot]])
     writer.start()
     taken = run.end(1, last=True)
     writer.join()

@@ -6,7 +6,7 @@ from pathlib import Path
 from holdfast_hooks.faults.fault import Fault
 from holdfast_hooks.faults.injector import Injector
 from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError, find_dump
-from holdfast_hooks.step_commands import ReleaseCommands, StepCommands
+from holdfast_hooks.step_commands import StepCommands
 from holdfast_proto.v1 import fault_pb2
 from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
 
@@ -22,7 +22,6 @@ class RankCommands:
         rank: number in the name of the evidence file.
         snapshots: commands for a snapshot at the end of a step, pinned for a checkpoint.
         stops: commands to leave the loop at the end of a step.
-        releases: commands to release a checkpoint's slot.
         refusal: returns why this rank takes no snapshots, or "" if it does.
         injector: the faults of this rank; None if the run allows none.
     """
@@ -34,7 +33,6 @@ class RankCommands:
         rank: int,
         snapshots: StepCommands,
         stops: StepCommands,
-        releases: ReleaseCommands,
         refusal: Callable[[], str],
         injector: Injector | None = None,
     ) -> None:
@@ -42,7 +40,6 @@ class RankCommands:
         self._rank = rank
         self._snapshots = snapshots
         self._stops = stops
-        self._releases = releases
         self._refusal = refusal
         self._injector = injector
         self._accepted_faults: list[Fault] = []
@@ -71,9 +68,6 @@ class RankCommands:
                 return (False, refusal) if refusal else _place(self._snapshots, command.snapshot_at.step)
             case "stop_at":
                 return _place(self._stops, command.stop_at.step)
-            case "release_at":
-                self._releases.place(command.release_at.step, command.release_at.at_step)
-                return True, ""
             case "inject_fault":
                 return self._accept_fault(command.inject_fault)
             case kind:

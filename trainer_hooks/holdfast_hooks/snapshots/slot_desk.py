@@ -6,7 +6,6 @@ from pathlib import Path
 
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.snapshots.slot_memory import SlotPreparation
-from holdfast_hooks.step_commands import ReleaseCommands
 from holdfast_proto.snapshot import Slot, SnapshotError
 from holdfast_proto.v1.session_pb2 import SlotGrant, SlotRequest
 
@@ -42,7 +41,6 @@ class SlotDesk:
         """Bytes per slot that the training thread lacks; 0 if the slots are large enough. It alone writes this."""
         self.needed_slots = LEAST_SLOTS
         """Number of slots that the training thread wants. It alone writes this."""
-        self.releases = ReleaseCommands()
         self.grant: GrantedSlots | None = None
         self.refusal = ""
         """Reason why there are no slots; empty if there may be. The reporter alone writes this."""

@@ -3,10 +3,8 @@
 A rank has two slots, and they take turns. From the first snapshot on, one of them always holds a complete one, so that
 a rank that dies in the middle of a copy leaves the one before.
 
-A checkpoint pins the slot with its snapshot. The agent reads it while training continues, and snapshots continue in the
-other slot. The slot stays pinned after its shard is written, until all ranks release theirs at the end of the same
-step. Otherwise one rank would overwrite the snapshot that the others still hold, and a fault in that moment would leave
-no step that all ranks have.
+A checkpoint pins the slot with its snapshot. The agent reads it while training continues, and releases it once the
+shard is written. Until then snapshots continue in the other slot.
 """
 
 import functools
@@ -23,7 +21,7 @@ from holdfast_hooks.state import random_states
 from holdfast_hooks.state.encoding import Image, Stateful, encode_state
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
-from holdfast_proto.snapshot import DATA_OFFSET, Header, Slot, SlotState, align
+from holdfast_proto.snapshot import DATA_OFFSET, Header, SlotState, align
 from holdfast_proto.v1.session_pb2 import SnapshotTaken
 
 _GRANT_WAIT_S = 30.0
@@ -145,12 +143,7 @@ class SnapshotTaker:
         if grant is None:
             self.skipped_total += 1
             return None
-        # Before a slot is chosen, because the released one may be the one to write.
-        self._carry_out_releases(grant, step)
         persist = checkpoint and self._may_pin(grant, last=last)
-        if persist:
-            # No checkpoint waits for the release of the one before, whose shard is written by now.
-            _release(grant)
         index = self._choose(grant)
         self.skipped_total += index is None or (checkpoint and not persist)
         if index is None or (grant.on_disk and not persist):
@@ -189,19 +182,9 @@ class SnapshotTaker:
     def _answered(self, meta: LaidOutMeta) -> bool:
         return bool(self._desk.refusal) or self._fitting_grant(meta) is not None
 
-    def _carry_out_releases(self, grant: GrantedSlots, step: int) -> None:
-        """Release the slots of checkpoints for which a command is due.
-
-        While the agent still reads a slot, its command stays and is due again at the end of the next step.
-        """
-        for checkpoint in self._desk.releases.due(step):
-            if not any(_is_being_written(slot) and slot.header.step == checkpoint for slot in grant.slots):
-                _release(grant, checkpoint)
-                self._desk.releases.drop(checkpoint)
-
     def _may_pin(self, grant: GrantedSlots, *, last: bool) -> bool:
         """Whether the agent has no other snapshot left to write."""
-        return _wait_for(lambda: not any(map(_is_being_written, grant.slots)), _PIN_WAIT_S if last else 0.0)
+        return _wait_for(lambda: not any(slot.header.persist for slot in grant.slots), _PIN_WAIT_S if last else 0.0)
 
     def _choose(self, grant: GrantedSlots) -> int | None:
         restored = [str(slot.path) == self._context.restore_slot for slot in grant.slots]
@@ -247,19 +230,6 @@ class SnapshotTaker:
 
 def _commit(grant: GrantedSlots, meta: LaidOutMeta, taken: SnapshotTaken) -> None:
     grant.slots[taken.slot].commit(meta, data_bytes=meta.layout.data_bytes, persist=taken.persist)
-
-
-def _is_being_written(slot: Slot) -> bool:
-    header = slot.header
-    return header.persist and not header.written
-
-
-def _release(grant: GrantedSlots, checkpoint: int | None = None) -> None:
-    """Unpin the slots whose shards are written: the slot of one checkpoint, or all."""
-    for slot in grant.slots:
-        header = slot.header
-        if header.written and checkpoint in (None, header.step):
-            slot.set_persist(False)
 
 
 class _Copier:

@@ -1,11 +1,10 @@
-"""Commands about checkpoints: to take one, by request or by time; to release its slots; to pin one."""
+"""Commands about checkpoints: to take one, by request or by time; to pin one."""
 
 from holdfast_daemon.core import incidents
 from holdfast_daemon.core.model import CheckpointAnswered
 from holdfast_daemon.core.naming import run_phase_name
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.session_pb2 import ReleaseAt
 
 
 def serve(tick: Tick) -> None:
@@ -38,19 +37,6 @@ def restart_timer(tick: Tick) -> None:
     if tick.state.spec.checkpoint_every_s:
         with tick.edit_record() as record:
             record.checkpoint_since_unix_s = tick.now
-
-
-def release(tick: Tick, checkpoint: int) -> None:
-    """Have all ranks release the slots of a checkpoint, committed or failed, at the end of the same step.
-
-    The command is sent once: ranks that do not get it release their slots after some time.
-    """
-    trains = tick.record.phase in (store.RUN_PHASE_RUNNING, store.RUN_PHASE_LEAVING)
-    step = tick.step_ahead() if trains else None
-    if step is not None:
-        message = ReleaseAt(step=checkpoint, at_step=step)
-        for node in tick.record.nodes:
-            tick.send_to(node, store.NodeCommand(generation=tick.record.generation, release_snapshot=message))
 
 
 def keep_newest_before(tick: Tick, step: int, incident: store.Incident) -> None:

@@ -1,6 +1,4 @@
-"""Checkpoints by time, the release of their slots, and those that are kept."""
-
-import pytest
+"""Checkpoints by time, and those that are kept."""
 
 from holdfast_daemon.core.detectors.numbers.loss_watch import MIN_HISTORY
 from holdfast_proto.v1 import store_pb2 as store
@@ -63,39 +61,6 @@ def test_without_an_interval_none_is_ordered() -> None:
     world = running()
     pass_time(world, 10 * EVERY_S)
     assert ordered(world) == []
-
-
-def committed(step: int) -> store.Event:
-    return store.Event(checkpoint_committed=store.CheckpointCommitted(step=step))
-
-
-def failed(step: int) -> store.Event:
-    return store.Event(checkpoint_failed=store.CheckpointFailed(step=step, reason="disk full"))
-
-
-@pytest.mark.parametrize("event", [committed(7), failed(7)], ids=["committed", "failed"])
-def test_all_nodes_let_go_of_a_checkpoint_at_one_step_that_no_rank_has_reached(event: store.Event) -> None:
-    world = running(nodes=2, ranks_per_node=2)
-    newest = world.rank(0).progress.step
-    world.events.append(event)
-    world.tick()
-    world.train(20)
-    released = [(node, order) for node, order in world.commands if order.HasField("release_snapshot")]
-    assert [node for node, _ in released] == ["node0", "node1"]
-    assert {order.generation for _, order in released} == {1}
-    assert {order.release_snapshot.step for _, order in released} == {7}
-    [step] = {order.release_snapshot.at_step for _, order in released}
-    assert step > newest
-
-
-def test_nothing_is_released_while_a_run_is_stopped() -> None:
-    world = running()
-    world.obeys = False
-    world.end(2, signal=9)
-    world.until("stopping")
-    world.events.append(committed(7))
-    world.tick()
-    assert world.sent("release_snapshot") == []
 
 
 def spike(world: World) -> store.Incident:
