@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
@@ -12,9 +13,10 @@ from rich.console import Console
 from holdfast_checkpoint.errors import CheckpointError
 from holdfast_checkpoint.store.comparison import differences
 from holdfast_checkpoint.store.directory import CheckpointDirectory
-from holdfast_cli.demo.faults import FaultInjector, Hang, Kill
+from holdfast_cli.demo.faults import FaultPlan, Injected, PlannedFault
 from holdfast_cli.demo.report import DemoReport, judge
 from holdfast_cli.errors import CommandError, ConfigurationError
+from holdfast_cli.fault_requests import request_fault
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
@@ -22,6 +24,8 @@ from holdfast_cli.settings.schema import PresetName
 from holdfast_cli.views.display import display_for
 from holdfast_cli.views.run_view import Surroundings
 from holdfast_cli.views.summary import ended_badly
+from holdfast_hooks import Phase
+from holdfast_hooks.faults import Fault
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, Incident
 
@@ -53,6 +57,7 @@ class DemoOptions:
 class _Ended:
     status: RunStatus
     incidents: tuple[Incident, ...]
+    injected: tuple[Injected, ...]
     final_checkpoint: Path
 
 
@@ -79,28 +84,36 @@ class Demo:
 
     def _in_directory(self, directory: Path) -> DemoReport:
         third = self._options.steps // 3
-        undisturbed = self._run(directory, "undisturbed", FaultInjector([]))
-        injector = FaultInjector([Kill(KILLED_RANK, third), Hang(STOPPED_RANK, 2 * third)])
-        disturbed = self._run(directory, "disturbed", injector)
+        kill = Fault("kill", rank=KILLED_RANK)
+        hang = Fault("stop", rank=STOPPED_RANK, phase=Phase.FORWARD_BACKWARD)
+        faults = (
+            PlannedFault("kill", kill, third, f"rank {KILLED_RANK} is killed (SIGKILL) after step {third}"),
+            PlannedFault(
+                "hang", hang, 2 * third, f"rank {STOPPED_RANK} is stopped (SIGSTOP) in a step after {2 * third}"
+            ),
+        )
+        undisturbed = self._run(directory, "undisturbed", ())
+        disturbed = self._run(directory, "disturbed", faults)
         return DemoReport(
             ranks=RANKS,
             layout=LAYOUT,
             steps=self._options.steps,
-            faults=judge(injector.injected, disturbed.incidents),
-            planned_faults=2,
+            faults=judge(disturbed.injected, disturbed.incidents),
+            planned_faults=len(faults),
             final_loss=disturbed.status.loss,
             differences=_compare(undisturbed.final_checkpoint, disturbed.final_checkpoint),
         )
 
-    def _run(self, directory: Path, name: str, injector: FaultInjector) -> _Ended:
+    def _run(self, directory: Path, name: str, faults: Sequence[PlannedFault]) -> _Ended:
         with (
             LocalRun(self._local_options(directory, name), self._interruption) as local,
             display_for(self._console) as display,
         ):
+            plan = FaultPlan(faults, lambda fault: request_fault(local.control, fault))
 
             def observe(status: RunStatus) -> None:
-                injector.observe(status)
-                title = f"{name}: {injector.story() or 'nothing will be done to it'}"
+                plan.observe(status)
+                title = f"{name}: {plan.story() or 'nothing will be done to it'}"
                 display.update(
                     status, Surroundings(title=title, total_steps=self._options.steps, notes=local.stack.notes())
                 )
@@ -109,7 +122,7 @@ class Demo:
             if status.phase != RUN_PHASE_FINISHED:
                 raise ended_badly(status, local.paths.logs)
             final = CheckpointDirectory(Path(local.checkpoints), kept=1).step_directory(self._options.steps - 1)
-            return _Ended(status, tuple(local.control.incidents()), final)
+            return _Ended(status, tuple(local.control.incidents()), tuple(plan.injected), final)
 
     def _local_options(self, directory: Path, name: str) -> LocalRunOptions:
         flags = {
@@ -127,6 +140,7 @@ class Demo:
             checkpoint_every=CHECKPOINT_EVERY,
             preemption_grace_s=0.0,  # nobody continues a demonstration
             preset=PresetName.FAST,
+            faults_allowed=True,
         )
 
 
