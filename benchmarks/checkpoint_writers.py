@@ -45,7 +45,7 @@ class Holdfast:
         self._step = -1
         self._desk = SlotDesk(OnceLog())
         context = RankContext(run=RUN, generation=1, agent="unix:/nowhere", black_box="", snapshot_every=1)
-        timeline = Timeline(lambda step, phase, unix_ns: None)
+        timeline = Timeline(lambda _step, _phase, _unix_ns: None)
         self._snapshots = SnapshotTaker(
             state=state, context=context, rank=0, desk=self._desk, timeline=timeline, once=OnceLog()
         )

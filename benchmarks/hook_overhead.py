@@ -52,7 +52,7 @@ class Agent(session_pb2_grpc.RankAgentServicer):
     """As much of an agent as a rank needs to report to."""
 
     def Session(  # noqa: N802 - gRPC's name
-        self, requests: Iterator[session_pb2.RankMessage], context: grpc.ServicerContext
+        self, requests: Iterator[session_pb2.RankMessage], _context: grpc.ServicerContext
     ) -> Iterator[session_pb2.AgentMessage]:
         """Welcome the rank and read everything it sends."""
         next(requests)

@@ -249,11 +249,11 @@ class TrainerConfig(BaseSettings):
     @classmethod
     def settings_customise_sources(
         cls,
-        settings_cls: type[BaseSettings],
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic's name
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's name
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's name
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's name
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the values of the file alone: no environment variables. Pydantic puts the flags in front itself."""
         return (init_settings,)

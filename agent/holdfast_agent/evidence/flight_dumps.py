@@ -45,13 +45,13 @@ async def collect(ranks: Iterable[Rank], folder: EvidenceFolder, errors: Errors)
                 errors.refuse("recorders", "entries of a Flight Recorder dump that make no sense")
                 folder.miss(dump_name(rank.rank), f"{junk} of its entries make no sense")
         except FileNotFoundError:
-            folder.miss(dump_name(rank.rank), _why_missing(rank, acks.get(rank.rank)))
+            folder.miss(dump_name(rank.rank), _why_missing(acks.get(rank.rank)))
         except (OSError, ValueError, RecursionError) as error:
             folder.miss(dump_name(rank.rank), str(error))
     return calls
 
 
-def _why_missing(rank: Rank, ack: "asyncio.Future[session.CommandAck] | None") -> str:
+def _why_missing(ack: "asyncio.Future[session.CommandAck] | None") -> str:
     if ack is None:
         return "the process is stopped"
     if ack.cancelled():

@@ -54,7 +54,7 @@ def workers_start(scene: Scene) -> None:
     _epoch(lambda: None, start=lambda _: _compute(scene.pause))
 
 
-def worker_is_stopped(scene: Scene) -> None:
+def worker_is_stopped(_scene: Scene) -> None:
     """A worker is stopped, and its rank waits for its batch."""
     _epoch(lambda: os.kill(multiprocessing.current_process().pid or 0, signal.SIGSTOP))
 

@@ -187,7 +187,13 @@ class CheckpointDirectory:
     def publish(self, step: int, rank: int) -> None:
         """Do nothing: shards are written where they stay."""
 
-    def fetch(self, step: int, ranks: Collection[int] | None = None, *, again: bool = False) -> Path:
+    def fetch(  # the interface of all places
+        self,
+        step: int,
+        ranks: Collection[int] | None = None,  # noqa: ARG002
+        *,
+        again: bool = False,  # noqa: ARG002
+    ) -> Path:
         """Return the folder in which the shards of ``step`` can be read.
 
         Raises CheckpointUnavailable, naming the missing files, and CheckpointUnreadable for the manifest.

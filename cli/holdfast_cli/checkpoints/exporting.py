@@ -87,13 +87,19 @@ def _write_safetensors(saved: SavedState, tree: Any, partial: Path, *, everythin
     return _count(_fill(saved, names, partial, metadata, rename))
 
 
-def _write_pt(saved: SavedState, tree: Any, partial: Path, *, everything: bool) -> Exported:
+def _write_pt(
+    saved: SavedState,
+    tree: Any,
+    partial: Path,
+    *,
+    everything: bool,  # noqa: ARG001 - a .pt file nests the state as it was
+) -> Exported:
     scratch = partial.with_name(f"{partial.name}-tensors")
     numbers = {name: str(number) for number, name in enumerate(tensors_of(tree))}
     try:
         filled = _fill(saved, list(numbers), scratch, {}, numbers.__getitem__, is_scratch=True)
         # Arrays become tensors: what unpickles an array is not among what weights_only allows.
-        torch.save(decode_state(tree, lambda kind, name: filled.tensors[numbers[name]]), partial)
+        torch.save(decode_state(tree, lambda _kind, name: filled.tensors[numbers[name]]), partial)
     finally:
         scratch.unlink(missing_ok=True)
     return _count(filled)

@@ -47,7 +47,7 @@ class HelpCommand(TyperCommand):
         words = [(each.metavar if each.required else f"[{each.metavar}]", each.nargs) for each in arguments]
         return ["[OPTIONS]", *(f"{word}{'' if count == 1 else '...'}" for word, count in words)]
 
-    def format_help_text(self, ctx: Any, formatter: _Formatter) -> None:
+    def format_help_text(self, ctx: Any, formatter: _Formatter) -> None:  # noqa: ARG002 - click's interface
         """Write the docstring of the command."""
         _write_text(formatter, self.help or "")
 
@@ -59,7 +59,7 @@ class HelpCommand(TyperCommand):
 class HelpGroup(TyperGroup):
     """A group of commands. It turns a CommandError into its line on stderr and its exit code."""
 
-    def format_help_text(self, ctx: Any, formatter: _Formatter) -> None:
+    def format_help_text(self, ctx: Any, formatter: _Formatter) -> None:  # noqa: ARG002 - click's interface
         """Write what the commands of the group are for."""
         _write_text(formatter, self.help or "")
 

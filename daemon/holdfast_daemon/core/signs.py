@@ -65,12 +65,12 @@ def _transport(view: View, verdict: store.Verdict, patience: RestartPatience) ->
     ranks = (
         list(view.ranks.values()) if call is None else [view.ranks[rank] for rank in call.held if rank in view.ranks]
     )
-    if ranks and all(_waits_for(view, rank, patience) for rank in ranks):
+    if ranks and all(_waits_for(rank, patience) for rank in ranks):
         return Judgement(True, Sign.LIKELY, "all ranks are in the call, and nothing moves")
     return _slowest(view, ranks, patience)
 
 
-def _waits_for(view: View, rank: store.RankState, patience: RestartPatience) -> bool:
+def _waits_for(rank: store.RankState, patience: RestartPatience) -> bool:
     least_s = patience.likely_s(rank.progress.phase)
     spins = rank.moved == _BUSY_WAIT and rank.device and not rank.device.startswith("cpu")
     return (spins and rank.stalled_s >= least_s) or _still_for(rank, least_s)

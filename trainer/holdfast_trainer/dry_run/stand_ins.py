@@ -18,7 +18,7 @@ def agree_on_static_shapes() -> None:
     From 2.13 on, the stages vote about this before the first step, and torch reads the result from a message.
     """
 
-    def result(_stage: PipelineStage, received_result: Tensor | None = None) -> Tensor:
+    def result(_stage: PipelineStage, received_result: Tensor | None = None) -> Tensor:  # noqa: ARG001 - torch's name
         return torch.tensor([1])
 
     PipelineStage._warmup_backward_result = result  # type: ignore[method-assign, assignment]

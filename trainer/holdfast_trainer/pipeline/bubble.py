@@ -97,7 +97,7 @@ class HostClock:
         """See :class:`DeviceClock`."""
         return time.perf_counter()
 
-    def is_past(self, mark: float) -> bool:
+    def is_past(self, mark: float) -> bool:  # noqa: ARG002 - the protocol of clocks
         """See :class:`DeviceClock`."""
         return True
 

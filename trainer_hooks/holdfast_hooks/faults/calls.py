@@ -22,7 +22,7 @@ class _CallFault(ABC):
         self._watch = CallWatch(lambda call: call.run() if self._done else self._see(call))
         self._watch.start()
 
-    def moment(self, step: int, phase: int) -> bool:
+    def moment(self, step: int, phase: int) -> bool:  # noqa: ARG002 - the protocol of effects
         """Return True once it has changed a call and no longer watches."""
         return self._done and self._watch.stop()
 

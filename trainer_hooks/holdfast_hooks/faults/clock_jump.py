@@ -33,7 +33,7 @@ class ClockJump:
         for original, jumped in self._replaced:
             _replace_everywhere(original, jumped)
 
-    def moment(self, step: int, phase: int) -> bool:
+    def moment(self, step: int, phase: int) -> bool:  # noqa: ARG002 - the protocol of effects
         """Return False: it never ends by itself."""
         return False
 

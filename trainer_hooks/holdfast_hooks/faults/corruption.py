@@ -24,7 +24,7 @@ class NanGradient:
         self._forward_hook: RemovableHandle = module.register_forward_hook(self._output)
         self._done = False
 
-    def moment(self, step: int, phase: int) -> bool:
+    def moment(self, step: int, phase: int) -> bool:  # noqa: ARG002 - the protocol of effects
         """Return True once there is a NaN."""
         if self._done:
             self.end()

@@ -33,8 +33,8 @@ class Injector:
     @classmethod
     def into(cls, hooks: "Hooks") -> "Injector":
         """Return an injector for a process that has called ``attach``, whether or not an agent has started it."""
-        injector = cls(Site(hooks._timeline, hooks._state), Identity.from_environment().rank)
-        hooks._undo.callback(injector.disarm)
+        injector = cls(Site(hooks._timeline, hooks._state), Identity.from_environment().rank)  # noqa: SLF001 - same package
+        hooks._undo.callback(injector.disarm)  # noqa: SLF001
         return injector
 
     def arm(self, *faults: Fault) -> None:

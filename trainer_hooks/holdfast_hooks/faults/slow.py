@@ -24,7 +24,7 @@ class SlowPasses:
         self._since_s: float | None = None
         self.moment(site.timeline.step, site.timeline.phase)
 
-    def moment(self, step: int, phase: int) -> bool:
+    def moment(self, step: int, phase: int) -> bool:  # noqa: ARG002 - the protocol of effects
         """Add the missing time to the pass that has just ended."""
         since_s, self._since_s = self._since_s, None
         took_s = 0.0 if since_s is None else monotonic() - since_s

@@ -95,5 +95,5 @@ def _is_flattened(nodes: list[Any]) -> bool:
     )
 
 
-def _no_tensor(kind: str, index: int) -> Any:
+def _no_tensor(kind: str, _index: int) -> Any:
     raise TypeError(f"a {kind} cannot be a key")

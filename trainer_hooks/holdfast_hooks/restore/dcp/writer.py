@@ -83,14 +83,14 @@ class CheckpointWriter(StorageWriter):
         done.set_result([WriteResult(item.index, 0, None) for item in plan.items])
         return done
 
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:  # noqa: ARG002 - torch's interface
         """Commit the checkpoint, now that every rank has written its shard."""
         indexes = [load_index(self._directory, rank) for rank in range(len(results))]
         with write_errors(self._directory):
             write_file(self._directory / MANIFEST, describe(indexes).encode())
 
     @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:  # noqa: ARG003 - torch's interface
         """Accept any path."""
         return True
 
