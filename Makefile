@@ -7,7 +7,7 @@ BIN := .venv/bin
 SOURCES := proto checkpoint trainer_hooks agent daemon trainer cli
 # Tests of one part at a time run two by two. Tests of whole runs start up to eight ranks, one run at a time.
 IN_PARALLEL := --numprocesses 2 --dist worksteal
-WHOLE_RUNS := tests/chaos tests/multinode tests/trainer
+WHOLE_RUNS := tests/chaos tests/multinode tests/trainer tests/examples
 STUBS := proto/holdfast_proto/v1
 
 .PHONY: help setup demo test test-system lint bench soak proto check-proto clean
