@@ -85,9 +85,8 @@ PLANTS: dict[str, Plant] = {
 }
 
 
-async def refused_more(it: DaemonProcess) -> None:
-    """Wait until the daemon has refused more of the run full of junk."""
-    before = await asyncio.to_thread(it.refused, JUNK_RUN)
+async def refused_more(it: DaemonProcess, before: float) -> None:
+    """Wait until the daemon has refused more of the run full of junk than ``before``."""
     async with asyncio.timeout(PATIENCE_S):
         while await asyncio.to_thread(it.refused, JUNK_RUN) <= before:  # the agent reports all the while
             await asyncio.sleep(0.02)
@@ -101,12 +100,14 @@ async def test_a_run_full_of_junk_stops_neither_the_daemon_nor_another_run(
         async with FakeAgent(store_server.url) as agent:
             await until(lambda: agent.state.generation == 1, "the good run is led")
             for name, plant in PLANTS.items():
+                # Before the junk is there: a daemon that leads the run reads its spec only once.
+                before = await asyncio.to_thread(it.refused, JUNK_RUN)
                 with store_server.client() as client:
                     client.delete(*(client.keys(f"holdfast:{{{JUNK_RUN}}}*") or ["none"]))
                     plant(client)
                     client.sadd(keys.RUNS, JUNK_RUN, JUNK, "../../etc", "x" * 300)
                 generation = agent.state.generation
-                await refused_more(it)
+                await refused_more(it, before)
                 done = agent.state.ranks[0].progress.step
                 agent.finish_step()
                 await until(lambda done=done: (it := stored_record(store_server)) and it.newest_step >= done, name)  # type: ignore[misc]
