@@ -60,7 +60,7 @@ def import_checkpoint(source: Path, checkpoints: Path, *, step: int, run: str) -
 
 
 def import_into_store(source: Path, remote: ObjectCheckpoints, *, step: int, run: str) -> Manifest:
-    """As :func:`import_checkpoint`, over a temporary folder. After an error the same call goes on with the upload."""
+    """Do as :func:`import_checkpoint`, over a temporary folder. After an error, make the same call again."""
     histories = Histories(StorePlace(remote.store), remote.of_history)
     histories.refresh()
     remote = histories.of_step(step)

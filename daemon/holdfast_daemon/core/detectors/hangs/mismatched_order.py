@@ -1,7 +1,7 @@
 """Ranks that wait for each other, or are in different calls at one number: their programs make different calls.
 
 Four signs. Members of a group have entered its call number ``seq`` and their recorders name different operations or,
-where these must agree, different sizes or data types: that speaks for itself, whoever else stands still. Or members
+where these must agree, different sizes or data types: that is proof, also if other ranks stand still. Or members
 were aborted because they got more than they expected: see aborted_call.py. Or there is a cycle in the wait-for
 graph that holds all of its ranks in their calls: they call in different orders. Or a minority of a group is left behind
 in a call that all others have completed: it waits for more than they had to give.
