@@ -61,7 +61,7 @@ class DiskLoads:
         self._shard = shard_path(directory, 0)
         self._slot_bytes = slot_bytes_needed(load_index(directory, 0))
         self._buffer = memoryview(bytearray(_READ_BYTES))
-        self._workers = CheckpointWorkers(1, idle=False)
+        self._workers = CheckpointWorkers(1, background=False)
         self.load_s()  # starts the worker
 
     def __enter__(self) -> "DiskLoads":

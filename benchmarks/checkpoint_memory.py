@@ -33,7 +33,7 @@ def main() -> int:
 
 
 async def measure(folder: Path, nbytes: int) -> int:
-    workers = CheckpointWorkers(1, idle=False)
+    workers = CheckpointWorkers(1, background=False)
     checkpoints = CheckpointDirectory(folder / "checkpoints", kept=2)
     slot = folder / "slot"
     allocate(slot, nbytes + (1 << 16))

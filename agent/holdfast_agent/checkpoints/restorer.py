@@ -112,7 +112,7 @@ class CheckpointRestorer:
     async def _read(self, directory: Path, ranks: Sequence[int], world_size: int, generation: int) -> StartingPoint:
         manifest = await asyncio.to_thread(load_manifest, directory)
         # No rank runs now, so the workers need not yield to anybody.
-        workers = CheckpointWorkers(max(1, min(len(ranks), len(os.sched_getaffinity(0)))), idle=False)
+        workers = CheckpointWorkers(max(1, min(len(ranks), len(os.sched_getaffinity(0)))), background=False)
         try:
             if manifest.world_size != world_size:
                 jobs = [

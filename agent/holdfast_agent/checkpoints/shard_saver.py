@@ -77,7 +77,7 @@ class ShardSaver:
         self._emit = emit
         self._full_every = full_every
         self._compression = compression
-        self._workers = CheckpointWorkers(max(1, min(writers, len(os.sched_getaffinity(0)) // 4)), idle=True)
+        self._workers = CheckpointWorkers(max(1, min(writers, len(os.sched_getaffinity(0)) // 4)), background=True)
         # One thread: two jobs may find the shards complete at the same moment, and the commit is reported once.
         self._commits = ThreadPoolExecutor(1, "checkpoint", initializer=lower_priority)
         self._uploads = ThreadPoolExecutor(_UPLOADS, "checkpoint-upload", initializer=lower_priority)

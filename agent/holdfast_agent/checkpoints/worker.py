@@ -1,4 +1,6 @@
-"""A process that does the heavy part of checkpoints: ``python -m holdfast_agent.checkpoints.worker PRIORITY``.
+"""A process that does the heavy part of checkpoints: ``python -m holdfast_agent.checkpoints.worker [--background]``.
+
+With ``--background`` it yields the CPU to the ranks.
 
 It reads one job per line on stdin and answers each with one line on stdout, both in JSON::
 
@@ -25,7 +27,7 @@ from holdfast_checkpoint.format.manifest import Manifest, load_committed_index, 
 from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.format.shard_reader import verify_shard
 from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
-from holdfast_checkpoint.priority import cpu_times_s, lower_priority, use_idle_time
+from holdfast_checkpoint.priority import lower_priority
 from holdfast_proto.snapshot import SnapshotError
 
 _PR_SET_PDEATHSIG = 1
@@ -46,7 +48,7 @@ class CoreShare:
 
     def __init__(self) -> None:
         self._looked_s = monotonic()
-        self._seen_s = cpu_times_s(os.getpid())
+        self._seen_s = _cpu_times_s()
         self._is_enough = True
 
     def is_enough(self) -> bool:
@@ -54,11 +56,23 @@ class CoreShare:
         if monotonic() - self._looked_s < _WINDOW_S:
             return self._is_enough
         self._looked_s = monotonic()
-        ran_s, waited_s = (now - then for now, then in zip(cpu_times_s(os.getpid()), self._seen_s, strict=True))
+        ran_s, waited_s = (now - then for now, then in zip(_cpu_times_s(), self._seen_s, strict=True))
         if ran_s + waited_s >= _WINDOW_S:
             self._is_enough = ran_s > waited_s
-            self._seen_s = cpu_times_s(os.getpid())
+            self._seen_s = _cpu_times_s()
         return self._is_enough
+
+
+def _cpu_times_s() -> tuple[float, float]:
+    """Return the seconds that this thread has run, and that it has waited for a core, ready to run.
+
+    Zeros if the kernel does not count this (schedstat in proc(5)).
+    """
+    try:
+        ran_ns, waited_ns, _ = map(int, Path("/proc/thread-self/schedstat").read_text().split())
+    except OSError:
+        return 0.0, 0.0
+    return ran_ns / 1e9, waited_ns / 1e9
 
 
 _core_share = CoreShare()
@@ -99,8 +113,6 @@ def verify_share(directory: Path, manifest: Manifest, ranks: Sequence[int], worl
 
 _TASKS: dict[str, Callable[..., None]] = {"write": write, "restore": restore, "verify": verify}
 
-_PRIORITIES: dict[str, Callable[[], None]] = {"normal": lambda: None, "low": lower_priority, "idle": use_idle_time}
-
 
 def main() -> None:
     """Do jobs until stdin closes."""
@@ -112,7 +124,8 @@ def main() -> None:
     os.dup2(2, 1)
     keep_freed_memory()
     codec_named(BYTE_PLANES)  # imports it before the priority drops, so that the first job does not wait for that
-    _PRIORITIES[sys.argv[1]]()
+    if sys.argv[1:] == ["--background"]:
+        lower_priority()
     for line in sys.stdin:
         print(json.dumps(_answer(json.loads(line))), file=answers)
 

@@ -5,13 +5,12 @@ import contextlib
 import json
 import logging
 import os
-import select
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import Any, cast
 
 from holdfast_checkpoint.errors import (
     CheckpointCommitted,
@@ -20,7 +19,6 @@ from holdfast_checkpoint.errors import (
     CheckpointUnreadable,
     write_errors,
 )
-from holdfast_checkpoint.priority import cpu_times_s, raise_priority
 from holdfast_checkpoint.store.leftovers import remove_leftovers
 from holdfast_proto.snapshot import SnapshotError
 
@@ -32,25 +30,16 @@ _ERRORS: dict[str, type[Exception]] = {
 }
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _LAST_ATTEMPT = 2
-_LOOK_S = 1.0
-_STARVED_S = 30.0
-_STARVED_SHARE = 4
-"""A worker at idle priority starves if it has waited for a core for this time, and for this many times as long as it
-has run. On a node whose cores are all busy it gets a thousandth of one."""
-
-_Priority = Literal["normal", "low", "idle"]
 
 
 class CheckpointWorkers:
     """At most ``limit`` worker processes, started when there is work for them.
 
-    ``idle``: the workers use only CPU and disk time that no other process wants. A worker that starves continues at low
-    priority (niceness 10), because a late checkpoint is worth more than none. If the kernel does not let the agent
-    raise the priority, a new worker starts the job again.
+    ``background``: the workers yield the CPU to the ranks (niceness 10).
     """
 
-    def __init__(self, limit: int, *, idle: bool) -> None:
-        self._priority: _Priority = "idle" if idle else "normal"
+    def __init__(self, limit: int, *, background: bool) -> None:
+        self._background = background
         self._threads = ThreadPoolExecutor(limit, "checkpoint-worker")
         self._of_thread = threading.local()
         self._workers: dict[int, _Worker] = {}
@@ -89,8 +78,6 @@ class CheckpointWorkers:
                 del self._workers[worker.pid]
                 self._of_thread.worker = None
                 _clean(directory)
-                if death.was_starved:
-                    self._priority = "low"
                 if self._closed or attempt == _LAST_ATTEMPT:
                     raise CheckpointError(
                         f"checkpoint worker {death} while it had to {job['task']} in {directory}: see the agent's log;"
@@ -104,7 +91,7 @@ class CheckpointWorkers:
         """Return this thread's own worker: the kernel kills a worker with the thread that has started it."""
         worker = cast("_Worker | None", getattr(self._of_thread, "worker", None))
         if worker is None:
-            worker = self._of_thread.worker = _Worker(self._priority)
+            worker = self._of_thread.worker = _Worker(background=self._background)
             self._workers[worker.pid] = worker
         return worker
 
@@ -112,15 +99,10 @@ class CheckpointWorkers:
 class _WorkerDied(Exception):  # noqa: N818 - an event
     """The message completes "checkpoint worker ..."."""
 
-    def __init__(self, message: str, *, was_starved: bool = False) -> None:
-        super().__init__(message)
-        self.was_starved = was_starved
-
 
 class _Worker:
-    def __init__(self, priority: _Priority) -> None:
-        self._priority = priority
-        command = [sys.executable, "-m", "holdfast_agent.checkpoints.worker", priority]
+    def __init__(self, *, background: bool) -> None:
+        command = [sys.executable, "-m", "holdfast_agent.checkpoints.worker", *(["--background"] if background else [])]
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | _ONE_THREAD
@@ -139,28 +121,12 @@ class _Worker:
         try:
             self._process.stdin.write(json.dumps(job).encode() + b"\n")
             self._process.stdin.flush()
-            self._wait_for(self._process.stdout)
             answer = self._process.stdout.readline()
         except BrokenPipeError:
             answer = b""
         if answer.endswith(b"\n"):
             return cast(dict[str, str], json.loads(answer))
         raise _WorkerDied(self.end())
-
-    def _wait_for(self, answers: IO[bytes]) -> None:
-        """Wait for an answer, or for the worker's end. Raises _WorkerDied if the worker starves."""
-        ran_s, waited_s = cpu_times_s(self.pid)
-        while not select.select([answers], [], [], _LOOK_S)[0]:
-            now_ran_s, now_waited_s = cpu_times_s(self.pid)
-            waiting_s = now_waited_s - waited_s
-            if self._priority == "idle" and waiting_s > max(_STARVED_S, _STARVED_SHARE * (now_ran_s - ran_s)):
-                if raise_priority(self.pid):
-                    self._priority = "low"
-                    log.warning("checkpoint worker had no core for %.0f s: it continues at low priority", waiting_s)
-                    continue
-                self.kill()
-                self.end()
-                raise _WorkerDied(f"had no core for {waiting_s:.0f} s", was_starved=True)
 
     def kill(self) -> None:
         """SIGKILL."""

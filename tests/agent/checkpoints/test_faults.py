@@ -73,7 +73,7 @@ def save_for_ever(
     """Be an agent that saves step after step, and tells when the second is committed."""
 
     async def work() -> None:
-        workers = CheckpointWorkers(RANKS, idle=False)
+        workers = CheckpointWorkers(RANKS, background=False)
         slots = [snapshots.empty(bulk_bytes + MIB) for _ in range(RANKS)]
         step = first
         while True:
@@ -163,7 +163,7 @@ async def take(node: RecordedNode, snapshots: "Snapshots", step: int, contents: 
 
 def worker_of(node: RecordedNode) -> psutil.Process:
     """The one worker of a node that has written."""
-    (worker,) = [process for process in psutil.Process().children() if process.cmdline()[-1] == "idle"]
+    (worker,) = [process for process in psutil.Process().children() if process.cmdline()[-1] == "--background"]
     return worker
 
 

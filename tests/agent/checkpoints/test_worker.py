@@ -5,12 +5,12 @@ from holdfast_agent.checkpoints.worker import CoreShare
 
 
 class Clock:
-    """What the kernel says of this process."""
+    """The times that the kernel reports of this process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ran_s = self.waited_s = 100.0
         monkeypatch.setattr(worker, "monotonic", lambda: self.ran_s + self.waited_s)
-        monkeypatch.setattr(worker, "cpu_times_s", lambda _: (self.ran_s, self.waited_s))
+        monkeypatch.setattr(worker, "_cpu_times_s", lambda: (self.ran_s, self.waited_s))
 
     def go_on(self, *, ran_s: float, waited_s: float) -> None:
         self.ran_s += ran_s
@@ -52,5 +52,11 @@ def test_too_short_a_time_to_judge_by_changes_nothing(clock: Clock) -> None:
 def test_a_kernel_that_does_not_count_this_is_taken_for_one_with_cores_to_spare(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker, "cpu_times_s", lambda _: (0.0, 0.0))
+    monkeypatch.setattr(worker, "_cpu_times_s", lambda: (0.0, 0.0))
     assert CoreShare().is_enough()
+
+
+def test_the_kernel_counts_the_time_that_this_thread_has_run() -> None:
+    ran_s, waited_s = worker._cpu_times_s()
+    assert ran_s > 0
+    assert waited_s >= 0

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import os
 import random
 import signal
@@ -17,11 +16,10 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from holdfast_agent.checkpoints import workers as checkpoint_workers
 from holdfast_agent.checkpoints.workers import CheckpointWorkers
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_checkpoint.format.shard_index import load_index
-from holdfast_checkpoint.priority import cpu_times_s, lower_priority, raise_priority
+from holdfast_checkpoint.priority import lower_priority
 from holdfast_checkpoint.processes import process_state
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import DATA_OFFSET, MAGIC, Meta, Slot, SnapshotError, TensorEntry
@@ -43,7 +41,7 @@ from holdfast_agent import main
 from holdfast_agent.checkpoints.workers import CheckpointWorkers
 
 async def work():
-    workers = CheckpointWorkers(1, idle=True)
+    workers = CheckpointWorkers(1, background=True)
     slot, directory = sys.argv[1:]
     shard = {"slot": slot, "run": "run", "world_size": 1, "base_step": None, "compression": "always"}
     await workers.run("write", directory=Path(directory), **shard)
@@ -67,7 +65,7 @@ def spinning(core: int) -> Iterator[None]:
 @pytest.fixture
 def workers() -> Iterator[CheckpointWorkers]:
     """One worker at a time."""
-    workers = CheckpointWorkers(1, idle=True)
+    workers = CheckpointWorkers(1, background=True)
     yield workers
     workers.close()
 
@@ -119,7 +117,7 @@ def minor_faults(pid: int) -> int:
 async def test_no_more_workers_are_started_than_allowed_nor_than_there_are_jobs(
     snapshots: "Snapshots", checkpoints: CheckpointDirectory
 ) -> None:
-    workers = CheckpointWorkers(2, idle=False)
+    workers = CheckpointWorkers(2, background=False)
     directory = checkpoints.step_directory(10)
     await write(workers, snapshots.slot(0, 10), directory)
     assert len(workers.pids) == 1
@@ -168,44 +166,18 @@ async def test_job_of_two_dead_workers_fails_in_one_line(
     await write(workers, snapshots.slot(0, 10), checkpoints.step_directory(10))
 
 
-async def test_workers_use_idle_time(
+async def test_workers_in_the_background_yield_the_cpu_and_others_do_not(
     workers: CheckpointWorkers, snapshots: "Snapshots", checkpoints: CheckpointDirectory
 ) -> None:
-    await write(workers, snapshots.slot(0, 10), checkpoints.step_directory(10))
-    (pid,) = workers.pids
-    assert os.getpriority(os.PRIO_PROCESS, pid) == 19
-    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
-
-
-@pytest.mark.parametrize("is_allowed", [True, False])
-async def test_worker_that_gets_no_core_continues_or_is_replaced_at_low_priority(
-    is_allowed: bool,
-    workers: CheckpointWorkers,
-    snapshots: "Snapshots",
-    checkpoints: CheckpointDirectory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    await write(workers, snapshots.slot(0, 10), checkpoints.step_directory(10))
-    (starved,) = workers.pids
-    os.kill(starved, signal.SIGSTOP)
-    waited_s = itertools.count(0, 20)
-    monkeypatch.setattr(checkpoint_workers, "cpu_times_s", lambda _: (0.1, next(waited_s)))
-
-    def raise_and_wake(pid: int) -> bool:
-        is_raised = is_allowed and raise_priority(pid)
-        os.kill(pid, signal.SIGCONT)
-        return is_raised
-
-    if is_allowed and os.geteuid() != 0:
-        pytest.skip("only root may be sure to raise a priority")
-    monkeypatch.setattr(checkpoint_workers, "raise_priority", raise_and_wake)
-    await write(workers, snapshots.slot(0, 20), checkpoints.step_directory(20))
-    (pid,) = workers.pids
-    assert (pid == starved) == is_allowed
-    assert os.sched_getscheduler(pid) == os.SCHED_OTHER
-    assert os.getpriority(os.PRIO_PROCESS, pid) == max(10, os.getpriority(os.PRIO_PROCESS, 0))
-    assert checkpoints.commit_if_complete(20, 1, RUN) is not None
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    foreground = CheckpointWorkers(1, background=False)
+    try:
+        for step, pool, niceness in [(10, workers, max(10, own)), (20, foreground, own)]:
+            await write(pool, snapshots.slot(0, step), checkpoints.step_directory(step))
+            (pid,) = pool.pids
+            assert os.getpriority(os.PRIO_PROCESS, pid) == niceness
+    finally:
+        foreground.close()
 
 
 async def test_a_worker_that_has_to_wait_for_a_core_does_not_compress(
@@ -214,7 +186,7 @@ async def test_a_worker_that_has_to_wait_for_a_core_does_not_compress(
     tensors = {str(number): bytes(8 << 20) for number in range(8)}
     directory = checkpoints.step_directory(10)
     [core, *_] = os.sched_getaffinity(0)
-    workers = CheckpointWorkers(1, idle=False)
+    workers = CheckpointWorkers(1, background=False)
     try:
         await write(workers, snapshots.slot(0, 5), checkpoints.step_directory(5))
         os.sched_setaffinity(workers.pids[0], {core})
@@ -225,13 +197,6 @@ async def test_a_worker_that_has_to_wait_for_a_core_does_not_compress(
     finally:
         workers.close()
     assert load_index(directory, 0).tensors[-1].codec == "raw"
-
-
-def test_time_without_a_core_is_read_of_the_kernel() -> None:
-    ran_s, waited_s = cpu_times_s(os.getpid())
-    assert ran_s > 0
-    assert waited_s >= 0
-    assert cpu_times_s(1 << 30) == (0.0, 0.0)
 
 
 def test_agent_stays_without_heavy_imports_and_takes_its_workers_along(snapshots: "Snapshots", tmp_path: Path) -> None:
