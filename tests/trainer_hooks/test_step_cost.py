@@ -1,0 +1,59 @@
+"""What the hooks execute in the training thread at each step. Their time is measured by benchmarks/hook_overhead.py."""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import holdfast_hooks
+from holdfast_hooks import Hooks, Phase
+from holdfast_proto.rank_context import RankContext
+
+CALLS = 12
+INSTRUCTIONS = 500
+"""Ceilings for one step. On Python 3.11 a step takes 9 calls and 373 instructions."""
+
+
+class Counter:
+    """A trace function that counts what this thread executes."""
+
+    def __init__(self) -> None:
+        self.calls = self.instructions = 0
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> "Counter":
+        frame.f_trace_opcodes = True
+        self.calls += event == "call"
+        self.instructions += event == "opcode"
+        return self
+
+
+def cost_of_each_step(hooks: Hooks) -> list[tuple[int, int]]:
+    steps = hooks.steps(until=40)
+    next(steps)
+    counter = Counter()
+    costs = []
+    tracer = sys.gettrace()
+    sys.settrace(counter)
+    try:
+        for _ in range(30):
+            calls, instructions = counter.calls, counter.instructions
+            hooks.enter(Phase.DATA)
+            hooks.enter(Phase.FORWARD_BACKWARD)
+            hooks.enter(Phase.OPTIMIZER)
+            hooks.report(loss=2.5, grad_norm=0.7, tokens=4096)
+            next(steps)
+            costs.append((counter.calls - calls, counter.instructions - instructions))
+    finally:
+        sys.settrace(tracer)
+    return costs
+
+
+def test_a_step_without_a_snapshot_takes_few_calls_and_few_instructions(
+    agent: Any, launch: Callable[..., RankContext]
+) -> None:
+    launch()
+    with holdfast_hooks.attach() as hooks:
+        agent.wait_until(lambda: agent.of("hello"))
+        costs = cost_of_each_step(hooks)
+    assert 0 < max(calls for calls, _ in costs) <= CALLS
+    assert 0 < max(instructions for _, instructions in costs) <= INSTRUCTIONS
