@@ -81,6 +81,8 @@ def _checked(setting: str, location: str) -> str:
         checked = check_location(setting, location)
         if is_url(checked):
             open_store(setting, checked)
+        elif Path(checked).exists() and not Path(checked).is_dir():
+            raise ConfigurationError(f"{setting} {location}: is a file: name a folder or a URL")
     except (ValueError, CheckpointError) as error:
         raise ConfigurationError(str(error)) from None
     return checked

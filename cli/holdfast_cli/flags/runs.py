@@ -90,7 +90,7 @@ class ShowConfigFlags(SettingFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckConfigFlags:
-    """Check a file with settings. Exit with 78 if `holdfast run` would refuse it."""
+    """Check a file with settings, and nothing that it names. Exit with 78 if a setting is wrong."""
 
     config: ConfigFile = None
 

@@ -32,7 +32,12 @@ class LocalRunOptions(RunSettings):
         if not self.command and self.ranks:
             raise ConfigurationError("nothing to run: give the trainer's command after --")
         self._check_ranges()
-        if self.checkpoint_every and (not self.snapshot_every or self.checkpoint_every % self.snapshot_every):
+        if self.checkpoint_every and not self.snapshot_every:
+            raise ConfigurationError(
+                f"--checkpoint-every {self.checkpoint_every} with --snapshot-every 0: a checkpoint is written from a "
+                "snapshot: raise --snapshot-every, or set --checkpoint-every 0"
+            )
+        if self.checkpoint_every and self.checkpoint_every % self.snapshot_every:
             raise ConfigurationError(
                 f"--checkpoint-every {self.checkpoint_every}: use a multiple of --snapshot-every "
                 f"{self.snapshot_every}, for a checkpoint is written from a snapshot"
@@ -49,10 +54,11 @@ class LocalRunOptions(RunSettings):
     def _check_ranges(self) -> None:
         for name, setting in schema().items():
             value = getattr(self, name)
-            if setting.least is None or value is None or (name == "ranks" and not self.command):
+            if not isinstance(value, int | float) or (name == "ranks" and not self.command):
                 continue  # without a command another launcher starts the ranks
-            if value < setting.least or (setting.most is not None and value > setting.most):
-                raise ConfigurationError(f"{setting.flag} {value:g}: use {setting.allowed}")
+            problem = setting.range_problem(value)
+            if problem:
+                raise ConfigurationError(f"{setting.flag} {value:g}: {problem}")
 
 
 def local_run_options(resolved: Resolved, *, run: str, **changes: Any) -> LocalRunOptions:

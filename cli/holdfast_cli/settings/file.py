@@ -1,6 +1,7 @@
 """Reads ``holdfast.toml`` and checks each key against the schema. A refusal is one line that says what is allowed."""
 
 import math
+import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ def read_file(config: Path | None) -> FileSettings | None:
     Raises ConfigurationError.
     """
     path = config or DEFAULT_FILE
-    if config is None and not path.exists():
+    if config is None and not os.path.lexists(path):  # a link to nothing was meant to be read
         return None
     try:
         return parse_file(path.read_text(), path)
@@ -111,18 +112,22 @@ def _likeness(one: str, other: str) -> float:
 def _checked(setting: Setting, value: object, path: Path) -> object:
     """Return a value of the setting's type. Raises ConfigurationError, which never shows a URL with a password."""
     if isinstance(value, str) and "://" in value and has_password(value):
+        fix = (
+            "leave it out: credentials are taken from the environment or from files"
+            if setting.is_location
+            else "put it into a file, and name that by store.redis_password_file"
+        )
         raise ConfigurationError(
-            f"{path}: {setting.key} has a password in its URL: no secret belongs in this file: put it into a file, "
-            "and name that by store.redis_password_file"
+            f"{path}: {setting.key} has a password in its URL: no secret belongs in this file: {fix}"
         )
     kind = setting.value_type
     try:
         typed = _typed(kind, value)
     except ValueError:
         raise ConfigurationError(f"{path}: {setting.key} = {_shown(value)}: use {setting.allowed}") from None
-    low, high = setting.least, setting.most
-    if (low is not None and typed < low) or (high is not None and typed > high):
-        raise ConfigurationError(f"{path}: {setting.key} = {_shown(value)}: use {setting.allowed}")
+    problem = setting.range_problem(typed) if isinstance(typed, int | float) else None
+    if problem:
+        raise ConfigurationError(f"{path}: {setting.key} = {_shown(value)}: {problem}")
     if isinstance(typed, Path):
         return path.parent / typed
     if setting.is_location and "://" not in typed:

@@ -65,6 +65,7 @@ class RunSettings:
             help="Training processes on each node.",
             required_by=("publish",),
             least=1,
+            most=4096,
         ),
     ] = 1
     nodes: Annotated[
@@ -78,6 +79,7 @@ class RunSettings:
             commands=("publish",),
             required_by=("publish",),
             least=1,
+            most=100_000,
         ),
     ] = 1
     directory: Annotated[

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, get_origin
 
+LARGEST = 1_000_000_000
+"""Largest value of a number without a limit of its own. It fits into every message and every timer."""
+
 
 class FileSection(StrEnum):
     """A section of the file, and a group of flags in the help."""
@@ -77,6 +80,14 @@ class Setting:
         return (
             f"{noun}, {self.least:g} or more" if self.most is None else f"{noun} from {self.least:g} to {self.most:g}"
         )
+
+    def range_problem(self, value: float) -> str | None:
+        """Return what to use instead if a number is out of range, in words; else None."""
+        if self.least is not None and value < self.least:
+            return f"use {self.allowed}"
+        if value > (LARGEST if self.most is None else self.most):
+            return f"use at most {LARGEST}" if self.most is None else f"use {self.allowed}"
+        return None
 
     def flags(self, command: str) -> tuple[str, ...]:
         """Return the names of the flag in a command. `config` takes those of all commands."""

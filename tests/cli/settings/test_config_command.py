@@ -74,6 +74,8 @@ def test_check_accepts_what_run_accepts(folder: Path) -> None:
             "[checkpoints]\nevery = 15\n",
             "written from a snapshot (checkpoints.every at holdfast.toml:2)",
         ),
+        ("[snapshots]\nevery = 0\n", "raise --snapshot-every, or set --checkpoint-every 0"),
+        ('[checkpoints]\nlocation = "holdfast.toml"\n', "holdfast.toml: is a file: name a folder or a URL"),
         ('[run]\nname = "a/b"\n', "run name 'a/b'"),
         ('[store]\nredis = "http://host"\n', "use redis://"),
     ],

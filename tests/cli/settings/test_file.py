@@ -94,7 +94,9 @@ def test_an_unknown_key_or_section_is_refused_with_the_nearest_known_one(text: s
         ("checkpoints.every = -1", "checkpoints.every = -1: use a whole number, 0 or more"),
         ("checkpoints.every = 2.5", "checkpoints.every = 2.5: use a whole number, 0 or more"),
         ("checkpoints.every = true", "checkpoints.every = true: use a whole number, 0 or more"),
-        ("run.ranks = 0", "run.ranks = 0: use a whole number, 1 or more"),
+        ("checkpoints.every = 10000000000", "checkpoints.every = 10000000000: use at most 1000000000"),
+        ("run.preemption_grace_s = 1e300", "run.preemption_grace_s = 1e+300: use at most 1000000000"),
+        ("run.ranks = 0", "run.ranks = 0: use a whole number from 1 to 4096"),
         ("run.allow_faults = 1", "run.allow_faults = 1: use true or false"),
         ("run.name = 7", "run.name = 7: use a string that is not empty"),
         ('run.command = "python train.py"', 'run.command = "python train.py": use a list of strings'),
@@ -123,6 +125,18 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(line: str, message: str) 
 )
 def test_a_secret_is_refused_and_never_repeated(line: str) -> None:
     assert "hunter2" not in refusal_of(line)
+
+
+def test_the_fix_for_a_password_is_that_of_the_setting() -> None:
+    assert "store.redis_password_file" in refusal_of('store.redis = "redis://:hunter2@host/0"')
+    assert "from the environment or from files" in refusal_of('checkpoints.location = "s3://key:hunter2@bucket"')
+
+
+def test_a_link_to_nothing_is_not_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("holdfast.toml").symlink_to("gone.toml")
+    with pytest.raises(ConfigurationError, match=r"holdfast.toml: No such file"):
+        read_file(None)
 
 
 def test_without_a_file_there_are_no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
