@@ -23,6 +23,11 @@ def check_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("redis", "rediss", "unix"):
         raise ValueError(f"--redis {parts.scheme}://...: use redis://host:port, rediss://host:port or unix:///path")
+    try:
+        _ = parts.port
+    except ValueError:
+        # Not the URL as it is: it may hold a password.
+        raise ValueError("--redis: the port is not a number from 0 to 65535: use redis://host:port") from None
     if parts.password is not None or "password" in parse_qs(parts.query, keep_blank_values=True):
         raise ValueError(
             "--redis: a password in the URL can be read by every user of the machine: put it into a file and name that"

@@ -117,9 +117,10 @@ def _setting_parameter(name: str, setting: Setting, command: str) -> inspect.Par
     facts = [f"default: {text}"] if (text := setting.default_text) else []
     if setting.is_required(command):
         facts = ["required"]
+    text = " ".join(filter(None, [setting.help, _bracketed([*facts, _range(setting.least, setting.most)])]))
     info = typer.Option(
         *setting.flags(command),
-        help=" ".join(filter(None, [setting.help, _bracketed([*facts, _range(setting.least, setting.most)])])),
+        help=setting.observe_help if command == "observe" and setting.observe_help else text,
         metavar=setting.metavar or _choices(value_type),
         min=setting.least,
         max=setting.most,

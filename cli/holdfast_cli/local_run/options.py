@@ -46,10 +46,21 @@ class LocalRunOptions(RunSettings):
             raise ConfigurationError(
                 "--from-scratch and --adopt exclude each other: one starts from the seed, the other continues"
             )
-        primary_location(self.checkpoint_directory or "")
-        secondary_location(self.checkpoints_secondary)
+        self._check_locations()
         if self.redis_url is not None:
             check_url(self.redis_url)
+
+    def _check_locations(self) -> None:
+        primary = self.checkpoint_directory and primary_location(self.checkpoint_directory)
+        secondary = secondary_location(self.checkpoints_secondary)
+        if secondary is not None and secondary == primary:
+            raise ConfigurationError(
+                "--checkpoints-secondary is the place of --checkpoints: name another one, or leave it out"
+            )
+        if secondary is None and self.checkpoints_secondary_kept is not None:
+            raise ConfigurationError(
+                "--checkpoints-secondary-keep has no effect without --checkpoints-secondary: set both or none"
+            )
 
     def _check_ranges(self) -> None:
         for name, setting in schema().items():

@@ -48,6 +48,7 @@ class RunSettings:
             commands=_EVERYWHERE,
             required_by=("publish",),
             unset="that of existing checkpoints, else run-DATE-TIME",
+            observe_help="Name of the run. [default: run-DATE-TIME]",
         ),
     ] = None
     command: Annotated[

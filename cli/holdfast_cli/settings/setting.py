@@ -37,6 +37,8 @@ class Setting:
     """Commands that do not start without it."""
     publish_flag: str = ""
     """Another name of the flag in `holdfast publish`."""
+    observe_help: str = ""
+    """Help in `holdfast observe` with the default there; empty: as everywhere."""
     least: float | None = None
     most: float | None = None
     unset: str = ""
