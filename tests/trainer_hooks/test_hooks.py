@@ -67,6 +67,7 @@ def test_without_an_agent_everything_works_and_nothing_is_sent(monkeypatch: pyte
             hooks.report(loss=torch.tensor(1.0), tokens=3)
         assert list(hooks.steps(until=5, start=3)) == [3, 4]
         assert threading.active_count() == threads
+        assert sys.excepthook is hook
     assert sys.excepthook is hook
 
 

@@ -84,13 +84,14 @@ class Hooks:
         self._closed = False
 
     def start(self) -> None:
-        """Install the exception hooks and, under an agent, start to report."""
-        self._last_words.install()
-        self._undo.callback(self._last_words.uninstall)
+        """Install the exception hooks and start to report. Without an agent, leave everything as it was."""
+        self._last_words.install()  # first, because they turn a ConfigurationError of the lines below into its exit code
         identity = Identity.from_environment()
         self._context = _read_context(identity)
         if self._context is None:
+            self._last_words.uninstall()
             return
+        self._undo.callback(self._last_words.uninstall)
         if not self._context.observed:
             _check_state(self._state)
         self._black_box = _open_black_box(self._context, identity, self._once)
