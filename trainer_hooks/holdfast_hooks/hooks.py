@@ -85,7 +85,7 @@ class Hooks:
 
     def start(self) -> None:
         """Install the exception hooks and start to report. Without an agent, leave everything as it was."""
-        self._last_words.install()  # first, because they turn a ConfigurationError of the lines below into its exit code
+        self._last_words.install()  # first: they turn a ConfigurationError of the lines below into its exit code
         identity = Identity.from_environment()
         self._context = _read_context(identity)
         if self._context is None:
