@@ -65,6 +65,16 @@ def test_weights_of_strangers_become_the_model_of_a_run(tmp_path: Path) -> None:
     assert load_manifest(tmp_path / "step-00000000").run == "new"
 
 
+def test_scales_of_fp8_tensors_come_out_as_they_went_in(tmp_path: Path) -> None:
+    source, target = tmp_path / "weights.safetensors", tmp_path / "again.safetensors"
+    write(source, {"scale": {"dtype": "F8_E8M0", "shape": [2], "data_offsets": [0, 2]}}, b"\x7f\x80")
+    assert import_as_step_1(source, tmp_path).exit_code == 0
+    assert checkpoint("export", "--checkpoints", tmp_path, "--to", target).exit_code == 0
+    found = load_file(target)["scale"]
+    assert found.dtype == torch.float8_e8m0fnu
+    assert found.float().tolist() == [1.0, 2.0]
+
+
 def test_a_dtype_that_safetensors_lacks_goes_through_pt_only(tmp_path: Path) -> None:
     source, target = tmp_path / "weights.pt", tmp_path / "again.pt"
     weight = torch.complex(torch.arange(3.0).double(), torch.ones(3).double())
