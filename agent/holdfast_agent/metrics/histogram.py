@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-# prometheus_client.Histogram would do the same, but it also exports the time of its creation as a series of its own.
+# prometheus_client.Histogram also exports the time of its creation, unless the whole process forbids it. And if another
+# program of the job needs PROMETHEUS_MULTIPROC_DIR, it writes files there, and raises if the folder is missing.
 
 
 class Histogram:

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from holdfast_cli.checkpoints.tensor_file import TensorFile, TensorFileError, TensorForm, create
+from holdfast_cli.checkpoints.tensor_file import TensorFileError, TensorForm, create
 from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_hooks.restore.dcp.reader import SavedStateReader
 from holdfast_hooks.restore.saved_state import SavedState, SavedTensor
@@ -99,7 +99,7 @@ def _write_pt(
     try:
         filled = _fill(saved, list(numbers), scratch, {}, numbers.__getitem__, is_scratch=True)
         # Arrays become tensors: what unpickles an array is not among what weights_only allows.
-        torch.save(decode_state(tree, lambda _kind, name: filled.tensors[numbers[name]]), partial)
+        torch.save(decode_state(tree, lambda _kind, name: filled[numbers[name]]), partial)
     finally:
         scratch.unlink(missing_ok=True)
     return _count(filled)
@@ -120,14 +120,14 @@ def _fill(
     rename: Callable[[str], str],
     *,
     is_scratch: bool = False,
-) -> TensorFile:
-    """Create a file of these tensors. Raises CheckpointUnreadable, TensorFileError and OSError."""
+) -> Mapping[str, torch.Tensor]:
+    """Create a file of these tensors and return them. Raises CheckpointUnreadable, TensorFileError and OSError."""
     wanted = {name: saved.tensors[name] for name in names}
     path.unlink(missing_ok=True)  # an export that was killed leaves one
-    file = create(
+    tensors = create(
         path, [_form(rename(name), tensor) for name, tensor in wanted.items()], metadata, is_scratch=is_scratch
     )
-    targets = {name: file.tensors[rename(name)] for name, tensor in wanted.items() if 0 not in tensor.global_shape}
+    targets = {name: tensors[rename(name)] for name, tensor in wanted.items() if 0 not in tensor.global_shape}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # there is no process group, on purpose
@@ -135,7 +135,7 @@ def _fill(
     except CheckpointException as error:
         first, _ = next(iter(error.failures.values()))
         raise first from None
-    return file
+    return tensors
 
 
 def _load(saved: SavedState, wanted: Mapping[str, SavedTensor], targets: Mapping[str, torch.Tensor]) -> None:
@@ -151,5 +151,5 @@ def _form(name: str, tensor: SavedTensor) -> TensorForm:
     return TensorForm(name, tensor.dtype, tensor.global_shape)
 
 
-def _count(file: TensorFile) -> Exported:
-    return Exported(len(file.tensors), sum(tensor.nbytes for tensor in file.tensors.values()))
+def _count(tensors: Mapping[str, torch.Tensor]) -> Exported:
+    return Exported(len(tensors), sum(tensor.nbytes for tensor in tensors.values()))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from holdfast_checkpoint.errors import write_errors
 from holdfast_checkpoint.format.durable import NewFile, make_directory, write_file
@@ -20,7 +21,7 @@ from holdfast_checkpoint.format.shard_writer import ShardWriter, read_back
 from holdfast_checkpoint.store.histories import FolderPlace, Histories, StorePlace
 from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints, manifest_name
 from holdfast_cli.checkpoints.exporting import MODEL, TREE
-from holdfast_cli.checkpoints.tensor_file import TensorFileError, open_file
+from holdfast_cli.checkpoints.tensor_file import TensorFileError
 from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_hooks.snapshots.slot_layout import lay_out
 from holdfast_hooks.state import random_states
@@ -83,21 +84,30 @@ def _read(source: Path) -> Mapping[str, Any]:
     try:
         return readers[source.suffix](source)
     except OSError as error:
-        raise CommandError(f"{source}: {error.strerror}: name a file that you can read") from None
+        raise CommandError(f"{source}: {error.strerror or error}: name a file that you can read") from None
     except TensorFileError as error:
         raise CommandError(f"{source} {error}: export it again") from None
 
 
 def _read_safetensors(source: Path) -> Mapping[str, Any]:
-    file = open_file(source)
-    if TREE not in file.metadata:
-        return {MODEL: dict(file.tensors)}
+    source.open("rb").close()  # safetensors would say only that the file cannot be opened, and not why
+    try:
+        with safe_open(source, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+            metadata = file.metadata() or {}
+    except SafetensorError as error:
+        raise TensorFileError(f"is not a safetensors file: {error}") from error
+    except (MemoryError, RuntimeError) as error:
+        fix = "set vm.overcommit_memory to 1, so that Linux maps files larger than memory and swap"
+        raise CommandError(f"{source} cannot be mapped ({error}): {fix}") from None
+    if TREE not in metadata:
+        return {MODEL: tensors}
 
     def tensor(kind: str, name: str) -> Any:
-        return file.tensors[name].numpy() if kind == "array" else file.tensors[name]
+        return tensors[name].numpy() if kind == "array" else tensors[name]
 
     try:
-        state: Mapping[str, Any] = decode_state(json.loads(file.metadata[TREE]), tensor)
+        state: Mapping[str, Any] = decode_state(json.loads(metadata[TREE]), tensor)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise TensorFileError(f"holds other tensors than its metadata says ({error!r})") from error
     return state

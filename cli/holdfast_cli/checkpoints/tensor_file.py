@@ -1,7 +1,8 @@
-"""Files in the safetensors format, mapped into memory: https://github.com/huggingface/safetensors.
+"""New files in the safetensors format, mapped into memory: https://github.com/huggingface/safetensors.
 
-Eight bytes with the size of the header, the header (JSON), the tensors without gaps. Filled in place, so that a
-file of any size takes no memory of its own.
+Eight bytes with the size of the header, the header (JSON), the tensors without gaps. The package safetensors reads such
+files, but it writes only tensors that are complete in memory. These are filled in place, so that a file of any size
+takes no memory of its own.
 """
 
 import json
@@ -17,14 +18,11 @@ import torch
 
 _DTYPES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "float8_e5m2": "F8_E5M2", "float8_e4m3fn": "F8_E4M3",
-    "int16": "I16", "uint16": "U16", "float16": "F16", "bfloat16": "BF16", "int32": "I32", "uint32": "U32",
-    "float32": "F32", "int64": "I64", "uint64": "U64", "float64": "F64", "complex64": "C64",
+    "float8_e8m0fnu": "F8_E8M0", "int16": "I16", "uint16": "U16", "float16": "F16", "bfloat16": "BF16", "int32": "I32",
+    "uint32": "U32", "float32": "F32", "int64": "I64", "uint64": "U64", "float64": "F64", "complex64": "C64",
 }  # fmt: skip
-_TORCH_DTYPES = {spelt: getattr(torch, dtype) for dtype, spelt in _DTYPES.items()}
 _METADATA = "__metadata__"
 _HEADER_BYTES = 8
-_LONGEST_HEADER = 100_000_000
-"""Bytes; the same limit as in the format's own readers."""
 
 
 class TensorFileError(ValueError):
@@ -40,77 +38,52 @@ class TensorForm:
     """Name as torch prints it, without the prefix ``torch.``."""
     shape: tuple[int, ...]
 
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype as torch's object."""
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
 
-@dataclass(frozen=True)
-class TensorFile:
-    """The tensors of a file, which view its mapping."""
-
-    tensors: Mapping[str, torch.Tensor]
-    metadata: Mapping[str, str]
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return math.prod(self.shape) * self.torch_dtype.itemsize
 
 
 def create(
     path: Path, forms: Iterable[TensorForm], metadata: Mapping[str, str], *, is_scratch: bool = False
-) -> TensorFile:
-    """Create a file of zeros. Writing to the tensors writes to the file.
+) -> Mapping[str, torch.Tensor]:
+    """Create a file of zeros and return its tensors by name. Writing to the tensors writes to the file.
 
     Raises OSError, with ENOSPC before anything is written, or TensorFileError for a dtype that the format does not
     know; a file that ``is_scratch``, for this process alone, takes any.
     """
     header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
+    starts: dict[TensorForm, int] = {}
     end = 0
     # The widest first, so that every tensor is aligned to its elements.
-    for form in sorted(forms, key=lambda form: -getattr(torch, form.dtype).itemsize):
+    for form in sorted(forms, key=lambda form: -form.torch_dtype.itemsize):
         if form.dtype not in _DTYPES and not is_scratch:
             raise TensorFileError(f"cannot hold {form.name}: safetensors has no dtype {form.dtype}")
-        start, end = end, end + _size(form)
+        starts[form], end = end, end + form.nbytes
         header[form.name] = {
             "dtype": _DTYPES.get(form.dtype, form.dtype),
             "shape": list(form.shape),
-            "data_offsets": [start, end],
+            "data_offsets": [starts[form], end],
         }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    data = _HEADER_BYTES + len(text)
     with path.open("x+b") as file:
-        os.posix_fallocate(file.fileno(), 0, _HEADER_BYTES + len(text) + end)
+        os.posix_fallocate(file.fileno(), 0, data + end)
         file.write(len(text).to_bytes(_HEADER_BYTES, "little") + text)
         file.flush()
-        return _view(mmap.mmap(file.fileno(), 0))
+        mapping = mmap.mmap(file.fileno(), 0)
+    return {form.name: _tensor(mapping, data + start, form) for form, start in starts.items()}
 
 
-def open_file(path: Path) -> TensorFile:
-    """Map a file; what is written to the tensors does not get into it. Raises OSError or TensorFileError."""
-    with path.open("rb") as file:
-        try:
-            return _view(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-        except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-            raise TensorFileError(f"is not a safetensors file: {error}") from error
-
-
-def _view(mapping: mmap.mmap) -> TensorFile:
-    size = int.from_bytes(mapping[:_HEADER_BYTES], "little")
-    if size > min(_LONGEST_HEADER, len(mapping)):
-        raise TensorFileError("is not a safetensors file: its header does not end")
-    header = json.loads(mapping[_HEADER_BYTES : _HEADER_BYTES + size])
-    metadata = header.pop(_METADATA, {})
-    data = _HEADER_BYTES + size
-    return TensorFile({name: _tensor(mapping, data, described) for name, described in header.items()}, metadata)
-
-
-def _tensor(mapping: mmap.mmap, data: int, described: Mapping[str, Any]) -> torch.Tensor:
-    dtype, shape = _torch_dtype(described["dtype"]), described["shape"]
-    start, stop = described["data_offsets"]
-    if start == stop:
-        return torch.empty(shape, dtype=dtype)
-    stored = torch.frombuffer(mapping, dtype=torch.uint8, count=stop - start, offset=data + start)
-    return stored.view(dtype).view(shape)
-
-
-def _torch_dtype(spelt: str) -> torch.dtype:
-    dtype: torch.dtype = _TORCH_DTYPES.get(spelt) or getattr(torch, spelt)
-    return dtype
-
-
-def _size(form: TensorForm) -> int:
-    itemsize: int = getattr(torch, form.dtype).itemsize
-    return math.prod(form.shape) * itemsize
+def _tensor(mapping: mmap.mmap, offset: int, form: TensorForm) -> torch.Tensor:
+    if form.nbytes == 0:
+        return torch.empty(form.shape, dtype=form.torch_dtype)
+    flat = torch.frombuffer(mapping, dtype=form.torch_dtype, count=math.prod(form.shape), offset=offset)
+    return flat.view(form.shape)

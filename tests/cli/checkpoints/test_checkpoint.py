@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
 from holdfast_checkpoint.format.durable import write_file
@@ -17,7 +18,6 @@ from holdfast_checkpoint.format.shard_index import index_path, load_index, shard
 from holdfast_cli.checkpoints.drill import differences
 from holdfast_cli.checkpoints.find import FoundCheckpoint, find_checkpoints
 from holdfast_cli.checkpoints.tables import checkpoint_as_json
-from holdfast_cli.checkpoints.tensor_file import open_file
 from holdfast_cli.main import app
 
 pytestmark = pytest.mark.system
@@ -183,7 +183,7 @@ def test_exported_weights_are_those_of_the_whole_model(
 ) -> None:
     target = tmp_path / f"model.{ending}"
     assert checkpoint("export", "--checkpoints", saved(layout), "--to", target).exit_code == 0
-    tensors: Any = dict(open_file(target).tensors) if ending == "safetensors" else torch.load(target, weights_only=True)
+    tensors: Any = load_file(target) if ending == "safetensors" else torch.load(target, weights_only=True)
     digests: dict[str, str] = {}
     for rank in range(4):
         digests |= json.loads((worlds / f"{layout}.0.{rank}.json").read_text())["tensors"]
@@ -192,16 +192,6 @@ def test_exported_weights_are_those_of_the_whole_model(
     expected = {name.removeprefix("model/"): value for name, value in digests.items() if name.startswith("model/")}
     assert {name: digest(tensor) for name, tensor in tensors.items()} == expected
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
-
-
-def test_safetensors_files_are_read_by_the_formats_own_package(saved: Callable[[str], Path], tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.torch")
-    target = tmp_path / "all.safetensors"
-    assert checkpoint("export", "--all", "--checkpoints", saved(SHARDED), "--to", target).exit_code == 0
-    own = open_file(target).tensors
-    other = safetensors.load_file(target)
-    assert other.keys() == own.keys()
-    assert all(torch.equal(tensor, own[name]) for name, tensor in other.items())
 
 
 def test_a_run_of_another_layout_starts_from_what_was_exported_and_imported(
@@ -237,32 +227,6 @@ def export_and_import(checkpoints: Path, place: Path) -> None:
     assert "choose another --step or remove it" in again.stderr
 
 
-def test_weights_of_strangers_become_the_model_of_a_run(tmp_path: Path) -> None:
-    source = tmp_path / "weights.pt"
-    torch.save({"weight": torch.arange(6.0).view(2, 3), "bias": torch.zeros(0)}, source)
-    assert checkpoint("import", source, "--into", tmp_path, "--step", 0, "--run", "new").exit_code == 0
-    target = tmp_path / "again.safetensors"
-    assert checkpoint("export", 0, "--checkpoints", tmp_path, "--to", target).exit_code == 0
-    tensors = open_file(target).tensors
-    assert torch.equal(tensors["weight"], torch.arange(6.0).view(2, 3))
-    assert tensors["bias"].shape == (0,)
-    assert load_manifest(tmp_path / "step-00000000").run == "new"
-
-
-def test_a_dtype_that_safetensors_lacks_goes_through_pt_only(tmp_path: Path) -> None:
-    source, target = tmp_path / "weights.pt", tmp_path / "again.pt"
-    weight = torch.complex(torch.arange(3.0).double(), torch.ones(3).double())
-    torch.save({"phase": weight, "scale": torch.tensor(2.5)}, source)
-    assert checkpoint("import", source, "--into", tmp_path, "--step", 0, "--run", "new").exit_code == 0
-    assert checkpoint("export", "--checkpoints", tmp_path, "--to", target).exit_code == 0
-    found = torch.load(target, weights_only=True)
-    assert torch.equal(found["phase"], weight)
-    assert found["scale"].item() == 2.5
-    refused = checkpoint("export", "--checkpoints", tmp_path, "--to", tmp_path / "x.safetensors")
-    assert "phase: safetensors has no dtype complex128: export to a .pt file instead" in refused.stderr
-    assert not (tmp_path / "x.safetensors").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -285,17 +249,6 @@ def test_errors_are_one_line_with_the_fix(
     assert result.exit_code != 0
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("ending", ["safetensors", "pt"])
-def test_a_file_that_is_something_else_is_refused(ending: str, tmp_path: Path) -> None:
-    source = tmp_path / f"x.{ending}"
-    for contents in (b"", b"not tensors, but long enough for a header", b"\x02\0\0\0\0\0\0\0[]"):
-        source.write_bytes(contents)
-        result = checkpoint("import", source, "--into", tmp_path, "--step", 1, "--run", "r")
-        assert result.exit_code == 1
-        assert f"{source} " in result.stderr
-        assert result.stderr.count("\n") == 1
 
 
 def test_export_of_a_damaged_checkpoint_names_the_tensor_and_leaves_no_file(copy: Path, tmp_path: Path) -> None:
