@@ -4,6 +4,8 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from holdfast_proto import run_files
+
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonOptions:
@@ -34,4 +36,4 @@ class DaemonOptions:
     @property
     def endpoint_file(self) -> Path:
         """JSON that says where this daemon serves, once it does."""
-        return self.control.with_name(self.control.name + ".json")
+        return run_files.daemon_endpoint(self.control)

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast_proto.run_files import black_box
+
 VARIABLE = "HOLDFAST_CONTEXT"
 
 THREAD_PREFIX = "holdfast-"
@@ -86,10 +88,5 @@ class ObservedNode:
     def context(self, rank: int, environment: Mapping[str, str]) -> RankContext:
         """Return the context of one rank. Its generation is the launcher's count of starts, or 1 without a count."""
         generation = int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
-        box = black_box_path(Path(self.black_boxes), generation, rank)
+        box = black_box(Path(self.black_boxes), generation, rank)
         return RankContext(run=self.run, generation=generation, agent=self.agent, black_box=str(box), observed=True)
-
-
-def black_box_path(black_boxes: Path, generation: int, rank: int) -> Path:
-    """Return the path of a rank's black box in a node's folder of black boxes."""
-    return black_boxes / f"generation-{generation:04}" / f"rank-{rank:05}.box"

@@ -17,9 +17,9 @@ from holdfast_checkpoint.store.comparison import differences
 from holdfast_cli.control import ControlClient, rank_pids
 from holdfast_cli.incidents.files import file_names
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.run_folder.paths import incident_directory
 from holdfast_daemon.incidents.folder import read_recording
 from holdfast_daemon.incidents.replay import replay
+from holdfast_proto.run_files import incidents
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RECOVERED,
@@ -118,7 +118,7 @@ def test_a_stopped_rank_is_named_and_the_run_recovers(victim: Victim) -> None:
     assert "rank-00000.flight_recorder.json" in dumps
     assert "rank-00002.flight_recorder.json" not in dumps
     assert "rank-00002.stack.txt" in incident.evidence
-    folder = incident_directory(victim.run.paths.directory, NAME, incident.id)
+    folder = incidents(victim.run.paths.directory, NAME) / incident.id
     whole = {*incident.evidence, "README.txt", "incident.json", "core.json", "observations.binpb"}
     until(victim.run, lambda _: whole <= {*file_names(folder)})
     assert replay(read_recording(folder)).agrees

@@ -20,6 +20,7 @@ from holdfast_checkpoint import processes
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.locations import Checkpoints
 from holdfast_checkpoint.store.secondary import Secondary
+from holdfast_proto import run_files
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -74,11 +75,11 @@ def make_node(folder: Path, *, store_url: str = "", command: tuple[str, ...] = (
         runtime_directory=folder,
         shm_directory=folder / "shm",
     )
-    for directory in (options.node_directory, options.directory / "logs", options.shm_directory):
+    for directory in (options.node_directory, run_files.logs(options.directory), options.shm_directory):
         directory.mkdir(parents=True, exist_ok=True)
     spec = store.RunSpec(run=RUN, nodes=2, ranks_per_node=2, command=command, instance="i", checkpoints_kept=2)
     link = RecordingLink(connect(options.store_url))
-    memory = SnapshotMemory(options.shm_directory, options.directory / "slots", RUN, NODE)
+    memory = SnapshotMemory(options.shm_directory, run_files.slots(options.directory), RUN, NODE)
     checkpoints = CheckpointDirectory(options.directory / "checkpoints", kept=spec.checkpoints_kept)
     return RecordedNode(options, spec, node_checkpoints(memory, checkpoints, link.emit), link)
 

@@ -12,8 +12,9 @@ from typing import Any
 from google.protobuf.json_format import ParseError
 
 from holdfast_daemon.incidents import folder as incident_folder
-from holdfast_daemon.incidents.story import story_text
+from holdfast_daemon.incidents.story import STORY, story_text
 from holdfast_proto.message_json import from_json
+from holdfast_proto.run_files import BLACK_BOX_COPIES, FINDINGS
 from holdfast_proto.v1.common_pb2 import PendingCall
 from holdfast_proto.v1.store_pb2 import EvidenceCaptured, Incident, StackSummary
 
@@ -62,7 +63,7 @@ def export_incident(incident: Incident, folder: Path, target: Path) -> int:
     The same incident gives the same bytes. ``folder`` need not exist: the story then is all there is.
     """
     contents = {name: (folder / name).read_bytes() for name in file_names(folder)}
-    contents[incident_folder.STORY] = story_text(incident).encode()
+    contents[STORY] = story_text(incident).encode()
     contents[incident_folder.README] = incident_folder.README_TEXT.encode()
     partial = target.with_name(target.name + ".partial")
     with (
@@ -80,13 +81,13 @@ def export_incident(incident: Incident, folder: Path, target: Path) -> int:
 
 
 def _black_boxes(folder: Path) -> Iterator[BlackBoxLine]:
-    for box in _objects(folder, "rank-*.black_box.json"):
+    for box in _objects(folder, BLACK_BOX_COPIES):
         groups = tuple((group["group"], group["enqueued"], group["completed"]) for group in box["groups"])
         yield BlackBoxLine(box["rank"], box["step"], box["phase"], groups)
 
 
 def _findings(folder: Path) -> Iterator[EvidenceCaptured]:
-    for found in _objects(folder, "node-*.findings.json"):
+    for found in _objects(folder, FINDINGS):
         try:
             yield from_json(found, EvidenceCaptured())
         except (ParseError, ValueError, TypeError, AttributeError):

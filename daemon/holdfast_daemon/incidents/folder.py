@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.incidents.story import StoryError, parse_story, story_text
+from holdfast_daemon.incidents.story import STORY, StoryError, parse_story, story_text
 from holdfast_daemon.replay.core_codec import decode_state, encode_state
 from holdfast_daemon.replay.recorded_tick import unframed
 from holdfast_daemon.replay.recording import Excerpt
@@ -18,7 +18,6 @@ from holdfast_daemon.replay.state_codec import CodecError
 from holdfast_proto.v1.recording_pb2 import RecordedTurn
 from holdfast_proto.v1.store_pb2 import Incident
 
-STORY = "incident.json"
 STATE = "core.json"
 TICKS = "observations.binpb"
 README = "README.txt"
