@@ -13,6 +13,7 @@ from google.protobuf.json_format import ParseError
 
 from holdfast_daemon.incidents import folder as incident_folder
 from holdfast_daemon.incidents.story import STORY, story_text
+from holdfast_proto.atomic_file import PARTIAL_SUFFIX, replacement
 from holdfast_proto.message_json import from_json
 from holdfast_proto.run_files import BLACK_BOX_COPIES, FINDINGS
 from holdfast_proto.v1.common_pb2 import PendingCall
@@ -53,7 +54,7 @@ def read_files(folder: Path) -> IncidentFiles:
 
 def file_names(folder: Path) -> list[str]:
     """Return the files in a folder and in those within it, relative and sorted; none if there is no folder."""
-    paths = (path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".partial", ".part"))
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.suffix != PARTIAL_SUFFIX)
     return sorted(str(path.relative_to(folder)) for path in paths)
 
 
@@ -65,8 +66,8 @@ def export_incident(incident: Incident, folder: Path, target: Path) -> int:
     contents = {name: (folder / name).read_bytes() for name in file_names(folder)}
     contents[STORY] = story_text(incident).encode()
     contents[incident_folder.README] = incident_folder.README_TEXT.encode()
-    partial = target.with_name(target.name + ".partial")
     with (
+        replacement(target) as partial,
         partial.open("wb") as file,
         gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
@@ -76,7 +77,6 @@ def export_incident(incident: Incident, folder: Path, target: Path) -> int:
             entry.size = len(contents[name])
             entry.mtime = int(incident.detected_unix_s)
             archive.addfile(entry, io.BytesIO(contents[name]))
-    partial.replace(target)
     return len(contents)
 
 
