@@ -10,7 +10,7 @@ from holdfast_proto.rank_context import ObservedNode
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
-    """The settings of one agent; the rest is in the run's RunSpec."""
+    """The settings of one agent; the rest is in the run's RunSpec. Their defaults are those of `holdfast agent`."""
 
     run: str
     node: str
@@ -20,17 +20,18 @@ class AgentOptions:
     """Directory of the run: logs, incidents, this agent's record."""
     runtime_directory: Path
     """Directory of the sockets, mode 0700. Its path must be short, because the kernel limits a socket's path."""
-    shm_directory: Path = Path("/dev/shm")
-    address: str = "127.0.0.1"
+    shm_directory: Path
+    """Memory file system for snapshots."""
+    address: str
     """Address at which the other nodes reach this one."""
-    metrics_address: str = "127.0.0.1"
-    metrics_port: int = 0
+    metrics_address: str
+    metrics_port: int
     """Port of /metrics; 0: the kernel chooses."""
-    preemption_grace_s: float = 30.0
+    preemption_grace_s: float
     """Seconds from SIGTERM to the end of the run, for a last checkpoint; 0: end immediately."""
-    checkpoint_full_every: int = 8
+    checkpoint_full_every: int
     """Every N-th checkpoint can be read alone; those between are stored as differences from it."""
-    checkpoint_compression: Compression = Compression.AUTO
+    checkpoint_compression: Compression
     checkpoint_staging: Path | None = None
     """Folder for shards on their way to and from an object store; None: in ``node_directory``."""
 
@@ -71,7 +72,7 @@ class AgentOptions:
     @property
     def observed_node(self) -> ObservedNode:
         """Settings for ranks that another launcher starts on this node."""
-        return ObservedNode(run=self.run, agent=f"unix:{self.session_socket}", black_boxes=str(self.black_boxes))
+        return ObservedNode.of(self.run, self.node, directory=self.directory, runtime=self.runtime_directory)
 
     def rank_log(self, generation: int, rank: int) -> Path:
         """Return the path of the log with a rank's stdout and stderr."""

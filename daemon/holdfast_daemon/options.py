@@ -9,7 +9,10 @@ from holdfast_proto import run_files
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonOptions:
-    """Settings of one daemon. It watches every run that is registered in the store."""
+    """Settings of one daemon. It watches every run that is registered in the store.
+
+    Their defaults are those of `holdfast daemon`.
+    """
 
     name: str
     """Name for people. Two daemons may have the same one: see :attr:`identity`."""
@@ -19,10 +22,10 @@ class DaemonOptions:
     """Folder of the incidents, their log and failures."""
     control: Path
     """Unix socket of the operators' service, mode 0600."""
-    metrics_address: str = "127.0.0.1"
-    metrics_port: int = 0
-    """0: the kernel chooses."""
-    lease_s: float = 2.0
+    metrics_address: str
+    metrics_port: int
+    """Port of /metrics; 0: the kernel chooses."""
+    lease_s: float
     """Seconds after which a leader that does not renew its lease is replaced."""
 
     process: str = field(default_factory=lambda: secrets.token_hex(8))
