@@ -127,7 +127,7 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     if secondary is not None:
         secondary.start(node.ranks_of_world)
     agent = Agent(node, link, checkpoints, RankSupervisor(node, link, checkpoints))
-    collector = AgentCollector(node, link, checkpoints)
+    collector = AgentCollector(node, link, checkpoints, agent.supervisor.parent)
     metrics = _serve_metrics(options, collector)
     try:
         if saved is not None and takes_over:

@@ -150,6 +150,11 @@ TREE_LOOK_ATTEMPTS = counter(
 TREE_LOOK_FAILURES = counter(
     "process_tree_look_failures_total", "run", "Looks that could not tell whether a rank's process tree moves."
 )
+WARM_PARENT_STARTS = counter(
+    "warm_parent_starts_total",
+    "run",
+    "Warm parents that this agent has started: one at first, unless it found one, then one for each that died.",
+)
 REPORTER_CPU = counter("hook_reporter_cpu_seconds_total", "run rank", "CPU time of the hooks' reporter thread.")
 AGENT_ERRORS = counter(
     "agent_errors_total",
