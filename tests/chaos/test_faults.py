@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_checkpoint.store.comparison import differences
+from holdfast_cli.checkpoints.comparison import state_differences
 from holdfast_cli.control import ControlClient, rank_pids
 from holdfast_cli.incidents.files import file_names
 from holdfast_cli.local_run.local_run import LocalRun
@@ -212,4 +212,4 @@ def test_after_all_that_its_weights_are_those_of_a_run_that_nothing_happened_to(
     until(victim.run, lambda status: status.newest_checkpoint >= step)
     with runs.run("unharmed", hurry=True, steps=step + 1, checkpoint_every=0, flags=SCHEDULE) as unharmed:
         assert unharmed.wait(timeout_s=PATIENCE_S).phase == RUN_PHASE_FINISHED
-    assert differences(runs.final_checkpoint(NAME, step), runs.final_checkpoint("unharmed", step)) == []
+    assert state_differences(runs.final_checkpoint(NAME, step), runs.final_checkpoint("unharmed", step)) == []
