@@ -26,8 +26,8 @@ from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint import processes
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable
 from holdfast_checkpoint.processes import AgentError
-from holdfast_checkpoint.store.bandwidth import Bandwidth
 from holdfast_checkpoint.store.locations import SECONDARY, is_url, open_objects
+from holdfast_checkpoint.store.object_store import Bandwidth
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
 from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_proto import metrics_server, redis_client, run_files
