@@ -1,1 +1,1 @@
-"""Incidents on the daemon's disk."""
+"""Incidents on the daemon's disk, and the recordings from which `holdfast replay` reaches their verdicts again."""
