@@ -10,8 +10,6 @@ from typing import Any
 from holdfast_daemon.core.step_summary import QUANTITIES
 from holdfast_daemon.validation.rules import (
     ACTIVITIES,
-    MOST_RANKS,
-    NAME_CHARACTERS,
     RefusedError,
     check_count,
     check_exit,
@@ -29,9 +27,9 @@ from holdfast_daemon.validation.rules import (
     check_text,
     check_unix_s,
 )
+from holdfast_proto.limits import FINGERPRINT_BYTES, MOST_RANKS, NAME_CHARACTERS
 from holdfast_proto.v1 import store_pb2 as store
 
-_LONGEST_FINGERPRINT = 64
 _REPORTS_PER_RANK = 16
 """Of one number of one step on one node. A rank reports each once; sums over nodes must fit into 32 bits."""
 
@@ -77,7 +75,7 @@ def _step_summary(summary: store.StepSummary, world_size: int) -> None:
     check_length(summary.samples, "samples", MOST_RANKS)
     for use in summary.samples:
         check_rank(use.rank, world_size, "samples")
-        check_length(use.fingerprint, "samples.fingerprint", _LONGEST_FINGERPRINT)
+        check_length(use.fingerprint, "samples.fingerprint", FINGERPRINT_BYTES)
     check_length(summary.replicas, "replicas", MOST_RANKS)
     for replica in summary.replicas:
         check_text(replica.part, "replicas.part")
