@@ -5,7 +5,7 @@ The collector fills them; docs/metrics.md, the dashboards and their tests read t
 
 from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.naming import kind_name
-from holdfast_daemon.core.step_summary import QUANTITIES
+from holdfast_proto import step_quantities
 from holdfast_proto.message_json import enum_words
 from holdfast_proto.metric_family import counter, declared_in, gauge, histogram
 from holdfast_proto.v1 import store_pb2 as store
@@ -67,7 +67,7 @@ NONFINITE = counter(
     "nonfinite_total",
     "run quantity",
     "Reports of NaN or infinity. Norms of skipped steps do not count.",
-    quantity=QUANTITIES,
+    quantity=step_quantities.NONFINITE,
 )
 SUSPICIONS = counter(
     "suspicions_total",
