@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.commands.checks import Known, refusal
-from holdfast_agent.commands.fault_commands import FaultCommands
+from holdfast_agent.commands.fault_commands import ACK_PATIENCE_S, FaultCommands
 from holdfast_agent.evidence.gathering import EvidenceGatherer
 from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
@@ -18,8 +18,6 @@ from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
-
-ACK_PATIENCE_S = 5.0
 
 _SEEN_KEPT = 10_000
 
