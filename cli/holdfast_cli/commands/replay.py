@@ -11,7 +11,7 @@ from holdfast_cli.views.output import print_json
 from holdfast_cli.views.phrases import enum_phrase
 from holdfast_daemon.incidents import replay as core_replay
 from holdfast_daemon.incidents.folder import RecordingError, read_recording
-from holdfast_daemon.incidents.state_codec import CodecError
+from holdfast_daemon.replay.state_codec import CodecError
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.store_pb2 import Verdict, VerdictKind

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from holdfast_daemon.core.model import CoreState, Observation
 from holdfast_daemon.incidents import folder as incident_folder
-from holdfast_daemon.incidents.recorded_tick import difference, framed
-from holdfast_daemon.incidents.recording import Excerpt, Recording
 from holdfast_daemon.incidents.story import story_text
+from holdfast_daemon.replay.recorded_tick import difference, framed
+from holdfast_daemon.replay.recording import Excerpt, Recording
 from holdfast_proto import run_files
 from holdfast_proto.v1.store_pb2 import Incident, Verdict
 

@@ -10,11 +10,11 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.incidents.core_codec import decode_state, encode_state
-from holdfast_daemon.incidents.recorded_tick import unframed
-from holdfast_daemon.incidents.recording import Excerpt
-from holdfast_daemon.incidents.state_codec import CodecError
 from holdfast_daemon.incidents.story import STORY, StoryError, parse_story, story_text
+from holdfast_daemon.replay.core_codec import decode_state, encode_state
+from holdfast_daemon.replay.recorded_tick import unframed
+from holdfast_daemon.replay.recording import Excerpt
+from holdfast_daemon.replay.state_codec import CodecError
 from holdfast_proto.atomic_file import replace_file
 from holdfast_proto.v1.recording_pb2 import RecordedTurn
 from holdfast_proto.v1.store_pb2 import Incident

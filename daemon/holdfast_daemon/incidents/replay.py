@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.incidents.archive import same_verdict
 from holdfast_daemon.incidents.folder import RecordedIncident
-from holdfast_daemon.incidents.recorded_tick import observation_of
+from holdfast_daemon.replay.recorded_tick import observation_of
 from holdfast_proto.v1.store_pb2 import Verdict
 
 

@@ -13,7 +13,7 @@ from holdfast_cli.run_folder.record import RunRecord
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import Observation
 from holdfast_daemon.incidents import folder as incident_folder
-from holdfast_daemon.incidents.recording import Recording
+from holdfast_daemon.replay.recording import Recording
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast_daemon.core.model import CheckpointRequest, StopRequest
-from holdfast_daemon.incidents.core_codec import decode_request, decode_state, encode_request, encode_state
-from holdfast_daemon.incidents.state_codec import Codec, CodecError
+from holdfast_daemon.replay.core_codec import decode_request, decode_state, encode_request, encode_state
+from holdfast_daemon.replay.state_codec import Codec, CodecError
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World

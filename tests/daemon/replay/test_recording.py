@@ -13,10 +13,10 @@ from holdfast_daemon.core.model import CoreState, Observation
 from holdfast_daemon.incidents import folder as incident_folder
 from holdfast_daemon.incidents.archive import IncidentArchive
 from holdfast_daemon.incidents.folder import RecordingError, read_recording
-from holdfast_daemon.incidents.recorded_tick import unframed
-from holdfast_daemon.incidents.recording import STRETCH_S, Excerpt, Recording
 from holdfast_daemon.incidents.replay import replay
 from holdfast_daemon.incidents.story import STORY, parse_story
+from holdfast_daemon.replay.recorded_tick import unframed
+from holdfast_daemon.replay.recording import STRETCH_S, Excerpt, Recording
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
 from tests.support.coroutines import until

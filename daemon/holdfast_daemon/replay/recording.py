@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from holdfast_daemon.core.model import CoreState, Observation
-from holdfast_daemon.incidents.recorded_tick import difference, framed
+from holdfast_daemon.replay.recorded_tick import difference, framed
 
 STRETCH_S = 30.0
 ROOM_BYTES = 64 * 2**20
