@@ -21,6 +21,7 @@ from benchmarks.detection_cases import FAULTS, LAYOUTS, Case, corpus
 from benchmarks.detection_controls import CONTROLS, PRESETS, ControlOutcome, healthy_controls
 from benchmarks.detection_run import Outcome, harmed_in_turn
 from benchmarks.detection_score import is_right, score, shortfalls
+from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1 import store_pb2 as store
 
 CASES = 320
@@ -57,7 +58,7 @@ def _wrong(outcome: Outcome) -> str:
     verdict = outcome.verdict
     said = "nothing"
     if verdict is not None:
-        kind = store.VerdictKind.Name(verdict.kind).removeprefix("VERDICT_KIND_").lower()
+        kind = enum_word(store.VerdictKind, verdict.kind)
         said = f"{kind} of {list(verdict.culprits)}: {verdict.message} [{verdict.op} {verdict.seq} of {verdict.group}]"
     judged, case = outcome.judgement, outcome.case
     wrong = [name for name in ("kind", "rank", "call") if getattr(judged, name) is False]

@@ -29,8 +29,8 @@ from holdfast_agent.rank_supervisor import RankSupervisor
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_checkpoint import processes
 from holdfast_proto import redis_client
+from holdfast_proto.atomic_file import replace_file
 from holdfast_proto.exit_codes import ExitCode
-from holdfast_proto.private_files import write_private
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Agent:
         departure = Departure(node, options.preemption_grace_s)
         departure.listen()
         endpoint = {"pid": os.getpid(), "metrics_port": metrics_port, "socket": str(options.session_socket)}
-        write_private(options.endpoint_file, json.dumps(endpoint).encode())
+        replace_file(options.endpoint_file, json.dumps(endpoint).encode(), mode=0o600)
         on_serving()
         tasks = [asyncio.create_task(job) for job in self._jobs(commands)]
         ends: list[asyncio.Future[Any]] = [asyncio.create_task(departure.due.wait()), commands.finished]

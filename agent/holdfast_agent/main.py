@@ -26,11 +26,11 @@ from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint import processes
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable
 from holdfast_checkpoint.processes import AgentError
-from holdfast_checkpoint.store.bandwidth import Bandwidth
 from holdfast_checkpoint.store.locations import SECONDARY, is_url, open_objects
+from holdfast_checkpoint.store.object_store import Bandwidth
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
 from holdfast_checkpoint.store.secondary import Secondary
-from holdfast_proto import metrics_server, redis_client
+from holdfast_proto import metrics_server, redis_client, run_files
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.private_files import make_private_directory
 from holdfast_proto.v1 import store_pb2 as store
@@ -87,7 +87,7 @@ def main(options: AgentOptions) -> int:
 
 async def _serve(options: AgentOptions, startup: Startup) -> int:
     processes.become_subreaper()
-    for directory in (options.node_directory, options.directory / "logs"):
+    for directory in (options.node_directory, run_files.logs(options.directory)):
         directory.mkdir(parents=True, exist_ok=True)
     make_private_directory(options.runtime_directory, "--runtime-directory")
     startup.is_alone = not options.record.exists()
@@ -95,7 +95,7 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     link = StoreLink(redis_client.connect(options.store_url, options.store_password_file), options.run, options.node)
     saved = agent_record.load(options.record)
     spec = await _find_spec(link, saved)
-    memory = SnapshotMemory(options.shm_directory, options.directory / "slots", spec.run, options.node)
+    memory = SnapshotMemory(options.shm_directory, run_files.slots(options.directory), spec.run, options.node)
     staging = options.checkpoint_staging or options.node_directory / "checkpoints"
     location = spec.checkpoint_directory
     if not is_url(location):
@@ -127,7 +127,7 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     if secondary is not None:
         secondary.start(node.ranks_of_world)
     agent = Agent(node, link, checkpoints, RankSupervisor(node, link, checkpoints))
-    collector = AgentCollector(node, link, checkpoints)
+    collector = AgentCollector(node, link, checkpoints, agent.supervisor.parent)
     metrics = _serve_metrics(options, collector)
     try:
         if saved is not None and takes_over:

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.metrics import families as declared
 from holdfast_agent.node import Node
+from holdfast_agent.processes.parent_client import WarmParentClient
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_checkpoint.store.secondary import Lag
@@ -36,10 +37,13 @@ _OF_EACH_RANK: tuple[tuple[MetricFamily, Callable[[Rank], float | None]], ...] =
 class AgentCollector(Collector):
     """Everything one agent exports."""
 
-    def __init__(self, node: Node, link: StoreLink, checkpoints: NodeCheckpoints) -> None:
+    def __init__(
+        self, node: Node, link: StoreLink, checkpoints: NodeCheckpoints, warm_parent: WarmParentClient
+    ) -> None:
         self._node = node
         self._link = link
         self._checkpoints = checkpoints
+        self._warm_parent = warm_parent
         self.server: MetricsServer | None = None
         """Server of these metrics, once it runs."""
 
@@ -112,6 +116,7 @@ class AgentCollector(Collector):
         yield self._single(declared.RECORDER_FAILURES, sum(rank.recorder_failures for rank in ranks))
         yield self._single(declared.TREE_LOOK_ATTEMPTS, node.tree_look_attempts_total)
         yield self._single(declared.TREE_LOOK_FAILURES, node.tree_look_failures_total)
+        yield self._single(declared.WARM_PARENT_STARTS, self._warm_parent.starts_total)
         yield declared.AGENT_ERRORS.metric(((run, task), number) for task, number in node.errors.unexpected.items())
         refused = node.errors.refused | {"metrics": self.server.dropped_total if self.server is not None else 0}
         yield declared.AGENT_REFUSED.metric(((run, source), number) for source, number in refused.items())

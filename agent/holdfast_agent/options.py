@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_checkpoint.codec.registry import Compression
-from holdfast_proto.rank_context import ObservedNode, black_box_path
+from holdfast_proto import run_files
+from holdfast_proto.rank_context import ObservedNode
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
-    """The settings of one agent; the rest is in the run's RunSpec."""
+    """The settings of one agent; the rest is in the run's RunSpec. Their defaults are those of `holdfast agent`."""
 
     run: str
     node: str
@@ -19,67 +20,68 @@ class AgentOptions:
     """Directory of the run: logs, incidents, this agent's record."""
     runtime_directory: Path
     """Directory of the sockets, mode 0700. Its path must be short, because the kernel limits a socket's path."""
-    shm_directory: Path = Path("/dev/shm")
-    address: str = "127.0.0.1"
+    shm_directory: Path
+    """Memory file system for snapshots."""
+    address: str
     """Address at which the other nodes reach this one."""
-    metrics_address: str = "127.0.0.1"
-    metrics_port: int = 0
+    metrics_address: str
+    metrics_port: int
     """Port of /metrics; 0: the kernel chooses."""
-    preemption_grace_s: float = 30.0
+    preemption_grace_s: float
     """Seconds from SIGTERM to the end of the run, for a last checkpoint; 0: end immediately."""
-    checkpoint_full_every: int = 8
+    checkpoint_full_every: int
     """Every N-th checkpoint can be read alone; those between are stored as differences from it."""
-    checkpoint_compression: Compression = Compression.AUTO
+    checkpoint_compression: Compression
     checkpoint_staging: Path | None = None
     """Folder for shards on their way to and from an object store; None: in ``node_directory``."""
 
     @property
     def node_directory(self) -> Path:
         """Directory for files of this agent alone."""
-        return self.directory / f"node-{self.node}"
+        return run_files.node_directory(self.directory, self.node)
 
     @property
     def record(self) -> Path:
         """Path of the AgentRecord."""
-        return self.node_directory / "record.pb"
+        return run_files.agent_record(self.directory, self.node)
 
     @property
     def session_socket(self) -> Path:
         """Path of the socket on which ranks open their sessions."""
-        return self.runtime_directory / f"agent-{self.node}.sock"
+        return run_files.session_socket(self.runtime_directory, self.node)
 
     @property
     def parent_socket(self) -> Path:
         """Path of the socket on which the warm parent takes requests."""
-        return self.runtime_directory / f"warm-parent-{self.node}.sock"
+        return run_files.warm_parent_socket(self.runtime_directory, self.node)
 
     @property
     def endpoint_file(self) -> Path:
         """Path of the JSON file that says where this agent serves; written once it does."""
-        return self.runtime_directory / f"agent-{self.node}.json"
+        return run_files.agent_endpoint(self.runtime_directory, self.node)
 
     def black_box(self, generation: int, rank: int) -> Path:
         """Return the path of a rank's black box."""
-        return black_box_path(self.black_boxes, generation, rank)
+        return run_files.black_box(self.black_boxes, generation, rank)
 
     @property
     def black_boxes(self) -> Path:
         """Folder of this node's black boxes."""
-        return self.node_directory / "black-boxes"
+        return run_files.black_boxes(self.directory, self.node)
 
     @property
     def observed_node(self) -> ObservedNode:
         """Settings for ranks that another launcher starts on this node."""
-        return ObservedNode(run=self.run, agent=f"unix:{self.session_socket}", black_boxes=str(self.black_boxes))
+        return ObservedNode.of(self.run, self.node, directory=self.directory, runtime=self.runtime_directory)
 
     def rank_log(self, generation: int, rank: int) -> Path:
         """Return the path of the log with a rank's stdout and stderr."""
-        return self.directory / "logs" / f"generation-{generation:04}" / f"rank-{rank:05}.log"
+        return run_files.rank_log(self.directory, generation, rank)
 
     def incident_directory(self, incident: str) -> Path:
         """Return the folder for an incident's evidence; a daemon with the same directory keeps its incident there."""
-        return self.directory / "incidents" / self.run / incident
+        return run_files.incidents(self.directory, self.run) / incident
 
     def suspicion_directory(self, suspicion: str) -> Path:
         """Return the folder for the evidence of a suspicion, which may not become an incident."""
-        return self.directory / "suspicions" / suspicion
+        return run_files.suspicions(self.directory) / suspicion

@@ -19,6 +19,7 @@ from holdfast_agent.reports.store_link import StoreLink
 from holdfast_checkpoint import processes
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_checkpoint.processes import AgentError
+from holdfast_proto.run_files import process_log
 from holdfast_proto.snapshot import SnapshotError
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1 import warm_parent_pb2 as parent_pb
@@ -45,7 +46,7 @@ class RankSupervisor:
         self._checkpoints = checkpoints
         self._jobs = BackgroundJobs(node.errors, "rank_exits")
         self.exits = RankWatch(node, checkpoints.saver, link.emit)
-        parent_log = node.options.directory / "logs" / "warm-parent.log"
+        parent_log = process_log(node.options.directory, "warm-parent")
         self.parent = WarmParentClient(
             node.options.parent_socket, parent_log, self.exits.on_reaped, self._end_unknown, node.errors
         )

@@ -13,9 +13,10 @@ from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
 from holdfast_agent.processes.memory_kills import MemoryKills
 from holdfast_agent.processes.rank import Rank
-from holdfast_agent.reports.message_checks import LARGEST, PHASES
+from holdfast_agent.reports.message_checks import PHASES
 from holdfast_checkpoint import processes
 from holdfast_proto import black_box
+from holdfast_proto.limits import LARGEST_COUNT
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1 import warm_parent_pb2 as parent_pb
 
@@ -131,7 +132,7 @@ class RankWatch:
         """Note the end with the contents of the black box, or without, if the rank has written garbage there."""
         box = self.black_box_of(rank)
         try:
-            if box is not None and not (box.phase in PHASES and -1 <= box.step <= LARGEST):
+            if box is not None and not (box.phase in PHASES and -1 <= box.step <= LARGEST_COUNT):
                 raise ValueError("step or phase are out of range")
             rank.finish(ended, box)
         except (TypeError, ValueError) as error:

@@ -4,6 +4,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from holdfast_proto.atomic_file import replace_file
+
 FOLDER_VARIABLE = "DETECTION_FOLDER"
 FIRST_STEP_VARIABLE = "DETECTION_FIRST_STEP_S"
 _FILE = "orders.json"
@@ -23,9 +25,7 @@ class Order:
 
 def give(folder: Path, order: Order) -> None:
     """Replace the order."""
-    new = folder / f"{_FILE}.new"
-    new.write_text(json.dumps(asdict(order)))
-    new.replace(folder / _FILE)
+    replace_file(folder / _FILE, json.dumps(asdict(order)).encode())
 
 
 class Orders:

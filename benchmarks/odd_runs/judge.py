@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1 import store_pb2 as store
 
 from .case import OddCase
@@ -138,8 +139,8 @@ def _longest_pause(pauses: tuple[LoggedPause, ...]) -> float | None:
 
 
 def _describe(incident: store.Incident) -> str:
-    state = store.IncidentState.Name(incident.state).removeprefix("INCIDENT_STATE_").lower()
-    kind = store.VerdictKind.Name(incident.verdict.kind).removeprefix("VERDICT_KIND_").lower()
+    state = enum_word(store.IncidentState, incident.state)
+    kind = enum_word(store.VerdictKind, incident.verdict.kind)
     after_s = incident.detected_unix_s - incident.last_progress_unix_s
     actions = "; ".join(f"+{one.unix_s - incident.detected_unix_s:.1f} s {one.what}" for one in incident.actions)
     return f"{state} {kind} after {after_s:.1f} s: {incident.verdict.message} [{actions}]"

@@ -20,6 +20,7 @@ from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.metrics_collector import DaemonCollector
 from holdfast_daemon.options import DaemonOptions
 from holdfast_proto import metrics_server, redis_client
+from holdfast_proto.atomic_file import replace_file
 from holdfast_proto.exit_codes import ExitCode
 
 
@@ -45,9 +46,8 @@ async def _serve(options: DaemonOptions) -> None:
     registry.register(DaemonCollector(runs))
     metrics = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
     server = await control.serve(control.ControlService(runs, clock), options.control)
-    temporary = options.endpoint_file.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"pid": os.getpid(), "metrics_port": metrics.port, "name": options.name}))
-    temporary.rename(options.endpoint_file)
+    endpoint = {"pid": os.getpid(), "metrics_port": metrics.port, "name": options.name}
+    replace_file(options.endpoint_file, json.dumps(endpoint).encode())
     terminated = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, terminated.set)

@@ -11,6 +11,7 @@ from holdfast_daemon.core.recovery.standstills import has_given_up
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.metrics import run_families as of_run
 from holdfast_daemon.metrics import self_families as of_self
+from holdfast_proto.message_json import enum_word
 from holdfast_proto.metric_family import MetricFamily
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -119,8 +120,7 @@ def _state_families(led: Mapping[str, CoreState]) -> Iterator[Metric]:
 
 
 def _how_watched(spec: store.RunSpec) -> tuple[str, str]:
-    mode, preset = store.Mode.Name(spec.mode), store.Preset.Name(spec.preset)
-    return mode.removeprefix("MODE_").lower(), preset.removeprefix("PRESET_").lower()
+    return enum_word(store.Mode, spec.mode), enum_word(store.Preset, spec.preset)
 
 
 def _with_zeros(family: MetricFamily, samples: Mapping[str, float]) -> Mapping[str, float]:

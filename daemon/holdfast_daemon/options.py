@@ -4,10 +4,15 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from holdfast_proto import run_files
+
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonOptions:
-    """Settings of one daemon. It watches every run that is registered in the store."""
+    """Settings of one daemon. It watches every run that is registered in the store.
+
+    Their defaults are those of `holdfast daemon`.
+    """
 
     name: str
     """Name for people. Two daemons may have the same one: see :attr:`identity`."""
@@ -17,10 +22,10 @@ class DaemonOptions:
     """Folder of the incidents, their log and failures."""
     control: Path
     """Unix socket of the operators' service, mode 0600."""
-    metrics_address: str = "127.0.0.1"
-    metrics_port: int = 0
-    """0: the kernel chooses."""
-    lease_s: float = 2.0
+    metrics_address: str
+    metrics_port: int
+    """Port of /metrics; 0: the kernel chooses."""
+    lease_s: float
     """Seconds after which a leader that does not renew its lease is replaced."""
 
     process: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -34,4 +39,4 @@ class DaemonOptions:
     @property
     def endpoint_file(self) -> Path:
         """JSON that says where this daemon serves, once it does."""
-        return self.control.with_name(self.control.name + ".json")
+        return run_files.daemon_endpoint(self.control)

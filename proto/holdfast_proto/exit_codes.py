@@ -1,6 +1,7 @@
-"""Exit codes of the `holdfast` command, of agents, daemons and ranks. The table is in docs/exit-codes.md.
+"""Exit codes of the `holdfast` command, of agents, daemons and ranks, and the names of signals.
 
-Codes from 64 to 78 come from sysexits.h. A command that a signal ends has the code 128 + signal, as shells report it.
+The table is in docs/exit-codes.md. Codes from 64 to 78 come from sysexits.h. A command that a signal ends has the code
+128 + signal, as shells report it.
 """
 
 import signal
@@ -24,3 +25,11 @@ class ExitCode(IntEnum):
     HANGUP = 128 + signal.SIGHUP
     INTERRUPTED = 128 + signal.SIGINT
     TERMINATED = 128 + signal.SIGTERM
+
+
+def signal_name(number: int) -> str:
+    """Return ``SIGKILL`` for 9, and ``signal 63`` for a number without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -19,6 +19,11 @@ def enum_word(kind: EnumTypeWrapper | EnumDescriptor, number: int) -> str:
     return str(number) if value is None else value.name.removeprefix(_prefix(descriptor)).lower()
 
 
+def enum_words(kind: EnumTypeWrapper) -> dict[str, int]:
+    """Return :func:`enum_word` -> number of all values but 0, which means that none is set."""
+    return {enum_word(kind, number): number for number in kind.values() if number}
+
+
 def to_json(message: Message) -> dict[str, Any]:
     """Return ``message`` with its own field names, integers as integers and enum values as :func:`enum_word`.
 

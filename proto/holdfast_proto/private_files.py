@@ -1,4 +1,4 @@
-"""Creates and checks folders and files that only this user can have written.
+"""Creates folders that are open to this user alone, and checks who can have written a file.
 
 Holdfast kills processes that such files name, so another user must not be able to write them.
 """
@@ -46,21 +46,6 @@ def distrust(path: Path) -> str:
     if status.st_uid != os.geteuid() and status.st_uid != _owner_of_new_files(path.parent):
         return f"belongs to another user (uid {status.st_uid})"
     return ""
-
-
-def write_private(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Replace ``path`` atomically by a file that only this user can write, whatever the umask is.
-
-    A reader finds the old contents or the new ones, also if this process dies. After a power cut the file may be empty:
-    what must survive one goes through ``holdfast_checkpoint.format.durable``. Raises OSError.
-    """
-    temporary = path.with_name(f"{path.name}.tmp")
-    # A writer that died may have left one, and another user may have put one there: neither is written into.
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-    temporary.replace(path)
 
 
 def _owner_of_new_files(directory: Path) -> int:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast_proto import run_files
+
 VARIABLE = "HOLDFAST_CONTEXT"
 
 THREAD_PREFIX = "holdfast-"
@@ -75,6 +77,12 @@ class ObservedNode:
     black_boxes: str
     """Folder of the node's black boxes: an absolute path."""
 
+    @classmethod
+    def of(cls, run: str, node: str, *, directory: Path, runtime: Path) -> "ObservedNode":
+        """Return the settings for a node by the run's directory and the runtime directory that its agent has."""
+        agent, black_boxes = run_files.session_socket(runtime, node), run_files.black_boxes(directory, node)
+        return cls(run=run, agent=f"unix:{agent}", black_boxes=str(black_boxes))
+
     def to_environment(self) -> dict[str, str]:
         """Return the environment variable that carries these settings to the launcher and its ranks."""
         return {VARIABLE: json.dumps({"observed_node": dataclasses.asdict(self)})}
@@ -86,10 +94,5 @@ class ObservedNode:
     def context(self, rank: int, environment: Mapping[str, str]) -> RankContext:
         """Return the context of one rank. Its generation is the launcher's count of starts, or 1 without a count."""
         generation = int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
-        box = black_box_path(Path(self.black_boxes), generation, rank)
+        box = run_files.black_box(Path(self.black_boxes), generation, rank)
         return RankContext(run=self.run, generation=generation, agent=self.agent, black_box=str(box), observed=True)
-
-
-def black_box_path(black_boxes: Path, generation: int, rank: int) -> Path:
-    """Return the path of a rank's black box in a node's folder of black boxes."""
-    return black_boxes / f"generation-{generation:04}" / f"rank-{rank:05}.box"

@@ -6,15 +6,17 @@ from prometheus_client.registry import CollectorRegistry
 
 from dashboards.catalogue import CATALOGUE, differences
 from holdfast_agent.metrics_collector import AgentCollector
+from holdfast_agent.processes.parent_client import WarmParentClient
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, GroupProgress, Progress
 from tests.support.nodes import RecordedNode, begin, make_node
 
 
-def scrape(node: RecordedNode) -> str:
+def scrape(node: RecordedNode, warm_parent: WarmParentClient | None = None) -> str:
     registry = CollectorRegistry(auto_describe=True)
-    registry.register(AgentCollector(node, node.link, node.checkpoints))
+    parent = warm_parent or node.supervisor().parent
+    registry.register(AgentCollector(node, node.link, node.checkpoints, parent))
     return generate_latest(registry).decode()
 
 
@@ -76,6 +78,14 @@ async def test_ranks_show_what_they_have_reported(folder: Path) -> None:
     assert samples(text, "holdfast_step_duration_seconds_count") == {(): 1}
     assert samples(text, "holdfast_snapshot_stall_seconds_sum") == {(): 0.02}
     assert samples(text, "holdfast_snapshots_skipped_total") == {(): 1}
+
+
+async def test_warm_parent_that_dies_again_and_again_shows(folder: Path) -> None:
+    node = make_node(folder)
+    parent = node.supervisor().parent
+    assert samples(scrape(node, parent), "holdfast_warm_parent_starts_total") == {(): 0}
+    parent.starts_total = 7
+    assert samples(scrape(node, parent), "holdfast_warm_parent_starts_total") == {(): 7}
 
 
 async def test_nothing_stays_of_a_generation_that_is_over(folder: Path) -> None:

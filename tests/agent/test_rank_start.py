@@ -1,12 +1,12 @@
 from pathlib import Path
 
 from holdfast_agent.checkpoints.restorer import StartingPoint
-from holdfast_agent.options import AgentOptions
 from holdfast_agent.rank_start import fork_request
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1 import store_pb2 as store
+from tests.support.nodes import agent_options
 
-OPTIONS = AgentOptions(run="run", node="b", store_url="", directory=Path("/run"), runtime_directory=Path("/tmp/hf"))
+OPTIONS = agent_options(Path("/run"), Path("/tmp/hf"))
 SPEC = store.RunSpec(run="run", command=["python", "train.py"], snapshot_every=5, checkpoint_every=50)
 START = store.StartGeneration(first_rank=4, ranks=4, world_size=8)
 

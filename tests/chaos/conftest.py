@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_checkpoint.store.comparison import differences
 from holdfast_checkpoint.store.run_checkpoints import open_checkpoints
+from holdfast_cli.checkpoints.comparison import state_differences
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
@@ -191,5 +191,5 @@ def finish(local: LocalRun, undisturbed: Path, runs: Runs, name: str, *, step: i
     assert status.phase == RUN_PHASE_FINISHED, status.outcome
     line = open_checkpoints(local.checkpoints, runs.folder, 1, run=name)
     line.histories.refresh()  # after a fallback it is in another history
-    assert differences(undisturbed, line.step_directory(step)) == []
+    assert state_differences(undisturbed, line.step_directory(step)) == []
     return status

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_checkpoint.store.comparison import differences
+from holdfast_cli.checkpoints.comparison import state_differences
 from holdfast_cli.control import ControlClient, rank_pids
 from holdfast_cli.incidents.files import file_names
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.run_folder.paths import incident_directory
 from holdfast_daemon.incidents.folder import read_recording
 from holdfast_daemon.incidents.replay import replay
+from holdfast_proto.run_files import incidents
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RECOVERED,
@@ -118,7 +118,7 @@ def test_a_stopped_rank_is_named_and_the_run_recovers(victim: Victim) -> None:
     assert "rank-00000.flight_recorder.json" in dumps
     assert "rank-00002.flight_recorder.json" not in dumps
     assert "rank-00002.stack.txt" in incident.evidence
-    folder = incident_directory(victim.run.paths.directory, NAME, incident.id)
+    folder = incidents(victim.run.paths.directory, NAME) / incident.id
     whole = {*incident.evidence, "README.txt", "incident.json", "core.json", "observations.binpb"}
     until(victim.run, lambda _: whole <= {*file_names(folder)})
     assert replay(read_recording(folder)).agrees
@@ -212,4 +212,4 @@ def test_after_all_that_its_weights_are_those_of_a_run_that_nothing_happened_to(
     until(victim.run, lambda status: status.newest_checkpoint >= step)
     with runs.run("unharmed", hurry=True, steps=step + 1, checkpoint_every=0, flags=SCHEDULE) as unharmed:
         assert unharmed.wait(timeout_s=PATIENCE_S).phase == RUN_PHASE_FINISHED
-    assert differences(runs.final_checkpoint(NAME, step), runs.final_checkpoint("unharmed", step)) == []
+    assert state_differences(runs.final_checkpoint(NAME, step), runs.final_checkpoint("unharmed", step)) == []

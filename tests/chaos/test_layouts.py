@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_checkpoint.store.comparison import differences
+from holdfast_cli.checkpoints.comparison import state_differences
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 from tests.chaos.conftest import PATIENCE_S, Runs, faults
@@ -82,7 +82,7 @@ def resumed(runs: Runs, checkpoints: Path, changes: dict[str, Any]) -> LocalRun:
 def test_in_the_same_layout_the_run_ends_bit_identical(runs: Runs, uninterrupted: Whole, tmp_path: Path) -> None:
     checkpoints = Path(shutil.copytree(uninterrupted.first, tmp_path / "checkpoints"))
     resumed(runs, checkpoints, FIRST)
-    assert differences(uninterrupted.final, checkpoints / uninterrupted.final.name) == []
+    assert state_differences(uninterrupted.final, checkpoints / uninterrupted.final.name) == []
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_checkpoint.store.comparison import differences
 from holdfast_checkpoint.store.directory import CheckpointDirectory
+from holdfast_cli.checkpoints.comparison import state_differences
 from holdfast_cli.control import rank_pids
 from holdfast_cli.errors import ConfigurationError
 from holdfast_proto.snapshot import Slot
@@ -55,7 +55,7 @@ def test_a_start_without_the_shards_is_refused_and_with_them_goes_on(
     with runs.run(UNDISTURBED, hurry=True, checkpoint_directory=finished) as local:
         status = local.wait(timeout_s=PATIENCE_S)
     assert status.phase == RUN_PHASE_FINISHED, status.outcome
-    assert differences(undisturbed, finished / undisturbed.name) == []
+    assert state_differences(undisturbed, finished / undisturbed.name) == []
     assert CheckpointDirectory(finished, kept=1).manifests() == before
 
 
@@ -103,7 +103,7 @@ def test_from_scratch_begins_a_history_and_leaves_the_older_one_until_there_are_
         status = local.wait(timeout_s=PATIENCE_S)
     assert status.phase == RUN_PHASE_FINISHED, status.outcome
     assert CheckpointDirectory(finished, kept=1).manifests() == before
-    assert differences(undisturbed, finished / "history-0002" / undisturbed.name) == []
+    assert state_differences(undisturbed, finished / "history-0002" / undisturbed.name) == []
 
 
 def test_checkpoints_of_another_run_are_refused_and_adopted(runs: Runs, undisturbed: Path, finished: Path) -> None:
@@ -117,5 +117,5 @@ def test_checkpoints_of_another_run_are_refused_and_adopted(runs: Runs, undistur
         status = local.wait(timeout_s=PATIENCE_S)
     assert status.phase == RUN_PHASE_FINISHED, status.outcome
     last = finished / "history-0002" / undisturbed.name
-    assert differences(undisturbed, last) == []
+    assert state_differences(undisturbed, last) == []
     assert CheckpointDirectory(last.parent, kept=1).load_manifest(STEPS - 1).run == "heir"

@@ -9,6 +9,9 @@ import pytest
 from holdfast_cli.local_run import command_lines
 from holdfast_cli.local_run.options import LocalRunOptions
 from tests.support.coroutines import PATIENCE_S
+from tests.support.snapshots import snapshots
+
+__all__ = ["snapshots"]
 
 FAKES = (sys.executable, str(Path(__file__).parents[1] / "support" / "fakes.py"))
 

@@ -15,7 +15,18 @@ from tests.support.store_server import StoreServer
 
 
 def test_two_processes_of_one_name_have_two_identities(folder: Path) -> None:
-    one, other = (DaemonOptions(name="h", store_url="", directory=folder, control=folder / "c") for _ in range(2))
+    def daemon() -> DaemonOptions:
+        return DaemonOptions(
+            name="h",
+            store_url="",
+            directory=folder,
+            control=folder / "c",
+            metrics_address="127.0.0.1",
+            metrics_port=0,
+            lease_s=1.0,
+        )
+
+    one, other = daemon(), daemon()
     assert one.name == other.name
     assert one.identity != other.identity
     assert one.identity.startswith("h-")

@@ -17,9 +17,11 @@ from holdfast_agent.rank_supervisor import RankSupervisor
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
 from holdfast_checkpoint import processes
+from holdfast_checkpoint.codec.registry import Compression
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.locations import Checkpoints
 from holdfast_checkpoint.store.secondary import Secondary
+from holdfast_proto import run_files
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -64,21 +66,34 @@ class RecordedNode(Node):
         return CommandRunner(self, supervisor, self.checkpoints, self.link.emit)
 
 
-def make_node(folder: Path, *, store_url: str = "", command: tuple[str, ...] = ("true",)) -> RecordedNode:
-    """Return a node of two ranks that keeps its files in ``folder``; without a URL its store is unreachable."""
-    options = AgentOptions(
+def agent_options(
+    directory: Path, runtime_directory: Path, store_url: str = "", shm_directory: Path = Path("/dev/shm")
+) -> AgentOptions:
+    """Return settings of an agent of one node."""
+    return AgentOptions(
         run=RUN,
         node=NODE,
-        store_url=store_url or f"unix://{folder}/no-store.sock",
-        directory=folder / "run",
-        runtime_directory=folder,
-        shm_directory=folder / "shm",
+        store_url=store_url,
+        directory=directory,
+        runtime_directory=runtime_directory,
+        shm_directory=shm_directory,
+        address="127.0.0.1",
+        metrics_address="127.0.0.1",
+        metrics_port=0,
+        preemption_grace_s=30.0,
+        checkpoint_full_every=8,
+        checkpoint_compression=Compression.AUTO,
     )
-    for directory in (options.node_directory, options.directory / "logs", options.shm_directory):
+
+
+def make_node(folder: Path, *, store_url: str = "", command: tuple[str, ...] = ("true",)) -> RecordedNode:
+    """Return a node of two ranks that keeps its files in ``folder``; without a URL its store is unreachable."""
+    options = agent_options(folder / "run", folder, store_url or f"unix://{folder}/no-store.sock", folder / "shm")
+    for directory in (options.node_directory, run_files.logs(options.directory), options.shm_directory):
         directory.mkdir(parents=True, exist_ok=True)
     spec = store.RunSpec(run=RUN, nodes=2, ranks_per_node=2, command=command, instance="i", checkpoints_kept=2)
     link = RecordingLink(connect(options.store_url))
-    memory = SnapshotMemory(options.shm_directory, options.directory / "slots", RUN, NODE)
+    memory = SnapshotMemory(options.shm_directory, run_files.slots(options.directory), RUN, NODE)
     checkpoints = CheckpointDirectory(options.directory / "checkpoints", kept=spec.checkpoints_kept)
     return RecordedNode(options, spec, node_checkpoints(memory, checkpoints, link.emit), link)
 
@@ -88,7 +103,7 @@ def node_checkpoints(
 ) -> NodeCheckpoints:
     """Return what a node of the run keeps in ``memory`` and at the two places."""
     inventory = CheckpointInventory(primary, secondary, None, RUN)
-    saver = ShardSaver(inventory, memory, emit)
+    saver = ShardSaver(inventory, memory, emit, full_every=8, compression=Compression.AUTO)
     return NodeCheckpoints(memory, inventory, saver, CheckpointRestorer(inventory, memory))
 
 

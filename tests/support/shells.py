@@ -25,7 +25,16 @@ LEASE_S = 3.0
 def options(folder: Path, url: str, name: str = "daemon-a", lease_s: float = LEASE_S) -> DaemonOptions:
     """Return settings of a daemon that keeps its files in ``folder``. One name stands for one process."""
     control = folder / f"{name}.sock"
-    return DaemonOptions(name=name, process="0" * 16, store_url=url, directory=folder, control=control, lease_s=lease_s)
+    return DaemonOptions(
+        name=name,
+        process="0" * 16,
+        store_url=url,
+        directory=folder,
+        control=control,
+        metrics_address="127.0.0.1",
+        metrics_port=0,
+        lease_s=lease_s,
+    )
 
 
 class Daemon:

@@ -28,7 +28,6 @@ Emit = Callable[[store.Event], None]
 
 Result = TypeVar("Result")
 
-FULL_EVERY = 8
 _COMMIT_LOOK_S = 0.2
 _UPLOADS = 4
 """Concurrent uploads; each takes up to 32 MiB of memory."""
@@ -65,8 +64,8 @@ class ShardSaver:
         memory: SnapshotMemory,
         emit: Emit,
         *,
-        full_every: int = FULL_EVERY,
-        compression: Compression = Compression.AUTO,
+        full_every: int,
+        compression: Compression,
         writers: int = 1,
     ) -> None:
         if full_every < 1:

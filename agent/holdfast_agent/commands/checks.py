@@ -4,12 +4,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from holdfast_proto.limits import LARGEST_COUNT
 from holdfast_proto.v1 import store_pb2 as store
 
-LARGEST = 2**53
-"""Largest step or generation: every client of the store can count to it, whatever its language."""
-
-MOST_RANKS = 4096
+MOST_RANKS_OF_NODE = 4096
 """Most ranks of a node whose run does not say how many it has."""
 
 FENCE_AHEAD_MS = 365 * 86_400_000
@@ -58,7 +56,7 @@ def _flaws(command: store.NodeCommand, spec: store.RunSpec, now_unix_s: float) -
         yield "it has no proper id"
     if command.fence > now_unix_s * 1000 + FENCE_AHEAD_MS:
         yield f"fence {command.fence} is far ahead of this node's clock"
-    if command.generation > LARGEST:
+    if command.generation > LARGEST_COUNT:
         yield f"generation {command.generation} is out of range"
     match command.WhichOneof("kind"):
         case None:
@@ -81,7 +79,7 @@ def _flaws(command: store.NodeCommand, spec: store.RunSpec, now_unix_s: float) -
 
 def _flaws_of_start(command: store.NodeCommand, spec: store.RunSpec) -> Iterator[str]:
     start = command.start
-    most = spec.ranks_per_node or MOST_RANKS
+    most = spec.ranks_per_node or MOST_RANKS_OF_NODE
     if not command.generation:
         yield "generation 0 cannot be started"
     if not 1 <= start.ranks <= most:
@@ -107,5 +105,5 @@ def _flaws_of_evidence(command: store.GatherEvidence) -> Iterator[str]:
 
 def _flaws_of_steps(*steps: int) -> Iterator[str]:
     for step in steps:
-        if not -1 <= step <= LARGEST:
+        if not -1 <= step <= LARGEST_COUNT:
             yield f"step {step} is out of range"

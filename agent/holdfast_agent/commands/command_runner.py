@@ -6,19 +6,18 @@ import time
 from collections.abc import Callable, Sequence
 
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
-from holdfast_agent.commands.checks import LARGEST, Known, refusal
-from holdfast_agent.commands.fault_commands import FaultCommands
+from holdfast_agent.commands.checks import Known, refusal
+from holdfast_agent.commands.fault_commands import ACK_PATIENCE_S, FaultCommands
 from holdfast_agent.evidence.gathering import EvidenceGatherer
 from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.rank_supervisor import RankSupervisor
+from holdfast_proto.limits import LARGEST_COUNT
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
 log = logging.getLogger(__name__)
-
-ACK_PATIENCE_S = 5.0
 
 _SEEN_KEPT = 10_000
 
@@ -68,7 +67,7 @@ class CommandRunner:
         if not is_new and command.instance != self._node.spec.instance:
             return  # a stream may be full of another run's commands: the daemon hears of the first only
         refused = store.CommandRefused(command_fence=command.fence, known_fence=self._node.fence, reason=reason)
-        generation = min(command.generation, LARGEST)
+        generation = min(command.generation, LARGEST_COUNT)
         self._emit(store.Event(generation=generation, command_refused=refused))
         if command.HasField("inject_fault"):
             self._injector.refuse(command.inject_fault, generation, reason)

@@ -12,6 +12,7 @@ from holdfast_proto.v1.fault_pb2 import Fault
 log = logging.getLogger(__name__)
 
 ACK_PATIENCE_S = 5.0
+"""Longest wait for a rank's answer to a command."""
 
 
 class FaultCommands:

@@ -10,6 +10,7 @@ from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.stacks import STOPPED
 from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.rank import Rank
+from holdfast_proto.run_files import flight_recorder_dump
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1.common_pb2 import PendingCall
 
@@ -18,11 +19,6 @@ DUMP_PATIENCE_S = 1.5
 
 LARGEST_DUMP_BYTES = 64 << 20
 LONGEST_TEXT = 4096
-
-
-def dump_name(rank: int) -> str:
-    """Return the name of the file that the hooks write a rank's Flight Recorder dump to."""
-    return f"rank-{rank:05}.flight_recorder.json"
 
 
 async def collect(ranks: Iterable[Rank], folder: EvidenceFolder, errors: Errors) -> list[PendingCall]:
@@ -39,15 +35,15 @@ async def collect(ranks: Iterable[Rank], folder: EvidenceFolder, errors: Errors)
     calls: list[PendingCall] = []
     for rank in asked:
         try:
-            named, junk = pending_calls(folder.path / dump_name(rank.rank), rank.rank)
+            named, junk = pending_calls(folder.path / flight_recorder_dump(rank.rank), rank.rank)
             calls += named
             if junk:
                 errors.refuse("recorders", "entries of a Flight Recorder dump that make no sense")
-                folder.miss(dump_name(rank.rank), f"{junk} of its entries make no sense")
+                folder.miss(flight_recorder_dump(rank.rank), f"{junk} of its entries make no sense")
         except FileNotFoundError:
-            folder.miss(dump_name(rank.rank), _why_missing(acks.get(rank.rank)))
+            folder.miss(flight_recorder_dump(rank.rank), _why_missing(acks.get(rank.rank)))
         except (OSError, ValueError, RecursionError) as error:
-            folder.miss(dump_name(rank.rank), str(error))
+            folder.miss(flight_recorder_dump(rank.rank), str(error))
     return calls
 
 

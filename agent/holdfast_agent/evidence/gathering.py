@@ -19,6 +19,7 @@ from holdfast_agent.evidence.process_state import write_process_state
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
 from holdfast_proto import black_box
+from holdfast_proto.run_files import black_box_copy, findings, rank_evidence
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PendingCall
 
@@ -59,7 +60,7 @@ class EvidenceGatherer:
         )
         captured.stacks.extend(summary for summary in summaries or () if summary is not None)
         captured.pending.extend(calls or ())
-        folder.write(f"node-{folder.node}.findings.json", _json(captured))
+        folder.write(findings(folder.node), _json(captured))
         captured.files.extend(folder.files())
         return captured
 
@@ -109,7 +110,7 @@ class EvidenceGatherer:
                     if rank.exit is None:
                         write_process_state(rank, folder, threads=rank in named)
                     else:
-                        folder.write(f"rank-{rank.rank:05}.exit.json", _json(rank.exit))
+                        folder.write(rank_evidence(rank.rank, "exit.json"), _json(rank.exit))
             with _contained(folder, "state of the node"):
                 write_node_state(folder, [options.directory, options.shm_directory, self._checkpoints])
 
@@ -140,7 +141,7 @@ def _contained(folder: EvidenceFolder, what: str) -> Iterator[None]:
 
 
 def _write_black_box(box: Path, rank: Rank, folder: EvidenceFolder) -> None:
-    name = f"rank-{rank.rank:05}.black_box.json"
+    name = black_box_copy(rank.rank)
     try:
         contents = black_box.read(box)
     except (OSError, ValueError) as error:

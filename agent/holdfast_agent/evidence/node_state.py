@@ -10,6 +10,7 @@ import psutil
 from holdfast_agent.evidence.brief_command import CommandFailedError, output_of
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.processes import cgroup
+from holdfast_proto.run_files import node_evidence
 
 DEVICE_PATIENCE_S = 2.0
 
@@ -19,7 +20,7 @@ _SYSTEM_FILES = ("loadavg", "meminfo", "pressure/cpu", "pressure/io", "pressure/
 
 def write_node_state(folder: EvidenceFolder, directories: Iterable[Path]) -> None:
     """Write the node's load, memory, pressure, free space in ``directories``, and the largest processes."""
-    name = f"node-{folder.node}.system.txt"
+    name = node_evidence(folder.node, "system.txt")
     files = [Path("/proc") / file for file in _SYSTEM_FILES]
     events = cgroup.memory_events()
     if events is None:
@@ -32,7 +33,7 @@ def write_node_state(folder: EvidenceFolder, directories: Iterable[Path]) -> Non
 
 async def write_device_state(folder: EvidenceFolder) -> None:
     """Write the output of the devices' driver, if the node has one."""
-    name = f"node-{folder.node}.nvidia-smi.txt"
+    name = node_evidence(folder.node, "nvidia-smi.txt")
     program = shutil.which("nvidia-smi")
     if program is None:
         folder.miss(name, "no nvidia-smi on the PATH: the node has no NVIDIA device")

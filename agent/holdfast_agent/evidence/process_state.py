@@ -5,6 +5,7 @@ from pathlib import Path
 
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.processes.rank import Rank
+from holdfast_proto.run_files import rank_evidence
 
 _OF_PROCESS = ("status", "stat", "wchan", "syscall", "stack", "limits")
 _OF_THREAD = ("comm", "stat", "wchan", "syscall", "stack")
@@ -12,7 +13,7 @@ _OF_THREAD = ("comm", "stat", "wchan", "syscall", "stack")
 
 def write_process_state(rank: Rank, folder: EvidenceFolder, *, threads: bool) -> None:
     """Write the state of a rank's process and, with ``threads``, of each of its threads."""
-    name = f"rank-{rank.rank:05}.proc.txt"
+    name = rank_evidence(rank.rank, "proc.txt")
     process = Path(f"/proc/{rank.pid}")
     parts = [*_read(process, _OF_PROCESS, folder, name), *_descriptors(process, folder, name), _movement(rank)]
     if threads:

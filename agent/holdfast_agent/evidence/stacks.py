@@ -8,6 +8,7 @@ from holdfast_agent.evidence.brief_command import CommandFailedError, output_of
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.stack_summary import summarize
 from holdfast_agent.processes.rank import Rank
+from holdfast_proto.run_files import rank_evidence
 from holdfast_proto.v1.common_pb2 import ACTIVITY_COLLECTIVE, ACTIVITY_DATA, ACTIVITY_LOCK, ACTIVITY_STOPPED
 from holdfast_proto.v1.store_pb2 import StackSummary
 
@@ -44,7 +45,7 @@ async def take(rank: Rank, folder: EvidenceFolder, *, may_pause: bool) -> StackS
 
 async def _dump(rank: Rank, folder: EvidenceFolder, option: str, patience_s: float) -> StackSummary | None:
     program = Path(sys.executable).parent / "py-spy"
-    name = f"rank-{rank.rank:05}.stack"
+    name = rank_evidence(rank.rank, "stack")
     try:
         text = await output_of(program, ["dump", "--json", "--pid", str(rank.pid), option], patience_s)
         threads = stack_dump.parse(text)

@@ -4,13 +4,14 @@ The collector fills them; docs/metrics.md, the dashboards and their tests read t
 """
 
 from holdfast_agent.processes.containment import JOBS, SOURCES
+from holdfast_proto.message_json import enum_words
 from holdfast_proto.metric_family import counter, declared_in, gauge, histogram
 from holdfast_proto.v1.common_pb2 import Phase
 
 STEP_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 STALL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
-PHASES = {name.removeprefix("PHASE_").lower(): phase for name, phase in Phase.items() if phase}
+PHASES = enum_words(Phase)
 """Phase as the label spells it -> its number in messages."""
 
 # Ranks.
@@ -149,6 +150,11 @@ TREE_LOOK_ATTEMPTS = counter(
 )
 TREE_LOOK_FAILURES = counter(
     "process_tree_look_failures_total", "run", "Looks that could not tell whether a rank's process tree moves."
+)
+WARM_PARENT_STARTS = counter(
+    "warm_parent_starts_total",
+    "run",
+    "Warm parents that this agent has started: one at first, unless it found one, then one for each that died.",
 )
 REPORTER_CPU = counter("hook_reporter_cpu_seconds_total", "run rank", "CPU time of the hooks' reporter thread.")
 AGENT_ERRORS = counter(

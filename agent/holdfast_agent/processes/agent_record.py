@@ -8,7 +8,8 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from holdfast_checkpoint.processes import AgentError
-from holdfast_proto.private_files import distrust, write_private
+from holdfast_proto.atomic_file import replace_file
+from holdfast_proto.private_files import distrust
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ def save(path: Path, record: AgentRecord) -> bool:
     and training continues. If this agent died then, the next one would not know all ranks, and would end them.
     """
     try:
-        write_private(path, record.SerializeToString())
+        replace_file(path, record.SerializeToString(), mode=0o600)
     except OSError as error:
         log.error("cannot keep the record of this node's ranks in --directory: %s: free space there", error)
         return False

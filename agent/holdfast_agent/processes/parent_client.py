@@ -66,6 +66,7 @@ class WarmParentClient:
         self.is_ready = False
         """Whether ranks can be forked now."""
         self.starts_total = 0
+        """Warm parents that this process has started."""
 
     async def run(self, command: list[str]) -> None:
         """Keep a warm parent for ``command`` ready until :meth:`leave`: connect to one, or start one."""

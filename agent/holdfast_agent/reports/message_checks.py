@@ -8,19 +8,21 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from holdfast_proto.limits import (
+    FINGERPRINT_BYTES,
+    LARGEST_COUNT,
+    LATEST_UNIX_S,
+    LONGEST_S,
+    MOST_RANKS,
+    NAME_CHARACTERS,
+)
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import session_pb2 as session
 
-LARGEST = 2**53
-"""Largest step, sequence number, number of tokens or bytes: sums of a few are exact, and fit into every field."""
-LONGEST_S = 10 * 365 * 86_400.0
-LATEST_UNIX_S = 1e11
 LARGEST_SLOT_BYTES = 2**50
 MOST_SLOTS = 8
-LARGEST_RANK = 2**24
 LARGEST_PID = 2**22
 """The kernel's PID_MAX_LIMIT."""
-NAME_CHARACTERS = 512
 WORDS_CHARACTERS = 64 * 1024
 MOST_MODULES = 4000
 MOST_COORDINATES = 16
@@ -33,7 +35,7 @@ Refuse = Callable[[str], object]
 
 def flaw_of_hello(hello: session.Hello) -> str:
     """Return why a rank that another launcher has started cannot belong to any world; "" if it can."""
-    if hello.world_size > LARGEST_RANK or hello.rank >= max(hello.world_size, 1):
+    if hello.world_size > MOST_RANKS or hello.rank >= max(hello.world_size, 1):
         return f"rank {hello.rank} is not in a world of {hello.world_size}"
     if hello.local_rank > hello.rank:
         return f"local rank {hello.local_rank} is larger than rank {hello.rank}"
@@ -47,7 +49,7 @@ def clean_hello(hello: session.Hello, refuse: Refuse) -> None:
     if len(hello.device) > NAME_CHARACTERS:
         refuse("a device whose name is too long")
         hello.device = ""
-    are_proper = all(len(axis) <= NAME_CHARACTERS and at < LARGEST_RANK for axis, at in hello.coordinates.items())
+    are_proper = all(len(axis) <= NAME_CHARACTERS and at < MOST_RANKS for axis, at in hello.coordinates.items())
     if not are_proper or len(hello.coordinates) > MOST_COORDINATES:
         refuse("coordinates that are out of range")
         hello.ClearField("coordinates")
@@ -64,16 +66,16 @@ def flaw_of_slots(request: session.SlotRequest) -> str:
 
 def clean_report(report: session.Report, world_size: int, refuse: Refuse, *, now_unix_s: float) -> None:
     """Remove what makes no sense from a report. ``world_size``: 0 if it is not known."""
-    if not -1 <= report.progress.step <= LARGEST:
+    if not -1 <= report.progress.step <= LARGEST_COUNT:
         refuse("a progress whose step is out of range")
         report.ClearField("progress")
     _clean_progress(report.progress, world_size, refuse)
-    _keep(report.steps, lambda step: "" if 0 <= step.step <= LARGEST else "a step whose number is out of range", refuse)
+    _keep(report.steps, _flaw_of_step, refuse)
     for step in report.steps:
         _clean_step(step, refuse, now_unix_s)
     _keep(report.snapshots, _flaw_of_snapshot, refuse)
     _keep(report.pending, _flaw_of_call, refuse)
-    if any(number > LARGEST for _, number in report.memory.ListFields()):
+    if any(number > LARGEST_COUNT for _, number in report.memory.ListFields()):
         refuse("a memory status that is out of range")
         report.ClearField("memory")
     if not _is_time(report.reporter_cpu_s):
@@ -109,14 +111,14 @@ def _clean_step(step: session.StepRecord, refuse: Refuse, now_unix_s: float) -> 
         refuse("a step's phase that is unknown, or whose duration is out of range")
         del step.phase_s[phase]
     for counter in ("tokens", "dropped_tokens"):
-        if getattr(step, counter) > LARGEST:
+        if getattr(step, counter) > LARGEST_COUNT:
             refuse(f"{counter} that are out of range")
             step.ClearField(counter)
     for quantity in ("mfu", "pipeline_bubble"):
         if not math.isfinite(getattr(step, quantity)):
             refuse(f"a {quantity} that is not finite")
             step.ClearField(quantity)
-    if len(step.samples) > NAME_CHARACTERS or len(step.nonfinite_origin.module) > NAME_CHARACTERS:
+    if len(step.samples) > FINGERPRINT_BYTES or len(step.nonfinite_origin.module) > NAME_CHARACTERS:
         refuse("samples or a module that are too long")
         step.ClearField("samples")
         step.ClearField("nonfinite_origin")
@@ -135,7 +137,7 @@ def _keep(parts: Any, flaw: Callable[[Any], str], refuse: Refuse) -> None:
 def _flaw_of_group(group: common.GroupProgress, world_size: int) -> str:
     if len(group.group) > NAME_CHARACTERS or len(group.description) > NAME_CHARACTERS:
         return "a process group whose name is too long"
-    if group.enqueued > LARGEST or group.completed > LARGEST:
+    if group.enqueued > LARGEST_COUNT or group.completed > LARGEST_COUNT:
         return "a process group whose sequence number is out of range"
     is_proper = not world_size or all(member < world_size for member in group.members)
     return "" if is_proper else "a process group with a member that is not in the world"
@@ -144,23 +146,28 @@ def _flaw_of_group(group: common.GroupProgress, world_size: int) -> str:
 def _flaw_of_channel(channel: common.ChannelProgress, world_size: int) -> str:
     if len(channel.group) > NAME_CHARACTERS or channel.direction not in DIRECTIONS:
         return "a channel whose group or direction is unknown to this agent"
-    if channel.enqueued > LARGEST or channel.completed > LARGEST:
+    if channel.enqueued > LARGEST_COUNT or channel.completed > LARGEST_COUNT:
         return "a channel whose sequence number is out of range"
     return "a channel whose peer is not in the world" if world_size and channel.peer >= world_size else ""
 
 
+def _flaw_of_step(step: session.StepRecord) -> str:
+    return "" if 0 <= step.step <= LARGEST_COUNT else "a step whose number is out of range"
+
+
 def _flaw_of_snapshot(snapshot: session.SnapshotTaken) -> str:
-    if not 0 <= snapshot.step <= LARGEST:
+    if not 0 <= snapshot.step <= LARGEST_COUNT:
         return "a snapshot whose step is out of range"
-    is_proper = _is_time(snapshot.stall_s) and max(snapshot.bytes, snapshot.unchanged_bytes) <= LARGEST
+    is_proper = _is_time(snapshot.stall_s) and max(snapshot.bytes, snapshot.unchanged_bytes) <= LARGEST_COUNT
     return "" if is_proper else "a snapshot whose duration or size is out of range"
 
 
 def _flaw_of_call(call: common.PendingCall) -> str:
-    if call.seq > LARGEST:
+    if call.seq > LARGEST_COUNT:
         return "a pending call whose sequence number is out of range"
-    texts = (call.group, call.op, call.sizes, call.dtypes)
-    return "" if all(len(text) <= WORDS_CHARACTERS for text in texts) else "a pending call whose name is too long"
+    are_names_short = max(len(call.group), len(call.op)) <= NAME_CHARACTERS
+    are_short = are_names_short and max(len(call.sizes), len(call.dtypes)) <= WORDS_CHARACTERS
+    return "" if are_short else "a pending call whose name is too long"
 
 
 def _is_time(seconds: float) -> bool:

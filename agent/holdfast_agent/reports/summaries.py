@@ -2,16 +2,12 @@
 
 import math
 
+from holdfast_proto.step_quantities import GRADIENT, MEANS, WATCHED
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 
 COMMON = ("validation_loss", "grad_norm", "learning_rate", "update_norm", "loss_scale")
 """Quantities that are the same on every rank that reports them."""
-
-MEANS = ("mfu", "pipeline_bubble", "balance_loss")
-
-WATCHED = ("loss", "validation_loss", "grad_norm", "update_norm", "balance_loss")
-"""Quantities that must be finite."""
 
 OPEN_STEPS = 1000
 """Most steps that wait for records of ranks. Older ones are dropped from the run's numbers."""
@@ -77,7 +73,7 @@ def _add_nonfinite(summary: store.StepSummary, rank: int, record: session.StepRe
             summary.nonfinite.add(rank=rank, quantity=quantity)
     if record.HasField("nonfinite_origin"):
         origin = record.nonfinite_origin
-        summary.nonfinite.add(rank=rank, quantity="gradient", module=origin.module, unix_s=origin.unix_s)
+        summary.nonfinite.add(rank=rank, quantity=GRADIENT, module=origin.module, unix_s=origin.unix_s)
 
 
 def _add_replicas(summary: store.StepSummary, rank: int, record: session.StepRecord) -> None:

@@ -14,6 +14,9 @@ from holdfast_proto.snapshot import TensorEntry
 
 FORMAT = 5
 
+INDEX_PATTERN = "rank-*.json"
+"""Pattern of the names of all indexes in a checkpoint's directory: see :func:`index_path`."""
+
 _STEP_FOLDER = re.compile(r"step-(\d{8,})")
 
 

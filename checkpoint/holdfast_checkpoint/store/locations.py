@@ -8,10 +8,9 @@ from urllib.parse import urlsplit
 
 from holdfast_checkpoint.format.history import HistoryRecord, folder_name
 from holdfast_checkpoint.format.manifest import Manifest
-from holdfast_checkpoint.store.bandwidth import Bandwidth
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints
-from holdfast_checkpoint.store.object_store import open_store
+from holdfast_checkpoint.store.object_store import Bandwidth, open_store
 from holdfast_checkpoint.store.retries import Retries
 from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
 

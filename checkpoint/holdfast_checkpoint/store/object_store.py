@@ -5,6 +5,8 @@ and the index is put after the shard is proved to be whole. A retry puts the sam
 nothing reads it before.
 """
 
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +21,6 @@ from holdfast_checkpoint.errors import (
 )
 from holdfast_checkpoint.format.durable import NewFile, make_directory
 from holdfast_checkpoint.priority import lower_priority
-from holdfast_checkpoint.store.bandwidth import Bandwidth
 from holdfast_checkpoint.store.multipart import PART_BYTES, MultipartUploads, etag_of, ranges
 from holdfast_checkpoint.store.retries import Retries
 from holdfast_checkpoint.store.store_errors import describe, is_final, missing_package
@@ -43,6 +44,34 @@ class StoredObject:
     nbytes: int
     version: str
     """Text that changes when the object is put again with other contents."""
+
+
+class Bandwidth:
+    """Limits what all uploads of a node send together: a token bucket that fills at ``bytes_per_s``; 0 means no limit.
+
+    Its level may fall below zero, and any thread may use it.
+
+    A sender takes tokens for a whole piece and then waits until the debt of the senders before it is paid. So a piece
+    may be larger than a second's worth, and threads are served in the order of their calls. Nothing is saved up: after
+    a pause one piece goes out immediately, the next one at the rate again.
+    """
+
+    def __init__(self, bytes_per_s: float = 0.0, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._clock_s = clock_s
+        self._paid_at_s = clock_s()
+        """Time at which everything that was taken is paid."""
+        self._lock = threading.Lock()
+
+    def take_s(self, nbytes: int) -> float:
+        """Take tokens for ``nbytes`` and return the seconds to wait before sending them."""
+        if not self._bytes_per_s:
+            return 0.0
+        with self._lock:
+            now_s = self._clock_s()
+            begin_s = max(self._paid_at_s, now_s)
+            self._paid_at_s = begin_s + nbytes / self._bytes_per_s
+            return begin_s - now_s
 
 
 class ObjectStore:

@@ -7,9 +7,9 @@ from pathlib import Path
 from holdfast_checkpoint.errors import CheckpointError
 from holdfast_checkpoint.format.history import HistoryRecord
 from holdfast_checkpoint.format.manifest import Manifest
-from holdfast_checkpoint.store.bandwidth import Bandwidth
 from holdfast_checkpoint.store.histories import FolderPlace, Histories, StorePlace
 from holdfast_checkpoint.store.locations import PRIMARY, HistoryCheckpoints, is_url, open_history, open_objects
+from holdfast_checkpoint.store.object_store import Bandwidth
 from holdfast_checkpoint.store.retries import Retries
 
 _logger = logging.getLogger(__name__)

@@ -18,6 +18,7 @@ from holdfast_hooks.restore.dcp.reader import SavedStateReader
 from holdfast_hooks.restore.saved_state import SavedState, SavedTensor
 from holdfast_hooks.state.encoding import decode_state
 from holdfast_hooks.state.tree import is_mapping, items_of, key_text, kind_of, tensors_of
+from holdfast_proto.atomic_file import replacement
 
 TREE = "holdfast_tree"
 """Metadata key of a safetensors file with a whole state. Its value is the tree, without tensors, as JSON."""
@@ -46,17 +47,13 @@ def export_checkpoint(directory: Path, target: Path, *, everything: bool) -> Exp
     tree = join(saved.trees)
     if not everything:
         tree = _model_of(tree)
-    partial = target.with_name(f"{target.name}.partial")
     try:
-        exported = _WRITERS[target.suffix](saved, tree, partial, everything=everything)
-        partial.replace(target)
+        with replacement(target) as partial:
+            return _WRITERS[target.suffix](saved, tree, partial, everything=everything)
     except OSError as error:
         raise CommandError(f"--to {target}: {error.strerror}: name a place with room that you can write to") from None
     except TensorFileError as error:
         raise CommandError(f"--to {target}: {error}: export to a .pt file instead") from None
-    finally:
-        partial.unlink(missing_ok=True)
-    return exported
 
 
 def join(trees: Sequence[Any]) -> Any:

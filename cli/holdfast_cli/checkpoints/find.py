@@ -1,6 +1,5 @@
 """Finds the checkpoints of all histories in a directory, including those that cannot be used."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +8,11 @@ from holdfast_checkpoint.errors import CheckpointError, CheckpointUnreadable
 from holdfast_checkpoint.format.history import FIRST, folder_name
 from holdfast_checkpoint.format.keeping import kept_reason
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, load_committed_index, load_manifest
+from holdfast_checkpoint.format.shard_index import step_of
 from holdfast_checkpoint.store.directory import missing_files
 from holdfast_checkpoint.store.histories import FolderPlace, Histories
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError
 
-_STEP = re.compile(r"step-(\d{8,})")
 _NAMED = 3
 """Number of files that a message names."""
 
@@ -78,14 +77,14 @@ def choose(path: Path, step: int | None, missing: Missing | None = None) -> Foun
 
 def _step_directories(path: Path, *, is_needed: bool) -> list[tuple[int, Path]]:
     try:
-        matches = [(directory, _STEP.fullmatch(directory.name)) for directory in path.iterdir()]
+        steps = [(step_of(directory.name), directory) for directory in path.iterdir()]
     except FileNotFoundError as error:
         if is_needed:
             raise CommandError(_no_folder(path, error)) from None
         return []
     except OSError as error:
         raise CommandError(_no_folder(path, error)) from None
-    return sorted((int(match[1]), directory) for directory, match in matches if match)
+    return sorted((step, directory) for step, directory in steps if step is not None)
 
 
 def _no_folder(path: Path, error: OSError) -> str:

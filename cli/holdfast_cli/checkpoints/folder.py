@@ -1,5 +1,6 @@
 """Gives commands the checkpoints as a local folder. For a URL it is temporary, and holds what is needed."""
 
+import fnmatch
 import tempfile
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from holdfast_checkpoint.errors import CheckpointError
 from holdfast_checkpoint.format import keeping
 from holdfast_checkpoint.format.history import FIRST, MARKER, folder_name, record_name, recorded
 from holdfast_checkpoint.format.manifest import Manifest
-from holdfast_checkpoint.format.shard_index import step_directory
+from holdfast_checkpoint.format.shard_index import INDEX_PATTERN, step_directory
 from holdfast_checkpoint.store.download import CheckpointDownload
 from holdfast_checkpoint.store.locations import PRIMARY, is_url
 from holdfast_checkpoint.store.object_checkpoints import (
@@ -133,7 +134,7 @@ class DownloadedFolder:
     def _fetch_overview(self, part: ObjectCheckpoints, path: Path, step: int, names: Set[str]) -> None:
         """Download the manifest, the mark and the index of the last rank, which tells the layout."""
         step_directory(path, step).mkdir(parents=True)
-        indexes = [name for name in names if name.startswith(f"{step_name(step)}/rank-") and name.endswith(".json")]
+        indexes = fnmatch.filter(names, f"{step_name(step)}/{INDEX_PATTERN}")
         for name in {manifest_name(step), kept_name(step), *sorted(indexes)[-1:]} & names:
             (path / name).write_bytes(part.store.read(name))
 

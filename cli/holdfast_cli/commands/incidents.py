@@ -9,9 +9,9 @@ from holdfast_cli.flags.watching import ExportIncidentFlags, IncidentsFlags, Sho
 from holdfast_cli.incidents.files import export_incident, read_files
 from holdfast_cli.incidents.story import incident_story, incident_table
 from holdfast_cli.run_folder.ended import load_earlier_incidents, load_incidents
-from holdfast_cli.run_folder.paths import incident_directory
 from holdfast_cli.run_folder.target import Target, find_target
 from holdfast_cli.views.output import print_json
+from holdfast_proto import run_files
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.store_pb2 import Incident
 
@@ -77,4 +77,4 @@ def _find(identity: str, directory: Path, run: str | None, control: Path | None)
         raise CommandError(f"run {target.run} has no incident {identity}: `holdfast incidents --all` lists them")
     found = exact or found
     run_directory = Path(target.record.directory) if target.record else directory / target.run
-    return found[0], incident_directory(run_directory, found[0].run or target.run, found[0].id)
+    return found[0], run_files.incidents(run_directory, found[0].run or target.run) / found[0].id

@@ -11,8 +11,8 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast_checkpoint.errors import CheckpointError
-from holdfast_checkpoint.store.comparison import differences
 from holdfast_checkpoint.store.directory import CheckpointDirectory
+from holdfast_cli.checkpoints.comparison import state_differences
 from holdfast_cli.demo.faults import FaultPlan, Injected, PlannedFault
 from holdfast_cli.demo.report import DemoReport, judge
 from holdfast_cli.errors import CommandError, ConfigurationError
@@ -146,6 +146,6 @@ class Demo:
 
 def _compare(a: Path, b: Path) -> list[str]:
     try:
-        return list(differences(a, b))
+        return list(state_differences(a, b))
     except CheckpointError as error:
         raise CommandError(f"the final checkpoints cannot be compared: {error}") from None

@@ -12,8 +12,10 @@ from typing import Any
 from google.protobuf.json_format import ParseError
 
 from holdfast_daemon.incidents import folder as incident_folder
-from holdfast_daemon.incidents.story import story_text
+from holdfast_daemon.incidents.story import STORY, story_text
+from holdfast_proto.atomic_file import PARTIAL_SUFFIX, replacement
 from holdfast_proto.message_json import from_json
+from holdfast_proto.run_files import BLACK_BOX_COPIES, FINDINGS
 from holdfast_proto.v1.common_pb2 import PendingCall
 from holdfast_proto.v1.store_pb2 import EvidenceCaptured, Incident, StackSummary
 
@@ -52,7 +54,7 @@ def read_files(folder: Path) -> IncidentFiles:
 
 def file_names(folder: Path) -> list[str]:
     """Return the files in a folder and in those within it, relative and sorted; none if there is no folder."""
-    paths = (path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".partial", ".part"))
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.suffix != PARTIAL_SUFFIX)
     return sorted(str(path.relative_to(folder)) for path in paths)
 
 
@@ -62,10 +64,10 @@ def export_incident(incident: Incident, folder: Path, target: Path) -> int:
     The same incident gives the same bytes. ``folder`` need not exist: the story then is all there is.
     """
     contents = {name: (folder / name).read_bytes() for name in file_names(folder)}
-    contents[incident_folder.STORY] = story_text(incident).encode()
+    contents[STORY] = story_text(incident).encode()
     contents[incident_folder.README] = incident_folder.README_TEXT.encode()
-    partial = target.with_name(target.name + ".partial")
     with (
+        replacement(target) as partial,
         partial.open("wb") as file,
         gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
@@ -75,18 +77,17 @@ def export_incident(incident: Incident, folder: Path, target: Path) -> int:
             entry.size = len(contents[name])
             entry.mtime = int(incident.detected_unix_s)
             archive.addfile(entry, io.BytesIO(contents[name]))
-    partial.replace(target)
     return len(contents)
 
 
 def _black_boxes(folder: Path) -> Iterator[BlackBoxLine]:
-    for box in _objects(folder, "rank-*.black_box.json"):
+    for box in _objects(folder, BLACK_BOX_COPIES):
         groups = tuple((group["group"], group["enqueued"], group["completed"]) for group in box["groups"])
         yield BlackBoxLine(box["rank"], box["step"], box["phase"], groups)
 
 
 def _findings(folder: Path) -> Iterator[EvidenceCaptured]:
-    for found in _objects(folder, "node-*.findings.json"):
+    for found in _objects(folder, FINDINGS):
         try:
             yield from_json(found, EvidenceCaptured())
         except (ParseError, ValueError, TypeError, AttributeError):

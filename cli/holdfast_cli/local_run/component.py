@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_cli.local_run import die_with_parent
-from holdfast_cli.run_folder.processes import end_process, signal_name
-from holdfast_proto.exit_codes import ExitCode
+from holdfast_cli.run_folder.processes import end_process
+from holdfast_proto.exit_codes import ExitCode, signal_name
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 5.0

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from holdfast_agent.options import AgentOptions
 from holdfast_cli.control import ControlError, has_ended
 from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_cli.interruption import Interruption
@@ -25,13 +24,8 @@ END_PATIENCE_S = 60.0
 
 def observed_node(local: LocalRun) -> ObservedNode:
     """Return what the ranks of a run on this machine need in their environment."""
-    return AgentOptions(
-        run=local.options.run,
-        node=NODE,
-        store_url=local.store_url,
-        directory=local.paths.directory,
-        runtime_directory=local.paths.runtime,
-    ).observed_node
+    paths = local.paths
+    return ObservedNode.of(local.options.run, NODE, directory=paths.directory, runtime=paths.runtime)
 
 
 class Launcher:

@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import redis
 
@@ -20,6 +19,7 @@ from holdfast_cli.local_run.supervised_folder import SupervisedFolder
 from holdfast_cli.run_folder.endpoints import Endpoint, read_endpoint
 from holdfast_cli.run_folder.paths import empty_redis_data
 from holdfast_cli.run_folder.sweep import MARKER
+from holdfast_proto.run_files import process_log
 from holdfast_proto.v1.store_pb2 import RunSpec
 
 START_PATIENCE_S = 60.0
@@ -109,7 +109,7 @@ class LocalStack:
             ComponentSpec(
                 name=name,
                 command=command,
-                log=self._paths.logs / f"{name}.log",
+                log=process_log(self._paths.directory, name),
                 environment=self._environment,
                 is_final=is_final,
                 end_signal=end_signal,
@@ -150,7 +150,7 @@ class LocalStack:
             time.sleep(_LOOK_S)
 
     def _last_line(self, component: str) -> str:
-        path: Path = self._paths.logs / f"{component}.log"
+        path = process_log(self._paths.directory, component)
         return f": {self.component(component).newest_line()} (see {path})"
 
 

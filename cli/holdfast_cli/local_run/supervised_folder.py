@@ -16,6 +16,7 @@ from holdfast_cli.run_folder.paths import RunPaths, make_memory_directory, make_
 from holdfast_cli.run_folder.processes import identify
 from holdfast_cli.run_folder.record import RunRecord, load_record
 from holdfast_cli.run_folder.sweep import forget_ranks, sweep
+from holdfast_proto.run_files import process_log
 from holdfast_proto.v1.control_pb2 import RunStatus
 
 NODE = "local"
@@ -35,7 +36,7 @@ class SupervisedFolder:
         """Random name of this start, in the environment of all its processes."""
         self._run = options.run
         directory = prepare_directory(options.directory / options.run)
-        self._lock = RunLock(directory / "run.lock", options.run)
+        self._lock = RunLock(directory, options.run)
         try:
             self.paths = self._paths(options, directory)
             """Paths of this run."""
@@ -87,7 +88,7 @@ class SupervisedFolder:
         return RunPaths(directory, make_runtime_directory(), memory, NODE)
 
     def _begin_log(self) -> logging.FileHandler:
-        handler = logging.FileHandler(self.paths.logs / "holdfast.log")
+        handler = logging.FileHandler(process_log(self.paths.directory, "holdfast"))
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         _package_log.addHandler(handler)
         _package_log.setLevel(logging.INFO)

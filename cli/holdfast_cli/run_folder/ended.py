@@ -5,12 +5,12 @@ from pathlib import Path
 
 from holdfast_cli.control import has_ended
 from holdfast_cli.run_folder.record import RunRecord
-from holdfast_daemon.incidents.story import StoryError, parse_story
+from holdfast_daemon.incidents.story import STORY, StoryError, parse_story
 from holdfast_proto.message_json import enum_word
+from holdfast_proto.run_files import incident_log, incidents
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident, RunPhase
 
-STORY = "incident.json"
 _STATUS = "last-status.pb"
 
 
@@ -42,7 +42,7 @@ def load_incidents(record: RunRecord) -> list[Incident]:
     The log also holds those of earlier runs of the same name, which are left out.
     """
     try:
-        lines = (Path(record.directory) / f"incidents-{record.run}.jsonl").read_text().splitlines()
+        lines = incident_log(Path(record.directory), record.run).read_text().splitlines()
     except FileNotFoundError:
         return []
     found: dict[str, Incident] = {}
@@ -64,7 +64,7 @@ def load_earlier_incidents(run_directory: Path, run: str, present: Iterable[Inci
     """
     known = {incident.detected_unix_s for incident in present}
     found = []
-    for story in (run_directory / "incidents" / run).glob(f"*/{STORY}"):
+    for story in incidents(run_directory, run).glob(f"*/{STORY}"):
         try:
             incident = parse_story(story.read_bytes())
         except (OSError, StoryError):

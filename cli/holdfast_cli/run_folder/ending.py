@@ -38,7 +38,7 @@ def _clear_up(record: RunRecord) -> str:
     """Clean up after a supervisor that was killed."""
     if record.outcome:
         return f"had already ended: {record.outcome}"
-    lock = RunLock(Path(record.directory) / "run.lock", record.run)
+    lock = RunLock(Path(record.directory), record.run)
     try:
         sweep(record)
         replace(record, outcome="cut short", components={}).save()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.run_folder.sweep import RUNTIME_PREFIX
+from holdfast_proto import run_files
 
 _LONGEST_SOCKET_NAME = 40
 _LONGEST_SOCKET_PATH = 107
@@ -27,7 +28,7 @@ class RunPaths:
     @property
     def logs(self) -> Path:
         """Folder of logs: one file for each component, and those of the ranks."""
-        return self.directory / "logs"
+        return run_files.logs(self.directory)
 
     @property
     def redis_data(self) -> Path:
@@ -52,24 +53,19 @@ class RunPaths:
     @property
     def daemon_endpoint(self) -> Path:
         """Endpoint file of the daemon."""
-        return self.runtime / "daemon.sock.json"
+        return run_files.daemon_endpoint(self.control)
 
     @property
     def agent_endpoint(self) -> Path:
         """Endpoint file of the agent."""
-        return self.runtime / f"agent-{self.node}.json"
-
-
-def incident_directory(run_directory: Path, run: str, identity: str) -> Path:
-    """Return where agent and daemon of a local run keep an incident: evidence, story and recording."""
-    return run_directory / "incidents" / run / identity
+        return run_files.agent_endpoint(self.runtime, self.node)
 
 
 def prepare_directory(directory: Path) -> Path:
     """Create a run's directory with its folders and return its absolute path."""
     absolute = directory.absolute()
     try:
-        (absolute / "logs").mkdir(parents=True, exist_ok=True)
+        run_files.logs(absolute).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(
             f"--directory {directory.parent}: {error.filename}: {error.strerror}: name a folder that you can write to"

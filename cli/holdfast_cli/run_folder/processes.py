@@ -68,14 +68,6 @@ def kill_all(processes: Iterable[ProcessIdentity], patience_s: float = 5.0) -> i
     return len(alive)
 
 
-def signal_name(number: int) -> str:
-    """Return ``SIGKILL`` for 9, and ``signal 63`` for a number without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def end_process(process: subprocess.Popen[bytes], patience_s: float, end_signal: signal.Signals) -> int:
     """Send a child ``end_signal``; SIGKILL it after ``patience_s``. Returns its exit code."""
     if process.poll() is None:

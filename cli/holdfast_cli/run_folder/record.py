@@ -8,7 +8,8 @@ from pathlib import Path
 
 from holdfast_cli.errors import CommandError
 from holdfast_cli.run_folder.processes import ProcessIdentity
-from holdfast_proto.private_files import distrust, write_private
+from holdfast_proto.atomic_file import replace_file
+from holdfast_proto.private_files import distrust
 
 _FILE = "run.json"
 
@@ -58,7 +59,7 @@ class RunRecord:
 
 def write_json(path: Path, value: object) -> None:
     """Replace ``path`` atomically: a reader sees the old text or the new one. Others can read it, and not write."""
-    write_private(path, (json.dumps(value, indent=2) + "\n").encode(), mode=0o644)
+    replace_file(path, (json.dumps(value, indent=2) + "\n").encode(), mode=0o644)
 
 
 def load_record(run_directory: Path) -> RunRecord | None:

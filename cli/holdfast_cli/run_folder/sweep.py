@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from holdfast_cli.run_folder.processes import ProcessIdentity, kill_all, marked_processes
 from holdfast_cli.run_folder.record import RunRecord
 from holdfast_proto.private_files import distrust
+from holdfast_proto.run_files import AGENT_RECORDS
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
 MARKER = "HOLDFAST_RUN_INSTANCE"
@@ -40,7 +41,7 @@ def sweep(record: RunRecord) -> None:
 
 def agent_records(run_directory: Path) -> Iterator[AgentRecord]:
     """Yield the records that the agents of a run keep of their ranks."""
-    for path in run_directory.glob("node-*/record.pb"):
+    for path in run_directory.glob(AGENT_RECORDS):
         try:
             problem = distrust(path)
             if problem:
@@ -53,7 +54,7 @@ def agent_records(run_directory: Path) -> Iterator[AgentRecord]:
 
 def forget_ranks(run_directory: Path) -> None:
     """Remove the agents' records of an earlier run of the same name: nothing is left to adopt."""
-    for path in run_directory.glob("node-*/record.pb"):
+    for path in run_directory.glob(AGENT_RECORDS):
         path.unlink()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from holdfast_cli.control import ControlClient
 from holdfast_cli.errors import CommandError
 from holdfast_cli.run_folder.record import RunRecord, find_record
+from holdfast_proto.run_files import logs
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Target:
         """Return a client of the daemon. Raises CommandError if the run has ended."""
         if self.ended is not None:
             raise CommandError(
-                f"run {self.run} has ended: {self.ended.outcome} (its logs: {self.ended.directory}/logs)"
+                f"run {self.run} has ended: {self.ended.outcome} (its logs: {logs(Path(self.ended.directory))})"
             )
         if self.record is not None and not self.record.supervisor.is_alive():
             raise CommandError(

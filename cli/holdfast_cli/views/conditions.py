@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from holdfast_cli.run_folder.processes import signal_name
+from holdfast_proto.exit_codes import signal_name
 from holdfast_proto.v1.control_pb2 import RankView
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, LIFE_RUNNING
 

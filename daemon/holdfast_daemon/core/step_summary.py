@@ -1,15 +1,10 @@
 """Merges the summaries that nodes send of one step."""
 
+from holdfast_proto.step_quantities import MEANS
 from holdfast_proto.v1 import store_pb2 as store
 
 _ADDED = ("loss_sum", "loss_count", "tokens", "dropped_tokens")
 _LARGEST = ("duration_s", "ended_unix_s")
-
-QUANTITIES = ("loss", "validation_loss", "grad_norm", "update_norm", "balance_loss", "gradient")
-"""Numbers that are reported when they are not finite."""
-
-MEANS = ("mfu", "pipeline_bubble", "balance_loss")
-"""Fields of type Mean."""
 
 
 def merge(one: store.StepSummary, other: store.StepSummary) -> store.StepSummary:

@@ -11,6 +11,7 @@ from holdfast_daemon.incidents import folder as incident_folder
 from holdfast_daemon.incidents.story import story_text
 from holdfast_daemon.replay.recorded_tick import difference, framed
 from holdfast_daemon.replay.recording import Excerpt, Recording
+from holdfast_proto import run_files
 from holdfast_proto.v1.store_pb2 import Incident, Verdict
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ class IncidentLog:
     """A file of one JSON object per line; of several with one id the last is the newest."""
 
     def __init__(self, directory: Path, run: str) -> None:
-        self._path = directory / f"incidents-{run}.jsonl"
+        self._path = run_files.incident_log(directory, run)
         self.attempts_total = 0
         self.failures_total = 0
 
@@ -44,8 +45,8 @@ class IncidentArchive:
     """
 
     def __init__(self, directory: Path, run: str) -> None:
-        self._directory = directory / "incidents" / run
-        self._failures = directory / "failures" / run
+        self._directory = run_files.incidents(directory, run)
+        self._failures = run_files.failures(directory, run)
         self._has_kept_failure = False
         self.recording = Recording()
         """Recording of what the core is shown. The shell adds to it in every tick."""

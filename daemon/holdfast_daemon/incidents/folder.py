@@ -10,15 +10,15 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from holdfast_daemon.core.model import CoreState
-from holdfast_daemon.incidents.story import StoryError, parse_story, story_text
+from holdfast_daemon.incidents.story import STORY, StoryError, parse_story, story_text
 from holdfast_daemon.replay.core_codec import decode_state, encode_state
 from holdfast_daemon.replay.recorded_tick import unframed
 from holdfast_daemon.replay.recording import Excerpt
 from holdfast_daemon.replay.state_codec import CodecError
+from holdfast_proto.atomic_file import replace_file
 from holdfast_proto.v1.recording_pb2 import RecordedTurn
 from holdfast_proto.v1.store_pb2 import Incident
 
-STORY = "incident.json"
 STATE = "core.json"
 TICKS = "observations.binpb"
 README = "README.txt"
@@ -78,14 +78,14 @@ def write_story(folder: Path, incident: Incident) -> None:
     """Create the folder, or replace the story in it. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / README).write_text(README_TEXT)
-    _replace(folder / STORY, story_text(incident).encode())
+    replace_file(folder / STORY, story_text(incident).encode())
 
 
 def write_recording(folder: Path, excerpt: Excerpt, *, dropped_ticks: int) -> None:
     """Write what `holdfast replay` reads. Raises OSError, and CodecError if the state cannot be carried."""
     state = {"format": _FORMAT, "dropped_turns": dropped_ticks, "state": encode_state(excerpt.base)}
-    _replace(folder / TICKS, b"".join(excerpt.ticks))
-    _replace(folder / STATE, json.dumps(state).encode())
+    replace_file(folder / TICKS, b"".join(excerpt.ticks))
+    replace_file(folder / STATE, json.dumps(state).encode())
 
 
 def write_failure(folder: Path, excerpt: Excerpt, text: str) -> None:
@@ -136,10 +136,3 @@ def _member(archive: tarfile.TarFile, name: str) -> bytes:
         if file is not None:
             return file.read()
     raise FileNotFoundError(f"no {name} in it")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Replace a file atomically: a reader sees the old one or the new one."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(data)
-    partial.replace(path)

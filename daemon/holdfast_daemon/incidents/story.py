@@ -7,6 +7,9 @@ from google.protobuf.json_format import ParseError
 from holdfast_proto.message_json import from_json, to_json
 from holdfast_proto.v1.store_pb2 import Incident
 
+STORY = "incident.json"
+"""Name of the file in an incident's folder."""
+
 
 class StoryError(ValueError):
     """A text is not the JSON of an incident; the message says why in one line."""

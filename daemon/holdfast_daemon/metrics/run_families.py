@@ -5,17 +5,18 @@ The collector fills them; docs/metrics.md, the dashboards and their tests read t
 
 from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.naming import kind_name
-from holdfast_daemon.core.step_summary import QUANTITIES
+from holdfast_proto import step_quantities
+from holdfast_proto.message_json import enum_words
 from holdfast_proto.metric_family import counter, declared_in, gauge, histogram
 from holdfast_proto.v1 import store_pb2 as store
 
 LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
-MODES = tuple(name.removeprefix("MODE_").lower() for name, mode in store.Mode.items() if mode)
-PRESETS = tuple(name.removeprefix("PRESET_").lower() for name, preset in store.Preset.items() if preset)
-RUN_STATES = {name.removeprefix("RUN_PHASE_").lower(): phase for name, phase in store.RunPhase.items() if phase}
+MODES = tuple(enum_words(store.Mode))
+PRESETS = tuple(enum_words(store.Preset))
+RUN_STATES = enum_words(store.RunPhase)
 """State as the label spells it -> the phase's number in messages."""
-INCIDENT_KINDS = {kind_name(kind): kind for kind in store.VerdictKind.values() if kind}
+INCIDENT_KINDS = enum_words(store.VerdictKind)
 """Kind as the label spells it -> its number in messages."""
 RESTART_REASONS = tuple(kind_name(kind) for kind in RECOVERABLE)
 
@@ -66,7 +67,7 @@ NONFINITE = counter(
     "nonfinite_total",
     "run quantity",
     "Reports of NaN or infinity. Norms of skipped steps do not count.",
-    quantity=QUANTITIES,
+    quantity=step_quantities.NONFINITE,
 )
 SUSPICIONS = counter(
     "suspicions_total",

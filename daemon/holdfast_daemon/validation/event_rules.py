@@ -7,11 +7,8 @@ What agents and hooks measure themselves must be finite.
 from collections.abc import Callable
 from typing import Any
 
-from holdfast_daemon.core.step_summary import QUANTITIES
 from holdfast_daemon.validation.rules import (
     ACTIVITIES,
-    MOST_RANKS,
-    NAME_CHARACTERS,
     RefusedError,
     check_count,
     check_exit,
@@ -29,9 +26,10 @@ from holdfast_daemon.validation.rules import (
     check_text,
     check_unix_s,
 )
+from holdfast_proto.limits import FINGERPRINT_BYTES, MOST_RANKS, NAME_CHARACTERS
+from holdfast_proto.step_quantities import MEANS, NONFINITE
 from holdfast_proto.v1 import store_pb2 as store
 
-_LONGEST_FINGERPRINT = 64
 _REPORTS_PER_RANK = 16
 """Of one number of one step on one node. A rank reports each once; sums over nodes must fit into 32 bits."""
 
@@ -65,19 +63,19 @@ def _step_summary(summary: store.StepSummary, world_size: int) -> None:
     check_seconds(summary.duration_s, "duration_s")
     check_unix_s(summary.ended_unix_s, "ended_unix_s")
     check_phase_times(summary.phase_s.keys(), summary.phase_s.values(), "phase_s")
-    for name in ("mfu", "pipeline_bubble", "balance_loss"):
+    for name in MEANS:
         check_count(getattr(summary, name).count, f"{name}.count", _REPORTS_PER_RANK * world_size)
     check_length(summary.nonfinite, "nonfinite", MOST_RANKS)
     for bad in summary.nonfinite:
         check_rank(bad.rank, world_size, "nonfinite")
-        if bad.quantity not in QUANTITIES:
+        if bad.quantity not in NONFINITE:
             raise RefusedError(f"nonfinite.quantity is {bad.quantity[:80]!r}")
         check_text(bad.module, "nonfinite.module")
         check_unix_s(bad.unix_s, "nonfinite.unix_s")
     check_length(summary.samples, "samples", MOST_RANKS)
     for use in summary.samples:
         check_rank(use.rank, world_size, "samples")
-        check_length(use.fingerprint, "samples.fingerprint", _LONGEST_FINGERPRINT)
+        check_length(use.fingerprint, "samples.fingerprint", FINGERPRINT_BYTES)
     check_length(summary.replicas, "replicas", MOST_RANKS)
     for replica in summary.replicas:
         check_text(replica.part, "replicas.part")

@@ -5,12 +5,7 @@ from itertools import pairwise
 
 from holdfast_daemon.validation.rules import (
     DIRECTIONS,
-    LARGEST_COUNT,
-    LATEST_UNIX_S,
     LIVES,
-    LONGEST_S,
-    MOST_RANKS,
-    NAME_CHARACTERS,
     PHASES,
     RefusedError,
     check_count,
@@ -25,6 +20,7 @@ from holdfast_daemon.validation.rules import (
     check_text,
     check_unix_s,
 )
+from holdfast_proto.limits import LARGEST_COUNT, LATEST_UNIX_S, LONGEST_S, MOST_RANKS, NAME_CHARACTERS
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 

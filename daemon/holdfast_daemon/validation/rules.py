@@ -7,23 +7,15 @@ import re
 from collections.abc import Collection, Iterable, Sized
 from pathlib import PurePosixPath
 
+from holdfast_proto.limits import LARGEST_COUNT, LATEST_UNIX_S, LONGEST_S, MOST_RANKS, NAME_CHARACTERS
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
 
-LARGEST_COUNT = 2**52
-"""Sums of such counts fit into 64 bits, and doubles of Lua scripts and JSON carry them exactly."""
-
-LONGEST_S = 1e9
-LATEST_UNIX_S = 7_258_118_400.0
-"""The year 2200."""
-
-MOST_RANKS = 2**20
 MOST_NODES = 2**17
 MOST_ITEMS = 2**16
 """In one repeated field."""
 
-NAME_CHARACTERS = 255
 TEXT_CHARACTERS = 2**20
 """Of free text, such as a reason or the shapes of a call's inputs. Real ones are far shorter."""
 

@@ -7,8 +7,6 @@ from holdfast_daemon.validation.rules import (
     MODES,
     MOST_ITEMS,
     MOST_NODES,
-    MOST_RANKS,
-    NAME_CHARACTERS,
     PHASES,
     PRESETS,
     RUN_PHASES,
@@ -30,6 +28,7 @@ from holdfast_daemon.validation.rules import (
     check_text,
     check_unix_s,
 )
+from holdfast_proto.limits import MOST_RANKS, NAME_CHARACTERS
 from holdfast_proto.v1 import store_pb2 as store
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast_agent.evidence import flight_dumps, gathering, stack_dump, stacks
-from holdfast_agent.evidence.flight_dumps import dump_name
 from holdfast_agent.evidence.gathering import EvidenceGatherer
 from holdfast_checkpoint import processes
+from holdfast_proto.run_files import flight_recorder_dump
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import ACTIVITY_STOPPED, PendingCall
@@ -189,18 +189,18 @@ async def test_dumps_are_asked_of_those_who_can_answer_and_name_the_pending_call
         message = await outboxes[0].get()
         assert message is not None
         directory = Path(message.command.capture_evidence.directory)
-        (directory / dump_name(0)).write_text(json.dumps(DUMP))
+        (directory / flight_recorder_dump(0)).write_text(json.dumps(DUMP))
         ack = session.CommandAck(id=message.command.id, accepted=True)
         await node.messages.receive(node.ranks[0], session.RankMessage(ack=ack))
 
     captured, _ = await asyncio.gather(gather(node, command(flight_recorder=True)), dump())
-    assert dump_name(0) in captured.files
+    assert flight_recorder_dump(0) in captured.files
     assert list(captured.pending) == [
         PendingCall(rank=0, group="0", seq=8, op="gloo:all_reduce"),
         PendingCall(rank=0, group="5", seq=1, op="gloo:broadcast"),
     ]
     assert outboxes[1].empty()  # a stopped rank never answers: nobody waits for it
-    assert f"{dump_name(1)}: the process is stopped" in missing(node.options.incident_directory(INCIDENT))
+    assert f"{flight_recorder_dump(1)}: the process is stopped" in missing(node.options.incident_directory(INCIDENT))
 
 
 async def test_junk_in_one_dump_does_not_cost_the_calls_of_the_others(
@@ -211,12 +211,12 @@ async def test_junk_in_one_dump_does_not_cost_the_calls_of_the_others(
     directory.mkdir(parents=True)
     entries: Any = DUMP["entries"]
     junk = {"entries": [{"is_p2p": False}, *entries]}
-    (directory / dump_name(0)).write_text(json.dumps(junk))
-    (directory / dump_name(1)).write_text("[]")
+    (directory / flight_recorder_dump(0)).write_text(json.dumps(junk))
+    (directory / flight_recorder_dump(1)).write_text("[]")
     captured = await gather(node, command(flight_recorder=True))
     assert {call.rank for call in captured.pending} == {0}
-    assert f"{NODE}: {dump_name(0)}: 1 of its entries make no sense" in missing(directory)
-    assert f"{NODE}: {dump_name(1)}: it is no dump of a Flight Recorder" in missing(directory)
+    assert f"{NODE}: {flight_recorder_dump(0)}: 1 of its entries make no sense" in missing(directory)
+    assert f"{NODE}: {flight_recorder_dump(1)}: it is no dump of a Flight Recorder" in missing(directory)
     assert node.errors.refused["recorders"] == 1
 
 
@@ -243,12 +243,12 @@ async def test_a_dump_that_never_comes_or_is_cut_short_is_left_out(
     node.ranks[0].channel.outbox = asyncio.Queue()
     directory = node.options.incident_directory(INCIDENT)
     directory.mkdir(parents=True)
-    (directory / dump_name(1)).write_text(json.dumps(DUMP)[:100])
+    (directory / flight_recorder_dump(1)).write_text(json.dumps(DUMP)[:100])
     captured = await gather(node, command(flight_recorder=True))
-    assert dump_name(0) not in captured.files
+    assert flight_recorder_dump(0) not in captured.files
     assert list(captured.pending) == []
-    assert f"{NODE}: {dump_name(0)}: no answer within 0.05 s" in missing(directory)
-    assert f"{NODE}: {dump_name(1)}: Unterminated string" in missing(directory)
+    assert f"{NODE}: {flight_recorder_dump(0)}: no answer within 0.05 s" in missing(directory)
+    assert f"{NODE}: {flight_recorder_dump(1)}: Unterminated string" in missing(directory)
 
 
 async def test_of_a_dead_rank_black_box_and_exit_are_kept_and_nothing_is_asked(node: RecordedNode) -> None:

@@ -5,7 +5,12 @@ import pytest
 
 from holdfast_agent.reports import message_checks
 from holdfast_agent.reports.message_checks import clean_hello, clean_report, flaw_of_hello, flaw_of_slots
+from holdfast_agent.reports.summaries import StepSummaries
+from holdfast_daemon.validation.event_rules import check_event
+from holdfast_daemon.validation.node_rules import KnownGroups, check_node
+from holdfast_proto import limits
 from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import (
     DIRECTION_SEND,
     PHASE_DATA,
@@ -177,3 +182,31 @@ def test_absurd_slots_are_refused() -> None:
     assert flaw_of_slots(session.SlotRequest(bytes_per_slot=80 << 30, slots=3)) == ""
     assert flaw_of_slots(session.SlotRequest(bytes_per_slot=2**64 - 1))
     assert flaw_of_slots(session.SlotRequest(bytes_per_slot=1, slots=2**32 - 1))
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+def test_daemon_refuses_nothing_of_what_an_agent_lets_pass(excess: int) -> None:
+    count, name, text = limits.LARGEST_COUNT + excess, "x" * (limits.NAME_CHARACTERS + excess), "x" * 60_000
+    report = whole()
+    progress = report.progress
+    progress.step = limits.LARGEST_COUNT
+    progress.groups.add(group=name, description=name, members=[0], enqueued=count, completed=count)
+    progress.channels.add(group=name, peer=1, direction=DIRECTION_SEND, enqueued=count, completed=count)
+    report.pending.add(rank=1, group=name, op=name, seq=count, sizes=text, dtypes=text)
+    fingerprint = b"x" * (limits.FINGERPRINT_BYTES + excess)
+    ended_unix_s = math.nextafter(limits.LATEST_UNIX_S, INFINITY) if excess else limits.LATEST_UNIX_S
+    report.steps.add(step=7, samples=fingerprint, tokens=count, ended_unix_s=ended_unix_s)
+    said = hello(device=name, coordinates={name: 0})
+    report, _ = cleaned(report)
+    clean_hello(said, list[str]().append)
+
+    state = store.RankState(
+        rank=1, life=store.LIFE_RUNNING, progress=report.progress, pending=report.pending, device=said.device,
+        coordinates=said.coordinates, first_step_ended_unix_s=report.steps[-1].ended_unix_s,
+    )  # fmt: skip
+    node = store.NodeState(run="r", node="a", world_size=WORLD, ranks=[state])
+    check_node(node, name="a", run="r", spec=None, groups=KnownGroups())
+    for step in report.steps:
+        for summary in StepSummaries(1, ranks=1).add(1, step):
+            check_event(store.Event(node="a", generation=1, step_summary=summary), None)
+    assert (len(progress.groups), len(report.pending)) == ((1, 1) if excess else (2, 2))

@@ -4,9 +4,8 @@ from pathlib import Path
 import pytest
 
 from holdfast_checkpoint.errors import CheckpointError
-from holdfast_checkpoint.store.bandwidth import Bandwidth
 from holdfast_checkpoint.store.locations import PRIMARY, SECONDARY, open_objects
-from holdfast_checkpoint.store.object_store import ObjectStore
+from holdfast_checkpoint.store.object_store import Bandwidth, ObjectStore
 from holdfast_checkpoint.store.retries import Retries
 from tests.support.object_places import Place
 

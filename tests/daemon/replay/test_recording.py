@@ -14,7 +14,7 @@ from holdfast_daemon.incidents import folder as incident_folder
 from holdfast_daemon.incidents.archive import IncidentArchive
 from holdfast_daemon.incidents.folder import RecordingError, read_recording
 from holdfast_daemon.incidents.replay import replay
-from holdfast_daemon.incidents.story import parse_story
+from holdfast_daemon.incidents.story import STORY, parse_story
 from holdfast_daemon.replay.recorded_tick import unframed
 from holdfast_daemon.replay.recording import STRETCH_S, Excerpt, Recording
 from holdfast_proto.v1 import store_pb2 as store
@@ -177,7 +177,7 @@ def test_a_recording_of_an_earlier_format_is_refused_in_one_line_and_its_story_i
     )
     with pytest.raises(RecordingError, match=f"^{re.escape(line)}$"):
         read_recording(folder)
-    story = parse_story((folder / incident_folder.STORY).read_bytes())
+    story = parse_story((folder / STORY).read_bytes())
     assert (story.id, story.verdict.kind) == ("0001-hung-collective", store.VERDICT_KIND_HUNG_COLLECTIVE)
     assert (list(story.verdict.culprits), story.state) == ([1], store.INCIDENT_STATE_RECOVERED)
 
@@ -235,7 +235,7 @@ async def test_a_disk_that_refuses_is_counted_and_stops_nothing(tmp_path: Path) 
 async def test_the_folder_of_a_damaged_story_is_set_aside(tmp_path: Path, junk: bytes) -> None:
     folder = tmp_path / "incidents" / "r" / "0001-dead-rank"
     folder.mkdir(parents=True)
-    (folder / incident_folder.STORY).write_bytes(junk)
+    (folder / STORY).write_bytes(junk)
     archive = IncidentArchive(tmp_path, "r")
     archive.keep(store.Incident(id="0001-dead-rank", detected_unix_s=2000.0))
     assert (archive.attempts_total, archive.failures_total) == (1, 0)

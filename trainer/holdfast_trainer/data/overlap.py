@@ -72,6 +72,7 @@ def cached_overlap(training: TokenSpan, evaluation: TokenSpan, *, ngram: int, fo
     if path.exists():
         return Overlap(**json.loads(path.read_text(encoding="utf-8")))
     overlap = measure_overlap(training, evaluation, ngram=ngram)
+    # By hand: the trainer, as any user's trainer, imports nothing of Holdfast but the hooks.
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(dataclasses.asdict(overlap)), encoding="utf-8")
     unfinished.rename(path)

@@ -7,6 +7,8 @@ from holdfast_hooks.faults.fault import Fault
 from holdfast_hooks.faults.injector import Injector
 from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError, find_dump
 from holdfast_hooks.step_commands import StepCommands
+from holdfast_proto.atomic_file import replace_file
+from holdfast_proto.run_files import flight_recorder_dump
 from holdfast_proto.v1 import fault_pb2
 from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
 
@@ -83,15 +85,13 @@ class RankCommands:
         return True, ""
 
     def _capture_evidence(self, directory: Path) -> Outcome:
-        path = directory / f"rank-{self._rank:05d}.flight_recorder.json"
+        path = directory / flight_recorder_dump(self._rank)
         try:
             dump = find_dump()
             if dump is None:
                 return False, "this rank has no process group"
             directory.mkdir(parents=True, exist_ok=True)
-            unfinished = path.with_suffix(".part")
-            unfinished.write_bytes(dump(True, False))
-            unfinished.replace(path)
+            replace_file(path, dump(True, False))
         except (OSError, RuntimeError, RecorderUnavailableError) as error:
             return False, str(error)
         return True, str(path)

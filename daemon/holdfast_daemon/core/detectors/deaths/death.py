@@ -12,7 +12,7 @@ from holdfast_daemon.core.detectors.deaths.peer_loss import (
     raised_outside_torch,
 )
 from holdfast_daemon.core.naming import phase_name
-from holdfast_proto.exit_codes import ExitCode
+from holdfast_proto.exit_codes import ExitCode, signal_name
 from holdfast_proto.v1 import common_pb2, store_pb2
 
 _LINE_CHARACTERS = 240
@@ -100,7 +100,7 @@ def _what_happened(rank_exit: store_pb2.RankExit) -> str:
     if is_configuration_error(rank_exit):
         return f"says that its configuration is wrong: {said}" if said else "says that its configuration is wrong"
     if rank_exit.HasField("signal"):
-        return f"was killed by {_signal_name(rank_exit.signal)}{_why_killed(rank_exit, said)}"
+        return f"was killed by {signal_name(rank_exit.signal)}{_why_killed(rank_exit, said)}"
     if connection_lost(rank_exit.last_words):
         return f"lost a peer ({said})" if said else "lost a peer"
     return f"raised {said}" if said else _without_words(rank_exit)
@@ -126,13 +126,6 @@ def _where(rank_exit: store_pb2.RankExit) -> str:
         return f" {moment}" if rank_exit.step < 0 else f" in {moment}"
     phase = phase_name(rank_exit.phase)
     return f" in {phase}, {moment}" if rank_exit.step < 0 else f" in {phase} of {moment}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _shortened(line: str) -> str:

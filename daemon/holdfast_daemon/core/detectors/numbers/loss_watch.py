@@ -9,7 +9,8 @@ runs have; three of the last five are a spike. Outlying losses are kept out of t
 
 import math
 from dataclasses import dataclass, replace
-from statistics import median
+
+from holdfast_daemon.core.detectors.numbers.robust import spread
 
 WINDOW = 128
 MIN_HISTORY = 32
@@ -21,7 +22,6 @@ SPIKE_STEPS, SPIKE_OF = 3, 5
 CALM_STEPS = 5
 """Steps in a row within the limits that end an episode."""
 
-_MAD_TO_SIGMA = 1.4826
 _SIGMA_FLOOR_RATIO = 0.001
 
 
@@ -84,12 +84,10 @@ class LossWatch:
     def _judge(self, loss: float) -> tuple[float, bool]:
         if len(self._baseline) < MIN_HISTORY:
             return 0.0, False
-        middle = median(self._baseline)
-        deviation = median(abs(accepted - middle) for accepted in self._baseline)
         # The smallest float keeps a constant loss of zero from dividing by zero.
-        sigma = max(_MAD_TO_SIGMA * deviation, _SIGMA_FLOOR_RATIO * abs(middle), math.ulp(0.0))
-        zscore = (loss - middle) / sigma
-        return zscore, zscore > Z_LIMIT and loss - middle > RISE_LIMIT_RATIO * abs(middle)
+        usual = spread(self._baseline, least_sigma=math.ulp(0.0), least_sigma_ratio=_SIGMA_FLOOR_RATIO)
+        zscore = usual.zscore(loss)
+        return zscore, zscore > Z_LIMIT and loss - usual.middle > RISE_LIMIT_RATIO * abs(usual.middle)
 
     def _end_episode(self) -> "LossWatch":
         if len(self._outlying) >= CALM_STEPS and not any(self._outlying[-CALM_STEPS:]):

@@ -5,10 +5,10 @@ from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.view import StepView
+from holdfast_proto.step_quantities import GRADIENT
 from holdfast_proto.v1 import store_pb2 as store
 
-_ORIGIN = "gradient"
-_OF_GRADIENTS = ("grad_norm", "update_norm", _ORIGIN)
+_OF_GRADIENTS = ("grad_norm", "update_norm", GRADIENT)
 
 
 def unexpected(summary: store.StepSummary) -> list[store.NonFinite]:
@@ -29,9 +29,9 @@ class NonFinite(Detector):
         bad = unexpected(step.summary)
         if not bad or self._reported:
             return DetectorResult(self)
-        first = min(bad, key=lambda one: (one.quantity != _ORIGIN, one.unix_s, one.rank))
-        others = [one.quantity for one in bad if one.quantity != _ORIGIN]
-        if first.quantity == _ORIGIN:
+        first = min(bad, key=lambda one: (one.quantity != GRADIENT, one.unix_s, one.rank))
+        others = [one.quantity for one in bad if one.quantity != GRADIENT]
+        if first.quantity == GRADIENT:
             rest = f"; {others[0]} of the run is not finite" if others else ""
             message = (
                 f"rank {first.rank} made a gradient that is not finite in {first.module} at step {step.step}{rest}"
@@ -43,7 +43,7 @@ class NonFinite(Detector):
             culprits=[first.rank],
             message=message,
             step=step.step,
-            confidence_ratio=1.0 if first.quantity == _ORIGIN or len(bad) == 1 else 0.5,
+            confidence_ratio=1.0 if first.quantity == GRADIENT or len(bad) == 1 else 0.5,
         )
         return DetectorResult(NonFinite(_reported=True), (Finding(verdict=verdict, proven_step=step.step),))
 

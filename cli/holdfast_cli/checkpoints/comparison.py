@@ -9,7 +9,7 @@ from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor, sha
 from holdfast_checkpoint.format.shard_reader import verify_shard
 
 
-def differences(a: Path, b: Path) -> list[str]:
+def state_differences(a: Path, b: Path) -> list[str]:
     """Return one line per difference between the states in two checkpoints' directories; none: bit-identical.
 
     It verifies the shards of both first, and then compares the trees and the digests of all tensors of all ranks. Run,

@@ -1,0 +1,24 @@
+"""Limits of the values in messages about a node and its ranks.
+
+An agent removes from a rank's report what is beyond them. A daemon refuses the whole state of a node for one such
+value. So an agent must not let pass what a daemon refuses: the run would seem to stand still.
+"""
+
+LARGEST_COUNT = 2**52
+"""Largest step, generation, sequence number or size. Sums of such counts fit into 64 bits, and doubles of Lua scripts
+and JSON carry them exactly."""
+
+LONGEST_S = 1e9
+"""Longest duration."""
+
+LATEST_UNIX_S = 7_258_118_400.0
+"""Latest time: the year 2200."""
+
+MOST_RANKS = 2**20
+"""Largest world."""
+
+NAME_CHARACTERS = 255
+"""Longest name of a node, a device, a mesh dimension, a process group or a call."""
+
+FINGERPRINT_BYTES = 64
+"""Longest fingerprint of a step's samples."""

@@ -1,0 +1,128 @@
+"""Paths of a run's files on a node. Agents, daemons, hooks and commands find each other's files by them.
+
+The first functions are about the directory of a run (``--directory`` of its agents and its daemon). Nodes may share it.
+The next ones are about the runtime directory, which holds the sockets of one node. The last ones are about the evidence
+in the folder of an incident or of a suspicion. Nothing here touches a disk.
+"""
+
+from pathlib import Path
+
+AGENT_RECORDS = "node-*/record.pb"
+"""Pattern of the records of all agents in a run's directory."""
+BLACK_BOX_COPIES = "rank-*.black_box.json"
+"""Pattern of all :func:`black_box_copy` names."""
+FINDINGS = "node-*.findings.json"
+"""Pattern of all :func:`findings` names."""
+
+
+def logs(directory: Path) -> Path:
+    """Return the folder of all logs."""
+    return directory / "logs"
+
+
+def process_log(directory: Path, name: str) -> Path:
+    """Return the log of a process that is not a rank, such as ``agent``."""
+    return logs(directory) / f"{name}.log"
+
+
+def rank_log(directory: Path, generation: int, rank: int) -> Path:
+    """Return the log with a rank's stdout and stderr."""
+    return logs(directory) / _generation(generation) / f"{_rank(rank)}.log"
+
+
+def node_directory(directory: Path, node: str) -> Path:
+    """Return the folder of the files of one agent."""
+    return directory / f"node-{node}"
+
+
+def agent_record(directory: Path, node: str) -> Path:
+    """Return the file with the AgentRecord of a node."""
+    return node_directory(directory, node) / "record.pb"
+
+
+def black_boxes(directory: Path, node: str) -> Path:
+    """Return the folder of a node's black boxes."""
+    return node_directory(directory, node) / "black-boxes"
+
+
+def black_box(node_boxes: Path, generation: int, rank: int) -> Path:
+    """Return the black box of a rank in :func:`black_boxes` of its node."""
+    return node_boxes / _generation(generation) / f"{_rank(rank)}.box"
+
+
+def slots(directory: Path) -> Path:
+    """Return the folder of the slots that are files on disk, because shared memory has no room for them."""
+    return directory / "slots"
+
+
+def incidents(directory: Path, run: str) -> Path:
+    """Return the folder of incidents. Each has a folder in it for the daemon's story and the agents' evidence."""
+    return directory / "incidents" / run
+
+
+def incident_log(directory: Path, run: str) -> Path:
+    """Return the file with all versions of all incidents, one JSON object per line."""
+    return directory / f"incidents-{run}.jsonl"
+
+
+def suspicions(directory: Path) -> Path:
+    """Return the folder of suspicions. Each has a folder of evidence in it, which an incident may take over."""
+    return directory / "suspicions"
+
+
+def failures(directory: Path, run: str) -> Path:
+    """Return the folder with the first tick of a run that the daemon's core failed on."""
+    return directory / "failures" / run
+
+
+def session_socket(runtime: Path, node: str) -> Path:
+    """Return the socket on which an agent's ranks open their sessions."""
+    return runtime / f"agent-{node}.sock"
+
+
+def warm_parent_socket(runtime: Path, node: str) -> Path:
+    """Return the socket on which the warm parent of an agent takes requests."""
+    return runtime / f"warm-parent-{node}.sock"
+
+
+def agent_endpoint(runtime: Path, node: str) -> Path:
+    """Return the JSON file that says where an agent serves; written once it does."""
+    return runtime / f"agent-{node}.json"
+
+
+def daemon_endpoint(control: Path) -> Path:
+    """Return the JSON file that says where the daemon with this control socket serves; written once it does."""
+    return control.with_name(f"{control.name}.json")
+
+
+def rank_evidence(rank: int, kind: str) -> str:
+    """Return the name of a file of evidence about a rank, such as ``exit.json``."""
+    return f"{_rank(rank)}.{kind}"
+
+
+def node_evidence(node: str, kind: str) -> str:
+    """Return the name of a file of evidence about a node, such as ``system.txt``."""
+    return f"node-{node}.{kind}"
+
+
+def black_box_copy(rank: int) -> str:
+    """Return the name of the file of evidence with the contents of a rank's black box."""
+    return rank_evidence(rank, "black_box.json")
+
+
+def findings(node: str) -> str:
+    """Return the name of the file of evidence in which an agent sums the others up."""
+    return node_evidence(node, "findings.json")
+
+
+def flight_recorder_dump(rank: int) -> str:
+    """Return the name of the file of evidence that the hooks write a rank's Flight Recorder dump to."""
+    return rank_evidence(rank, "flight_recorder.json")
+
+
+def _generation(generation: int) -> str:
+    return f"generation-{generation:04}"
+
+
+def _rank(rank: int) -> str:
+    return f"rank-{rank:05}"
