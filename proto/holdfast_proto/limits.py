@@ -17,6 +17,9 @@ LATEST_UNIX_S = 7_258_118_400.0
 MOST_RANKS = 2**20
 """Largest world."""
 
+MOST_GROUPS = 4096
+"""Most process groups, and most pending calls, of one rank."""
+
 NAME_CHARACTERS = 255
 """Longest name of a node, a device, a mesh dimension, a process group or a call."""
 

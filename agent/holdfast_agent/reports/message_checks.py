@@ -13,6 +13,7 @@ from holdfast_proto.limits import (
     LARGEST_COUNT,
     LATEST_UNIX_S,
     LONGEST_S,
+    MOST_GROUPS,
     MOST_RANKS,
     NAME_CHARACTERS,
 )
@@ -75,6 +76,7 @@ def clean_report(report: session.Report, world_size: int, refuse: Refuse, *, now
         _clean_step(step, refuse, now_unix_s)
     _keep(report.snapshots, _flaw_of_snapshot, refuse)
     _keep(report.pending, _flaw_of_call, refuse)
+    _cut(report.pending, "more pending calls than a rank can have", refuse)
     if any(number > LARGEST_COUNT for _, number in report.memory.ListFields()):
         refuse("a memory status that is out of range")
         report.ClearField("memory")
@@ -96,6 +98,7 @@ def _clean_progress(progress: common.Progress, world_size: int, refuse: Refuse) 
         refuse("a phase that this agent does not know")
         progress.phase = common.PHASE_UNSPECIFIED
     _keep(progress.groups, lambda group: _flaw_of_group(group, world_size), refuse)
+    _cut(progress.groups, "more process groups than a rank can have", refuse)
     _keep(progress.channels, lambda channel: _flaw_of_channel(channel, world_size), refuse)
 
 
@@ -134,12 +137,21 @@ def _keep(parts: Any, flaw: Callable[[Any], str], refuse: Refuse) -> None:
             del parts[index]
 
 
+def _cut(parts: Any, reason: str, refuse: Refuse) -> None:
+    if len(parts) > MOST_GROUPS:
+        refuse(reason)
+        del parts[MOST_GROUPS:]
+
+
 def _flaw_of_group(group: common.GroupProgress, world_size: int) -> str:
     if len(group.group) > NAME_CHARACTERS or len(group.description) > NAME_CHARACTERS:
         return "a process group whose name is too long"
     if group.enqueued > LARGEST_COUNT or group.completed > LARGEST_COUNT:
         return "a process group whose sequence number is out of range"
-    is_proper = not world_size or all(member < world_size for member in group.members)
+    members = list(group.members)
+    if members != sorted(set(members)):
+        return "a process group whose members do not ascend"
+    is_proper = not world_size or not members or members[-1] < world_size
     return "" if is_proper else "a process group with a member that is not in the world"
 
 

@@ -1,17 +1,22 @@
 """``holdfast daemon``: coordinates all runs of a Redis."""
 
+import os
 import socket
 
 import typer
 
 from holdfast_cli.flags.services import DaemonFlags
 from holdfast_cli.local_run.store import check_url
-from holdfast_daemon.main import main
 from holdfast_daemon.options import DaemonOptions
 
 
 def daemon(flags: DaemonFlags) -> None:
     """Serve until a signal ends it, and exit with the daemon's code."""
+    # With this variable, which is meant for the job, prometheus_client would write our numbers to files in its folder,
+    # and raise if that is missing. It reads the variable when it is imported.
+    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+    from holdfast_daemon.main import main
+
     check_url(flags.redis)
     options = DaemonOptions(
         name=flags.name or socket.gethostname(),

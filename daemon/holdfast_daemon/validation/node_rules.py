@@ -20,12 +20,11 @@ from holdfast_daemon.validation.rules import (
     check_text,
     check_unix_s,
 )
-from holdfast_proto.limits import LARGEST_COUNT, LATEST_UNIX_S, LONGEST_S, MOST_RANKS, NAME_CHARACTERS
+from holdfast_proto.limits import LARGEST_COUNT, LATEST_UNIX_S, LONGEST_S, MOST_GROUPS, MOST_RANKS, NAME_CHARACTERS
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 _COORDINATES = 64
-_GROUPS = 4096
 _MOVED = frozenset({"", "cpu", "disk", "network", "processes"})
 _ROOM_BYTES = 4 * NAME_CHARACTERS + 32
 """For what follows the members in the message of a group: two numbers and a description of up to 255 characters."""
@@ -62,7 +61,7 @@ class KnownGroups:
         self._look_at(node, rank, groups, world_size)
 
     def _look_at(self, node: str, rank: int, groups: Sequence[common.GroupProgress], world_size: int) -> None:
-        check_length(groups, "progress.groups", _GROUPS)
+        check_length(groups, "progress.groups", MOST_GROUPS)
         for group in groups:
             check_text(group.group, "group", NAME_CHARACTERS)
             check_text(group.description, f"the description of group {group.group!r}", NAME_CHARACTERS)
@@ -155,7 +154,7 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
     for axis in rank.coordinates:
         check_text(axis, "coordinates", NAME_CHARACTERS)
     if rank.pending:
-        check_length(rank.pending, "pending", _GROUPS)
+        check_length(rank.pending, "pending", MOST_GROUPS)
         for call in rank.pending:
             check_pending(call, world_size, "pending")
     _check_progress(rank.progress, world_size)

@@ -193,6 +193,10 @@ def test_daemon_refuses_nothing_of_what_an_agent_lets_pass(excess: int) -> None:
     progress.groups.add(group=name, description=name, members=[0], enqueued=count, completed=count)
     progress.channels.add(group=name, peer=1, direction=DIRECTION_SEND, enqueued=count, completed=count)
     report.pending.add(rank=1, group=name, op=name, seq=count, sizes=text, dtypes=text)
+    if excess:
+        progress.groups.add(group="descending", members=[1, 0])
+        progress.groups.extend([progress.groups[0]] * limits.MOST_GROUPS)
+        report.pending.extend([report.pending[0]] * limits.MOST_GROUPS)
     fingerprint = b"x" * (limits.FINGERPRINT_BYTES + excess)
     ended_unix_s = math.nextafter(limits.LATEST_UNIX_S, INFINITY) if excess else limits.LATEST_UNIX_S
     report.steps.add(step=7, samples=fingerprint, tokens=count, ended_unix_s=ended_unix_s)
@@ -209,4 +213,5 @@ def test_daemon_refuses_nothing_of_what_an_agent_lets_pass(excess: int) -> None:
     for step in report.steps:
         for summary in StepSummaries(1, ranks=1).add(1, step):
             check_event(store.Event(node="a", generation=1, step_summary=summary), None)
-    assert (len(progress.groups), len(report.pending)) == ((1, 1) if excess else (2, 2))
+    left = limits.MOST_GROUPS if excess else 2
+    assert (len(progress.groups), len(report.pending)) == (left, left)
