@@ -26,18 +26,20 @@ def test_the_list_names_every_kind_and_what_to_expect() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    ("arguments", "code", "reason"),
     [
-        ((), "holdfast inject --list"),
-        (("kill", "--random"), "or --random"),
-        (("kill",), "--rank is missing"),
-        (("kil", "--rank", "0"), "no fault is called 'kil'"),
-        (("slow", "--rank", "0", "--factor", "0.5"), "factor above 1"),
+        ((), 2, "holdfast inject --list"),
+        (("kill", "--random"), 2, "or --random"),
+        (("kill",), 2, "--rank is missing"),
+        (("kil", "--rank", "0"), 78, "no fault is called 'kil'"),
+        (("slow", "--rank", "0", "--factor", "0.5"), 78, "factor above 1"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, arguments: tuple[str, ...], reason: str) -> None:
+def test_what_makes_no_sense_is_refused_in_one_line(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, reason: str
+) -> None:
     result = inject(*arguments, "--control", str(tmp_path / "none.sock"))
-    assert result.exit_code == 78
+    assert result.exit_code == code
     assert reason in result.stderr
     assert result.stderr.count("\n") == 1
 

@@ -15,7 +15,8 @@ from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.format.shard_index import ShardIndex
 from holdfast_cli.checkpoints.find import FoundCheckpoint, layout_of
 
-_PROBLEM = "cannot be used, see below"
+_PROBLEM = "unusable"
+_LEFT = "left"
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -67,8 +68,9 @@ def checkpoint_table(shown: Sequence[FoundCheckpoint], found: Sequence[FoundChec
     ):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("committed", no_wrap=True)
-    for column in ("layout", "base", "state"):
+    for column in ("layout", "base"):
         table.add_column(column)
+    table.add_column("state", min_width=len(_PROBLEM))
     for checkpoint in shown:
         first = [str(checkpoint.history), str(checkpoint.step)] if has_histories else [str(checkpoint.step)]
         if checkpoint.manifest is None:
@@ -81,6 +83,8 @@ def checkpoint_table(shown: Sequence[FoundCheckpoint], found: Sequence[FoundChec
         for checkpoint in shown
         if checkpoint.problem
     ]
+    if any(checkpoint.is_left for checkpoint in shown):
+        problems.append(Text(f"{_LEFT}: a later start continued from an older checkpoint, so no start uses this one"))
     return Group(table, *problems)
 
 
@@ -144,7 +148,7 @@ def _row(checkpoint: FoundCheckpoint, manifest: Manifest, builders: Sequence[int
     layout = " x ".join(f"{axis} {size}" for axis, size in axes.items() if size > 1)
     state = [_PROBLEM] if checkpoint.problem else []
     if checkpoint.is_left:
-        state.append("of a line of training that was left")
+        state.append(_LEFT)
     if manifest.stale:
         state.append("stale")
     if builders:
@@ -155,7 +159,7 @@ def _row(checkpoint: FoundCheckpoint, manifest: Manifest, builders: Sequence[int
         bytes_text(manifest.raw_bytes),
         bytes_text(manifest.stored_bytes),
         f"{manifest.raw_bytes / manifest.stored_bytes:.2f}" if manifest.stored_bytes else "",
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.committed_unix_s)),
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(manifest.committed_unix_s)),
         layout or f"{manifest.world_size} rank{'s' if manifest.world_size > 1 else ''}",
         ", ".join(map(str, manifest.bases)),
         ", ".join(state),

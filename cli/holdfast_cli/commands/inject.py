@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from holdfast_cli.errors import ConfigurationError
+from holdfast_cli.errors import UsageError
 from holdfast_cli.fault_requests import RandomInjection, fault_table, request_fault
 from holdfast_cli.flags.watching import InjectFlags
 from holdfast_cli.run_folder.target import find_target
@@ -16,7 +16,7 @@ def inject(flags: InjectFlags) -> None:
         Console().print(fault_table())
         return
     if flags.at_random == (flags.kind is not None):
-        raise ConfigurationError("give the KIND of a fault (`holdfast inject --list`), or --random")
+        raise UsageError("give the KIND of a fault (`holdfast inject --list`), or --random")
     if flags.at_random:
         injection = RandomInjection(
             rate_per_step=flags.rate,
@@ -28,7 +28,7 @@ def inject(flags: InjectFlags) -> None:
         injection.carry_out(find_target(flags.directory, flags.run, flags.control).connect(), print)
         return
     if flags.kind is None or flags.rank is None:
-        raise ConfigurationError("--rank is missing: which rank? set --rank")
+        raise UsageError("--rank is missing: which rank? set --rank")
     fault = Fault(
         flags.kind,
         rank=flags.rank,

@@ -43,14 +43,10 @@ def refuse(tick: Tick, reason: str) -> None:
 
 def refuse_damaged(tick: Tick) -> None:
     """End a run whose checkpoints are all damaged."""
-    nodes = tick.state.members.values()
-    steps = sorted({step for node in nodes for step in (*node.checkpoints, *node.damaged_checkpoints)})
-    named = ", ".join(map(str, steps))
     refuse(
         tick,
-        f"no checkpoint can be read, all are damaged (steps {named}): `holdfast checkpoint verify --all` names the"
-        " files; restore one of them from a copy and start the run again, or start it with --from-scratch to train from"
-        " the seed",
+        "no checkpoint can be read, all are damaged: `holdfast checkpoint verify --all` names the files; restore one of"
+        " them from a copy and start the run again, or start it with --from-scratch to train from the seed",
     )
 
 

@@ -87,7 +87,7 @@ def test_checkpoints_that_are_all_damaged_are_never_answered_with_the_seed() -> 
     world.tick()
     assert world.phase == "failed"
     assert world.state.record.refused
-    assert "all are damaged (steps 39)" in world.state.record.outcome
+    assert "all are damaged: `holdfast checkpoint verify --all`" in world.state.record.outcome
     assert not world.sent("start")
 
 
