@@ -93,7 +93,7 @@ def _read_safetensors(source: Path) -> Mapping[str, Any]:
     if TREE not in file.metadata:
         return {MODEL: dict(file.tensors)}
 
-    def tensor(kind: str, name: str) -> Any:
+    def tensor(kind: str, name: str) -> object:
         return file.tensors[name].numpy() if kind == "array" else file.tensors[name]
 
     try:
