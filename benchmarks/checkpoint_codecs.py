@@ -4,6 +4,7 @@ One thread. Rates are raw megabytes per second of CPU time, the best of several 
 not the codec's cost. Every decoded byte is compared.
 """
 
+import functools
 import importlib
 import importlib.util
 import io
@@ -98,14 +99,10 @@ def zipnn() -> Contender | None:
     """Return ZipNN (`pip install zipnn`), None if it is not installed."""
     if importlib.util.find_spec("zipnn") is None:
         return None
-    module: Any = importlib.import_module("zipnn")
-
-    def instance(blob: Blob) -> Any:
-        return module.ZipNN(input_format="byte", bytearray_dtype=blob.dtype, threads=1)
-
+    make = functools.partial(importlib.import_module("zipnn").ZipNN, input_format="byte", threads=1)
     return Contender(
-        encode=lambda blob: instance(blob).compress(bytearray(blob.raw)),  # it works in place: give it a copy
-        decode=lambda blob, encoded: memoryview(instance(blob).decompress(encoded)),
+        encode=lambda blob: make(bytearray_dtype=blob.dtype).compress(bytearray(blob.raw)),  # in place: give it a copy
+        decode=lambda blob, encoded: memoryview(make(bytearray_dtype=blob.dtype).decompress(encoded)),
         size=len,
     )
 

@@ -1,6 +1,6 @@
 """A training loop whose state is that of large models: bf16 weights, fp32 master weights, Adam's moments."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -102,5 +102,5 @@ class Training:
             weight.copy_(self._master.tensors[name])
 
 
-def _joined(tensors: Any) -> Tensor:
+def _joined(tensors: Iterable[Tensor]) -> Tensor:
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])

@@ -121,7 +121,7 @@ class TakingTurns:
     def __exit__(self, *error: Any) -> None:
         self._hooks.__exit__(*error)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._hooks, name)
 
     def steps(self, until: int) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """Sends operators' requests to the daemon's control API."""
 
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -11,6 +11,8 @@ from holdfast_proto.v1 import control_pb2, control_pb2_grpc
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RUN_PHASE_FAILED, RUN_PHASE_FINISHED, Incident
+
+_Answer = TypeVar("_Answer", bound=Message)
 
 _ANSWER_S = 10.0
 """Longest time until a rank, or its agent for it, answers."""
@@ -50,41 +52,43 @@ class ControlClient:
 
     def status(self) -> RunStatus:
         """Return the run as the daemon sees it."""
-        status: RunStatus = self._call("GetStatus", control_pb2.GetStatusRequest(run=self._run))
-        return status
+        return self._call("GetStatus", control_pb2.GetStatusRequest(run=self._run), RunStatus)
 
     def incidents(self) -> list[Incident]:
         """Return all incidents of the run, oldest first."""
-        response = self._call("ListIncidents", control_pb2.ListIncidentsRequest(run=self._run))
-        return list(response.incidents)
+        request = control_pb2.ListIncidentsRequest(run=self._run)
+        return list(self._call("ListIncidents", request, control_pb2.ListIncidentsResponse).incidents)
 
     def take_checkpoint(self) -> int:
         """Request a checkpoint and return its step. The checkpoint is not yet taken."""
-        response = self._call("TakeCheckpoint", control_pb2.TakeCheckpointRequest(run=self._run))
-        return int(response.step)
+        request = control_pb2.TakeCheckpointRequest(run=self._run)
+        return self._call("TakeCheckpoint", request, control_pb2.TakeCheckpointResponse).step
 
     def inject_fault(self, fault: Fault) -> None:
         """Request a fault. Returns once the rank has accepted it; the effect shows in the run."""
         request = control_pb2.InjectFaultRequest(run=self._run, fault=fault)
-        self._call("InjectFault", request, timeout_s=_ANSWER_S)
+        self._call("InjectFault", request, control_pb2.InjectFaultResponse, timeout_s=_ANSWER_S)
 
     def stop_run(self, *, grace_s: float = 0.0) -> None:
         """Request the end of the run: within ``grace_s`` after a last checkpoint, or immediately for 0.
 
         Ranks may still be alive when this returns.
         """
-        self._call("StopRun", control_pb2.StopRunRequest(run=self._run, grace_s=grace_s))
+        request = control_pb2.StopRunRequest(run=self._run, grace_s=grace_s)
+        self._call("StopRun", request, control_pb2.StopRunResponse)
 
-    def _call(self, method: str, request: Message, *, timeout_s: float | None = None) -> Any:
+    def _call(self, method: str, request: Message, answer: type[_Answer], *, timeout_s: float | None = None) -> _Answer:
         timeout_s = timeout_s or self._timeout_s
         with grpc.insecure_channel(f"unix:{self._socket}", options=_OPTIONS) as channel:
             stub = control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
             try:
-                return getattr(stub, method)(request, timeout=timeout_s)
+                response = getattr(stub, method)(request, timeout=timeout_s)
             except grpc.RpcError as error:
                 raise self._explain(error, timeout_s) from None
+        assert isinstance(response, answer)
+        return response
 
-    def _explain(self, error: Any, timeout_s: float) -> ControlError:
+    def _explain(self, error: grpc.RpcError, timeout_s: float) -> ControlError:
         code, details = error.code(), " ".join(str(error.details()).split())
         if code is grpc.StatusCode.UNAVAILABLE:
             return ControlError(

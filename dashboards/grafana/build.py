@@ -3,7 +3,7 @@
 import itertools
 import json
 import string
-from typing import Any
+from typing import TypeAlias
 
 from grafana_foundation_sdk.builders import bargauge, common, dashboard, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -13,6 +13,8 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from dashboards.grafana.model import Annotation, Dashboard, Panel, Query
 from dashboards.links import METRICS_URL, RUNBOOK_URL
+
+PanelBuilder: TypeAlias = timeseries.Panel | stat.Panel | bargauge.Panel | table.Panel
 
 _DATASOURCE = common_models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
@@ -44,12 +46,12 @@ def to_json(description: Dashboard) -> str:
     return json.dumps(builder.build(), cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
 
 
-def _link(title: str, url: str) -> Any:
+def _link(title: str, url: str) -> dashboard.DashboardLink:
     link = dashboard.DashboardLink(title).type(models.DashboardLinkType.LINK)
     return link.url(url).icon("doc").target_blank(True)
 
 
-def _run_variable(query: str) -> Any:
+def _run_variable(query: str) -> dashboard.QueryVariable:
     return (
         dashboard.QueryVariable("run")
         .label("Run")
@@ -61,7 +63,7 @@ def _run_variable(query: str) -> Any:
     )
 
 
-def _annotation(annotation: Annotation) -> Any:
+def _annotation(annotation: Annotation) -> dashboard.AnnotationQuery:
     return (
         dashboard.AnnotationQuery()
         .name(annotation.name)
@@ -74,7 +76,7 @@ def _annotation(annotation: Annotation) -> Any:
     )
 
 
-def _panel(panel: Panel) -> Any:
+def _panel(panel: Panel) -> PanelBuilder:
     builder = {"timeseries": _time_series, "stat": _stat, "bars": _bars, "table": _table}[panel.kind](panel)
     builder = (
         builder.title(panel.title)
@@ -91,7 +93,7 @@ def _panel(panel: Panel) -> Any:
     return builder
 
 
-def _target(panel: Panel, query: Query, ref_id: str) -> Any:
+def _target(panel: Panel, query: Query, ref_id: str) -> prometheus.Dataquery:
     target = prometheus.Dataquery().expr(query.expr).ref_id(ref_id).legend_format(query.legend).datasource(_DATASOURCE)
     if panel.kind == "timeseries":
         return target.range()
@@ -99,7 +101,7 @@ def _target(panel: Panel, query: Query, ref_id: str) -> Any:
     return target.format(PromQueryFormat.TABLE) if panel.kind == "table" else target
 
 
-def _time_series(panel: Panel) -> Any:
+def _time_series(panel: Panel) -> timeseries.Panel:
     builder = timeseries.Panel().line_width(1).fill_opacity(10 if len(panel.queries) == 1 else 0)
     if panel.log_scale:
         scale = common.ScaleDistributionConfig().type(common_models.ScaleDistribution.LOG).log(10)
@@ -108,23 +110,23 @@ def _time_series(panel: Panel) -> Any:
     return builder.tooltip(tooltip.sort(common_models.SortOrder.DESCENDING))
 
 
-def _stat(panel: Panel) -> Any:
+def _stat(panel: Panel) -> stat.Panel:
     builder = stat.Panel().graph_mode(common_models.BigValueGraphMode.NONE).reduce_options(_newest_value())
     if panel.show_names:
         return builder.text_mode(common_models.BigValueTextMode.NAME)
     return builder
 
 
-def _bars(_panel: Panel) -> Any:
+def _bars(_panel: Panel) -> bargauge.Panel:
     builder = bargauge.Panel().display_mode(common_models.BarGaugeDisplayMode.BASIC).min(0)
     return builder.orientation(common_models.VizOrientation.HORIZONTAL).reduce_options(_newest_value())
 
 
-def _newest_value() -> Any:
+def _newest_value() -> common.ReduceDataOptions:
     return common.ReduceDataOptions().calcs(["lastNotNull"]).values(False)
 
 
-def _table(panel: Panel) -> Any:
+def _table(panel: Panel) -> table.Panel:
     columns = {
         f"Value #{ref_id}": query.legend for ref_id, query in zip(string.ascii_uppercase, panel.queries, strict=False)
     }

@@ -2,19 +2,27 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from google.protobuf.descriptor import EnumDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 
+if TYPE_CHECKING:
+    from google._upb import _message as upb
+
 _Message = TypeVar("_Message", bound=Message)
 
+# Protobuf has two implementations, and types of its own for each.
+_Kind: TypeAlias = "Descriptor | upb.Descriptor"
+_Enum: TypeAlias = "EnumDescriptor | upb.EnumDescriptor"
+_Field: TypeAlias = "FieldDescriptor | upb.FieldDescriptor"
 
-def enum_word(kind: EnumTypeWrapper | EnumDescriptor, number: int) -> str:
+
+def enum_word(kind: "EnumTypeWrapper | _Enum", number: int) -> str:
     """Return ``running`` for ``RUN_PHASE_RUNNING``; a number that this version does not know as itself."""
-    descriptor = kind if isinstance(kind, EnumDescriptor) else kind.DESCRIPTOR
+    descriptor = kind.DESCRIPTOR if isinstance(kind, EnumTypeWrapper) else kind
     value = descriptor.values_by_number.get(number)
     return str(number) if value is None else value.name.removeprefix(_prefix(descriptor)).lower()
 
@@ -33,7 +41,14 @@ def to_json(message: Message) -> dict[str, Any]:
     for field in message.DESCRIPTOR.fields:
         if field.has_presence and not message.HasField(field.name):
             continue
-        result[field.name] = _value(field, getattr(message, field.name))
+        value = getattr(message, field.name)
+        entry = _map_value(field)
+        if entry is not None:
+            result[field.name] = {str(key): _single(entry, value[key]) for key in value}
+        elif field.is_repeated:
+            result[field.name] = [_single(field, item) for item in value]
+        else:
+            result[field.name] = _single(field, value)
     return result
 
 
@@ -46,44 +61,36 @@ def from_json(data: Mapping[str, Any], message: _Message) -> _Message:
     return ParseDict(_with_enum_names(data, message.DESCRIPTOR), message, ignore_unknown_fields=True)
 
 
-def _prefix(kind: EnumDescriptor) -> str:
+def _prefix(kind: _Enum) -> str:
     """Return what the names of an enum's values have in common; the name of the value 0 ends in UNSPECIFIED."""
     return kind.values_by_number[0].name.removesuffix("UNSPECIFIED")
 
 
-def _is_map(field: Any) -> bool:
-    """Whether a field (a FieldDescriptor, of either implementation of protobuf) is a map."""
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
+def _map_value(field: _Field) -> "_Field | None":
+    """Return the field of a map's values; None if ``field`` is no map."""
+    kind = field.message_type
+    return kind.fields_by_name["value"] if kind is not None and kind.GetOptions().map_entry else None
 
 
-def _value(field: Any, value: Any) -> Any:
-    if _is_map(field):
-        entry = field.message_type.fields_by_name["value"]
-        return {str(key): _single(entry, value[key]) for key in value}
-    if field.is_repeated:
-        return [_single(field, item) for item in value]
-    return _single(field, value)
-
-
-def _single(field: Any, value: Any) -> Any:
-    if field.message_type is not None:
+def _single(field: _Field, value: object) -> object:
+    if isinstance(value, Message):
         return to_json(value)
-    if field.enum_type is not None:
+    if field.enum_type is not None and isinstance(value, int):
         return enum_word(field.enum_type, value) if value in field.enum_type.values_by_number else value
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
 
 
-def _with_enum_names(data: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+def _with_enum_names(data: Mapping[str, Any], kind: _Kind) -> dict[str, Any]:
     """Return ``data`` with enum values as protobuf's own reader wants them: by their full name."""
     result: dict[str, Any] = {}
     for name, value in data.items():
         field = kind.fields_by_name.get(name)
+        entry = None if field is None else _map_value(field)
         if field is None:
             result[name] = value
-        elif _is_map(field) and isinstance(value, Mapping):
-            entry = field.message_type.fields_by_name["value"]
+        elif entry is not None and isinstance(value, Mapping):
             result[name] = {key: _with_full_name(entry, item) for key, item in value.items()}
         elif field.is_repeated and isinstance(value, list):
             result[name] = [_with_full_name(field, item) for item in value]
@@ -92,7 +99,7 @@ def _with_enum_names(data: Mapping[str, Any], kind: Any) -> dict[str, Any]:
     return result
 
 
-def _with_full_name(field: Any, value: Any) -> Any:
+def _with_full_name(field: _Field, value: object) -> object:
     if field.message_type is not None and isinstance(value, Mapping):
         return _with_enum_names(value, field.message_type)
     if field.enum_type is not None and isinstance(value, str):

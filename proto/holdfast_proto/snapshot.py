@@ -22,7 +22,7 @@ import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 MAGIC = b"HFSNAP\x00\x01"
 DATA_OFFSET = 4096
@@ -35,6 +35,9 @@ _HEADER = struct.Struct("<8sIIQqIIQQQ")
 _STATE = struct.Struct("<I")
 _STATE_OFFSET = 8
 _PERSIST_OFFSET = 12
+
+StateTree: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
+"""Nesting of a state, or a part of it, as JSON. Only the hooks know the encoding."""
 
 
 class SlotState(IntEnum):
@@ -103,8 +106,8 @@ class Header:
 class Meta:
     """Everything about a snapshot but the tensors' bytes."""
 
-    tree: Any
-    """Nesting of the state, JSON, in which a tensor is its index in ``tensors``. Only the hooks know the encoding."""
+    tree: StateTree
+    """Nesting of the state, in which a tensor is its index in ``tensors``."""
     tensors: tuple[TensorEntry, ...]
     """Tensors in the order of their index."""
     coordinates: dict[str, int] = field(default_factory=dict, kw_only=True)

@@ -80,7 +80,7 @@ def pending_calls(dump: Path, rank: int) -> tuple[list[PendingCall], int]:
     return calls, junk
 
 
-def _completed(status: Any) -> tuple[dict[int, int], int]:
+def _completed(status: object) -> tuple[dict[int, int], int]:
     """Return process group -> newest completed collective, and the number of groups that make no sense."""
     completed, junk = {}, 0
     for key, group in status.items() if isinstance(status, dict) else ():

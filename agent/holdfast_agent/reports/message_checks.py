@@ -5,8 +5,8 @@ progress and seem to hang. Losses and norms may be NaN or infinite: detectors lo
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, MutableSequence
+from typing import TypeVar
 
 from holdfast_proto.limits import (
     FINGERPRINT_BYTES,
@@ -29,6 +29,8 @@ MOST_MODULES = 4000
 MOST_COORDINATES = 16
 PHASES = frozenset(common.Phase.values())
 DIRECTIONS = frozenset(common.Direction.values())
+
+_Part = TypeVar("_Part")
 
 Refuse = Callable[[str], object]
 """Called with the reason for each part that is removed."""
@@ -128,7 +130,7 @@ def _clean_step(step: session.StepRecord, refuse: Refuse, now_unix_s: float) -> 
     _keep(step.replicas, lambda it: "" if len(it.part) <= NAME_CHARACTERS else "a part whose name is too long", refuse)
 
 
-def _keep(parts: Any, flaw: Callable[[Any], str], refuse: Refuse) -> None:
+def _keep(parts: MutableSequence[_Part], flaw: Callable[[_Part], str], refuse: Refuse) -> None:
     """Remove from a repeated field the parts that ``flaw`` finds something wrong with."""
     for index in reversed(range(len(parts))):
         reason = flaw(parts[index])

@@ -4,7 +4,7 @@ import asyncio
 import collections
 import itertools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import redis.asyncio
@@ -149,7 +149,7 @@ class StoreLink:
                         await handle(command, last_id)
 
 
-def _parse(fields: Any) -> store.NodeCommand | None:
+def _parse(fields: Mapping[bytes, bytes]) -> store.NodeCommand | None:
     try:
         return store.NodeCommand.FromString(fields[b"command"])
     except (KeyError, TypeError, DecodeError):

@@ -1,9 +1,8 @@
 """The codec "raw": stores the bytes as they are. It serves when compressing would take cores from training."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from holdfast_checkpoint.codec.registry import Payload, PayloadError, Previous, RawBytes
+from holdfast_checkpoint.codec.registry import Descriptor, Payload, PayloadError, Previous, RawBytes
 
 _PIECE_BYTES = 256 << 10
 """Bytes that are handled together. They stay in a core's own cache while they are copied and digested."""
@@ -26,7 +25,7 @@ def encode(
             decoded(piece)
 
 
-def needs_previous(descriptor: Any) -> bool:
+def needs_previous(descriptor: Descriptor) -> bool:
     """Return False. See TensorCodec."""
     del descriptor
     return False
@@ -35,7 +34,7 @@ def needs_previous(descriptor: Any) -> bool:
 def decode(
     payload: Payload,
     dtype: str,
-    descriptor: Any,
+    descriptor: Descriptor,
     nbytes: int,
     into: memoryview | None,
     *,

@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 BYTE_PLANES = "byte-planes"
 """Codec that writers use."""
@@ -13,6 +13,9 @@ RAW = "raw"
 _MODULES = {BYTE_PLANES: "holdfast_checkpoint.codec.byte_planes", RAW: "holdfast_checkpoint.codec.raw"}
 """Modules of the codecs. Each is imported on first use: a process that reads no checkpoint needs neither numpy nor
 zstandard."""
+
+Descriptor: TypeAlias = dict[str, Any] | None
+"""JSON that the index keeps with a tensor, because its codec needs it to decode the payload; None if there is none."""
 
 
 class Compression(StrEnum):
@@ -59,23 +62,23 @@ class TensorCodec(Protocol):
         *,
         previous: Previous | None = None,
         decoded: Callable[[memoryview], None] | None = None,
-    ) -> Any:
+    ) -> Descriptor:
         """Pass the payload to ``store``, piece by piece, and return its descriptor.
 
-        The descriptor is JSON that goes into the index and comes back to :meth:`decode`; None if there is none.
-        ``dtype`` is spelt as in a TensorEntry. The codec may use ``previous``, which has the same size as ``raw``. With
-        ``decoded``, every piece is decoded before it is stored, and ``decoded`` gets the result: the bytes of ``raw``,
-        in order. Raises PayloadError if the result is anything else.
+        The descriptor comes back to :meth:`decode`. ``dtype`` is spelt as in a TensorEntry. The codec may use
+        ``previous``, which has the same size as ``raw``. With ``decoded``, every piece is decoded before it is stored,
+        and ``decoded`` gets the result: the bytes of ``raw``, in order. Raises PayloadError if the result is anything
+        else.
         """
 
-    def needs_previous(self, descriptor: Any) -> bool:
+    def needs_previous(self, descriptor: Descriptor) -> bool:
         """Return whether :meth:`decode` needs the ``previous`` of :meth:`encode`."""
 
     def decode(
         self,
         payload: Payload,
         dtype: str,
-        descriptor: Any,
+        descriptor: Descriptor,
         nbytes: int,
         into: memoryview | None,
         *,

@@ -5,6 +5,7 @@ given body. A reader encodes what it decoded and compares all bytes, so that dam
 """
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,13 +30,13 @@ def digest_of(data: bytes | memoryview) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def seal(body: Any) -> bytes:
-    """Return the document of ``body``, which must be JSON whose keys are strings."""
+def seal(body: Mapping[str, object]) -> bytes:
+    """Return the document of ``body``, a JSON object."""
     text = json.dumps(body, separators=(",", ":")).encode()
     return b'{"body":' + text + b',"digest":"' + digest_of(text).encode() + b'"}\n'
 
 
-def unseal(data: bytes) -> Any:
+def unseal(data: bytes) -> dict[str, Any]:
     """Return the body of a document. Raises SealError if any byte differs from what :func:`seal` wrote."""
     body = _body(data)
     _compare(body, data)
@@ -43,27 +44,29 @@ def unseal(data: bytes) -> Any:
 
 
 def unseal_format(data: bytes, number: int) -> dict[str, Any]:
-    """Return the body of a document, an object, without its key ``format``.
+    """Return the body of a document without its key ``format``.
 
     Raises SealError as :func:`unseal` does, and ValueError if ``format`` is not ``number``.
     """
     body = _body(data)
-    found = body.get("format", number) if isinstance(body, dict) else number
+    found = body.get("format", number)
     if found != number:  # checked first: another format may have another digest, and that is no damage
         raise ValueError(f"it has format {found}, not {number}")
     _compare(body, data)
     del body["format"]
-    unsealed: dict[str, Any] = body
-    return unsealed
+    return body
 
 
-def _compare(body: Any, data: bytes) -> None:
+def _compare(body: Mapping[str, object], data: bytes) -> None:
     if seal(body) != data:
         raise SealError("is damaged: its contents do not match its digest")
 
 
-def _body(data: bytes) -> Any:
+def _body(data: bytes) -> dict[str, Any]:
     try:
-        return json.loads(data)["body"]
+        body = json.loads(data)["body"]
     except (ValueError, LookupError, TypeError) as error:
         raise SealError("is damaged: not a sealed JSON document") from error
+    if not isinstance(body, dict):
+        raise SealError("is damaged: not a sealed JSON object")
+    return body

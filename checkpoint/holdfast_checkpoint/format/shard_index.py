@@ -6,11 +6,11 @@ The names of all files of a checkpoint are defined here, too.
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from holdfast_checkpoint.codec.registry import Descriptor
 from holdfast_checkpoint.errors import CheckpointUnreadable, read_errors
 from holdfast_checkpoint.format.sealed_json import SealError, digest_of, seal, unseal_format
-from holdfast_proto.snapshot import TensorEntry
+from holdfast_proto.snapshot import StateTree, TensorEntry
 
 FORMAT = 5
 
@@ -35,8 +35,8 @@ class StoredTensor:
     """Bytes of the payload in the shard file."""
     codec: str = ""
     """Name of a codec; empty: the tensor is in the shard of rank ``entry.writer``, which holds the same part."""
-    descriptor: Any = None
-    """JSON that the codec needs to decode the payload."""
+    descriptor: Descriptor = None
+    """Descriptor of the payload, for its codec."""
     digest: str = ""
     """Digest of the raw bytes. With it, a reader trusts no decoder."""
     stored_digest: str = ""
@@ -79,8 +79,8 @@ class ShardIndex:
     """Bytes of the tensor area in that slot."""
     coordinates: dict[str, int]
     """Mesh axis -> index of this rank."""
-    tree: Any
-    """Nesting of the state, JSON, in which tensors are numbers. Only the hooks know its encoding."""
+    tree: StateTree
+    """Nesting of the state, in which tensors are numbers."""
     tensors: tuple[StoredTensor, ...]
     """Tensors in the order of their numbers in ``tree``. The stored ones are in the shard in this order."""
     shard_bytes: int

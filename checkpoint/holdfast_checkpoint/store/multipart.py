@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast_checkpoint.priority import lower_priority
 
@@ -30,20 +30,28 @@ _Upload = dict[str, str]
 log = logging.getLogger(__name__)
 
 
+class _S3FileSystem(Protocol):
+    """The part of s3fs's file system that is used here."""
+
+    def split_path(self, path: str, /) -> tuple[str, str, str | None]: ...
+
+    def call_s3(self, method: str, /, **parameters: object) -> dict[str, Any]: ...
+
+
 class MultipartUploads:
     """Uploads large files by ``filesystem``, one of s3fs, and raises its errors.
 
     ``pace`` is called with the number of bytes before they are sent.
     """
 
-    def __init__(self, filesystem: Any, pace: Callable[[int], None]) -> None:
+    def __init__(self, filesystem: _S3FileSystem, pace: Callable[[int], None]) -> None:
         self._filesystem = filesystem
         self._pace = pace
 
     def put(self, source: Path, path: str) -> None:
         """Put a file as the object at ``path``. The caller checks whether it has arrived."""
         bucket, key, _ = self._filesystem.split_path(path)
-        begun = self._call("create_multipart_upload", Bucket=bucket, Key=key)
+        begun = self._filesystem.call_s3("create_multipart_upload", Bucket=bucket, Key=key)
         upload = {"Bucket": bucket, "Key": key, "UploadId": str(begun["UploadId"])}
         try:
             self._put_parts(source, upload)
@@ -58,7 +66,7 @@ class MultipartUploads:
             parts = [{"PartNumber": number, "ETag": etag} for number, etag in zip(numbers, etags, strict=True)]
         # s3fs repeats a call whose answer was lost. The upload is then complete, and the store knows it no longer.
         with contextlib.suppress(FileNotFoundError):
-            self._call("complete_multipart_upload", **upload, MultipartUpload={"Parts": parts})
+            self._filesystem.call_s3("complete_multipart_upload", **upload, MultipartUpload={"Parts": parts})
 
     def _put_part(self, upload: _Upload, source: Path, number: int) -> str:
         """Put a part and return its ETag."""
@@ -67,7 +75,7 @@ class MultipartUploads:
             data = file.read(part_bytes(source))
         self._pace(len(data))
         try:
-            return str(self._call("upload_part", **upload, PartNumber=number, Body=data)["ETag"])
+            return str(self._filesystem.call_s3("upload_part", **upload, PartNumber=number, Body=data)["ETag"])
         except FileNotFoundError as error:
             # Somebody has ended the upload, for example a lifecycle rule. The bucket is not missing: try again.
             raise OSError(f"the upload of {upload['Key']} was ended by another process") from error
@@ -75,13 +83,9 @@ class MultipartUploads:
     def _abort(self, upload: _Upload) -> None:
         """End an upload that has failed. That is a courtesy: whatever goes wrong with it, the first error counts."""
         try:
-            self._call("abort_multipart_upload", **upload)
+            self._filesystem.call_s3("abort_multipart_upload", **upload)
         except Exception as error:  # noqa: BLE001 (see above)
             log.info("the parts of %s stay in the bucket: %s", upload["Key"], error)
-
-    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = self._filesystem.call_s3(method, **parameters)
-        return answer
 
 
 def part_bytes(source: Path) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast_checkpoint.errors import (
     CheckpointError,
@@ -24,6 +24,9 @@ from holdfast_checkpoint.priority import lower_priority
 from holdfast_checkpoint.store.multipart import PART_BYTES, MultipartUploads, etag_of, ranges
 from holdfast_checkpoint.store.retries import Retries
 from holdfast_checkpoint.store.store_errors import describe, is_final, missing_package
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem  # imported on use: only those who have an object store need the package
 
 RANGE_BYTES = 16 << 20
 """Bytes of one read. After an error, a download continues with the range that failed."""
@@ -84,7 +87,7 @@ class ObjectStore:
 
     def __init__(
         self,
-        filesystem: Any,
+        filesystem: "AbstractFileSystem",
         url: str,
         *,
         setting: str,

@@ -2,11 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from holdfast_checkpoint.format.manifest import load_committed_indexes
 from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor, shard_path
 from holdfast_checkpoint.format.shard_reader import verify_shard
+from holdfast_proto.snapshot import StateTree
 
 
 def state_differences(a: Path, b: Path) -> list[str]:
@@ -29,7 +29,7 @@ def state_differences(a: Path, b: Path) -> list[str]:
     return lines
 
 
-def _canonical(tree: Any) -> str:
+def _canonical(tree: StateTree) -> str:
     # As text, because to Python 1, 1.0 and True are equal and NaN is not.
     return json.dumps(tree, sort_keys=True)
 

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
@@ -19,6 +18,7 @@ from holdfast_hooks.restore.saved_state import SavedState, SavedTensor
 from holdfast_hooks.state.encoding import decode_state
 from holdfast_hooks.state.tree import is_mapping, items_of, key_text, kind_of, tensors_of
 from holdfast_proto.atomic_file import replacement
+from holdfast_proto.snapshot import StateTree
 
 TREE = "holdfast_tree"
 """Metadata key of a safetensors file with a whole state. Its value is the tree, without tensors, as JSON."""
@@ -56,13 +56,13 @@ def export_checkpoint(directory: Path, target: Path, *, everything: bool) -> Exp
         raise CommandError(f"--to {target}: {error}: export to a .pt file instead") from None
 
 
-def join(trees: Sequence[Any]) -> Any:
+def join(trees: Sequence[StateTree]) -> StateTree:
     """Return the trees of all ranks as one: mappings have what any rank has, the rest is as the first rank has it."""
     mappings = [tree for tree in trees if is_mapping(tree)]
     if not is_mapping(trees[0]):
         return trees[0]
-    keys: dict[str, Any] = {}
-    nodes: dict[str, list[Any]] = {}
+    keys: dict[str, StateTree] = {}
+    nodes: dict[str, list[StateTree]] = {}
     for tree in mappings:
         for key, node in items_of(tree):
             keys.setdefault(key_text(key), key)
@@ -70,14 +70,14 @@ def join(trees: Sequence[Any]) -> Any:
     return {kind_of(trees[0]): [[key, join(nodes[text])] for text, key in keys.items()]}
 
 
-def _model_of(tree: Any) -> Any:
+def _model_of(tree: StateTree) -> StateTree:
     states = {key_text(key): node for key, node in items_of(tree)}
     if MODEL not in states:
         raise CommandError(f"the checkpoint has no state named {MODEL} but {', '.join(states)}: add --all")
     return states[MODEL]
 
 
-def _write_safetensors(saved: SavedState, tree: Any, partial: Path, *, everything: bool) -> Exported:
+def _write_safetensors(saved: SavedState, tree: StateTree, partial: Path, *, everything: bool) -> Exported:
     names = list(tensors_of(tree))
     metadata = {"format": "pt"} | ({TREE: json.dumps(tree)} if everything else {})
     rename = str if everything else _within_model
@@ -86,7 +86,7 @@ def _write_safetensors(saved: SavedState, tree: Any, partial: Path, *, everythin
 
 def _write_pt(
     saved: SavedState,
-    tree: Any,
+    tree: StateTree,
     partial: Path,
     *,
     everything: bool,  # noqa: ARG001 - a .pt file nests the state as it was

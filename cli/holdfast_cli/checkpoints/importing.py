@@ -103,7 +103,7 @@ def _read_safetensors(source: Path) -> Mapping[str, Any]:
     if TREE not in metadata:
         return {MODEL: tensors}
 
-    def tensor(kind: str, name: str) -> Any:
+    def tensor(kind: str, name: str) -> object:
         return tensors[name].numpy() if kind == "array" else tensors[name]
 
     try:

@@ -96,7 +96,7 @@ def _parameters(flags: type[Any]) -> Iterator[inspect.Parameter]:
     yield from (_own_parameter(field, hints[field.name]) for field in own)
 
 
-def _own_parameter(field: "Field[Any]", hint: Any) -> inspect.Parameter:
+def _own_parameter(field: "Field[Any]", hint: object) -> inspect.Parameter:
     kind, default = inspect.Parameter.KEYWORD_ONLY, field.default
     if field.default_factory is not MISSING:
         default = field.default_factory()

@@ -72,7 +72,7 @@ def _as_json(resolved: Resolved) -> dict[str, Any]:
     return found
 
 
-def _as_toml(value: Any) -> str:
+def _as_toml(value: object) -> str:
     if isinstance(value, tuple):
         return json.dumps(list(value), ensure_ascii=False)
     return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from typer.models import OptionInfo
 
 from holdfast_checkpoint.codec.registry import Compression
 from holdfast_cli.flags.common import RUN
@@ -13,16 +14,17 @@ from holdfast_cli.settings.schema import RunSettings, schema
 _NODE, _METRICS = "Node", "Metrics"
 
 
-def _as_setting(field: str) -> Any:
+def _as_setting(field: str) -> OptionInfo:
     """Return the flag of a setting of the run, for a process that takes it by itself."""
     setting = schema()[field]
-    return typer.Option(
+    option: OptionInfo = typer.Option(
         setting.flag,
         help=setting.help,
         metavar=setting.metavar,
         min=setting.least,
         rich_help_panel=setting.section.title(),
     )
+    return option
 
 
 _Redis = Annotated[str, _as_setting("redis_url")]

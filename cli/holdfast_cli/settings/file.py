@@ -130,12 +130,12 @@ def _checked(setting: Setting, value: object, path: Path) -> object:
         raise ConfigurationError(f"{path}: {setting.key} = {_shown(value)}: {problem}")
     if isinstance(typed, Path):
         return path.parent / typed
-    if setting.is_location and "://" not in typed:
+    if setting.is_location and isinstance(typed, str) and "://" not in typed:
         return str(path.parent / typed)
     return typed
 
 
-def _typed(kind: Any, value: object) -> Any:
+def _typed(kind: type[Any], value: object) -> object:
     """Return ``value``, as TOML has it, as a ``kind``. Raises ValueError. A number without a point is a float too."""
     if get_origin(kind) is tuple:
         if isinstance(value, list) and value and all(isinstance(word, str) for word in value):

@@ -1,13 +1,13 @@
 """Enum values, numbers and incidents as people read them."""
 
-from typing import Any
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import FaultInjected, FaultRefused, Incident, IncidentState, VerdictKind
 
 
-def enum_phrase(kind: Any, value: int) -> str:
+def enum_phrase(kind: EnumTypeWrapper, value: int) -> str:
     """Return ``VERDICT_KIND_HUNG_COLLECTIVE`` as ``hung collective``, and an unknown number as itself."""
     return enum_word(kind, value).replace("_", " ")
 

@@ -4,7 +4,7 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 
@@ -18,8 +18,9 @@ from holdfast_proto.v1 import control_pb2_grpc
 
 log = logging.getLogger(__name__)
 
+_Request = TypeVar("_Request")
 Answer = TypeVar("Answer")
-Rpc = Callable[[Any, Any, "grpc.aio.ServicerContext"], Awaitable[Answer]]
+Rpc = Callable[["ControlService", _Request, "grpc.aio.ServicerContext"], Awaitable[Answer]]
 
 IDLE_S = 300
 """Seconds after which a connection without a request is closed."""
@@ -27,11 +28,11 @@ HANDSHAKE_S = 10
 """Seconds after which a connection is closed on which no client has said anything."""
 
 
-def _guarded(rpc: "Rpc[Answer]") -> "Rpc[Answer]":
+def _guarded(rpc: "Rpc[_Request, Answer]") -> "Rpc[_Request, Answer]":
     """Answer INTERNAL if serving a request raises: that is an error of the daemon, and the operator gets one line."""
 
     @functools.wraps(rpc)
-    async def answer(self: Any, request: Any, context: "grpc.aio.ServicerContext") -> Answer:
+    async def answer(self: "ControlService", request: _Request, context: "grpc.aio.ServicerContext") -> Answer:
         try:
             return await rpc(self, request, context)
         except grpc.aio.AbortError:

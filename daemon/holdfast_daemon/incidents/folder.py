@@ -5,7 +5,6 @@ import tarfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -110,11 +109,10 @@ def read_recording(path: Path) -> RecordedIncident:
         raise RecordingError(f"{path}: recorded by another version of Holdfast, or damaged: {error}") from None
 
 
-def _state(data: Any, path: Path) -> CoreState:
-    found = data.get("format") if isinstance(data, dict) else None
-    if not isinstance(found, int):
+def _state(data: object, path: Path) -> CoreState:
+    if not isinstance(data, dict) or not isinstance(data.get("format"), int):
         raise ValueError(f"{STATE} names no format")
-    if found != _FORMAT:
+    if (found := data["format"]) != _FORMAT:
         raise RecordingError(
             f"{path}: its recording has format {found}, and this version of Holdfast replays format {_FORMAT}: use the"
             f" version that recorded it; its story, {STORY}, can still be read"

@@ -109,7 +109,7 @@ class RunStore:
     def _lease(self) -> str:
         return f"{self._daemon} {self.fence}"
 
-    def _check(self, written: Any) -> None:
+    def _check(self, written: object) -> None:
         if not written:
             self.fence = 0
             raise LeadershipLostError(self._run)

@@ -41,7 +41,7 @@ class FakeStage:
         self._device.now_s += seconds
 
 
-def measured(device: FakeDevice, count: int) -> tuple[BubbleMeter, list[FakeStage]]:
+def measured(device: FakeDevice, count: int) -> tuple[BubbleMeter[float], list[FakeStage]]:
     stages = [FakeStage(device) for _ in range(count)]
     return BubbleMeter(cast(list[PipelineStage], stages), device), stages
 

@@ -5,7 +5,7 @@ f_e is the share of the tokens' picks that expert e got, and P_e the mean of its
 experts get the same number of picks. It is up to E / k if every token picks the same k.
 """
 
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -79,13 +79,21 @@ def collect_expert_statistics(model: nn.Module) -> Tensor:
     return counted
 
 
+class _InjectContext(Protocol):
+    """Values that forward() keeps for backward()."""
+
+    counted: Tensor
+    statistics: Tensor
+    loss_dtype: torch.dtype
+
+
 class _Inject(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, output: Tensor, loss: Tensor, counted: Tensor, statistics: Tensor) -> Tensor:
+    def forward(ctx: _InjectContext, output: Tensor, loss: Tensor, counted: Tensor, statistics: Tensor) -> Tensor:
         ctx.counted, ctx.statistics, ctx.loss_dtype = counted, statistics, loss.dtype
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: _InjectContext, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         ctx.statistics.add_(ctx.counted)
         return gradients[0], gradients[0].new_ones((), dtype=ctx.loss_dtype), None, None

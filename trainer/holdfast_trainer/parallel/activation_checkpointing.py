@@ -71,6 +71,6 @@ def _save_products() -> tuple[AbstractContextManager[Any], AbstractContextManage
     return first, second
 
 
-def _policy(_context: object, operation: Any, *_: object, **__: object) -> CheckpointPolicy:
+def _policy(_context: object, operation: object, *_: object, **__: object) -> CheckpointPolicy:
     saved = getattr(operation, "overloadpacket", None) in _SAVED_OPERATIONS
     return CheckpointPolicy.MUST_SAVE if saved else CheckpointPolicy.PREFER_RECOMPUTE

@@ -4,7 +4,7 @@ Those of torch are private, or gloo emulates them in ways that need a group of a
 in each direction, which both gloo and NCCL have.
 """
 
-from typing import Any
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -29,14 +29,24 @@ def gather_parts(part: Tensor, group: dist.ProcessGroup) -> Tensor:
     return parts
 
 
+class _ExchangeContext(Protocol):
+    """Values that forward() keeps for backward()."""
+
+    sent: list[int]
+    received: list[int]
+    group: dist.ProcessGroup
+
+
 class _ExchangeRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
+    def forward(
+        ctx: _ExchangeContext, rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup
+    ) -> Tensor:
         ctx.sent, ctx.received, ctx.group = sent, received, group
         return _all_to_all(rows, sent, received, group)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: _ExchangeContext, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         return _all_to_all(gradients[0], ctx.received, ctx.sent, ctx.group), None, None, None
 
 
@@ -46,16 +56,22 @@ def _all_to_all(rows: Tensor, sent: list[int], received: list[int], group: dist.
     return output
 
 
+class _GatherContext(Protocol):
+    """Values that forward() keeps for backward()."""
+
+    group: dist.ProcessGroup
+
+
 class _GatherParts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, part: Tensor, group: dist.ProcessGroup) -> Tensor:
+    def forward(ctx: _GatherContext, part: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
         parts = part.new_empty(group.size(), *part.shape)
         dist.all_gather(list(parts.unbind()), part.contiguous(), group=group)
         return parts
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
+    def backward(ctx: _GatherContext, *gradients: Tensor) -> tuple[Tensor, None]:
         # An all-to-all and a sum. It has the same traffic as a reduce-scatter, which gloo only emulates.
         shares = torch.empty_like(gradients[0], memory_format=torch.contiguous_format)
         dist.all_to_all_single(shares, gradients[0].contiguous(), group=ctx.group)

@@ -10,34 +10,38 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Protocol
+from typing import Generic, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch.distributed.pipelining import PipelineStage
 
 _COMPUTATIONS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
 
+Mark = TypeVar("Mark")
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
-class DeviceClock(Protocol):
+
+class DeviceClock(Protocol[Mark]):
     """Marks moments in the work of a device."""
 
-    def mark(self) -> Any:
+    def mark(self) -> Mark:
         """Return a mark of this moment in the device's order of work."""
 
-    def is_past(self, mark: Any) -> bool:
+    def is_past(self, mark: Mark) -> bool:
         """Return whether the device has reached ``mark``."""
 
-    def between_s(self, start: Any, end: Any) -> float:
+    def between_s(self, start: Mark, end: Mark) -> float:
         """Return the seconds between two marks that the device has reached."""
 
 
-class BubbleMeter:
+class BubbleMeter(Generic[Mark]):
     """Times the computations of a rank's stages, from its creation on. It replaces their methods by timed ones."""
 
-    def __init__(self, stages: Iterable[PipelineStage], clock: DeviceClock) -> None:
+    def __init__(self, stages: Iterable[PipelineStage], clock: DeviceClock[Mark]) -> None:
         self._clock = clock
-        self._step: _Step | None = None
-        self._unread: _Step | None = None
+        self._step: _Step[Mark] | None = None
+        self._unread: _Step[Mark] | None = None
         self._share: float | None = None
         for stage in stages:
             for name in _COMPUTATIONS:
@@ -68,9 +72,9 @@ class BubbleMeter:
         busy_s = sum(self._clock.between_s(start, end) for start, end in step.computations)
         self._share = 1 - busy_s / self._clock.between_s(step.start, step.end)
 
-    def _timed(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, compute: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         @wraps(compute)
-        def timed(*arguments: Any, **options: Any) -> Any:
+        def timed(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
             if self._step is None:
                 return compute(*arguments, **options)
             start = self._clock.mark()
@@ -82,12 +86,12 @@ class BubbleMeter:
 
 
 @dataclass
-class _Step:
+class _Step(Generic[Mark]):
     """The marks of a step."""
 
-    start: Any
-    computations: list[tuple[Any, Any]] = field(default_factory=list)
-    end: Any = None
+    start: Mark
+    computations: list[tuple[Mark, Mark]] = field(default_factory=list)
+    end: Mark = field(init=False)
 
 
 class HostClock:
@@ -124,6 +128,8 @@ class CudaClock:
         return float(start.elapsed_time(end)) / 1000
 
 
-def make_clock(device: torch.device) -> DeviceClock:
-    """Return the clock of ``device``."""
-    return CudaClock() if device.type == "cuda" else HostClock()
+def make_meter(
+    stages: Iterable[PipelineStage], device: torch.device
+) -> BubbleMeter[torch.cuda.Event] | BubbleMeter[float]:
+    """Return a meter of stages that compute on ``device``."""
+    return BubbleMeter(stages, CudaClock()) if device.type == "cuda" else BubbleMeter(stages, HostClock())

@@ -1,6 +1,6 @@
 """Cross-entropy, also of logits that are sharded along the vocabulary over tensor-parallel ranks."""
 
-from typing import Any
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -55,9 +55,17 @@ def vocabulary_parallel_cross_entropy(logits: Tensor, targets: Tensor, group: di
     return total
 
 
+class _CrossEntropyContext(Protocol):
+    """Values that forward() keeps for backward()."""
+
+    saved_tensors: tuple[Tensor, Tensor, Tensor]
+
+    def save_for_backward(self, *tensors: Tensor) -> None: ...
+
+
 class _VocabularyParallelCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, group: dist.ProcessGroup) -> Tensor:
+    def forward(ctx: _CrossEntropyContext, logits: Tensor, targets: Tensor, group: dist.ProcessGroup) -> Tensor:
         # Subtracting the largest logit of the whole vocabulary keeps exp() from overflowing.
         largest = logits.amax(dim=-1)
         dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
@@ -78,7 +86,7 @@ class _VocabularyParallelCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None]:
+    def backward(ctx: _CrossEntropyContext, *gradients: Tensor) -> tuple[Tensor, None, None]:
         # The gradient of log(sum exp(x)) - x[target] is softmax(x) - one_hot(target).
         probabilities, local_targets, elsewhere = ctx.saved_tensors
         is_target = torch.zeros_like(probabilities).scatter_(

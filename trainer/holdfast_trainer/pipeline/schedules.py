@@ -20,7 +20,7 @@ from holdfast_trainer.model.parts import ModelParts
 from holdfast_trainer.model.stages import Stage
 from holdfast_trainer.model.transformer import Transformer
 from holdfast_trainer.parallel.mesh import Mesh
-from holdfast_trainer.pipeline.bubble import BubbleMeter, make_clock
+from holdfast_trainer.pipeline.bubble import make_meter
 from holdfast_trainer.pipeline.cross_entropy import MeanLoss
 from holdfast_trainer.pipeline.stage_tensors import like_logits, like_stream, like_tokens
 
@@ -44,7 +44,7 @@ class PipelineSchedule:
             _pipeline_stage(config, mesh, stage, module, device)
             for stage, module in zip(parts.stages, parts.modules, strict=True)
         ]
-        self._meter = BubbleMeter(stages, make_clock(device))
+        self._meter = make_meter(stages, device)
         name, microbatches = config.parallel.schedule, config.parallel.microbatches
         # The loss of a microbatch is already its share of the global batch's mean (see MeanLoss). By default torch
         # would divide the gradients by the number of microbatches.

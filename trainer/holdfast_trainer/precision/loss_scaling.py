@@ -5,7 +5,7 @@ on the device. The norm of the gradient decides how it changes. That norm is the
 the same scale, bit by bit, without a collective of its own.
 """
 
-from typing import Any, TypedDict
+from typing import Protocol, TypedDict
 
 import torch
 from torch import Tensor
@@ -78,12 +78,18 @@ def make_loss_scaler(config: PrecisionConfig, device: torch.device) -> LossScale
     return LossScaler(config, device) if config.compute == "fp16" else None
 
 
+class _ScaleContext(Protocol):
+    """Values that forward() keeps for backward()."""
+
+    scale: Tensor
+
+
 class _ScaleGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, loss: Tensor, scale: Tensor) -> Tensor:
+    def forward(ctx: _ScaleContext, loss: Tensor, scale: Tensor) -> Tensor:
         ctx.scale = scale
         return loss.clone()  # A view would not do: pipeline schedules detach the loss in place.
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
+    def backward(ctx: _ScaleContext, *gradients: Tensor) -> tuple[Tensor, None]:
         return gradients[0] * ctx.scale, None

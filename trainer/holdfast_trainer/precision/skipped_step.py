@@ -22,7 +22,8 @@ class SkipsOnHost:
 class SkippingSGD(SkipsOnHost, SGD):
     """SGD that skips on the host. torch's fused SGD could skip on the device, but takes no sharded parameters."""
 
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
+    # torch promises a float to those who pass a closure, and a skipped step has none.
+    def step(self, closure: Callable[[], float] | None = None) -> Any:  # noqa: ANN401
         """Step, unless the gradient overflowed."""
         return None if self.skips() else super().step(closure)
 

@@ -5,15 +5,21 @@ end in an operator of the library ``c10d``, in the backward pass too, and a disp
 see work on threads without a mode of their own, such as a background save.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch._C import DispatchKey, ScriptObject
 from torch._C._distributed_c10d import FakeWork, ProcessGroup
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+CallResult: TypeAlias = "ScriptObject | tuple[object, ScriptObject]"
+"""What operators of c10d return: the work, or their outputs and the work."""
 
 _MESSAGES = frozenset(("send", "recv_", "recv_any_source_"))
 
@@ -22,7 +28,7 @@ _MESSAGES = frozenset(("send", "recv_", "recv_any_source_"))
 class GroupCall:
     """One call of a process group, before it is made."""
 
-    operator: Any
+    operator: "OpOverload[..., CallResult]"
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
 
@@ -42,7 +48,7 @@ class GroupCall:
         objects = (argument for argument in self.arguments if isinstance(argument, ScriptObject))
         return str(ProcessGroup.unbox(next(objects)).group_name)
 
-    def run(self) -> Any:
+    def run(self) -> CallResult:
         """Make the call; return its result."""
         return self.operator(*self.arguments, **self.keywords)
 
@@ -56,23 +62,27 @@ class GroupCall:
         self.on(lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
         return found
 
-    def pretended(self) -> Any:
+    def pretended(self) -> CallResult:
         """Return a result as if the call had been made. Its outputs keep their contents."""
         done = FakeWork().boxed()
-        # Operators of c10d return the work, or their outputs and the work. Outputs are the first argument.
+        # Outputs are the first argument.
         return done if len(self.operator._schema.returns) == 1 else (self.arguments[0], done)
 
 
 class CallWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Passes every call to ``meddle`` and returns what that returns. Training thread only."""
 
-    def __init__(self, meddle: Callable[[GroupCall], Any]) -> None:
+    def __init__(self, meddle: Callable[[GroupCall], CallResult]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._meddle = meddle
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: "OpOverload[..., Any]",
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         """Pass calls of process groups to ``meddle``, and run every other operator as it is."""
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # DTensor calls operators on local tensors next, and those come here again
@@ -96,7 +106,7 @@ class CallWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return is_innermost
 
 
-def _changed(argument: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _changed(argument: object, change: Callable[[torch.Tensor], torch.Tensor]) -> object:
     if isinstance(argument, torch.Tensor):
         return change(argument)
     if isinstance(argument, (list, tuple)):

@@ -1,7 +1,7 @@
 """Faults of the calls between ranks: each changes one call and makes all others as they are."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast_hooks.faults.effect import Site
 from holdfast_hooks.faults.fault import Fault
@@ -9,7 +9,7 @@ from holdfast_hooks.faults.fault import Fault
 if TYPE_CHECKING:
     import torch
 
-    from holdfast_hooks.faults.call_watch import GroupCall
+    from holdfast_hooks.faults.call_watch import CallResult, GroupCall
 
 
 class _CallFault(ABC):
@@ -32,14 +32,14 @@ class _CallFault(ABC):
         self._watch.stop()
 
     @abstractmethod
-    def _see(self, call: "GroupCall") -> Any:
+    def _see(self, call: "GroupCall") -> "CallResult":
         """Make a call, changed or not; return its result."""
 
 
 class Skipped(_CallFault):
     """Skips one collective. The tensors keep what they held before."""
 
-    def _see(self, call: "GroupCall") -> Any:
+    def _see(self, call: "GroupCall") -> "CallResult":
         if not call.is_collective:
             return call.run()
         self._done = True
@@ -49,7 +49,7 @@ class Skipped(_CallFault):
 class LostMessage(_CallFault):
     """Pretends to send one message."""
 
-    def _see(self, call: "GroupCall") -> Any:
+    def _see(self, call: "GroupCall") -> "CallResult":
         if call.name != "send":
             return call.run()
         self._done = True
@@ -59,7 +59,7 @@ class LostMessage(_CallFault):
 class Extra(_CallFault):
     """Makes one collective twice."""
 
-    def _see(self, call: "GroupCall") -> Any:
+    def _see(self, call: "GroupCall") -> "CallResult":
         if call.is_collective:
             self._done = True
             _wait(call.on(lambda tensor: tensor.clone()).run())
@@ -69,7 +69,7 @@ class Extra(_CallFault):
 class WrongShape(_CallFault):
     """Makes one collective with tensors that are longer by one element, or by one per rank if they hold all parts."""
 
-    def _see(self, call: "GroupCall") -> Any:
+    def _see(self, call: "GroupCall") -> "CallResult":
         lengths = [tensor.numel() for tensor in call.tensors()]
         if not call.is_collective or call.name == "barrier" or 0 in lengths:
             return call.run()
@@ -94,7 +94,7 @@ class WrongOrder(_CallFault):
         self._early = ""
         super().__init__(fault, site)
 
-    def _see(self, call: "GroupCall") -> Any:
+    def _see(self, call: "GroupCall") -> "CallResult":
         if not call.is_collective:
             return call.run()
         if self._early:
@@ -107,7 +107,7 @@ class WrongOrder(_CallFault):
         return call.run()
 
 
-def _wait(result: Any) -> None:
+def _wait(result: "CallResult") -> None:
     from torch._C._distributed_c10d import Work
 
     Work.unbox(result[-1] if isinstance(result, tuple) else result).wait()

@@ -1,7 +1,7 @@
 """Faults of numbers: training continues and computes something wrong."""
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast_hooks.faults.effect import Site
 from holdfast_hooks.faults.fault import Fault
@@ -35,11 +35,13 @@ class NanGradient:
         self._done = True
         self._forward_hook.remove()
 
-    def _output(self, _: "torch.nn.Module", __: Any, output: Any) -> None:
+    def _output(self, _: "torch.nn.Module", __: object, output: object) -> None:
+        import torch
+
         # Inside of the module's own backward hooks, so that they see this module make the NaN.
         first = output[0] if isinstance(output, (tuple, list)) and output else output
-        if getattr(first, "requires_grad", False) and not self._done:
-            first.register_hook(self._poison)
+        if isinstance(first, torch.Tensor) and first.requires_grad and not self._done:
+            first.register_hook(self._poison)  # type: ignore[no-untyped-call]
 
     def _poison(self, gradient: "torch.Tensor") -> "torch.Tensor | None":
         if self._done:

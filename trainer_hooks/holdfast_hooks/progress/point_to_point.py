@@ -8,13 +8,16 @@ completion, and the Flight Recorder has NCCL's calls.
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast_hooks.once import OnceLog
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.v1.common_pb2 import DIRECTION_RECV, DIRECTION_SEND, ChannelProgress, Direction
+
+if TYPE_CHECKING:
+    import torch
 
 _WRAPPED: dict[str, Direction] = {"send": DIRECTION_SEND, "recv": DIRECTION_RECV}
 _OUTSTANDING = 4096
@@ -54,6 +57,15 @@ class SeqShift:
             if used_seq < seq:
                 return count
         return used[0][1] - 1 if used else 0
+
+
+class _ProcessGroup(Protocol):
+    """The part of torch's ProcessGroup that is used here. Its stub lacks the method."""
+
+    @property
+    def group_name(self) -> str: ...
+
+    def _get_sequence_number_for_group(self) -> int: ...
 
 
 class _Channel:
@@ -151,7 +163,9 @@ class PointToPointRecord:
         channels = self._channels
         mark = None if self._black_box is None else self._black_box.call
 
-        def call(group: Any, tensors: Any, peer: int, *rest: Any, **keywords: Any) -> Any:
+        def call(
+            group: _ProcessGroup, tensors: "Sequence[torch.Tensor]", peer: int, *rest: Any, **keywords: Any
+        ) -> object:
             key = (group.group_name, peer, direction)
             channel = channels[key] if key in channels else self._open(group, peer, direction)
             if channel is None or not tensors[0].is_cpu:
@@ -174,7 +188,7 @@ class PointToPointRecord:
 
         return call
 
-    def _open(self, group: Any, peer: int, direction: Direction) -> _Channel | None:
+    def _open(self, group: _ProcessGroup, peer: int, direction: Direction) -> _Channel | None:
         if self._closed:
             return None
         key = (group.group_name, peer, direction)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.progress.flight_recorder import Dump, RecorderUnavailableError, find_dump
@@ -14,6 +14,9 @@ from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.settling import Settling
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.v1.common_pb2 import GroupProgress
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class ProgressPoll:
             if key not in self._groups and name in alive:
                 self._groups[key] = self._describe(entries[-1], alive[name], recorded["pg_status"][key])
 
-    def _describe(self, newest: dict[str, Any], group: Any, status: dict[str, str]) -> Group:
+    def _describe(self, newest: dict[str, Any], group: "ProcessGroup", status: dict[str, str]) -> Group:
         """Describe a group from its newest entry in the full dump, and its status in that dump."""
         name = newest["process_group"][0]
         members = tuple(sorted(sys.modules["torch.distributed"].get_process_group_ranks(group)))
@@ -148,7 +151,7 @@ def _collectives(recorded: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _groups_by_name() -> dict[str, Any]:
+def _groups_by_name() -> "dict[str, ProcessGroup]":
     world = sys.modules["torch.distributed.distributed_c10d"]._world
     # A copy first, because the training thread may be creating a group right now.
     return {group.group_name: group for group in list(world.pg_map)}

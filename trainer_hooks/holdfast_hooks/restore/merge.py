@@ -1,15 +1,15 @@
 """Merges the trees that the ranks of another layout saved into one tree for this rank."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from holdfast_hooks.state.tree import has_tensors, is_mapping, items_of, key_text, kind_of
+from holdfast_proto.snapshot import StateTree
 
 Wants = Callable[[str, str], bool]
 """Function of an empty container's name and a key in it: whether the saved value belongs to this rank."""
 
 
-def merge(live: Any, saved: Sequence[Any], wants: Wants, name: str = "") -> Any:
+def merge(live: StateTree, saved: Sequence[StateTree], wants: Wants, name: str = "") -> StateTree:
     """Return the tree to load. Tensors are named in all trees, and ``saved`` has the preferred rank's tree first.
 
     There are three cases at each place. Where this rank has tensors, the result has the keys of the live tree: the
@@ -19,13 +19,14 @@ def merge(live: Any, saved: Sequence[Any], wants: Wants, name: str = "") -> Any:
     mappings = [tree for tree in saved if is_mapping(tree)]
     if is_mapping(live) and mappings:
         return _merge_mappings(live, mappings, wants, name)
-    lists = [tree for tree in saved if isinstance(tree, list) and isinstance(live, list) and len(tree) == len(live)]
-    if lists and has_tensors(live):
-        return [merge(node, [tree[i] for tree in lists], wants, f"{name}/{i}") for i, node in enumerate(live)]
+    if isinstance(live, list) and has_tensors(live):
+        lists = [tree for tree in saved if isinstance(tree, list) and len(tree) == len(live)]
+        if lists:
+            return [merge(node, [tree[i] for tree in lists], wants, f"{name}/{i}") for i, node in enumerate(live)]
     return saved[0]
 
 
-def _merge_mappings(live: Any, saved: Sequence[Any], wants: Wants, name: str) -> Any:
+def _merge_mappings(live: StateTree, saved: Sequence[StateTree], wants: Wants, name: str) -> StateTree:
     here, there = _by_text(live), [_by_text(tree) for tree in saved]
     if not here:
         keys = [text for text in dict.fromkeys(text for tree in there for text in tree) if wants(name, text)]
@@ -33,7 +34,7 @@ def _merge_mappings(live: Any, saved: Sequence[Any], wants: Wants, name: str) ->
         keys = list(here)
     else:
         keys = list({**there[0], **here})
-    pairs = []
+    pairs: list[list[StateTree]] = []
     for text in keys:
         found = [tree[text] for tree in there if text in tree]
         if found:
@@ -43,6 +44,6 @@ def _merge_mappings(live: Any, saved: Sequence[Any], wants: Wants, name: str) ->
     return {kind_of(live): pairs}
 
 
-def _by_text(mapping: Any) -> dict[str, tuple[Any, Any]]:
+def _by_text(mapping: StateTree) -> dict[str, tuple[StateTree, StateTree]]:
     """Return pairs of encoded key and node, by the key's text."""
     return {key_text(key): (key, node) for key, node in items_of(mapping)}

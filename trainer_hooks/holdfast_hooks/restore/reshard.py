@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast_hooks.restore.consensus import anywhere
 from holdfast_hooks.restore.fit import check_names, difference, refusal
@@ -15,6 +15,7 @@ from holdfast_hooks.state.counterparts import Counterparts
 from holdfast_hooks.state.encoding import Image, Part, Stateful, decode_state, encode_state
 from holdfast_hooks.state.sharding import distribute_like, is_dtensor
 from holdfast_hooks.state.tree import items_of, key_text, tensors_of, with_names
+from holdfast_proto.snapshot import StateTree
 
 if TYPE_CHECKING:
     import torch
@@ -39,14 +40,14 @@ def reshard(directory: Path, state: Mapping[str, Stateful], *, rank: int) -> int
     targets = {name: _target(saved.tensors[name], counterparts) for name in tensors_of(tree)}
     _fill(saved, targets)
 
-    def tensor(kind: str, name: str) -> Any:
+    def tensor(kind: str, name: str) -> object:
         return targets[name].numpy() if kind == "array" else targets[name]
 
     load(state, decode_state(tree, tensor), live_states)
     return saved.step
 
 
-def _check(live: Image, saved: SavedState, tree: Any, counterparts: Counterparts) -> None:
+def _check(live: Image, saved: SavedState, tree: StateTree, counterparts: Counterparts) -> None:
     """Raise ConfigurationError with the tensors that differ, and those that are saved and that no rank wants."""
     wanted = set(tensors_of(tree))
     found = [

@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from holdfast_checkpoint.format.manifest import load_committed_indexes
 from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor
 from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.state.tree import with_names
+from holdfast_proto.snapshot import StateTree
 
 _FIX = (
     "give values that differ between ranks different names: use holdfast_hooks.by_name() for an optimizer, and the"
@@ -69,7 +69,7 @@ class SavedState:
     directory: Path
     step: int
     tensors: Mapping[str, SavedTensor]
-    trees: Sequence[Any]
+    trees: Sequence[StateTree]
     """Trees of the ranks that wrote it, the preferred rank's first. They name tensors and do not number them."""
 
     @classmethod
@@ -90,7 +90,7 @@ class SavedState:
         return cls(directory, manifest.step, tensors, [_named_tree(index) for index in ordered])
 
 
-def _named_tree(index: ShardIndex) -> Any:
+def _named_tree(index: ShardIndex) -> StateTree:
     return with_names(index.tree, [stored.entry.name for stored in index.tensors])
 
 

@@ -59,7 +59,10 @@ def load(state: Mapping[str, Stateful], saved: dict[str, Any], live_states: Mapp
     check_names(saved, state)
     for name, stateful in state.items():
         try:
-            stateful.load_state_dict(_with_metadata(saved[name], live_states[name]))
+            part, live = saved[name], live_states[name]
+            if hasattr(live, "_metadata"):  # the versions of a module's state, which torch keeps as an attribute
+                part._metadata = live._metadata
+            stateful.load_state_dict(part)
         except (KeyError, TypeError, ValueError) as error:
             raise refusal([f"{name}: {error!r}"]) from error
     random_states.restore(saved[random_states.KEY])
@@ -73,7 +76,7 @@ class _Targets:
         self._counterparts = counterparts
         self._taken: list[tuple[TensorEntry, torch.Tensor]] = []
 
-    def take(self, kind: str, index: int) -> Any:
+    def take(self, kind: str, index: int) -> object:
         """Return the tensor or array to load for an entry, not filled yet. Raises ConfigurationError."""
         entry = self._entries[index]
         if kind == "array":
@@ -118,10 +121,3 @@ def _new(entry: TensorEntry, device: "torch.device | str" = "cpu") -> "torch.Ten
     import torch
 
     return torch.empty(entry.shape, dtype=getattr(torch, entry.dtype), device=device)
-
-
-def _with_metadata(saved: Any, live: Any) -> Any:
-    """Return a module's saved state with the versions that torch keeps as an attribute of the live one."""
-    if hasattr(live, "_metadata"):
-        saved._metadata = live._metadata
-    return saved

@@ -11,7 +11,7 @@ from holdfast_hooks.snapshots.device_copies import DeviceCopy
 from holdfast_hooks.snapshots.host_copies import HostCopies
 from holdfast_hooks.state.encoding import Image, Part
 from holdfast_hooks.state.sharding import is_dtensor, writer_of
-from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, align
+from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, StateTree, TensorEntry, align
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -44,7 +44,7 @@ class LaidOutMeta(Meta):
     encoded: bytes
 
     @classmethod
-    def of(cls, tree: Any, layout: SlotLayout, coordinates: Mapping[str, int]) -> "LaidOutMeta":
+    def of(cls, tree: StateTree, layout: SlotLayout, coordinates: Mapping[str, int]) -> "LaidOutMeta":
         """Build the meta of one snapshot."""
         head = json.dumps({"tree": tree, "coordinates": dict(coordinates)}, separators=(",", ":")).encode()
         encoded = b'%b,"tensors":%b}' % (head[:-1], layout.entries_json)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from holdfast_hooks.state.sharding import is_dtensor, local_part
+from holdfast_proto.snapshot import StateTree
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +55,7 @@ class Part(NamedTuple):
 class Image:
     """An encoded state. The parts are the live tensors: copy them before training continues."""
 
-    tree: Any
+    tree: StateTree
     parts: tuple[Part, ...]
     empty: tuple[str, ...]
     """Names of containers that are empty, perhaps only until the first step."""
@@ -67,7 +68,7 @@ def encode_state(state: Mapping[str, Any]) -> Image:
     return Image(tree, tuple(encoder.parts), tuple(encoder.empty))
 
 
-def decode_state(tree: Any, tensor: Callable[[str, Any], Any]) -> Any:
+def decode_state(tree: StateTree, tensor: Callable[[str, Any], Any]) -> Any:
     """Decode a state. ``tensor(kind, i)`` returns the tensor that the tree calls ``i``."""
     if isinstance(tree, list):
         return [decode_state(item, tensor) for item in tree]

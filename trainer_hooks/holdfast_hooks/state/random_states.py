@@ -4,6 +4,7 @@ import importlib
 import random
 import struct
 import sys
+from types import ModuleType
 from typing import Any
 
 KEY = "_random"
@@ -44,7 +45,7 @@ def _capture_python() -> list[Any]:
     return [version, _WORDS.pack(*words), gauss]
 
 
-def _capture_numpy(numpy: Any) -> list[Any]:
+def _capture_numpy(numpy: ModuleType) -> list[Any]:
     name, key, position, has_gauss, gauss = numpy.random.get_state()
     return [name, key.tobytes(), int(position), int(has_gauss), float(gauss)]
 

@@ -1,49 +1,45 @@
 """Reads the nested JSON of a saved state (see encoding.py) without decoding it."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast_hooks.state.encoding import MAPPING_KINDS, TENSOR_KINDS, decode_state
+from holdfast_proto.snapshot import StateTree
 
 Key = str | int
 """Key in a mapping as text, as torch.distributed.checkpoint has it, or position in a list."""
 
 
-def kind_of(tree: Any) -> str:
+def kind_of(tree: StateTree) -> str:
     """Return the kind of a node: ``list``, ``plain``, or the name of the one key of an object."""
     if isinstance(tree, list):
         return "list"
     return str(next(iter(tree))) if isinstance(tree, dict) else "plain"
 
 
-def is_mapping(tree: Any) -> bool:
+def is_mapping(tree: StateTree) -> bool:
     """Whether a node is a mapping of any kind."""
     return kind_of(tree) in MAPPING_KINDS
 
 
-def items_of(tree: Any) -> Iterator[tuple[Any, Any]]:
+def items_of(tree: StateTree) -> Iterator[tuple[StateTree, StateTree]]:
     """Yield the pairs of encoded key and node of a mapping."""
+    assert isinstance(tree, dict)
     ((_, pairs),) = tree.items()
     yield from pairs
 
 
-def key_text(key: Any) -> str:
+def key_text(key: StateTree) -> str:
     """Return the text of an encoded key in names."""
     return str(decode_state(key, _no_tensor))
 
 
-def has_tensors(tree: Any) -> bool:
+def has_tensors(tree: StateTree) -> bool:
     """Whether a node is a tensor or contains one."""
-    kind = kind_of(tree)
-    if kind in TENSOR_KINDS:
-        return True
-    if kind in MAPPING_KINDS:
-        return any(has_tensors(node) for _, node in items_of(tree))
-    children = tree if kind == "list" else tree["tuple"] if kind == "tuple" else []
-    return any(has_tensors(node) for node in children)
+    return any(True for _ in tensors_of(tree))
 
 
-def tensors_of(tree: Any) -> Iterator[Any]:
+def tensors_of(tree: StateTree) -> Iterator[Any]:
     """Yield the names or numbers of the tensors in a node, in order."""
     if isinstance(tree, list):
         for node in tree:
@@ -59,7 +55,7 @@ def tensors_of(tree: Any) -> Iterator[Any]:
             yield from tensors_of(content)
 
 
-def with_names(tree: Any, names: list[str]) -> Any:
+def with_names(tree: StateTree, names: list[str]) -> StateTree:
     """Return a tree that names its tensors, from one that numbers them."""
     if isinstance(tree, list):
         return [with_names(node, names) for node in tree]
@@ -73,7 +69,7 @@ def with_names(tree: Any, names: list[str]) -> Any:
     return {kind: with_names(content, names)} if kind == "tuple" else tree
 
 
-def leaves(tree: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Any]]:
+def leaves(tree: StateTree, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], StateTree]]:
     """Yield path and node of each value, as torch.distributed.checkpoint flattens a state.
 
     It descends into every mapping, and into a list only if that contains a tensor or a mapping.
@@ -95,5 +91,5 @@ def _is_flattened(nodes: list[Any]) -> bool:
     )
 
 
-def _no_tensor(kind: str, _index: int) -> Any:
+def _no_tensor(kind: str, _index: int) -> NoReturn:
     raise TypeError(f"a {kind} cannot be a key")

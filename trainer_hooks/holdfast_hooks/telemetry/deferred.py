@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -53,9 +53,10 @@ def to_number(value: object) -> float | DeferredNumbers:
     return DeferredNumbers.of((whole.detach(),)) if whole.is_cuda else float(whole.item())
 
 
-def _whole(value: Any) -> Any:
-    if not hasattr(value, "to_local"):
+def _whole(value: "torch.Tensor") -> "torch.Tensor":
+    if not (hasattr(value, "to_local") and hasattr(value, "placements")):
         return value
     if not all(placement.is_replicate() for placement in value.placements):
         raise ValueError("this DTensor is not replicated: report its full_tensor()")
-    return value.to_local()
+    whole: torch.Tensor = value.to_local()
+    return whole

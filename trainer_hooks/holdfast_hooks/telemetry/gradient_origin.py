@@ -110,10 +110,10 @@ class GradientWatch:
         # Hooks on tensors go with their graph. One that has not run backward yet finds no room for its sums.
         self._passed = deque(maxlen=0)
 
-    def _on_input(self, giver: str, _module: Any, inputs: tuple[Any, ...]) -> None:
+    def _on_input(self, giver: str, _module: object, inputs: tuple[Any, ...]) -> None:
         self._follow(inputs, giver)
 
-    def _on_output(self, giver: str | None, _module: Any, _inputs: Any, output: Any) -> None:
+    def _on_output(self, giver: str | None, _module: object, _inputs: object, output: object) -> None:
         self._follow(output if isinstance(output, (tuple, list)) else (output,), giver)
 
     def _follow(self, values: "tuple[Any, ...] | list[Any]", giver: str | None) -> None:
@@ -126,7 +126,7 @@ class GradientWatch:
                 value.register_hook(partial(self._pass, giver))  # type: ignore[no-untyped-call]
                 return
 
-    def _pass(self, giver: str | None, gradient: Any) -> None:
+    def _pass(self, giver: str | None, gradient: "torch.Tensor") -> None:
         import torch
 
         try:

@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -165,7 +165,7 @@ def _deliver(part: torch.Tensor, items: list[ReadItem], planner: LoadPlanner) ->
         planner.commit_tensor(item, target)
 
 
-def _torch_bytes(value: Any) -> io.BytesIO:
+def _torch_bytes(value: object) -> io.BytesIO:
     """Return a value in the only form that planners accept. These bytes are never stored."""
     packed = io.BytesIO()
     torch.save(value, packed)
@@ -173,5 +173,5 @@ def _torch_bytes(value: Any) -> io.BytesIO:
     return packed
 
 
-def _no_tensor(kind: str, name: str) -> Any:
+def _no_tensor(kind: str, name: str) -> NoReturn:
     raise TypeError(f"{name}: a {kind} cannot be handed over in bytes")

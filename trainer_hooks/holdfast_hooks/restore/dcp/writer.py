@@ -19,7 +19,7 @@ from holdfast_checkpoint.format.shard_index import ShardIndex, StoredTensor, ind
 from holdfast_checkpoint.format.shard_writer import ShardWriter, read_back
 from holdfast_hooks.snapshots.slot_layout import SlotLayout, lay_out
 from holdfast_hooks.state.encoding import encode_state
-from holdfast_proto.snapshot import TensorEntry
+from holdfast_proto.snapshot import StateTree, TensorEntry
 
 RUN = "dcp"
 """Name of the run in the manifest. A run of Holdfast with another name does not take it for its own."""
@@ -98,7 +98,7 @@ class CheckpointWriter(StorageWriter):
         self,
         rank: int,
         world_size: int,
-        tree: Any,
+        tree: StateTree,
         layout: SlotLayout,
         *,
         stored: tuple[StoredTensor, ...],
@@ -127,7 +127,7 @@ def _path(item: WriteItem, planner: SavePlanner) -> StatePath:
     return mappings.get(item.index.fqn, (item.index.fqn,))
 
 
-def _value(item: WriteItem, planner: SavePlanner) -> Any:
+def _value(item: WriteItem, planner: SavePlanner) -> object:
     if item.type is not WriteItemType.BYTE_IO:
         data = planner.resolve_data(item)
         assert isinstance(data, torch.Tensor)
