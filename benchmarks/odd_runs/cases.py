@@ -23,7 +23,7 @@ ALL: tuple[OddCase, ...] = (
 CASES: dict[str, OddCase] = {
     case.name: case for case in (*ALL, *(case for cases in UNSCALED.values() for case in cases))
 }
-"""Those with the deadlines that users have are among them."""
+"""All cases by name, with those of UNSCALED."""
 for _case in CASES.values():
     _case.check()
 
@@ -39,4 +39,4 @@ QUICK = (
     "all ranks stopped",
     "upload in an exit handler",
 )
-"""Cover every row of the table in under four minutes."""
+"""Names of ten cases that cover every row of the table in under four minutes."""

@@ -1,4 +1,4 @@
-"""Pauses in which something computes, marked as no phase."""
+"""Cases in which something computes while the script marks no phase."""
 
 from .case import OddCase
 from .patience import Sign
