@@ -19,7 +19,7 @@ def scrape(node: RecordedNode) -> str:
 
 
 def samples(text: str, name: str, *labels: str) -> dict[tuple[str, ...], float]:
-    """The samples of a series, by the values of ``labels``."""
+    """Return the samples of a series, by the values of ``labels``."""
     families = text_string_to_metric_families(text)
     found = [sample for family in families for sample in family.samples if sample.name == name]
     assert found, f"{name} is not exported"

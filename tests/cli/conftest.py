@@ -29,7 +29,7 @@ def wait_for() -> WaitFor:
 
 @pytest.fixture
 def short_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the sockets of runs go: pytest's own directories are too long for them."""
+    """A directory for the sockets of runs. The paths of pytest's own directories are too long for them."""
     import tempfile
 
     directory = Path(tempfile.mkdtemp(prefix="hf", dir="/tmp"))

@@ -1,4 +1,4 @@
-"""What the tests of the daemon share."""
+"""Fixtures for the tests of the daemon."""
 
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +14,6 @@ __all__ = ["pytest_pyfunc_call", "store_process", "store_server"]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Short enough for a socket's path."""
+    """A folder whose path is short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="hf-") as name:
         yield Path(name)

@@ -19,7 +19,7 @@ from tests.support.shells import options
 
 
 def shell_of(folder: Path, world: World, *, leads: bool) -> RunShell:
-    """A shell that holds a world's state."""
+    """Return a shell that holds a world's state."""
     url = f"unix://{folder}/no-store.sock"
     shell = RunShell(connect(url), world.spec.run, options(folder, url), Clock(), TickMetrics(CollectorRegistry()))
     shell.state, shell.leadership.leads, shell.store_up = world.state, leads, True
@@ -36,7 +36,7 @@ def scrape(shells: Mapping[str, RunShell]) -> str:
 
 
 def samples(text: str, name: str, *labels: str) -> dict[tuple[str, ...], float]:
-    """The samples of a series, by the values of ``labels``."""
+    """Return the samples of a series, by the values of ``labels``."""
     found = [s for family in text_string_to_metric_families(text) for s in family.samples if s.name == name]
     return {tuple(sample.labels[label] for label in labels): sample.value for sample in found}
 
@@ -160,7 +160,7 @@ async def test_ticks_are_timed_and_slow_ones_counted(folder: Path) -> None:
     assert samples(text, "holdfast_coordinator_slow_ticks_total") == {(): 1}
 
 
-async def test_a_store_that_is_away_shows(folder: Path, world: World) -> None:
+async def test_an_unreachable_store_shows(folder: Path, world: World) -> None:
     shell = shell_of(folder, world, leads=True)
     shell.counters.operations, shell.counters.failures, shell.store_up = 10, 3, False
     text = scrape({"r": shell})

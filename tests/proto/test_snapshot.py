@@ -119,7 +119,7 @@ def _is_stopped(pid: int) -> bool:
 def _let_go_on(writer: "subprocess.Popen[bytes]", slot: Slot) -> None:
     step = slot.header.step
     writer.send_signal(signal.SIGCONT)
-    wait_until(lambda: slot.header.step != step, "the writer goes on")
+    wait_until(lambda: slot.header.step != step, "the writer continues")
 
 
 def test_a_slot_whose_writer_is_interrupted_anywhere_is_complete_only_if_whole(

@@ -1,4 +1,4 @@
-"""What tests do to a run on this machine that no command does."""
+"""Things that tests do to a run on this machine and that no command does."""
 
 import time
 
@@ -16,7 +16,7 @@ def warm_parent_pid(run: LocalRun) -> int | None:
 
 
 def suspend_restart(run: LocalRun, component: str) -> None:
-    """Keep a component down once it dies."""
+    """Let a component stay down once it dies."""
     run.stack.component(component).suspended = True
 
 
@@ -26,7 +26,7 @@ def resume_restart(run: LocalRun, component: str) -> None:
 
 
 def restart_redis(run: LocalRun, *, empty: bool = False) -> None:
-    """SIGKILL the run's own Redis and wait for the next one; ``empty``: it has lost all its data."""
+    """SIGKILL the run's own Redis and wait for the next one. ``empty``: the next one has lost all data."""
     suspend_restart(run, "redis")
     run.stack.component("redis").kill()
     if empty:

@@ -1,4 +1,4 @@
-"""Snapshots as ranks leave them, with contents that follow from who took them."""
+"""Snapshots as ranks leave them. Rank, step and generation determine their contents."""
 
 import hashlib
 import itertools
@@ -33,7 +33,7 @@ class Snapshots:
         return path
 
     def tensors(self, rank: int, step: int, generation: int = 1) -> dict[str, bytes]:
-        """Return what a rank's state holds at the end of a step."""
+        """Return the tensors of a rank's state at the end of a step."""
         seed = f"{generation}.{step}.{rank}".encode()
         return {
             "model.weight": hashlib.shake_128(seed).digest(256),
@@ -54,7 +54,7 @@ class Snapshots:
         persist: bool = True,
         dtype: str = "uint8",
     ) -> Path:
-        """Make a slot a complete snapshot."""
+        """Fill a slot with a complete snapshot."""
         contents = self.tensors(rank, step, generation) if tensors is None else tensors
         entries, offset = [], DATA_OFFSET
         with Slot(path) as slot:

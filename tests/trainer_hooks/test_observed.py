@@ -1,4 +1,4 @@
-"""The hooks in a rank that somebody else has launched."""
+"""The hooks in a rank of another launcher."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ RANK = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "
 
 
 class Unsuitable:
-    """Could not be saved, and need not be."""
+    """A state that cannot be saved, and need not be."""
 
 
 def environment_of(folder: Path) -> dict[str, str]:

@@ -36,7 +36,7 @@ MORE_STORE_SEEDS = range(4, 20)
 
 @pytest.fixture
 def machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Machine]:
-    """Makes a machine whose checkpoints are in a folder."""
+    """A function that makes a machine whose checkpoints are in a folder."""
 
     def make(seed: int) -> Machine:
         folder = tmp_path / f"machine-{seed}"
@@ -56,7 +56,7 @@ def machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def stored_machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Machine]:
-    """Makes a machine whose checkpoints are in an object store."""
+    """A function that makes a machine whose checkpoints are in an object store."""
 
     def make(seed: int) -> Machine:
         folder, place = tmp_path / f"stored-{seed}", Place()
@@ -79,7 +79,7 @@ def stored_machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.M
 
 
 def drive(machine: Machine, actions: int = ACTIONS) -> None:
-    """Take a machine through its actions; the log of a failure tells them."""
+    """Let a machine act. The log of a failure lists its actions."""
     try:
         for _ in range(actions):
             machine.act()
@@ -107,7 +107,7 @@ def test_the_newest_reported_checkpoint_in_a_store_loads_at_every_moment(
 
 
 def unreadable_if_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take a missing file for a damaged one, and the seed where nothing is left, as earlier versions did."""
+    """Treat a missing file as a damaged one, and start from the seed if nothing is left, as earlier versions did."""
     fetch = RunCheckpoints.fetch
 
     def unreadable(self: RunCheckpoints, step: int, *arguments: Any, **options: Any) -> Path:
@@ -123,7 +123,7 @@ def unreadable_if_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a run that went back write over what it had committed, as earlier versions did."""
+    """Let a run that went back overwrite what it had committed, as earlier versions did."""
 
     def withdraw(directory: Path, _index: object) -> None:
         remove_file(directory / MANIFEST)
@@ -133,7 +133,7 @@ def one_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take a checkpoint that has vanished for one that never was."""
+    """Treat a checkpoint that has vanished as one that never existed."""
     monkeypatch.setattr(KnownCheckpoints, "vanished", lambda *_arguments: set())
     monkeypatch.setattr(KnownCheckpoints, "check_history", lambda *_arguments: None)
 

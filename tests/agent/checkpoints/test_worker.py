@@ -5,7 +5,7 @@ from holdfast_agent.checkpoints.worker import CoreShare
 
 
 class Clock:
-    """What the kernel says of this process."""
+    """The kernel's figures of this process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ran_s = self.waited_s = 100.0

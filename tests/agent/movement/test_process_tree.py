@@ -1,4 +1,4 @@
-"""Whether anything moves in a tree of real processes."""
+"""Movement in trees of real processes."""
 
 import os
 import platform
@@ -163,7 +163,7 @@ threading.Event().wait()
 
 @contextmanager
 def _sink() -> Iterator[int]:
-    """The port of a server that swallows what it gets."""
+    """Port of a server that discards what it receives."""
 
     def swallow() -> None:
         with server, server.accept()[0] as peer:
@@ -222,7 +222,7 @@ threading.Event().wait()
 
 @contextmanager
 def _sending(peer: socket.socket) -> Iterator[None]:
-    """A few bytes a second, which nobody reads: they gather in a queue."""
+    """Send a few bytes a second that nobody reads, so that they stay in a queue."""
     ended = threading.Event()
 
     def send() -> None:

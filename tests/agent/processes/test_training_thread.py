@@ -16,7 +16,7 @@ from holdfast_checkpoint import processes
 WAITS_S = 20.0
 READ = {"x86_64": 0, "aarch64": 63}[platform.machine()]
 SLEEP = {"x86_64": 230, "aarch64": 115}[platform.machine()]
-"""clock_nanosleep()."""
+"""Number of the system call clock_nanosleep()."""
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def _process_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="the kernel tells no system calls")
+@pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="the kernel does not show system calls")
 def test_the_system_call_that_it_waits_in_is_reported() -> None:
     code = "import os; reader, writer = os.pipe(); os.read(reader, 1)"
     with running(code) as pid:

@@ -120,7 +120,7 @@ def test_newest_are_kept_and_what_is_older_goes(snapshots: "Snapshots", checkpoi
     snapshots.commit(checkpoints, 40)
     assert checkpoints.committed() == [20, 40]
     names = sorted(path.name for path in checkpoints.path.iterdir())
-    # 30 might be readable again later; the manifest of 35 might have been moved away; 45 can be finished.
+    # 30 may be readable again later, the manifest of 35 may have been moved away, and 45 can be completed.
     assert names == ["step-00000020", "step-00000030", "step-00000035", "step-00000040", "step-00000045"]
     snapshots.commit(checkpoints, 50)
     snapshots.commit(checkpoints, 60)
@@ -234,7 +234,7 @@ def test_manifest_and_a_shard_that_is_replaced_at_the_same_moment_see_each_other
     real = durable.write_file
 
     def late(target: Path, data: bytes) -> None:
-        if target.name == MANIFEST:  # just before: the run went back, and another node saves the step again
+        if target.name == MANIFEST:  # just before this, the run went back and another node saved the step again
             snapshots.write(checkpoints, 1, 20, world_size=2, generation=2)
         real(target, data)
 
@@ -346,7 +346,7 @@ def test_newest_committed_loads_whenever_its_writers_are_killed(
         process = context.Process(target=_save_for_ever, args=(snapshots, checkpoints, first, generation, begun))
         process.start()
         assert begun.wait(20)
-        time.sleep(generator.uniform(0, longest_life_s))  # the moment of death; nothing is waited for
+        time.sleep(generator.uniform(0, longest_life_s))  # a random moment of death, not a wait
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL
@@ -375,7 +375,7 @@ def _save_for_ever(
         step += 1
 
 
-def test_equal_states_have_no_differences_whoever_saved_them(snapshots: "Snapshots", tmp_path: Path) -> None:
+def test_equal_states_have_no_differences_whichever_ranks_saved_them(snapshots: "Snapshots", tmp_path: Path) -> None:
     a, b = (CheckpointDirectory(tmp_path / name, kept=1) for name in "ab")
     tensors = {"weight": random.Random(1).randbytes(5 << 20), "nothing": b""}
     snapshots.commit(a, 10, tensors=tensors, generation=1)
@@ -404,7 +404,7 @@ def test_differences_are_named_by_rank_and_tensor(snapshots: "Snapshots", tmp_pa
     assert differences(a.step_directory(10), wider.step_directory(10)) == ["world size: 2 and 3"]
 
 
-def test_differences_with_a_damaged_checkpoint_are_not_told(snapshots: "Snapshots", tmp_path: Path) -> None:
+def test_differences_with_a_damaged_checkpoint_are_not_listed(snapshots: "Snapshots", tmp_path: Path) -> None:
     a, b = (CheckpointDirectory(tmp_path / name, kept=1) for name in "ab")
     for checkpoints in (a, b):
         snapshots.commit(checkpoints, 10)

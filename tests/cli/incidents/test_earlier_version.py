@@ -1,4 +1,4 @@
-"""An incident and the incident log of a run that an earlier version watched."""
+"""An incident and an incident log of a run that an earlier version watched."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ MESSAGE = "rank 1 is stopped in forward_backward of step 44, at train (train.py:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """A folder of runs with this one, as its run has left it."""
+    """A folder of runs, in which the earlier version's run is as it was left."""
     directory = tmp_path / RUN
     shutil.copytree(BEFORE, directory)
     RunRecord(

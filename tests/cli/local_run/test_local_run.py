@@ -40,7 +40,7 @@ def is_alive(pid: int) -> bool:
 
 
 def everything_of(run: LocalRun) -> list[int]:
-    """The pids of all processes of a run, recorded or not."""
+    """Return the pids of all processes of a run, recorded or not."""
     components = [run.stack.pids().get(name) for name in ("redis", "daemon", "agent")]
     helper = int((run.paths.directory / "helper.pid").read_text())
     return [pid for pid in (*components, *rank_pids(run.status()).values(), helper) if pid is not None]
@@ -80,7 +80,7 @@ def test_the_spec_is_published_before_the_components_start(options: Options) -> 
     assert spec.instance
 
 
-def test_the_agent_is_told_how_checkpoints_are_to_be_written(options: Options, tmp_path: Path) -> None:
+def test_the_agent_gets_the_settings_of_checkpoints(options: Options, tmp_path: Path) -> None:
     paths = RunPaths(tmp_path, tmp_path, tmp_path, "local")
     written = options(checkpoint_full_every=3, checkpoint_compression=Compression.NEVER)
     words = agent_command(paths, written, [])
@@ -159,7 +159,7 @@ def test_killed_redis_comes_back_with_its_data_unless_emptied(options: Options, 
         client.close()
 
 
-def test_a_run_name_is_taken_while_its_run_goes_on(options: Options) -> None:
+def test_a_run_name_is_taken_while_its_run_continues(options: Options) -> None:
     with LocalRun(options()) as run:
         with pytest.raises(CommandError) as caught, LocalRun(options()):
             pass

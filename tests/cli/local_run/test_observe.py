@@ -35,7 +35,7 @@ FAKES = str(Path(__file__).parents[2] / "support" / "fakes.py")
 
 @pytest.fixture
 def observe(options: Options) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Start ``holdfast observe`` beside a run that is in some phase."""
+    """A function that starts ``holdfast observe`` on a run that is in some phase."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*command: str, phase: RunPhase = RUN_PHASE_FINISHED) -> "subprocess.Popen[str]":
@@ -61,9 +61,9 @@ def observe(options: Options) -> Iterator[Callable[..., "subprocess.Popen[str]"]
 def test_the_launcher_gets_the_nodes_variable_and_its_exit_code_is_ours(observe: Any) -> None:
     launcher = f"import os, sys; print(os.environ['{VARIABLE}']); sys.exit(3)"
     process = observe(sys.executable, "-c", launcher)
-    printed, told = process.communicate(timeout=PATIENCE_S)
+    printed, log = process.communicate(timeout=PATIENCE_S)
     assert json.loads(printed)["observed_node"]["run"] == "testing"
-    assert "testing finished, generation 1" in told
+    assert "testing finished, generation 1" in log
     assert process.returncode == 3
 
 
@@ -104,7 +104,7 @@ class BrokenRun:
         raise ConfigurationError("--metrics-port 80: taken")
 
 
-def test_a_launcher_goes_on_when_we_cannot() -> None:
+def test_a_launcher_continues_when_we_cannot() -> None:
     complaints: list[str] = []
     broken = cast(LocalRun, BrokenRun())
     observation = LauncherWatch(broken, Interruption(), show=lambda _: None, complain=complaints.append)

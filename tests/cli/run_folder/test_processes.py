@@ -46,7 +46,7 @@ def record_in(folder: Path, process: ProcessIdentity) -> RunRecord:
     )  # fmt: skip
 
 
-def test_record_that_another_user_may_have_written_has_nobody_killed(
+def test_record_that_another_user_may_have_written_kills_no_process(
     sleeper: "subprocess.Popen[bytes]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = identify(sleeper.pid)

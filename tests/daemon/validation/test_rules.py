@@ -1,4 +1,4 @@
-"""Each rule is fed with one bad message; the good one that it was made from passes."""
+"""Each rule refuses a bad message. The good message that it was made from passes."""
 
 import math
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def good_node() -> store.NodeState:
 
 
 def set_field(path: str, value: object) -> Callable[[object], None]:
-    """Return what sets a field of a message; ``a.0.b``: field b of the first item of a."""
+    """Return a function that sets a field of a message. ``a.0.b`` is field b of the first item of a."""
     *parents, name = path.split(".")
 
     def change(message: object) -> None:

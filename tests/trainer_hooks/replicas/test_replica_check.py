@@ -1,5 +1,5 @@
-"""The choice of what is compared. That replicas agree until a bit flips is tested with the trainer's own ranks,
-and under DistributedDataParallel in test_worlds.py."""
+"""The choice of what is compared. Other tests check that replicas agree until a bit flips: those with the trainer's
+ranks, and test_worlds.py under DistributedDataParallel."""
 
 from collections.abc import Callable
 

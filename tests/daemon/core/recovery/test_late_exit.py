@@ -1,4 +1,4 @@
-"""After the last step: what hangs or fails there undoes nothing."""
+"""Hangs and failures after the last step undo nothing."""
 
 from holdfast_daemon.core.detectors.deaths.late_exit import REPORT_S
 from holdfast_daemon.core.model import StopRequest

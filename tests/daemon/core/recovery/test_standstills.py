@@ -1,4 +1,4 @@
-"""Reported soon, restarted late: what the core does about a run that stands still."""
+"""How the core handles a run that stands still: it reports soon and restarts late."""
 
 import pytest
 
@@ -87,7 +87,7 @@ def test_a_rank_in_a_pause_has_the_time_of_a_pause_though_nothing_moves(phase: "
     assert restarted_after_s(world) == pytest.approx(180.0, abs=0.5)
 
 
-def test_a_stopped_rank_is_restarted_at_once_unless_another_is_stopped_too() -> None:
+def test_a_stopped_rank_is_restarted_immediately_unless_another_is_stopped_too() -> None:
     alone = running()
     alone.hang(culprit=1)
     alone.rank(1).process_state = "T"
