@@ -19,8 +19,9 @@ from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_check
 from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
 from holdfast_daemon.core.recovery import restore_point
 from holdfast_proto.v1 import store_pb2 as store
-from tests.support.history_machine import KEPT, Bucket, Disk, Machine
+from tests.support.history_machine import KEPT, Machine
 from tests.support.object_places import Place
+from tests.support.vanishing_files import Bucket, Disk
 
 if TYPE_CHECKING:
     from tests.support.snapshots import Snapshots

@@ -12,7 +12,7 @@ from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import DetectorFailed, Observation
 from holdfast_daemon.validation.intake import Intake
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.validation.test_rules import GOOD_EVENTS, good_event
+from tests.daemon.validation.test_event_rules import GOOD_EVENTS, good_event
 from tests.support.core_world import World
 
 INTEGERS = {
