@@ -23,9 +23,9 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.odd_runs.case import OddCase
 from benchmarks.odd_runs.cases import ALL, CASES, QUICK
+from benchmarks.odd_runs.cases.users_deadlines import UNSCALED
 from benchmarks.odd_runs.judge import Result, judge
 from benchmarks.odd_runs.odd_run import observe
-from benchmarks.odd_runs.unscaled import UNSCALED
 
 Job = tuple[OddCase, bool]
 """A case, and whether to run its twin."""

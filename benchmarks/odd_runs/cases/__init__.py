@@ -1,14 +1,15 @@
 """All cases, by topic."""
 
-from .case import OddCase
-from .cases_computing import COMPUTING
-from .cases_data import DATA
-from .cases_ends import ENDINGS, STARTS
-from .cases_files import FILES
-from .cases_outside import OUTSIDE
-from .cases_phases import PHASES
-from .cases_still import STILL
-from .unscaled import UNSCALED
+from benchmarks.odd_runs.case import OddCase
+
+from .busy_ranks import COMPUTING
+from .data_loaders import DATA
+from .marked_phases import PHASES
+from .outside_causes import OUTSIDE
+from .starts_and_ends import ENDINGS, STARTS
+from .still_ranks import STILL
+from .transfers import FILES
+from .users_deadlines import UNSCALED
 
 ALL: tuple[OddCase, ...] = (
     *PHASES,

@@ -1,7 +1,7 @@
 """Cases in which the rank reads, writes, downloads or uploads while the script marks no phase."""
 
-from .case import OddCase, Twin
-from .patience import Sign
+from benchmarks.odd_runs.case import OddCase, Twin
+from benchmarks.odd_runs.patience import Sign
 
 
 def _silent(activity: str) -> Twin:

@@ -1,7 +1,7 @@
 """Cases that pause before the first step or after the last one."""
 
-from .case import OddCase, Place, Twin
-from .patience import Sign
+from benchmarks.odd_runs.case import OddCase, Place, Twin
+from benchmarks.odd_runs.patience import Sign
 
 _START_S = 65.0
 """Seconds of a pause in a start: more than its report deadline of one minute."""

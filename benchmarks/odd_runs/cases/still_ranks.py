@@ -1,7 +1,7 @@
 """Cases in which nothing moves."""
 
-from .case import OddCase
-from .patience import Sign
+from benchmarks.odd_runs.case import OddCase
+from benchmarks.odd_runs.patience import Sign
 
 _STILL_S = 2.0
 """Seconds of a pause: between the floor of the preset fast and the scaled patience for a likely sign."""

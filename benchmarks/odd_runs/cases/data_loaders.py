@@ -1,7 +1,7 @@
 """Cases that pause in a real data loader."""
 
-from .case import OddCase, Twin
-from .patience import Sign
+from benchmarks.odd_runs.case import OddCase, Twin
+from benchmarks.odd_runs.patience import Sign
 
 _STUCK = Twin(activity="loader is stopped", by=(1,))
 """Ranks that are all in DATA with live workers are never restarted. So in the twin one rank's worker is stopped."""

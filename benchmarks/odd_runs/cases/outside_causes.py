@@ -1,7 +1,7 @@
 """Cases in which another process causes the pause."""
 
-from .case import OddCase, Place, Twin
-from .patience import Sign
+from benchmarks.odd_runs.case import OddCase, Place, Twin
+from benchmarks.odd_runs.patience import Sign
 
 _THEN_STOP_ONE = Twin(activity="then stop rank 1", sign=Sign.CERTAIN)
 """A twin for controls whose pause never stops training. Rank 1 is stopped afterwards and stays stopped."""

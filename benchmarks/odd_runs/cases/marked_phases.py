@@ -1,7 +1,7 @@
 """Cases that pause in a phase that the script marks."""
 
-from .case import OddCase, Twin
-from .patience import Sign
+from benchmarks.odd_runs.case import OddCase, Twin
+from benchmarks.odd_runs.patience import Sign
 
 _MARKED_S = 6.0
 """Seconds of a pause: more than four floors of the preset fast, the report deadline of a phase that the run knows."""
