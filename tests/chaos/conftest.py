@@ -177,7 +177,7 @@ def until(local: LocalRun | ControlClient, condition: Callable[[RunStatus], bool
             if condition(status):
                 return status
         time.sleep(0.05)
-    raise AssertionError(f"has not come about within {PATIENCE_S:g} s: {status}")
+    raise AssertionError(f"the condition was not met within {PATIENCE_S:g} s: {status}")
 
 
 def until_step(local: LocalRun | ControlClient, step: int) -> RunStatus:

@@ -15,6 +15,7 @@ from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, VERDICT_KIND_CHECKPOINT_FAILED
 from tests.chaos.conftest import PATIENCE_S, Runs, until, until_step
 from tests.support.coroutines import wait_until
+from tests.support.tmpfs import mounted_tmpfs
 
 pytestmark = pytest.mark.system
 
@@ -69,13 +70,8 @@ OUTAGES: dict[str, tuple[Callable[[Disk], None], Callable[[Disk], None]]] = {
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(mount)]
-    if subprocess.run(mounting, check=False, capture_output=True).returncode:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield Disk(mount)
-    subprocess.run(["umount", str(mount)], check=True)
+    with mounted_tmpfs(tmp_path / "disk", "32m") as folder:
+        yield Disk(folder)
 
 
 Story = list[tuple[int, str]]

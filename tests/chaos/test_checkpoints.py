@@ -4,7 +4,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from tests.chaos.conftest import (
     until,
     until_step,
 )
+from tests.support.tmpfs import mounted_tmpfs
 
 pytestmark = pytest.mark.system
 
@@ -85,15 +85,8 @@ def test_a_checkpoint_folder_that_cannot_be_written_is_refused_immediately(runs:
 
 @pytest.fixture
 def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
-    mount = tmp_path / "tmpfs"
-    mount.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(mount)], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield mount
-    subprocess.run(["umount", str(mount)], check=True)
+    with mounted_tmpfs(tmp_path / "tmpfs", "200k") as folder:
+        yield folder
 
 
 @pytest.mark.soak

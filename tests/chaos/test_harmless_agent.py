@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast_cli.control import rank_pids
 from holdfast_cli.local_run.component import Component
@@ -19,6 +18,7 @@ from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from tests.chaos.conftest import Runs, faults, until, until_step
 from tests.support.coroutines import wait_until
+from tests.support.exposition import total
 from tests.support.local_runs import resume_restart, suspend_restart
 
 pytestmark = pytest.mark.system
@@ -60,9 +60,7 @@ def serving_agent(local: LocalRun) -> int | None:
 def metric(local: LocalRun, name: str, **labels: str) -> float:
     port = wait_until(lambda: serving_agent(local), "the agent serves")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-        families = text_string_to_metric_families(answer.read().decode())
-    samples = [sample for family in families for sample in family.samples if sample.name == name]
-    return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+        return total(answer.read().decode(), name, **labels)
 
 
 def test_junk_and_yesterdays_commands_in_the_stream_are_refused(run: LocalRun) -> None:

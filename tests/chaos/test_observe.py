@@ -7,11 +7,9 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -21,6 +19,7 @@ from holdfast_cli.run_folder.record import load_record
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import VERDICT_KIND_HUNG_COLLECTIVE, Incident
 from tests.chaos.conftest import PATIENCE_S, Runs
+from tests.support.local_runs import wait_for
 
 pytestmark = pytest.mark.system
 
@@ -28,24 +27,12 @@ SCRIPTS = Path(__file__).parents[2] / "examples"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 ENDLESS = "1000000"
 
-Found = TypeVar("Found")
-
 PLAIN_RANK = """
 import time, holdfast_hooks
 with holdfast_hooks.attach() as hooks:
     for step in hooks.steps(until=20):
         time.sleep(0.01)
 """
-
-
-def wait_for(look: Callable[[], Found | None], what: str) -> Found:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(ControlError):
-            if found := look():
-                return found
-        time.sleep(0.02)
-    raise AssertionError(f"waited in vain: {what}")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,23 +7,8 @@ import pytest
 
 from holdfast_cli.local_run import command_lines
 from holdfast_cli.local_run.options import LocalRunOptions
-from tests.support.coroutines import PATIENCE_S
 
 FAKES = (sys.executable, str(Path(__file__).parents[1] / "support" / "fakes.py"))
-
-WaitFor = Callable[[Callable[[], Any], str], Any]
-
-
-@pytest.fixture
-def wait_for() -> WaitFor:
-    def wait(condition: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + PATIENCE_S
-        while not (value := condition()):
-            assert time.monotonic() < deadline, f"waited in vain: {what}"
-            time.sleep(0.01)
-        return value
-
-    return wait
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from dashboards.catalogue import CATALOGUE, differences
@@ -15,6 +14,7 @@ from holdfast_daemon.metrics_collector import DaemonCollector
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
+from tests.support.exposition import samples
 from tests.support.shells import options
 
 
@@ -33,12 +33,6 @@ def scrape(shells: Mapping[str, RunShell]) -> str:
     for duration_s in (0.0004, 0.02, 7.0):
         ticks.observe(duration_s)
     return generate_latest(registry).decode()
-
-
-def samples(text: str, name: str, *labels: str) -> dict[tuple[str, ...], float]:
-    """Return the samples of a series, by the values of ``labels``."""
-    found = [s for family in text_string_to_metric_families(text) for s in family.samples if s.name == name]
-    return {tuple(sample.labels[label] for label in labels): sample.value for sample in found}
 
 
 @pytest.fixture

@@ -6,18 +6,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.local_run.redis_server import answers, find_server
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident
 from tests.multinode.network import Link, Network, network
+from tests.support.local_runs import wait_for
 
 RUN = "several"
 RANKS_PER_NODE = 2
@@ -28,8 +27,6 @@ OBJECT_STORE = Path(__file__).with_name("object_store.py")
 OBJECT_STORE_PORT = 9000
 BUCKET = "checkpoints"
 HOLDFAST = (sys.executable, "-m", "holdfast_cli")
-
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -207,17 +204,6 @@ def cluster(folder: Path, *, nodes: int, steps: int, uses_object_store: bool = F
             yield made
         finally:
             made.close()
-
-
-def wait_for(look: Callable[[], Found | None], what: str) -> Found:
-    """Return what ``look`` finds, as soon as it finds something. A time without a daemon does no harm."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(ControlError):
-            if found := look():
-                return found
-        time.sleep(0.05)
-    raise AssertionError(f"waited in vain for {what}")
 
 
 def is_alive(pid: int) -> bool:

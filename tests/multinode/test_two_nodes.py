@@ -16,8 +16,9 @@ from holdfast_proto.v1.store_pb2 import (
     VERDICT_KIND_LOST_NODE,
     VERDICT_KIND_TRANSPORT,
 )
-from tests.multinode.cluster import PATIENCE_S, Cluster, cluster, is_alive, wait_for
+from tests.multinode.cluster import PATIENCE_S, Cluster, cluster, is_alive
 from tests.multinode.network import Link
+from tests.support.local_runs import wait_for
 
 pytestmark = pytest.mark.system
 

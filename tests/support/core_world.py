@@ -96,6 +96,12 @@ class World:
     def _moves(self, rank: store.RankState) -> bool:
         return rank.rank in self.moving or rank.thread_state == "R"
 
+    def stand(self, seconds: float) -> None:
+        """Let time pass while no rank moves. A long time has fewer ticks."""
+        tick_s = 0.1 if seconds < 20.0 else 0.5
+        for _ in range(round(seconds / tick_s)):
+            self.tick(seconds=tick_s)
+
     def until(self, phase: str, ticks: int = 1000) -> None:
         """Run ticks until the run is in a phase."""
         for _ in range(ticks):

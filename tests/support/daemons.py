@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast_proto.v1 import control_pb2_grpc
 from tests.support.coroutines import wait_until
+from tests.support.exposition import total
 from tests.support.store_server import StoreServer
 
 
@@ -40,13 +40,7 @@ class DaemonProcess:
     def refused(self, run: str) -> float:
         """Return the number of messages of a run that it has refused."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as answer:
-            families = list(text_string_to_metric_families(answer.read().decode()))
-        samples = (sample for family in families for sample in family.samples)
-        return sum(
-            sample.value
-            for sample in samples
-            if sample.name == "holdfast_messages_refused_total" and sample.labels["run"] == run
-        )
+            return total(answer.read().decode(), "holdfast_messages_refused_total", run=run)
 
     def stub(self) -> Any:
         """Return a blocking stub of the operators' service."""

@@ -30,7 +30,7 @@ from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_daemon.core.recovery import restore_point
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1 import store_pb2 as store
-from tests.support.vanishing_files import CrashError, Crashes, Disk, Storage, whole
+from tests.support.vanishing_files import CrashError, Crashes, Folder, Storage, whole
 
 if TYPE_CHECKING:
     from tests.support.object_places import Place
@@ -220,7 +220,7 @@ class Machine:
 
     def flip(self) -> None:
         """Damage one of the checkpoints that were reported, in a folder."""
-        if not isinstance(self.storage, Disk):
+        if not isinstance(self.storage, Folder):
             return
         good = [saved for saved in self.reported[-KEPT:] if self._is_good(saved)]
         if len(good) < KEPT:

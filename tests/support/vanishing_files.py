@@ -59,7 +59,7 @@ def whole(storage: Storage) -> Iterator[None]:
 
 
 @dataclass
-class Disk:
+class Folder:
     """A folder."""
 
     path: Path

@@ -1,6 +1,5 @@
 """Fixtures for the tests of the hooks: an agent's side of the session, and slots for snapshots."""
 
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +19,11 @@ from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import allocate
 from holdfast_proto.v1 import session_pb2, session_pb2_grpc
 from holdfast_proto.v1.session_pb2 import AgentMessage, RankCommand, RankMessage, SlotGrant, SnapshotTaken, Welcome
+from tests.support.short_folder import folder
 
 DEADLINE_S = 30.0
+
+__all__ = ["folder"]
 
 
 class AgentServer(session_pb2_grpc.RankAgentServicer):
@@ -98,13 +100,6 @@ class AgentServer(session_pb2_grpc.RankAgentServicer):
     @property
     def steps(self) -> list[session_pb2.StepRecord]:
         return [step for report in self.of("report") for step in report.steps]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="hf-") as name:
-        yield Path(name)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from holdfast_daemon.core.recovery import restore_point
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.history_machine import KEPT, Machine
 from tests.support.object_places import Place
-from tests.support.vanishing_files import Bucket, Disk
+from tests.support.vanishing_files import Bucket, Folder
 
 if TYPE_CHECKING:
     from tests.support.snapshots import Snapshots
@@ -43,7 +43,7 @@ def machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPa
         folder = tmp_path / f"machine-{seed}"
         for name in ("shm", "slots"):
             (folder / name).mkdir(parents=True)
-        disk = Disk(folder / "checkpoints")
+        disk = Folder(folder / "checkpoints")
 
         def open_run(run: str) -> RunCheckpoints:
             return open_checkpoints(str(disk.path), folder / "staging", KEPT, run=run)

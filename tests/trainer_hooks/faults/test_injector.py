@@ -4,7 +4,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -16,6 +16,7 @@ from holdfast_hooks.faults.corruption import flip_bit
 from holdfast_hooks.faults.effect import Site
 from holdfast_hooks.telemetry import timeline as timeline_module
 from holdfast_hooks.telemetry.timeline import Timeline
+from tests.support.coroutines import wait_until
 
 Moment = tuple[int, int]
 
@@ -159,12 +160,12 @@ def test_the_training_thread_waits_until_the_time_is_over(rank: Rank, kind: str)
         ("frozen-disk", "frozen_disk", Phase.FORWARD_BACKWARD),
     ],
 )
-def test_the_training_thread_waits_forever(kind: str, function: str, phase: Phase, wait_until: "WaitUntil") -> None:
+def test_the_training_thread_waits_forever(kind: str, function: str, phase: Phase) -> None:
     rank = Rank()
     rank.injector.arm(Fault(kind, rank=3, step=1))
     thread = threading.Thread(target=rank.train, args=(3,), daemon=True)
     thread.start()
-    wait_until(lambda: function in innermost_functions(thread))
+    wait_until(lambda: function in innermost_functions(thread), f"the thread is in {function}")
     assert (rank.timeline.step, rank.timeline.phase) == (1, phase)
 
 
@@ -175,20 +176,6 @@ def innermost_functions(thread: threading.Thread) -> list[str]:
         names.append(frame.f_code.co_name)
         frame = frame.f_back
     return names
-
-
-WaitUntil = Callable[[Callable[[], bool]], None]
-
-
-@pytest.fixture
-def wait_until() -> WaitUntil:
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.005)
-
-    return wait
 
 
 def test_a_slow_rank_computes_so_much_longer_in_the_phase_itself(rank: Rank) -> None:
