@@ -38,10 +38,10 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import checkpoint_codecs
-from benchmarks.checkpoint_loading import DiskLoads, memory_copy_s, memory_load_s
-from benchmarks.checkpoint_training import Training
-from benchmarks.checkpoint_writers import AsyncSave, Holdfast, TorchSave, Writer
+from benchmarks.checkpoint_costs import codecs as state_codecs
+from benchmarks.checkpoint_costs.loading import DiskLoads, memory_copy_s, memory_load_s
+from benchmarks.checkpoint_costs.training_loop import Training
+from benchmarks.checkpoint_costs.writers import AsyncSave, Holdfast, TorchSave, Writer
 from holdfast_trainer import config
 from holdfast_trainer.data import corpus
 
@@ -106,10 +106,10 @@ def measure(
     before = training.kinds()
     for _ in range(apart):
         training.step()
-    cases = checkpoint_codecs.make_cases(before, training.kinds())
+    cases = state_codecs.make_cases(before, training.kinds())
     state_bytes = sum(tensor.nbytes for tensor in training.tensors())
     found: dict[str, Any] = {"state_bytes": state_bytes, "steps": steps, "loss": round(training.losses[-1], 3)}
-    codecs = checkpoint_codecs.measure_all(cases, rounds=min(rounds, 3))
+    codecs = state_codecs.measure_all(cases, rounds=min(rounds, 3))
     del before, cases
     with Holdfast(folder, training.state) as ours:
         writers: dict[str, Writer] = {

@@ -1,9 +1,9 @@
 """Measure how well faults are reported: inject hundreds into real runs, and compare the verdicts with the faults.
 
-Each layout has one run. It trains, is harmed, recovers and is harmed again, under the preset fast. detection_truth.py
-defines which verdict is right for which fault. Ranks log for themselves in which call they are, so the call in which
-they hang is known. Healthy controls run under every preset: they are slow for a good reason, and nothing may be
-reported about them.
+Each layout has one run. It trains, is harmed, recovers and is harmed again, under the preset fast. The file
+harmed_runs/truth.py defines which verdict is right for which fault. Ranks log for themselves in which call they are, so
+the call in which they hang is known. Healthy controls run under every preset: they are slow for a good reason, and
+nothing may be reported about them.
 
     python benchmarks/detection.py [--cases 320] [--quick] [--only FAULT] [--layout LAYOUT] [--json]
 """
@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.detection_cases import FAULTS, LAYOUTS, Case, corpus
-from benchmarks.detection_controls import CONTROLS, PRESETS, ControlOutcome, healthy_controls
-from benchmarks.detection_run import Outcome, harmed_one_by_one
-from benchmarks.detection_score import is_right, score, shortfalls
+from benchmarks.harmed_runs.fault_cases import FAULTS, LAYOUTS, Case, corpus
+from benchmarks.harmed_runs.harmed_run import Outcome, harmed_one_by_one
+from benchmarks.harmed_runs.healthy_controls import CONTROLS, PRESETS, ControlOutcome, healthy_controls
+from benchmarks.harmed_runs.score import is_right, score, shortfalls
 from holdfast_proto.v1 import store_pb2 as store
 
 CASES = 320

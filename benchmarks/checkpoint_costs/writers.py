@@ -12,7 +12,7 @@ import torch
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from benchmarks.checkpoint_agent import RUN, AgentProcess
+from benchmarks.checkpoint_costs.agent_process import RUN, AgentProcess
 from holdfast_checkpoint.format.manifest import load_manifest
 from holdfast_hooks import Stateful
 from holdfast_hooks.once import OnceLog

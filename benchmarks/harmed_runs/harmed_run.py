@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.detection_cases import DEATHS, DUPLICATE, NOTED, Case, ranks_of, ranks_of_stage
 from benchmarks.detection_ranks.call_log import LoggedRank, log_path, read_log
 from benchmarks.detection_ranks.tasks import FIRST_STEP_VARIABLE, FOLDER_VARIABLE, Task, publish
-from benchmarks.detection_truth import SYMPTOMS, Judgement, judge
+from benchmarks.harmed_runs.fault_cases import DEATHS, DUPLICATE, NOTED, Case, ranks_of, ranks_of_stage
+from benchmarks.harmed_runs.truth import SYMPTOMS, Judgement, judge
 from holdfast_cli.control import ControlClient, ControlError, rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
@@ -38,7 +38,7 @@ LASTING = ("slow", "bit-flip")
 _POLL_S = 0.03
 _SLOW_FACTOR = 3.0
 _JUMP_S = 3600.0
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 
 TRAINER_CONFIG = """
 [model]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.detection_run import HarmedRun
+from benchmarks.harmed_runs.harmed_run import HarmedRun
 from holdfast_cli.control import rank_pids
 from holdfast_cli.settings.schema import PresetName
 from holdfast_hooks.faults import Fault

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from benchmarks.detection_cases import DEATHS, NOTED, STUCK, Case
-from benchmarks.detection_controls import ControlOutcome
-from benchmarks.detection_run import Outcome
+from benchmarks.harmed_runs.fault_cases import DEATHS, NOTED, STUCK, Case
+from benchmarks.harmed_runs.harmed_run import Outcome
+from benchmarks.harmed_runs.healthy_controls import ControlOutcome
 from holdfast_proto.v1 import store_pb2 as store
 
 WANTED_RANK_RATIO, WANTED_KIND_RATIO = 0.99, 0.95

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchmarks.detection_cases import DEATHS, DUPLICATE, ORDER, STUCK, Case
 from benchmarks.detection_ranks.call_log import LoggedCall, LoggedRank
+from benchmarks.harmed_runs.fault_cases import DEATHS, DUPLICATE, ORDER, STUCK, Case
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
