@@ -7,8 +7,17 @@ import pytest
 
 from holdfast_cli.local_run import command_lines
 from holdfast_cli.local_run.options import LocalRunOptions
+from holdfast_cli.run_folder.record import RunRecord
 
 FAKES = (sys.executable, str(Path(__file__).parents[1] / "support" / "fakes.py"))
+
+
+def run_record(directory: Path, **changes: Any) -> RunRecord:
+    """Return the record of a run in ``directory``. By default no process and no other folder belongs to it."""
+    places = ("runtime_directory", "shm_directory", "checkpoint_directory", "control", "store_url")
+    fields: dict[str, Any] = {"run": "run", "instance": "i", "pid": 1, "start_ticks": 1, "node": "local"}
+    fields |= {**dict.fromkeys(places, ""), "directory": str(directory), "created_unix_s": 1.0}
+    return RunRecord(**{**fields, **changes})
 
 
 @pytest.fixture

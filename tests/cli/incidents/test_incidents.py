@@ -9,13 +9,13 @@ from google.protobuf.json_format import MessageToDict
 from typer.testing import CliRunner, Result
 
 from holdfast_cli.main import app
-from holdfast_cli.run_folder.record import RunRecord
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import Observation
 from holdfast_daemon.incidents import folder as incident_folder
 from holdfast_daemon.replay.recording import Recording
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
+from tests.cli.conftest import run_record
 
 RUN = "tiny"
 IDENTITY = "0001-hung-collective"
@@ -64,21 +64,7 @@ def folder(tmp_path: Path) -> Path:
     (folder / "node-local.findings.json").write_text(text)
     line = json.dumps(MessageToDict(incident(), preserving_proto_field_name=True))
     (directory / f"incidents-{RUN}.jsonl").write_text(line + "\n")
-    RunRecord(
-        run=RUN,
-        instance="i",
-        pid=1,
-        start_ticks=1,
-        node="local",
-        directory=str(directory),
-        runtime_directory="",
-        shm_directory="",
-        checkpoint_directory="",
-        control="",
-        store_url="",
-        created_unix_s=1_000.0,
-        outcome="finished",
-    ).save()
+    run_record(directory, run=RUN, created_unix_s=1_000.0, outcome="finished").save()
     return folder
 
 

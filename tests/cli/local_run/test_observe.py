@@ -15,12 +15,12 @@ from holdfast_cli.local_run.launcher_watch import Launcher, LauncherWatch
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.run_folder.processes import identify
-from holdfast_cli.run_folder.record import RunRecord
 from holdfast_cli.run_folder.sweep import sweep
 from holdfast_proto.rank_context import VARIABLE
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_RUNNING, RunPhase, RunSpec
+from tests.cli.conftest import run_record
 from tests.support.coroutines import PATIENCE_S
 from tests.support.fakes import write_status
 
@@ -121,12 +121,7 @@ def test_only_ranks_that_we_have_started_are_swept(tmp_path: Path, command: tupl
         (tmp_path / "node-local").mkdir()
         saved = AgentRecord(spec=RunSpec(run="r", command=command), ranks=[entry])
         (tmp_path / "node-local" / "record.pb").write_bytes(saved.SerializeToString())
-        sweep(
-            RunRecord(
-                run="r", instance="none", pid=os.getpid(), start_ticks=0, node="local", directory=str(tmp_path),
-                runtime_directory=str(tmp_path / "runtime"), shm_directory=str(tmp_path / "shm"),
-                checkpoint_directory="", control="", store_url="", created_unix_s=0.0,
-            )
-        )  # fmt: skip
+        places = {f"{name}_directory": str(tmp_path / name) for name in ("runtime", "shm")}
+        sweep(run_record(tmp_path, run="r", instance="none", pid=os.getpid(), start_ticks=0, **places))
         assert (rank.poll() is None) == survives
         rank.kill()
