@@ -76,7 +76,7 @@ class DiskLoads:
         self._slot.unlink(missing_ok=True)
         allocate(self._slot, self._slot_bytes)
         # The host of a virtual machine takes back memory that has been free for a while, and is slow to give it again.
-        # Reading the file now gives the kernel memory for it that was in use just before. So neither load waits.
+        # Reading the file and dropping it leaves the kernel with memory that was in use just now, so neither waits.
         with self._shard.open("rb", buffering=0) as file:
             while file.readinto(self._buffer):
                 pass

@@ -83,7 +83,7 @@ def applies(fault: str, layout: str) -> bool:
         case "lost-message":
             return sizes["pp"] > 1
         case "wrong-order":
-            return sum(size > 1 for size in sizes.values()) > 1  # two axes, as one of all ranks is the world
+            return sum(size > 1 for size in sizes.values()) > 1  # a single axis is the world's group
         case "bit-flip":
             return sizes["dp"] > 2  # if two differ, nothing shows which one is right
     return True

@@ -26,7 +26,7 @@ OCCASIONAL_S = 3.0
 LOADED_S = 4.0
 FROZEN_S = 4.0
 AFTERMATH_S = 0.7
-"""Time in which a false report would still come after the end of a control."""
+"""Seconds after the end of a control in which a false report may still come."""
 
 _DEADLINE_SHARE = 0.6
 _LONGEST_PAUSE_S = 4.0

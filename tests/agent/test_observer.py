@@ -93,7 +93,7 @@ async def test_the_first_hello_begins_a_world_and_the_others_join_it(folder: Pat
     ]
 
 
-async def test_the_same_process_may_say_hello_again(folder: Path, children: Processes) -> None:
+async def test_the_same_process_may_send_hello_again(folder: Path, children: Processes) -> None:
     world = World(folder)
     pid = children.start()
     assert world.hello(0, pid)

@@ -78,7 +78,7 @@ async def test_the_socket_is_private(folder: Path) -> None:
         assert node.options.session_socket.stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_rank_that_says_hello_runs(folder: Path) -> None:
+async def test_a_rank_that_sends_hello_runs(folder: Path) -> None:
     async with served(folder) as node:
         assert node.ranks[1].life == store.LIFE_STARTING
         async with welcomed(node, 1):
@@ -289,7 +289,7 @@ async def test_slots_that_cannot_be_created_are_answered_and_the_session_continu
         assert node.errors.unexpected["rank_messages"] == 1
 
 
-async def test_one_rank_that_cannot_be_looked_at_does_not_keep_the_others_from_ageing(
+async def test_one_rank_that_cannot_be_read_does_not_keep_the_others_from_ageing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served(folder) as node:

@@ -36,7 +36,9 @@ def observed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_it_says_who_it_is_saves_nothing_and_says_that_it_leaves(observed: None, agent: Any, folder: Path) -> None:
+def test_it_sends_its_identity_saves_nothing_and_reports_that_it_leaves(
+    observed: None, agent: Any, folder: Path
+) -> None:
     with holdfast_hooks.attach(state={"model": Unsuitable()}) as hooks:  # type: ignore[dict-item]
         for _ in hooks.steps(until=3):
             pass

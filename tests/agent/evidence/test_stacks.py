@@ -111,7 +111,7 @@ async def test_when_native_frames_take_too_long_the_others_are_had(
     wait_until(lambda: processes.process_state(rank.pid) == "S", "the rank continues as before")
 
 
-async def test_of_a_process_that_is_gone_there_is_a_line_why(start: Start, tmp_path: Path) -> None:
+async def test_a_process_that_is_gone_leaves_a_line_with_the_reason(start: Start, tmp_path: Path) -> None:
     rank = start("lock")
     processes.kill_session(rank.pid, processes.start_ticks(rank.pid))
     wait_until(lambda: processes.process_state(rank.pid) == "Z", "the rank is gone")

@@ -80,7 +80,7 @@ def test_the_system_call_that_it_waits_in_is_reported() -> None:
         assert wait_until(pid, lambda status: status.state == "R").syscall == -1
 
 
-def test_a_stopped_thread_is_seen_and_a_process_that_is_gone_says_nothing() -> None:
+def test_a_stopped_thread_is_seen_and_a_process_that_is_gone_shows_nothing() -> None:
     with running("while True: pass") as pid:
         os.kill(pid, signal.SIGSTOP)
         wait_until(pid, lambda status: status.state == "T")

@@ -246,9 +246,9 @@ def test_file_is_read_from_the_disk_whatever_its_size_and_file_system(
     assert refused == ([refusal] if refusal else [])
 
 
-@pytest.mark.parametrize("is_told_at_once", [True, False])
+@pytest.mark.parametrize("is_flag_refused", [True, False])
 def test_file_system_without_direct_writes_gets_the_same_file(
-    is_told_at_once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_flag_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     direct: list[bool] = []
 
@@ -262,7 +262,7 @@ def test_file_system_without_direct_writes_gets_the_same_file(
         return os.write(descriptor, data[: len(data) // 2 + 1])  # it takes only a part, as kernels may
 
     def control(descriptor: int, command: int, flags: int = 0) -> int:
-        if is_told_at_once and flags & os.O_DIRECT:
+        if is_flag_refused and flags & os.O_DIRECT:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         return fcntl.fcntl(descriptor, command, flags)
 
@@ -272,7 +272,7 @@ def test_file_system_without_direct_writes_gets_the_same_file(
         patched.setattr(durable, "fcntl", SimpleNamespace(**vars(fcntl) | {"fcntl": control}))
         write_file(tmp_path / "file", content)
     assert (tmp_path / "file").read_bytes() == content
-    assert direct.count(True) == (0 if is_told_at_once else 1)
+    assert direct.count(True) == (0 if is_flag_refused else 1)
 
 
 def test_tensor_that_does_not_decode_again_is_not_written(

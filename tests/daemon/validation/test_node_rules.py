@@ -122,7 +122,7 @@ def test_a_good_node_says_which_ranks_are_alive_there() -> None:
         assert check_node(good_node(), name="a", run=RUN, spec=spec, groups=KnownGroups()) == {(3, 0)}
 
 
-def test_members_that_change_are_looked_at_again() -> None:
+def test_members_that_change_are_checked_again() -> None:
     groups = KnownGroups()
     for members in ([0, 1, 2, 3], [0, 1], [0, 2], []):
         node = good_node()

@@ -67,18 +67,18 @@ class Run:
         self.optimizer = torch.optim.SGD(self.model.parameters(), momentum=0.9)
         self.train()
         state = {"model": self.model, "optimizer": self.optimizer}
-        self.rank = bench(state, late=self._tell, **{"snapshot_every": 1, **context})
+        self.rank = bench(state, late=self._keep_late, **{"snapshot_every": 1, **context})
         self.rank.grant(paths)
-        self._told = threading.Condition()
+        self._reported = threading.Condition()
 
-    def _tell(self, taken: SnapshotTaken) -> None:
-        with self._told:
+    def _keep_late(self, taken: SnapshotTaken) -> None:
+        with self._reported:
             self.late.append(taken)
-            self._told.notify_all()
+            self._reported.notify_all()
 
     def wait_for_late(self, count: int) -> None:
-        with self._told:
-            assert self._told.wait_for(lambda: len(self.late) == count, DEADLINE_S)
+        with self._reported:
+            assert self._reported.wait_for(lambda: len(self.late) == count, DEADLINE_S)
 
     def train(self) -> None:
         self.model(torch.randn(4, 3)).sum().backward()

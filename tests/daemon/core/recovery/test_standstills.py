@@ -92,7 +92,7 @@ def test_a_stopped_rank_is_restarted_immediately_unless_another_is_stopped_too()
     assert restarted_after_s(two) == pytest.approx(10.0, abs=0.5)
 
 
-def test_a_stopped_rank_in_an_evaluation_is_certain_all_the_same() -> None:
+def test_a_stopped_rank_in_an_evaluation_is_still_a_certain_sign() -> None:
     world = running()
     world.hang(culprit=1)
     world.rank(1).progress.phase = common.PHASE_EVAL
@@ -276,7 +276,7 @@ def test_uncertain_restarts_never_fail_a_run_and_exits_do() -> None:
     assert "restarts in a row brought no new step" in world.state.record.outcome
 
 
-def test_a_rank_that_fails_at_one_step_each_time_is_said_in_the_last_line() -> None:
+def test_a_rank_that_fails_at_one_step_each_time_is_named_in_the_last_line() -> None:
     world = running()
     for _ in range(3):
         world.end(2, code=1, last_words="Traceback\nValueError: bad sample")

@@ -60,7 +60,7 @@ def enter(ranks: Ranks, number: int, seq: int, *, stalled_s: float = 0.0) -> Non
     ranks[number].stalled_s = stalled_s
 
 
-def test_a_rank_that_left_is_judged_as_soon_as_another_enters_a_call_that_it_never_came_to() -> None:
+def test_a_rank_that_left_is_judged_as_soon_as_another_enters_a_call_that_it_never_entered() -> None:
     ranks = left_in_a_step(finished=True)
     assert culprits(ranks) == []
     enter(ranks, 3, 11)
@@ -104,7 +104,7 @@ def test_where_a_ranks_reports_may_lack_calls_the_others_must_have_waited_for_it
     assert culprits(ranks) == [2]
 
 
-def test_a_call_in_which_a_living_rank_is_missing_too_says_nothing_of_one_that_left() -> None:
+def test_a_call_in_which_a_living_rank_is_missing_too_proves_nothing_about_one_that_left() -> None:
     ranks = left_in_a_step(finished=False)
     for number in (0, 1):
         enter(ranks, number, 11, stalled_s=10.0)

@@ -47,7 +47,7 @@ def test_what_no_stack_shows_is_reported() -> None:
     assert found.message.endswith(" (if none of the 6 ranks whose stacks were not taken is elsewhere)")
 
 
-def test_one_node_alone_or_without_its_stacks_says_nothing_of_a_link() -> None:
+def test_one_node_alone_or_without_its_stacks_shows_nothing_about_a_link() -> None:
     assert verdict(waiting_in_init(0, 1)) is None
     assert verdict(starting()) is None
 

@@ -46,17 +46,17 @@ def test_a_drop_that_stays_is_reported_once_with_its_first_step_and_size() -> No
 
 
 @pytest.mark.parametrize(
-    ("step_s", "told_after_steps"), [(0.05, 8 + PERSISTENT_S / 0.05), (10.0, 8 + PERSISTENT_STEPS)]
+    ("step_s", "reported_after_steps"), [(0.05, 8 + PERSISTENT_S / 0.05), (10.0, 8 + PERSISTENT_STEPS)]
 )
-def test_a_drop_is_reported_after_a_minute_and_some_steps(step_s: float, told_after_steps: float) -> None:
+def test_a_drop_is_reported_after_a_minute_and_some_steps(step_s: float, reported_after_steps: float) -> None:
     detector: Detector = ThroughputDrop()
-    told_at = []
+    reported_at = []
     for step in range(1600):
         numbers = summary(step, step_s if step < 200 else 1.6 * step_s)
         result = detector.see_step(view(numbers, now=START_UNIX_S + step * step_s))
         detector = result.next
-        told_at += [step] * len(result.findings)
-    assert told_at == [pytest.approx(200 + told_after_steps, abs=2)]
+        reported_at += [step] * len(result.findings)
+    assert reported_at == [pytest.approx(200 + reported_after_steps, abs=2)]
 
 
 @pytest.mark.parametrize("steps", [15, 40])
