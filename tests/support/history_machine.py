@@ -53,7 +53,7 @@ class Saved:
     """False if the process died between the commit and the report."""
 
 
-class Machine:
+class HistoryMachine:
     """One run, of which at most one process lives at a time."""
 
     def __init__(
