@@ -1,23 +1,25 @@
-"""What checkpoints cost a training run, beside torch's async_save, torch.save, plain zstd and ZipNN.
+"""Measure what checkpoints cost a training run, compared with torch's async_save, torch.save, plain zstd and ZipNN.
 
-Trains the reference trainer's byte-level transformer in this process, on all cores, with a state as large models have
-it: bf16 weights, fp32 master weights and Adam's two moments, 14 bytes per parameter. With that one state, round by
-round so that what else runs on the machine falls on all alike, and as the median of the rounds:
+Trains the reference trainer's byte-level transformer in this process, on all cores. Its state is laid out as in large
+models: bf16 weights, fp32 master weights and Adam's two moments, 14 bytes per parameter. All contenders get this one
+state, round by round, so that other load on the machine affects them alike. Each figure is the median of the rounds:
 
-* memcpy: torch's ``copy_`` of all tensors into memory that was written before. stall: what the training thread waits
-  for when a snapshot is taken through the hooks, or when ``async_save`` or ``torch.save`` returns. A training step lies
-  between any two of these, so that nothing is in place or in a cache already.
-* slowdown: a checkpoint is begun and training goes on until it is durable; the time beyond what so many steps take
-  without one, measured just before and just after, once for each of ``--threads``. Holdfast's is written by an agent's
-  workers in processes of their own; ``ratio``: raw over stored bytes of its last one, as workers that get no cores do
-  not compress. ``async_save`` does not flush what it has written, Holdfast does and reads it back.
-* load: a rank restores from a slot into a new model and optimizer, as after a restart, beside plain copies into memory
-  that is as new; a worker verifies and unpacks a shard into a slot, beside reading that file into the same slot. Both
-  from a cold page cache.
-* extra memory: all slots, and the most that the workers had to themselves, beside two copies of the state.
-* ratio: raw over stored bytes; ``delta`` cases code the difference to the state ``--apart`` steps before.
+* memcpy: torch's ``copy_`` of all tensors into memory that was written before.
+* stall: the time that the training thread waits for a snapshot through the hooks, or until ``async_save`` or
+  ``torch.save`` returns. A training step runs between any two of these, so that nothing is in place or cached already.
+* slowdown: a checkpoint begins, and training continues until it is durable. The slowdown is the time beyond that of
+  as many steps without a checkpoint. These are measured just before and just after, once for each of ``--threads``.
+  An agent's workers write Holdfast's checkpoint in processes of their own. ``ratio`` is raw over stored bytes of the
+  last one, because workers that get no cores do not compress. Holdfast flushes what it writes and reads it back;
+  ``async_save`` does neither.
+* load from memory: a rank restores from a slot into a new model and optimizer, as after a restart. The peer is plain
+  copies into memory that is as new.
+* load from the disk: a worker verifies a shard and unpacks it into a slot. The peer is reading the file into the same
+  slot. Both start with a cold page cache.
+* extra memory: all slots and the peak of the workers' own memory, compared with two copies of the state.
+* ratio: raw over stored bytes. ``delta`` cases code the difference to the state ``--apart`` steps before.
 
-Of ``async_save`` the better of its default and its shared-memory stager counts for each figure.
+``async_save`` has two stagers, the default one and the one in shared memory. For each figure the better one counts.
 """
 
 import argparse
@@ -36,10 +38,10 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import checkpoint_codecs
-from benchmarks.checkpoint_loading import DiskLoads, memory_copy_s, memory_load_s
-from benchmarks.checkpoint_training import Training
-from benchmarks.checkpoint_writers import AsyncSave, Holdfast, TorchSave, Writer
+from benchmarks.checkpoint_costs import codecs as state_codecs
+from benchmarks.checkpoint_costs.loading import DiskLoads, memory_copy_s, memory_load_s
+from benchmarks.checkpoint_costs.training_loop import Training
+from benchmarks.checkpoint_costs.writers import AsyncSave, Holdfast, TorchSave, Writer
 from holdfast_trainer import config
 from holdfast_trainer.data import corpus
 
@@ -53,17 +55,17 @@ _DCP = ("dcp_default", "dcp_shared_memory")
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the state and few steps: shows that it works")
-    parser.add_argument("--steps", type=int, help="steps to train (default 500, quick 30)")
+    parser.add_argument("--quick", action="store_true", help="take a tenth of the state and few steps, as a test")
+    parser.add_argument("--steps", type=int, help="number of steps to train (default 500, quick 30)")
     parser.add_argument("--apart", type=int, help="steps between the states of the delta cases (default 50, quick 5)")
-    parser.add_argument("--rounds", type=int, help="rounds (default 7, quick 2)")
-    parser.add_argument("--folder", type=Path, help="where the files go; default: a temporary folder")
+    parser.add_argument("--rounds", type=int, help="number of rounds (default 7, quick 2)")
+    parser.add_argument("--folder", type=Path, help="folder for the files (default: a temporary one)")
     parser.add_argument(
         "--threads",
         type=int,
         nargs="+",
         default=[torch.get_num_threads(), 1],
-        help="cores that train, for each slowdown (default: all, then one); fewer leave some to the writers",
+        help="cores that train, for each slowdown (default: all, then one); the writers get the others",
     )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads[0])
@@ -104,10 +106,10 @@ def measure(
     before = training.kinds()
     for _ in range(apart):
         training.step()
-    cases = checkpoint_codecs.make_cases(before, training.kinds())
+    cases = state_codecs.make_cases(before, training.kinds())
     state_bytes = sum(tensor.nbytes for tensor in training.tensors())
     found: dict[str, Any] = {"state_bytes": state_bytes, "steps": steps, "loss": round(training.losses[-1], 3)}
-    codecs = checkpoint_codecs.measure_all(cases, rounds=min(rounds, 3))
+    codecs = state_codecs.measure_all(cases, rounds=min(rounds, 3))
     del before, cases
     with Holdfast(folder, training.state) as ours:
         writers: dict[str, Writer] = {
@@ -128,7 +130,7 @@ def measure(
 
 
 def stalls(training: Training, writers: dict[str, Writer], ours: Holdfast, *, rounds: int) -> dict[str, Any]:
-    """Measure what the training thread waits for."""
+    """Measure how long the training thread waits."""
     tensors = training.tensors()
     places = [tensor.clone() for tensor in tensors]
 
@@ -152,7 +154,7 @@ def stalls(training: Training, writers: dict[str, Writer], ours: Holdfast, *, ro
 
 
 def slowdowns(training: Training, writers: dict[str, Writer], *, rounds: int) -> dict[str, Any]:
-    """Measure what a checkpoint costs the training loop until it is durable, with the threads that it has now."""
+    """Measure what a checkpoint costs the training loop until it is durable, with its present number of threads."""
     extra: Samples = {}
     until_durable: Samples = {}
     for _ in range(rounds):
@@ -164,13 +166,13 @@ def slowdowns(training: Training, writers: dict[str, Writer], *, rounds: int) ->
 
 
 def slowdown_headline(slowdowns_s: dict[str, float]) -> dict[str, Any]:
-    """Return ours and the better of the two of async_save."""
+    """Return our figures, and those of the better stager of async_save."""
     peer = min(_DCP, key=slowdowns_s.__getitem__)
     return {"slowdown_s": slowdowns_s["holdfast"], "dcp_slowdown_s": slowdowns_s[peer], "dcp_stager": peer}
 
 
 def slowdown(training: Training, writer: Writer, *, around: int = 8) -> tuple[float, float]:
-    """Return by how much a checkpoint delays training, and how long it takes to be durable, seconds."""
+    """Return the seconds by which a checkpoint delays training, and those until it is durable."""
     plain_s = [timed(training.step) for _ in range(around)]
     start_s = time.perf_counter()
     writer.begin()
@@ -181,12 +183,13 @@ def slowdown(training: Training, writer: Writer, *, around: int = 8) -> tuple[fl
     duration_s = time.perf_counter() - start_s
     writer.finish()
     plain_s += [timed(training.step) for _ in range(around)]
-    # The mean: what a sum is compared with. The median of times with a tail is shorter, against whoever takes longest.
+    # A sum is compared with the mean. The median of times with a tail is shorter, and puts the slowest writer
+    # at a disadvantage.
     return duration_s - steps * statistics.mean(plain_s), duration_s
 
 
 def writing(ours: Holdfast, state_bytes: int) -> dict[str, Any]:
-    """Measure what a checkpoint needs beside the state itself, and what the workers compute for it."""
+    """Measure the memory that a checkpoint needs in addition to the state, and the workers' CPU time."""
     before_s = ours.worker_cpu_s()
     slots_bytes, workers_bytes = len(ours.agent.slots) * ours.slot_bytes, ours.peak_worker_bytes()
     return {
@@ -220,7 +223,7 @@ def loads(
 
 
 def compression(codecs: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the figures of the codecs; those of ZipNN say so if it is missing."""
+    """Return the figures of the codecs. Those of ZipNN are ``missing`` if it is not installed."""
     return {
         "ratio": {case: by_codec["holdfast"]["ratio"] for case, by_codec in codecs.items()},
         "zstd": {case: by_codec["zstd_1"] for case, by_codec in codecs.items() if "zstd_1" in by_codec},
@@ -231,7 +234,7 @@ def compression(codecs: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def headline(found: dict[str, Any]) -> dict[str, Any]:
-    """Return ours and the better of the two of async_save."""
+    """Return our figures, and those of the better stager of async_save."""
     stalls_s = found["stalls_s"]
     stall_peer = min(_DCP, key=stalls_s.__getitem__)
     slowdown_of_all = next(iter(found["slowdowns"].values()))
@@ -269,7 +272,7 @@ def show(found: dict[str, Any]) -> None:
     for threads, slowed in found["slowdowns"].items():
         limit, peer = f"<= {slowed['dcp_slowdown_s'] / 3:.2f}", f"{slowed['dcp_slowdown_s']:.2f} {slowed['dcp_stager']}"
         table.add_row(f"slowdown, {threads} threads train (s)", f"{slowed['slowdown_s']:.2f}", limit, peer)
-        table.add_row("  raw / stored of what was written then", f"{slowed['ratio']:.2f}", "", "1")
+        table.add_row("  raw / stored bytes written then", f"{slowed['ratio']:.2f}", "", "1")
     table.add_row("CPU time of the writers (s/GB)", f"{found['writer_cpu_s_per_gb']:.2f}", "", "")
     table.add_row("load from memory / memory copy", f"{found['load_memory_ratio']:.2f}", ">= 0.8", "")
     table.add_row("load from disk / reading", f"{found['load_disk_ratio']:.2f}", ">= 0.8", "")

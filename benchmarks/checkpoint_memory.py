@@ -1,7 +1,7 @@
-"""How much memory of its own a checkpoint worker needs, whatever the size of the state.
+"""Measure how much memory of its own a checkpoint worker needs, whatever the size of the state.
 
-Writes a state of one tensor as a full checkpoint, another as the difference to it, and restores that; the worker's
-anonymous memory (RssAnon of /proc/PID/status) is read all the while. Fails above LIMIT_MIB.
+Writes a state of one tensor as a full checkpoint and another as the difference to it. Then restores the second one. All
+the time it reads the worker's anonymous memory (RssAnon of /proc/PID/status). Exits with 1 above 100 MiB.
 """
 
 import argparse
@@ -25,8 +25,8 @@ RUN = "memory"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=512, help="size of the state")
-    parser.add_argument("--folder", type=Path, help="where the files go; default: a temporary folder")
+    parser.add_argument("--mib", type=int, default=512, help="MiB of the state (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, help="folder for the files (default: a temporary one)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=arguments.folder) as folder:
         return asyncio.run(measure(Path(folder), arguments.mib << 20))
@@ -54,7 +54,7 @@ async def measure(folder: Path, nbytes: int) -> int:
 
 
 def fill(path: Path, nbytes: int, step: int) -> None:
-    """Make the slot a snapshot of weights that move a little from step to step."""
+    """Fill the slot with a snapshot of weights that move a little from step to step."""
     generator = np.random.default_rng(1)
     with Slot(path) as slot:
         slot.begin(generation=1, step=step, rank=0)
@@ -66,7 +66,7 @@ def fill(path: Path, nbytes: int, step: int) -> None:
 
 
 async def peak_mib(workers: CheckpointWorkers, job: Coroutine[Any, Any, None], what: str) -> float:
-    """Await a job; print and return the most anonymous memory that its worker was seen with."""
+    """Await a job; print and return the peak of its worker's anonymous memory."""
     task = asyncio.create_task(job)
     peak_kib = 0
     while not task.done():

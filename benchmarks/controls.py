@@ -1,9 +1,9 @@
-"""Healthy runs with an unusual moment, in mode act: none may be restarted. Their twins must be.
+"""Check that healthy runs with an unusual moment are left alone in mode act, and that their twins are restarted.
 
-Each control is a small training script with real hooks and does what users' scripts do: it evaluates, recompiles,
+Each control is a small training script with real hooks. It does what users' scripts do: it evaluates, recompiles,
 saves, downloads, sleeps. Its pause is longer than the deadline of a report and shorter than that of a restart. The
-same generation must train to its last step, with one note at most. Its twin never ends the pause, and must be
-restarted when the table in docs/detectors.md says so. The preset is fast, with --restart-patience 0.3.
+first generation must train to the last step, with at most one incident. The twin of a control never ends the pause. It
+must be restarted when the table in docs/detectors.md says so. The preset is fast, with --restart-patience 0.3.
 
     python benchmarks/controls.py [--quick] [--only CASE] [--controls | --twins] [--unscaled PRESET] [--jobs 4] [--json]
 """
@@ -23,16 +23,16 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.odd_runs.case import OddCase
 from benchmarks.odd_runs.cases import ALL, CASES, QUICK
+from benchmarks.odd_runs.cases.users_deadlines import UNSCALED
 from benchmarks.odd_runs.judge import Result, judge
 from benchmarks.odd_runs.odd_run import observe
-from benchmarks.odd_runs.unscaled import UNSCALED
 
 Job = tuple[OddCase, bool]
-"""A case, and whether it is the twin."""
+"""A case, and whether to run its twin."""
 
 
 def carry_out(jobs: list[Job], folder: Path, at_a_time: int) -> Iterator[Result]:
-    """Yield the results as they come. Of the runs that compute much, one runs at a time, next to the others."""
+    """Yield the results as the runs end. Runs that compute much go one at a time, next to the others."""
     longest_first = sorted(jobs, key=lambda job: -_usual_s(*job))
     with ThreadPoolExecutor(1) as heavy, ThreadPoolExecutor(at_a_time) as light:
         futures = [
@@ -51,7 +51,7 @@ def _usual_s(case: OddCase, twin: bool) -> float:
 
 
 def summary(results: list[Result]) -> dict[str, object]:
-    """Return what is wanted of all results, and each of them."""
+    """Return the object of ``--json``: counts, and every result."""
     controls = [result for result in results if not result.twin]
     twins = [result for result in results if result.twin]
     return {
@@ -67,7 +67,7 @@ def summary(results: list[Result]) -> dict[str, object]:
 
 
 def chosen(arguments: argparse.Namespace) -> list[Job]:
-    """Return the jobs that the options name."""
+    """Return the jobs that the options select."""
     if arguments.unscaled:
         return [(case, False) for preset in arguments.unscaled for case in UNSCALED[preset]]
     names = arguments.only or (QUICK if arguments.quick else [case.name for case in ALL])
@@ -75,7 +75,7 @@ def chosen(arguments: argparse.Namespace) -> list[Job]:
     return [(CASES[name], twin) for name in names for twin in kinds]
 
 
-def _tell(result: Result, console: Console) -> None:
+def _print_result(result: Result, console: Console) -> None:
     who = "twin" if result.twin else "control"
     seconds = "-" if result.seconds is None else f"{result.seconds:.1f} s"
     line = f"{'WRONG' if result.problems else 'ok   '} {who:7} {result.case}: {seconds}"
@@ -87,17 +87,21 @@ def _tell(result: Result, console: Console) -> None:
 
 
 def main() -> int:
-    """Return 1 if anything is not as wanted."""
+    """Run the chosen cases; return 1 if one of them has a problem."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="ten cases that cover every row of the table")
-    parser.add_argument("--only", action="append", choices=CASES, metavar="CASE", help="this case; may be repeated")
-    parser.add_argument("--controls", action="store_true", help="the controls without their twins")
-    parser.add_argument("--twins", action="store_true", help="the twins alone")
+    parser.add_argument("--quick", action="store_true", help="run ten cases that cover every row of the table")
+    parser.add_argument("--only", action="append", choices=CASES, metavar="CASE", help="run this case (repeatable)")
+    parser.add_argument("--controls", action="store_true", help="run only the controls")
+    parser.add_argument("--twins", action="store_true", help="run only the twins")
     parser.add_argument(
-        "--unscaled", action="append", choices=UNSCALED, metavar="PRESET", help="controls with the deadlines of users"
+        "--unscaled",
+        action="append",
+        choices=UNSCALED,
+        metavar="PRESET",
+        help="run three controls with a preset's own deadlines",
     )
-    parser.add_argument("--jobs", type=int, default=4, help="runs at a time, of those that compute little (default: 4)")
-    parser.add_argument("--list", action="store_true", help="print the cases and their deadlines")
+    parser.add_argument("--jobs", type=int, default=4, help="number of light runs at a time (default: 4)")
+    parser.add_argument("--list", action="store_true", help="print the cases with their deadlines, and run none")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = parser.parse_args()
     console = Console(stderr=arguments.json, width=4000 if arguments.json else None, soft_wrap=True)
@@ -109,9 +113,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="holdfast-odd-") as folder:
         for result in carry_out(chosen(arguments), Path(folder), arguments.jobs):
             results.append(result)
-            _tell(result, console)
+            _print_result(result, console)
     found = summary(results)
-    table = Table("", "", title="Healthy runs that are left alone, and twins that are not")
+    table = Table("", "", title="Healthy runs and their twins")
     for key, value in found.items():
         if not isinstance(value, list):
             table.add_row(key, str(value))

@@ -1,8 +1,9 @@
-"""How well faults are told: hundreds are injected into real runs, and the verdicts compared with what was injected.
+"""Measure how well faults are reported: inject hundreds into real runs, and compare the verdicts with the faults.
 
-A run of each layout trains, is harmed, recovers and is harmed again, under the preset fast. Which verdict is right for
-which fault is said in detection_truth.py; in which call ranks hang is known from what they log themselves. Beside them
-healthy controls: what is slow for a good reason, under every preset, about which nothing may be said.
+Each layout has one run. It trains, is harmed, recovers and is harmed again, under the preset fast. The file
+harmed_runs/truth.py defines which verdict is right for which fault. Ranks log for themselves in which call they are, so
+the call in which they hang is known. Healthy controls run under every preset: they are slow for a good reason, and
+nothing may be reported about them.
 
     python benchmarks/detection.py [--cases 320] [--quick] [--only FAULT] [--layout LAYOUT] [--json]
 """
@@ -17,10 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.detection_cases import FAULTS, LAYOUTS, Case, corpus
-from benchmarks.detection_controls import CONTROLS, PRESETS, ControlOutcome, healthy_controls
-from benchmarks.detection_run import Outcome, harmed_in_turn
-from benchmarks.detection_score import is_right, score, shortfalls
+from benchmarks.harmed_runs.fault_cases import FAULTS, LAYOUTS, Case, corpus
+from benchmarks.harmed_runs.harmed_run import Outcome, harmed_one_by_one
+from benchmarks.harmed_runs.healthy_controls import CONTROLS, PRESETS, ControlOutcome, healthy_controls
+from benchmarks.harmed_runs.score import is_right, score, shortfalls
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -31,21 +32,21 @@ QUICK_FAULTS = ("kill", "exception", "stop", "infinite-loop", "gil-held", "data-
 
 
 def injected(plan: dict[str, list[Case]], folder: Path, console: Console) -> list[Outcome]:
-    """Inject all cases, layout by layout, and tell of those that were not told right."""
+    """Inject all cases, layout by layout, and print those with a wrong verdict."""
     outcomes: list[Outcome] = []
     for layout, cases in plan.items():
         console.print(f"{layout}: {len(cases)} faults")
-        for outcome in harmed_in_turn(layout, cases, folder):
+        for outcome in harmed_one_by_one(layout, cases, folder):
             outcomes.append(outcome)
             if not is_right(outcome):
                 console.print(_wrong(outcome), highlight=False, markup=False)
             elif outcome.others:
-                console.print(f"  besides {outcome.case}: {outcome.others}", highlight=False, markup=False)
+                console.print(f"  in addition to {outcome.case}: {outcome.others}", highlight=False, markup=False)
     return outcomes
 
 
 def controlled(folder: Path, presets: tuple[str, ...], console: Console) -> list[ControlOutcome]:
-    """Carry out all healthy controls."""
+    """Run all healthy controls, and print those with a false verdict."""
     outcomes = []
     for outcome in healthy_controls(folder, presets, tuple(CONTROLS)):
         outcomes.append(outcome)
@@ -83,23 +84,31 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, object
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, help=f"how many faults are injected (default: {CASES})")
-    parser.add_argument("--seed", type=int, default=1, help="of the corpus (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="a few cases of one layout, no controls")
-    parser.add_argument("--only", action="append", choices=FAULTS, metavar="FAULT", help="this fault; may be repeated")
-    parser.add_argument("--layout", action="append", choices=LAYOUTS, metavar="LAYOUT", help="this layout; likewise")
-    parser.add_argument("--controls", action="store_true", help="the healthy controls alone")
+    parser.add_argument("--cases", type=int, help=f"number of faults to inject (default: {CASES})")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the corpus (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="inject a few cases in one layout, without controls")
+    parser.add_argument(
+        "--only", action="append", choices=FAULTS, metavar="FAULT", help="inject this fault (repeatable)"
+    )
+    parser.add_argument(
+        "--layout",
+        action="append",
+        choices=LAYOUTS,
+        metavar="LAYOUT",
+        help="use this layout (repeatable)",
+    )
+    parser.add_argument("--controls", action="store_true", help="run only the healthy controls")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = parser.parse_args()
     console = Console(stderr=arguments.json, width=4000 if arguments.json else None)
     result = measure(arguments, console)
-    table = Table("", "", title="Verdicts against what was injected")
+    table = Table("", "", title="Verdicts compared with the injected faults")
     for key, value in result.items():
         if not isinstance(value, dict):
             table.add_row(key, str(value))
     console.print(table)
     for line in shortfalls(result):
-        console.print(f"not as wanted: {line}")
+        console.print(f"goal missed: {line}")
     if arguments.json:
         print(json.dumps(result))
 

@@ -1,8 +1,8 @@
-"""How long the core takes to judge a hang of thousands of ranks, and how long its usual turn takes meanwhile.
+"""Measure how long the core takes to judge a hang of thousands of ranks, and how long a tick of a healthy run takes.
 
-A program of data, tensor, pipeline and expert parallelism is run until one rank stops at a random moment and all others
-are blocked; then the core is shown the state of every node, as agents would tell it. The turn that
-reaches the verdict is timed whole: taking the states in, the wait-for graph, the verdict, the orders that follow.
+Runs a program of data, tensor, pipeline and expert parallelism until one rank stops at a random moment and all others
+are blocked. Then shows the core the state of every node, as agents would report it. The tick that reaches the verdict
+is timed as a whole: absorbing the states, the wait-for graph, the verdict and the commands that follow.
 
     python benchmarks/hang_at_scale.py [--json]
 """
@@ -34,7 +34,7 @@ LAYOUTS = {
 RANKS_PER_NODE = 8
 STARTED_UNIX_S = 1_000_000.0
 WANTED_S = 2.0
-"""At ten thousand ranks."""
+"""Seconds that a verdict may take at ten thousand ranks."""
 
 
 def observation(machine: Machine, stalled_s: float) -> Observation:
@@ -47,7 +47,7 @@ def observation(machine: Machine, stalled_s: float) -> Observation:
 
 
 def trained(ranks: int) -> CoreState:
-    """Return the core of a run that has trained for a while, so that its deadlines are learned."""
+    """Return the core of a run that has trained long enough to learn its deadlines."""
     count = ranks // RANKS_PER_NODE
     spec = store.RunSpec(run="r", nodes=count, ranks_per_node=RANKS_PER_NODE, mode=store.MODE_ACT, instance="i")
     record = store.CoordinatorState(run="r", phase=store.RUN_PHASE_RUNNING, generation=1, newest_step=40)
@@ -61,12 +61,12 @@ def trained(ranks: int) -> CoreState:
     return coordinator.step(state, STARTED_UNIX_S, Observation(events=tuple(events)))[0]
 
 
-def timed_s(turn: Callable[[], object], repeats: int) -> float:
-    """Return the median."""
+def timed_s(tick: Callable[[], object], repeats: int) -> float:
+    """Return the median duration of a tick."""
     durations = []
     for _ in range(repeats):
         started = time.perf_counter()
-        turn()
+        tick()
         durations.append(time.perf_counter() - started)
     return statistics.median(durations)
 
@@ -93,13 +93,13 @@ def measure(ranks: int, seed: int, repeats: int) -> dict[str, float | bool | int
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0] if __doc__ else None)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1, help="seed of the moment (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=5, help="times that each tick is run (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON array as the last line")
     arguments = parser.parse_args()
     rows = [measure(ranks, arguments.seed, arguments.repeats) for ranks in LAYOUTS]
-    table = Table("ranks", "rank named", "turn of a healthy run", "turn that names the hung rank")
+    table = Table("ranks", "rank named", "tick of a healthy run", "tick that names the hung rank")
     for row in rows:
         table.add_row(
             f"{row['ranks']:,}",

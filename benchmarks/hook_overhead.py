@@ -1,11 +1,11 @@
-"""What the hooks cost the training thread per step, with a live reporter and a real server at the agent's side.
+"""Measure what the hooks cost the training thread per step, with a live reporter and a real server as the agent.
 
-Timed are all hook calls of one step: the turn-around of ``steps()``, three ``enter()`` calls and one
-``report()``; no snapshot is due. What reading the clock takes is taken off. Of several rounds the quietest
-counts, as other processes' noise is not the hooks' cost.
+Times all hook calls of one step: the turn-around of ``steps()``, three ``enter()`` calls and one ``report()``. No
+snapshot is due. The cost of reading the clock is subtracted. Of several rounds the quietest counts, because the noise
+of other processes is not a cost of the hooks.
 
-Then what the hooks' own threads (reporter and link) take of a core beside a loop of ten steps a second that makes two
-collective calls a step. Exits with 1 if a ceiling is broken.
+Then measures the share of a core that the hooks' own threads (reporter and link) take. The training loop makes ten
+steps a second with two collective calls each. Exits with 1 if a ceiling is broken.
 """
 
 import argparse
@@ -49,7 +49,7 @@ Percentiles = dict[str, float]
 
 
 class Agent(session_pb2_grpc.RankAgentServicer):
-    """As much of an agent as a rank needs to report to."""
+    """As much of an agent as a rank needs for its reports."""
 
     def Session(  # noqa: N802 - gRPC's name
         self, requests: Iterator[session_pb2.RankMessage], _context: grpc.ServicerContext
@@ -72,7 +72,7 @@ def serve(socket: str) -> None:
 
 @contextmanager
 def attached(folder: Path) -> Iterator[Hooks]:
-    """Attach to an agent that runs in a process of its own."""
+    """Yield hooks that are attached to an agent in a process of its own."""
     socket = folder / "agent.sock"
     context = RankContext(run="bench", generation=0, agent=f"unix:{socket}", black_box=str(folder / "black-box"))
     os.environ.update(context.to_environment())
@@ -86,13 +86,13 @@ def attached(folder: Path) -> Iterator[Hooks]:
 
 
 def work() -> None:
-    """Stand in for training: about a tenth of a millisecond, outside the GIL as torch's kernels are."""
+    """Stand in for training: compute for about 0.1 ms without the GIL, as torch's kernels do."""
     for _ in range(8):
         zlib.crc32(WORK)
 
 
 def clock_cost_ns() -> float:
-    """Return how much longer a timed interval seems because of the clock itself."""
+    """Return the nanoseconds that reading the clock adds to a timed interval."""
     clock = time.perf_counter_ns
     costs_ns = []
     for _ in range(WARM_UP_STEPS):
@@ -206,7 +206,7 @@ def measure_reporter() -> float:
     value = torch.ones(1024)
     with tempfile.TemporaryDirectory(prefix="hf-") as folder, attached(Path(folder)) as hooks:
         for step in hooks.steps(until=2 * PACED_STEPS):
-            if step == PACED_STEPS:  # the groups are known, the modules told: from here on it is all the same
+            if step == PACED_STEPS:  # groups and modules are reported by now; each further step is alike
                 began_s, began_cpu_s = time.perf_counter(), hook_threads_cpu_s()
             hooks.enter(Phase.FORWARD_BACKWARD)
             for _ in range(2):
@@ -232,16 +232,16 @@ def show(own: Percentiles, reporter_core_ratio: float, peers: dict[str, Percenti
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--rounds", type=int, default=20, help="rounds, of which the quietest counts")
-    parser.add_argument("--steps", type=int, default=1500, help="steps per round")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds; the quietest counts (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=1500, help="steps per round (default: %(default)s)")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
         serve(arguments.serve)
         return 0
-    # The training thread's cost first: importing torch makes every process a little slower.
+    # The cost on the training thread comes first, because importing torch makes every process a little slower.
     own, peers, reporter_core_ratio = measure(arguments.rounds, arguments.steps), measure_peers(), measure_reporter()
     show(own, reporter_core_ratio, peers)
     if arguments.json:

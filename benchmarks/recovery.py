@@ -1,8 +1,8 @@
-"""How long a killed rank costs: one of eight ranks is killed, again and again, while a run trains.
+"""Measure the time that a killed rank costs: kill one of eight ranks, again and again, while a run trains.
 
-Beside it, in the same call: a cold restart of the same eight processes, from a committed checkpoint of the
-same run to the end of their first optimizer step. The cold restart is given for free what Holdfast must do
-first: it is told that a rank died, and its shards lie unpacked in shared memory.
+In the same call, start the same eight processes cold, from a committed checkpoint of the same run to the end of their
+first optimizer step. The cold restart gets two things for free that Holdfast must do first. It need not detect that a
+rank died, and its shards are already unpacked in shared memory.
 
     python benchmarks/recovery.py [--kills 5] [--json]
 """
@@ -39,7 +39,7 @@ from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, RUN_PHASE_RUNN
 
 RANKS = 8
 STEPS = 100_000
-"""More than are trained: the benchmark ends the run."""
+"""More steps than are trained: the benchmark ends the run."""
 
 CHECKPOINT_EVERY = 10
 STEPS_BETWEEN_KILLS = 6
@@ -55,7 +55,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"nothing has come of it within {PATIENCE_S:g} s")
+            raise TimeoutError(f"the condition was not met within {PATIENCE_S:g} s")
         time.sleep(0.01)
 
 
@@ -67,7 +67,7 @@ def status_of(local: LocalRun) -> RunStatus | None:
 
 
 def kill_and_recover(local: LocalRun, number: int) -> tuple[float, Incident]:
-    """Kill a rank when the run is well; return when, and the incident once it is over."""
+    """Kill a rank when the run trains; return the time, and the incident once the run has recovered."""
     reached = local.status().newest_step + STEPS_BETWEEN_KILLS
 
     def is_well() -> bool:
@@ -159,15 +159,15 @@ def measure(kills: int, colds: int, console: Console) -> dict[str, object]:
         console.print(f"training with {RANKS} ranks; one is killed {kills} times")
         with LocalRun(options) as local:
             wait_until(lambda: (status := status_of(local)) is not None and status.newest_checkpoint >= 0)
-            stories = [kill_and_recover(local, number) for number in range(kills)]
+            recoveries = [kill_and_recover(local, number) for number in range(kills)]
             checkpoints = Path(local.checkpoints)
         console.print(f"cold restarts of the same {RANKS} processes: {colds}")
         cold_s = [cold_restart(checkpoints, "bench") for _ in range(colds)]
     return {
         "kill": {
-            "detected_s": median([story.detected_unix_s - killed for killed, story in stories]),
-            "recovered_s": median([story.recovered_unix_s - killed for killed, story in stories]),
-            "lost_steps": statistics.median([story.lost_steps for _, story in stories]),
+            "detected_s": median([incident.detected_unix_s - killed for killed, incident in recoveries]),
+            "recovered_s": median([incident.recovered_unix_s - killed for killed, incident in recoveries]),
+            "lost_steps": statistics.median([incident.lost_steps for _, incident in recoveries]),
         },
         "cold_restart_s": median(cold_s),
         "kills": kills,
@@ -181,8 +181,8 @@ def median(values: list[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=5, help="how often a rank is killed (default: %(default)s)")
-    parser.add_argument("--colds", type=int, default=3, help="how many cold restarts (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=5, help="number of kills (default: %(default)s)")
+    parser.add_argument("--colds", type=int, default=3, help="number of cold restarts (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = parser.parse_args()
     console = Console(stderr=arguments.json)

@@ -1,13 +1,14 @@
-"""What the runtime costs: its training step beside that of the shortest loop that does the same.
+"""Measure what the runtime costs: compare its training step with that of the shortest loop that does the same.
 
-Ranks train under an agent, hooks attached, ZeRO stage 3 over all of them. Before each step of the runtime every
-rank takes one step of a bare loop: the same model, batch size, optimizer and clipping with plain torch
-(``fully_shard`` per block, AdamW, ``clip_grad_norm_``), no Holdfast in it. The two take turns step by step, so
-whatever slows the machine slows both. A step of the runtime is all between two steps of the bare loop: its data,
-the hooks' work at the boundary, and its reports. Then rank 0 takes a step of the whole batch alone, on one thread,
-while the others wait: plain single-process torch.
+Ranks train under an agent with hooks attached, with ZeRO stage 3 over all of them. Before each step of the runtime,
+every rank takes one step of a bare loop without Holdfast. It has the same model, batch size, optimizer and clipping in
+plain torch (``fully_shard`` per block, AdamW, ``clip_grad_norm_``). The two take turns, step by step, so whatever slows
+the machine slows both. A step of the runtime is everything between two steps of the bare loop: its data, the hooks'
+work at the boundary, and its reports. A third loop is plain torch in one process: rank 0 takes a step of the whole
+batch on one thread, and the others wait.
 
-Medians over all steps but the first ones. No snapshots are taken: benchmarks/checkpoint.py measures those.
+The figures are medians over all steps but the first ones. No snapshots are taken: benchmarks/checkpoint.py measures
+those.
 
     python benchmarks/training.py [--ranks 2] [--steps 120] [--json]
 """
@@ -80,7 +81,7 @@ class BareLoop:
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-3, fused=True)
 
     def step(self) -> float:
-        """Train on one random batch; return the seconds it took."""
+        """Train on one random batch; return the seconds of the step."""
         started = time.perf_counter()
         starts = torch.randint(len(self._tokens) - SEQUENCE - 1, (self._samples,))
         batch = torch.stack([self._tokens[start : start + SEQUENCE + 1] for start in starts]).long()
@@ -101,7 +102,7 @@ def make_model(config: TrainerConfig) -> Transformer:
 
 
 class TakingTurns:
-    """The hooks, with a step of each bare loop before each step of the runtime. Keeps what every step took."""
+    """Hooks that run a step of each bare loop before each step of the runtime, and keep every step's seconds."""
 
     def __init__(self, hooks: holdfast_hooks.Hooks, config: TrainerConfig, tokens: Tensor) -> None:
         share = config.train.global_batch // config.parallel.dp
@@ -125,7 +126,7 @@ class TakingTurns:
         return getattr(self._hooks, name)
 
     def steps(self, until: int) -> Iterator[int]:
-        """Yield the runtime's steps."""
+        """Yield the runtime's steps, each after a step of the bare loops."""
         begun = 0.0
         for step in self._hooks.steps(until=until):
             if begun:
@@ -142,7 +143,7 @@ class TakingTurns:
 
 
 def train_in_turns(ranks: int, steps: int, output: Path) -> None:
-    """Be one rank. Rank 0 writes what its steps took to ``output``."""
+    """Train as one rank. Rank 0 writes the seconds of its steps to ``output``."""
     config = configuration(ranks, steps)
     text = corpus.prepare(config.data, vocabulary=config.model.vocabulary)
     tokens = torch.from_numpy(text.train.map().copy())

@@ -1,4 +1,4 @@
-"""The tiers of tests are what docs/testing.md says: a test in no tier, or in the wrong one, is found here."""
+"""The tiers of tests are those of docs/testing.md. A test in no tier, or in the wrong one, is found here."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ PAGE = TESTS.parent / "docs" / "testing.md"
 
 
 def marked(marker: str) -> Iterator[str]:
-    """Yield the names of the tests that carry a marker of their own, not by their module."""
+    """Yield the names of the tests that have a marker themselves, and not through their module."""
     for path in sorted(TESTS.rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,4 +1,4 @@
-"""The workflows run what developers run, with no more rights than they need."""
+"""The workflows run what developers run, with only the rights that they need."""
 
 import re
 from pathlib import Path

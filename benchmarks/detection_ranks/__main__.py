@@ -1,4 +1,4 @@
-"""One rank: ``python -m detection_ranks LAYOUT``. A step takes some 60 ms, most of it waiting, as for a device."""
+"""One rank: ``python -m detection_ranks LAYOUT``. A step takes about 60 ms. Most of it is waiting, as for a device."""
 
 import math
 import os
@@ -16,7 +16,7 @@ from holdfast_proto.rank_context import RankContext
 from .call_log import CallLog, log_path
 from .groups import Groups
 from .model import BATCH, DIM, Stage
-from .orders import FIRST_STEP_VARIABLE, FOLDER_VARIABLE, Order, Orders
+from .tasks import FIRST_STEP_VARIABLE, FOLDER_VARIABLE, Task, Tasks
 
 MICROBATCHES = 2
 COMPUTE_S = 0.004
@@ -37,15 +37,15 @@ class Training:
         self._place, self._last = groups.index["pp"], groups.sizes["pp"] - 1
 
     def enter(self, phase: Phase) -> None:
-        """Go to another phase."""
+        """Enter another phase."""
         self._log.mark()
         self._hooks.enter(phase)
         self._log.mark()
 
-    def step(self, step: int, order: Order) -> None:
+    def step(self, step: int, task: Task) -> None:
         """Train one step."""
         self.enter(Phase.DATA)
-        sampled = step - _REPEATED_STEPS if order.what == "duplicate" else step
+        sampled = step - _REPEATED_STEPS if task.what == "duplicate" else step
         batches = [self._batch(sampled, number) for number in range(MICROBATCHES)]
         self.enter(Phase.FORWARD_BACKWARD)
         loss = self._forward_backward(batches)
@@ -53,9 +53,9 @@ class Training:
         self.enter(Phase.OPTIMIZER)
         norm = self._optimize(gathered)
         self._hooks.report(loss=loss, grad_norm=norm, tokens=BATCH, samples=self._fingerprint(sampled))
-        if order.what in ("eval", "checkpoint"):
-            self.enter(Phase[order.what.upper()])
-            time.sleep(order.seconds)
+        if task.what in ("eval", "checkpoint"):
+            self.enter(Phase[task.what.upper()])
+            time.sleep(task.seconds)
 
     def _batch(self, step: int, number: int) -> torch.Tensor:
         time.sleep(DATA_S)
@@ -66,7 +66,7 @@ class Training:
         return step.to_bytes(6, "little") + self._groups.index["dp"].to_bytes(2, "little")
 
     def _forward_backward(self, batches: list[torch.Tensor]) -> float:
-        """All microbatches forward, then all backward."""
+        """Run all microbatches forward, then all backward; return the mean loss."""
         self._stage.zero_grad()
         passes = [self._forward(batch) for batch in batches]
         time.sleep(DEVICE_S)
@@ -99,7 +99,7 @@ class Training:
         return torch.cat([layer.gradient.flatten() for layer in self._stage.own_layers()])
 
     def _optimize(self, part: torch.Tensor) -> float:
-        """Descend unless a gradient is not finite; return its norm."""
+        """Take a step of gradient descent if the gradient's norm is finite; return the norm."""
         gradient = self._groups.all_gather("dp", part) / self._groups.sizes["dp"]
         norm = self._groups.all_reduce("world", gradient.square().sum()).sqrt().item()
         for layer, summed in zip(self._stage.own_layers(), gradient.view(-1, DIM, DIM), strict=True):
@@ -116,15 +116,15 @@ def _compute(for_s: float) -> None:
 
 
 def main(layout: str) -> None:
-    """Train until told to stop."""
+    """Train until all steps are done or the run ends."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     context = RankContext.from_environment(rank=rank)
-    assert context is not None, "started by an agent"
+    assert context is not None, "start this under an agent"
     folder = Path(os.environ[FOLDER_VARIABLE])
     log = CallLog(log_path(folder, context.generation, rank))
-    groups, orders = Groups(layout, log), Orders(folder, rank)
+    groups, tasks = Groups(layout, log), Tasks(folder, rank)
     stage = Stage(groups)
     first_step_s = float(os.environ.get(FIRST_STEP_VARIABLE, "0"))
     with holdfast_hooks.attach(state={"model": stage}, coordinates=groups.index) as hooks:
@@ -136,9 +136,9 @@ def main(layout: str) -> None:
         for count, step in enumerate(hooks.steps(until=STEPS)):
             if count == 0:
                 for layer in stage.own_layers():
-                    layer.reset()  # what an earlier case has corrupted is not this generation's
+                    layer.reset()  # a case of an earlier generation may have corrupted the weights
                 time.sleep(first_step_s)
-            training.step(step, orders.of(step))
+            training.step(step, tasks.of(step))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Which calls a rank is in, told by itself: the truth that verdicts are compared with.
+"""The calls that a rank is in, as the rank itself logs them. Verdicts are compared with this log.
 
-A file per rank and generation, mapped into memory, so that writing costs no system call and outlives the process.
+Each rank has one file per generation. It is mapped into memory: writing costs no system call and survives the process.
 """
 
 import json
@@ -20,26 +20,26 @@ class LoggedCall:
     """A call that a rank has entered and not left."""
 
     group: str
-    """As torch.distributed names it."""
+    """Name of the group in torch.distributed."""
     members: tuple[int, ...]
-    """Global ranks; of a message, its sender and its receiver."""
+    """Global ranks of the group. For a message: its sender and its receiver."""
     op: str
     seq: int
-    """In the group; of a message, in its channel."""
+    """Number of the call in its group or, for a message, in its channel."""
 
 
 @dataclass(frozen=True)
 class LoggedRank:
-    """What a rank told last."""
+    """The newest entry of a rank's log."""
 
     marked_unix_s: float
-    """When it last entered or left a call or a phase."""
+    """Time at which the rank last entered or left a call or a phase."""
     calls: tuple[LoggedCall, ...]
-    """That it is in, oldest first."""
+    """Calls that the rank is in, oldest first."""
 
 
 class CallLog:
-    """Written by one rank."""
+    """The log that one rank writes."""
 
     def __init__(self, path: Path) -> None:
         with path.open("w+b") as file:
@@ -50,25 +50,25 @@ class CallLog:
         self._entered = 0
 
     def mark(self) -> None:
-        """Say that this rank has come on."""
-        # Not time.time(): a clock-jump replaces that.
-        told = {
+        """Log the time, because this rank has made progress."""
+        # Not time.time(): the fault clock-jump replaces that function.
+        entry = {
             "marked_unix_s": time.clock_gettime(time.CLOCK_REALTIME),
             "calls": [asdict(call) for call in self._open.values()],
         }
-        text = json.dumps(told).encode()
+        text = json.dumps(entry).encode()
         self._map[: _LENGTH.size + len(text)] = _LENGTH.pack(len(text)) + text
 
     def count_from(self, group: str, members: Sequence[int], seq: int) -> None:
-        """Say how many collectives of a group there were before the first that is logged."""
+        """Set the number of collectives that a group had before the first one that is logged."""
         self._seqs[group, "collective", tuple(members)] = seq
 
     def messages(self, group: str) -> int:
-        """Return how many sends and receives of a group have been logged."""
+        """Return the number of sends and receives of a group that have been logged."""
         return sum(seq for (name, kind, _), seq in self._seqs.items() if name == group and kind in ("send", "recv"))
 
     def enter(self, group: str, members: Sequence[int], op: str) -> int:
-        """Say that this rank is about to enter a call; return what :meth:`leave` takes."""
+        """Log that this rank is about to enter a call; return the argument for :meth:`leave`."""
         channel = (group, op if op in ("send", "recv") else "collective", tuple(members))
         seq = self._seqs[channel] = self._seqs.get(channel, 0) + 1
         self._entered += 1
@@ -77,23 +77,23 @@ class CallLog:
         return self._entered
 
     def leave(self, entered: int) -> None:
-        """Say that a call is over."""
+        """Log that a call is over."""
         del self._open[entered]
         self.mark()
 
 
 def log_path(folder: Path, generation: int, rank: int) -> Path:
-    """Return where a rank of a generation logs its calls."""
+    """Return the path of a rank's log in a generation."""
     return folder / f"{generation:05}-{rank:03}.calls"
 
 
 def read_log(path: Path) -> LoggedRank | None:
-    """Return what a rank told last; None if it never told anything, or is writing right now."""
+    """Return the newest entry of a log, or None if it has none or is being written right now."""
     try:
         raw = path.read_bytes()
         (length,) = _LENGTH.unpack_from(raw)
-        told = json.loads(raw[_LENGTH.size : _LENGTH.size + length])
+        entry = json.loads(raw[_LENGTH.size : _LENGTH.size + length])
     except (FileNotFoundError, struct.error, ValueError):
         return None
-    calls = (LoggedCall(**{**call, "members": tuple(call["members"])}) for call in told["calls"])
-    return LoggedRank(told["marked_unix_s"], tuple(calls))
+    calls = (LoggedCall(**{**call, "members": tuple(call["members"])}) for call in entry["calls"])
+    return LoggedRank(entry["marked_unix_s"], tuple(calls))

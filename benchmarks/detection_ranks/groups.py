@@ -1,4 +1,4 @@
-"""The groups of a layout, and calls of them that are logged as they are entered."""
+"""The groups of a layout, and calls in them that log themselves."""
 
 import re
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ AXES = ("pp", "dp", "ep", "tp")
 
 
 def parse_layout(layout: str) -> dict[str, int]:
-    """Return axis -> size of a layout such as ``pp2dp2``; axes that it does not name have size 1."""
+    """Return axis -> size of a layout such as ``pp2dp2``. Axes that it does not name have size 1."""
     named = {axis: int(size) for axis, size in re.findall(r"([a-z]+)(\d+)", layout)}
     assert named.keys() <= set(AXES), layout
     return {axis: named.get(axis, 1) for axis in AXES}
 
 
 class Groups:
-    """This rank's place in the layout, and its calls. Axes of size 1 make none."""
+    """This rank's place in the layout, and its calls. Axes of size 1 make no calls."""
 
     def __init__(self, layout: str, log: CallLog) -> None:
         sizes = parse_layout(layout)
@@ -37,7 +37,7 @@ class Groups:
         self._members = {axis: sorted(dist.get_process_group_ranks(group)) for axis, group in self._groups.items()}
 
     def all_reduce(self, axis: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the sum over an axis, in place."""
+        """Replace a tensor by its sum over an axis, and return it."""
         if len(self._members[axis]) > 1:
             entered = self._enter(axis, "all_reduce")
             dist.all_reduce(tensor, group=self._groups[axis])
@@ -67,7 +67,7 @@ class Groups:
         return whole
 
     def all_to_all(self, axis: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return what the ranks of an axis have for this one."""
+        """Return the parts that the ranks of an axis have for this rank."""
         if len(self._members[axis]) == 1:
             return tensor
         received = torch.empty_like(tensor)
@@ -85,7 +85,7 @@ class Groups:
         self._log.leave(entered)
 
     def receive(self, axis: str, shape: Sequence[int], source: int) -> torch.Tensor:
-        """Return what the rank at an index of an axis sends."""
+        """Return the tensor that the rank at an index of an axis sends."""
         tensor = torch.empty(shape)
         entered, peer = self._message(axis, "recv", source)
         request = dist.irecv(tensor, peer, group=self._groups[axis])
@@ -97,7 +97,7 @@ class Groups:
     def _enter(self, axis: str, op: str) -> int:
         group = self._groups[axis]
         if group.group_name not in self._counted:
-            # What was called before, to make the groups and to restore the state, has numbers; messages have, too.
+            # Calls before this one, which made the groups and restored the state, have numbers. So have messages.
             self._counted.add(group.group_name)
             before = group._get_sequence_number_for_group()  # type: ignore[attr-defined]
             self._log.count_from(group.group_name, self._members[axis], before - self._log.messages(group.group_name))

@@ -1,4 +1,4 @@
-"""Two layers per pipeline stage, whose weights the ranks of a stage's data axis hold alike."""
+"""A model with two layers per pipeline stage. The ranks of a stage's data axis hold equal weights."""
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ _RATE = 1e-3
 
 
 class Layer(nn.Module):
-    """Multiplies, sums over the tensor axis, exchanges over the expert axis."""
+    """A layer that multiplies, sums over the tensor axis and exchanges over the expert axis."""
 
     def __init__(self, groups: Groups, seed: int) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Layer(nn.Module):
         self._seed = seed
         weight = torch.empty(DIM, DIM)
         if groups.sizes["dp"] > 1:
-            # As a replicated DTensor, so that the hooks know that others must hold the same.
+            # A replicated DTensor shows the hooks that other ranks must hold the same weight.
             weight = DTensor.from_local(weight, groups.mesh["dp"], [Replicate()], run_check=False)
         self.weight = nn.Parameter(weight)
         self.reset()
@@ -33,18 +33,18 @@ class Layer(nn.Module):
 
     @property
     def gradient(self) -> torch.Tensor:
-        """Its gradient as a plain tensor."""
+        """The weight's gradient as a plain tensor."""
         gradient = self.weight.grad
         assert gradient is not None
         return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Begin anew."""
+        """Set the weight to its first values."""
         self.local.copy_(torch.randn(DIM, DIM, generator=torch.Generator().manual_seed(self._seed)) / DIM**0.5)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Gradients pass straight through what other ranks add."""
+        """Return the layer's output. Gradients bypass what other ranks add."""
         own = torch.tanh(inputs @ self.local)
         summed = self._groups.all_reduce("tp", own.detach() / self._groups.sizes["tp"])
         exchanged = self._groups.all_to_all("ep", summed)
@@ -60,17 +60,17 @@ class Stage(nn.Module):
         self.layers = nn.ModuleList(Layer(groups, place + number) for number in range(LAYERS))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Pass through all layers."""
+        """Return the output of the last layer."""
         for layer in self.layers:
             inputs = layer(inputs)
         return inputs
 
     def own_layers(self) -> list[Layer]:
-        """The layers, typed."""
+        """Return the layers with their type."""
         return [layer for layer in self.layers if isinstance(layer, Layer)]
 
     @torch.no_grad()
     def descend(self) -> None:
-        """One step of gradient descent."""
+        """Take one step of gradient descent."""
         for layer in self.own_layers():
             layer.local.sub_(_RATE * layer.gradient)

@@ -1,4 +1,4 @@
-"""What the ranks need, for their warm parent to import."""
+"""The modules that the ranks need, for their warm parent to import."""
 
 import torch._dynamo  # a dispatch mode, which faults of calls need, imports it when it is first used
 import torch.distributed.device_mesh

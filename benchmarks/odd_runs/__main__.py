@@ -1,4 +1,4 @@
-"""One rank of an odd run. A step takes some 30 ms, most of it waiting, as for a device."""
+"""One rank of an odd run. A step takes about 30 ms. Most of it is waiting, as for a device."""
 
 import atexit
 import os
@@ -24,7 +24,7 @@ DATA_S = 0.004
 DEVICE_S = 0.012
 DIM = 16
 SHORT_PHASE_EVERY = 4
-"""Steps between short stays in the phase of the pause: the run knows that phase before."""
+"""Steps between short stays in the phase of the pause, so that the run knows that phase before the pause."""
 
 
 class OddRank:
@@ -97,7 +97,7 @@ class OddRank:
         if self._case.place is Place.STEP and step in self._case.steps:
             endless = self._twin and step == max(self._case.steps)
             self._pause(endless=endless)
-            if self._phase is not Phase.DATA:  # there, the others wait where they need the batch
+            if self._phase is not Phase.DATA:  # in DATA, the others wait where they need the batch
                 MEETINGS[self._case.waiters]()
 
     def _pause_at(self, place: Place) -> None:
@@ -117,7 +117,7 @@ def main() -> None:
     """Train the case that the environment names."""
     torch.set_num_threads(1)
     context = RankContext.from_environment(rank=int(os.environ.get("RANK", "0")))
-    assert context is not None, "started by an agent"
+    assert context is not None, "start this under an agent"
     OddRank(CASES[os.environ[CASE]], twin=os.environ[TWIN] == "1", generation=context.generation).run()
 
 

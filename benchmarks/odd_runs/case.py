@@ -1,4 +1,4 @@
-"""What an odd run does, and for how long."""
+"""The description of an odd run: what it does, and for how long."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -6,10 +6,12 @@ from enum import StrEnum
 from .patience import FACTOR, Sign, Where, report_s, restart_s
 
 ODD_STEP = 20
-"""The deadlines are learned by then."""
+"""Step with the pause. The deadlines are learned by then."""
 STEPS = 40
 STEPS_OUTSIDE, STEPS_THROUGHOUT = 220, 700
-"""Of a run that is paused from outside, and of one that trains while something else is: it still trains afterwards."""
+"""Steps of a run that is paused from outside, and of one that trains while something else is paused.
+
+Both are long enough to train on after the pause."""
 
 
 class Place(StrEnum):
@@ -31,13 +33,13 @@ ENDS = (Place.AFTER_LOOP, Place.AFTER_CLOSE, Place.AT_EXIT, Place.IN_THREAD)
 
 @dataclass(frozen=True, kw_only=True)
 class Twin:
-    """How the twin differs, where it does not just do the same forever."""
+    """How a twin differs from its control. By default it pauses in the same way, forever."""
 
     activity: str | None = None
     sign: Sign | None = None
     by: tuple[int, ...] | None = None
     from_last_move: bool = False
-    """Whether the deadline counts from the last move that the rank logged, rather than from the pause's begin."""
+    """Whether the deadline counts from the last move that the rank logged, and not from the beginning of the pause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,32 +50,32 @@ class OddCase:
     activity: str
     sign: Sign
     lasts_s: float
-    """Of the pause, or of each of them."""
+    """Seconds of the pause, or of each pause."""
     by: tuple[int, ...] = ()
-    """Ranks that do it; none: all of them."""
+    """Ranks that pause. Empty: all ranks."""
     ranks: int = 2
     place: Place = Place.STEP
     phase: str = ""
-    """Name of the phase that the script marks; empty: it marks none."""
+    """Name of the phase that the script marks. Empty: it marks none."""
     waiters: str = "all_reduce"
-    """How all ranks meet after the pause: a key of ``meetings.MEETINGS``."""
+    """Way in which all ranks meet after the pause: a key of ``meetings.MEETINGS``."""
     steps: tuple[int, ...] = (ODD_STEP,)
-    """Steps with the pause; the twin stays in the last one."""
+    """Steps with the pause. The pause of the twin's last one never ends."""
     factor: float = FACTOR
     preset: str = "fast"
     notes: int = 1
-    """The most incidents that are allowed."""
-    lies_between: bool = True
-    """Whether the pause is longer than the report deadline. False where report and restart coincide."""
+    """Largest number of incidents that is allowed."""
+    outlasts_report: bool = True
+    """Whether the pause is longer than the report deadline. False if report and restart coincide."""
     heavy: bool = False
-    """Whether it needs the cores for itself."""
+    """Whether the run loads the machine, so that only one such run goes at a time."""
     trains_throughout: bool = False
     """Whether the ranks train all the time, because something else is paused."""
     twin: Twin = Twin()
 
     @property
     def where(self) -> Where:
-        """Return which report deadline applies."""
+        """The moment that decides which report deadline applies."""
         if self.ends_late:
             return Where.END
         if self.place in (Place.BEFORE_ATTACH, Place.BEFORE_STEPS) or self.steps == (0,):
@@ -89,7 +91,7 @@ class OddCase:
 
     @property
     def restart_deadline_s(self) -> float:
-        """Seconds until a restart. Never sooner than the report."""
+        """Seconds until a restart. It never comes before the report."""
         return max(self.report_deadline_s, restart_s(self.sign, self.preset, self.factor))
 
     @property
@@ -101,7 +103,7 @@ class OddCase:
 
     @property
     def ends_late(self) -> bool:
-        """Whether the run's result is decided before the pause: its twin is ended and not restarted."""
+        """Whether the run's result is decided before the pause. If so, the twin is ended and not restarted."""
         return self.place in ENDS and not self.phase
 
     def culprits(self) -> tuple[int, ...]:
@@ -109,7 +111,7 @@ class OddCase:
         return self.by or tuple(range(self.ranks))
 
     def as_twin(self) -> "OddCase":
-        """Return what the twin does."""
+        """Return the case that the twin plays."""
         return replace(
             self,
             activity=self.twin.activity or self.activity,
@@ -118,6 +120,6 @@ class OddCase:
         )
 
     def check(self) -> None:
-        """Assert that the pause lies between the two deadlines."""
+        """Assert that the pause is between the two deadlines."""
         assert self.lasts_s < self.restart_deadline_s, self.name
-        assert self.lasts_s > self.report_deadline_s or not self.lies_between, self.name
+        assert self.lasts_s > self.report_deadline_s or not self.outlasts_report, self.name

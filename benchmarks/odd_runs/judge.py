@@ -1,4 +1,4 @@
-"""Whether a run was treated as it must be: a control left alone, its twin restarted in time."""
+"""The judge of a run: a control must be left alone, and its twin must be restarted in time."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from .odd_run import Observed
 from .pause import LoggedPause
 
 EARLY_S = 0.3
-"""A restart may be seen this much before its deadline: the ranks' clocks are read a little later than the hooks'."""
+"""Seconds by which a restart may come before its deadline, as ranks log a pause a little after the hooks see it."""
 LATE_S = 5.0
 REPORT_MARGIN_S = 2.0
 _LEFT_ALONE = (store.INCIDENT_STATE_RESOLVED, store.INCIDENT_STATE_NOTED)
@@ -18,14 +18,14 @@ _LEFT_ALONE = (store.INCIDENT_STATE_RESOLVED, store.INCIDENT_STATE_NOTED)
 
 @dataclass(frozen=True)
 class Result:
-    """How one run of a case went."""
+    """The result of one run of a case."""
 
     case: str
     twin: bool
     problems: tuple[str, ...]
-    """Empty if all is well."""
+    """Problems of the run. Empty if it was treated as it must be."""
     seconds: float | None
-    """Of a control: the longest pause. Of a twin: from the last progress to the restart, or to the rank's end."""
+    """Seconds of a control's longest pause, or of a twin from its last progress to the restart or the rank's end."""
     report_deadline_s: float
     restart_deadline_s: float
     restarts: int
@@ -37,7 +37,7 @@ class Result:
 
 
 def judge(case: OddCase, observed: Observed, *, twin: bool) -> Result:
-    """Return what went wrong with a run."""
+    """Compare a run with what its case demands."""
     played = case.as_twin() if twin else case
     seconds = _restarted_after(case, observed) if twin else _longest_pause(observed.pauses)
     problems = (*_of_any(observed), *(_of_twin(played, observed, seconds) if twin else ()))
@@ -82,12 +82,12 @@ def _of_control(case: OddCase, observed: Observed) -> tuple[str, ...]:
 
 
 def _of_pause(case: OddCase, longest_s: float | None) -> tuple[str, ...]:
-    """Say so if the control did not lie between its deadlines: then it proves nothing."""
+    """Return a problem if the pause was not between its deadlines. Such a control proves nothing."""
     if longest_s is None:
         return ("no pause was logged",)
     if longest_s >= case.restart_deadline_s:
         return (f"invalid: the pause took {longest_s:.1f} s, and a restart is due after {case.restart_deadline_s:g} s",)
-    if case.lies_between and longest_s <= case.report_deadline_s:
+    if case.outlasts_report and longest_s <= case.report_deadline_s:
         return (f"invalid: the pause took {longest_s:.1f} s, and is reported after {case.report_deadline_s:g} s",)
     return ()
 
@@ -109,7 +109,7 @@ def _of_twin(played: OddCase, observed: Observed, seconds: float | None) -> tupl
 
 
 def _of_late_end(played: OddCase, observed: Observed, restarts: int) -> list[str]:
-    """The run's result is that of its last step: no restart, and a report within a minute."""
+    """Return problems of a run that pauses after its last step. It must be reported, and not restarted."""
     problems = [f"restarted {restarts} times after its last step"] if restarts else []
     began_s = observed.pauses[0].began_s if observed.pauses else 0.0
     within_s = played.report_deadline_s + REPORT_MARGIN_S
@@ -128,7 +128,7 @@ def _restarted_after(case: OddCase, observed: Observed) -> float | None:
         ended_s = observed.culprit_gone_s
     if ended_s is None:
         return None
-    # The signal that ends a rank may finish its last call, which is then logged as a move.
+    # The signal that ends a rank may complete its last call, and the rank then logs a move.
     moves_s = [at_s for at_s in last.moves_s if at_s < ended_s] if case.twin.from_last_move else []
     return ended_s - max([last.began_s, *moves_s])
 

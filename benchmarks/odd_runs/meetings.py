@@ -1,4 +1,4 @@
-"""How the ranks meet after a pause: those that did not pause wait there."""
+"""Ways in which the ranks meet after a pause. Those that did not pause wait there."""
 
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def barrier() -> None:
 
 
 def broadcast() -> None:
-    """Take what rank 0 has."""
+    """Receive a broadcast from rank 0."""
     dist.broadcast(torch.ones(1), src=0)
 
 
@@ -38,7 +38,7 @@ def objects() -> None:
 
 
 def message() -> None:
-    """Rank 1 receives from rank 0, then all meet."""
+    """Send from rank 0 to rank 1, then meet."""
     if dist.get_rank() == 0:
         dist.send(torch.ones(1), dst=1)
     elif dist.get_rank() == 1:
@@ -64,7 +64,7 @@ def subgroups() -> None:
 
 
 def store_key() -> None:
-    """Wait for a key of the store and not in a collective: nobody can see who waits for whom."""
+    """Wait for a key of the store and not in a collective, so that nothing shows which rank waits for which."""
     store = dist.distributed_c10d._get_default_store()
     _rounds[0] += 1
     store.set(f"odd-{_rounds[0]}-{dist.get_rank()}", "here")

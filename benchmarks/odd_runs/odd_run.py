@@ -1,4 +1,4 @@
-"""One case through the real product: ``holdfast run`` in mode act, watched from outside."""
+"""One case run by the real product: ``holdfast run`` in mode act, watched from outside."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _MARK = "ODD_RUN_MARK"
 _POLL_S = 0.1
 _AROUND_S = 240.0
-"""Seconds that start, steps and end take at most besides the pause."""
+"""Seconds that start, steps and end take at most, in addition to the pause."""
 _BEFORE_OUTSIDE = 15
 """Steps before a pause from outside."""
 _RESTARTING = (store.RUN_PHASE_GATHERING, store.RUN_PHASE_STOPPING, store.RUN_PHASE_FAILED)
@@ -35,17 +35,17 @@ _RESTARTING = (store.RUN_PHASE_GATHERING, store.RUN_PHASE_STOPPING, store.RUN_PH
 
 @dataclass(frozen=True)
 class Observed:
-    """What was seen of a run."""
+    """Observations of one run."""
 
     exit_code: int | None
-    """None: it did not end in time."""
+    """Exit code of the command. None: it did not end in time."""
     status: RunStatus | None
-    """The last one."""
+    """Last status of the run."""
     incidents: tuple[store.Incident, ...]
     restart_seen_s: float | None
-    """Unix time at which the first generation was seen to be given up."""
+    """Unix time at which the watcher saw that the first generation was given up."""
     culprit_gone_s: float | None
-    """Unix time at which a rank that paused was seen to have ended."""
+    """Unix time at which the watcher saw that a rank that paused had ended."""
     pauses: tuple[LoggedPause, ...]
     last_words: str
     """End of the command's output."""
@@ -53,7 +53,7 @@ class Observed:
 
 
 def observe(case: OddCase, folder: Path, *, twin: bool) -> Observed:
-    """Run a case to its end."""
+    """Run a case to its end; return what was observed."""
     with SlowWorld() as world:
         run = _OddRun(case, folder, world, twin=twin)
         try:
@@ -83,7 +83,7 @@ class _OddRun:
             )
 
     def watch(self) -> Observed:
-        """Watch until the command has ended, or the time for it is over."""
+        """Watch until the command ends or its time is over."""
         deadline_s = time.monotonic() + self._longest_s()
         while self._process.poll() is None and time.monotonic() < deadline_s:
             status = self._status()
@@ -107,7 +107,7 @@ class _OddRun:
         )
 
     def sweep(self) -> None:
-        """End what is left of the run, known by the mark in its environment."""
+        """End all processes that are left of the run. Their environment has its mark."""
         _signal_all(_marked(self._mark), signal.SIGCONT)
         if self._process.poll() is None:
             self._process.terminate()
@@ -202,7 +202,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _marked(mark: str) -> list[int]:
-    """Return the pids of all processes that carry a mark."""
+    """Return the pids of all processes whose environment has a mark."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -38,12 +38,12 @@ class Target:
     lasts_s: float
     endless: bool = False
     held: bool = False
-    """Whether rank 1 stays stopped at the last resume."""
+    """Whether rank 1 stays stopped when the last pause ends."""
     pauses: list[LoggedPause] = field(default_factory=list)
 
     @contextlib.contextmanager
     def pause(self, rank: int = -1) -> Iterator[None]:
-        """Log a pause; of a twin, it never ends."""
+        """Log a pause around the block. The block of an endless pause may end without the end of the pause."""
         self.pauses.append(LoggedPause(rank, 1, time.time()))
         yield
         self.pauses[-1] = LoggedPause(rank, 1, self.pauses[-1].began_s, time.time())
@@ -59,7 +59,7 @@ class Target:
 
 
 def cause(target: Target, activity: str, *, twin_activity: str | None) -> None:
-    """Pause a run; ``twin_activity``: what makes the pause of its twin endless, None for a control."""
+    """Pause a run. ``twin_activity`` makes the pause endless for a twin; None stands for a control."""
     if twin_activity is None:
         ACTIONS[activity](target)
         return
@@ -69,7 +69,7 @@ def cause(target: Target, activity: str, *, twin_activity: str | None) -> None:
     if target.held:
         target.pauses.append(LoggedPause(_HELD_RANK, 1, time.time()))
     elif twin_activity == THEN_STOP_ONE:
-        time.sleep(_BETWEEN_SUSPENDS_S)  # the run trains again
+        time.sleep(_BETWEEN_SUSPENDS_S)  # give the run time to train again
         target.pauses.append(LoggedPause(_HELD_RANK, 1, time.time()))
         os.kill(target.ranks[_HELD_RANK], signal.SIGSTOP)
 
@@ -164,7 +164,7 @@ def _trace_ranks(target: Target) -> None:
 
 
 def _dump_stacks(target: Target) -> None:
-    py_spy = Path(sys.executable).with_name("py-spy")  # of this environment, wherever PATH leads
+    py_spy = Path(sys.executable).with_name("py-spy")  # the one of this environment, whatever PATH says
     with target.pause():
         until_s = time.monotonic() + target.lasts_s
         while time.monotonic() < until_s:

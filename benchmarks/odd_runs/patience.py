@@ -1,17 +1,17 @@
-"""The deadlines that docs/detectors.md promises, written down a second time: what controls are measured against."""
+"""The deadlines that docs/detectors.md promises, written a second time so that controls test the code against them."""
 
 from enum import StrEnum
 
 
 class Sign(StrEnum):
-    """How certain the sign at the root of the waits is."""
+    """The certainty of the sign at the root of the waits."""
 
     CERTAIN = "certain"
     """One rank is stopped and no other rank is."""
     LIKELY = "likely"
     """Nothing moves in the rank's process tree while others wait for it."""
     COMPUTING = "computing"
-    """Something computes, does I/O or is traced, or nobody waits for anybody."""
+    """Something computes, does I/O or is traced, or no rank waits for another."""
     PHASE = "phase"
     """The rank is in DATA, EVAL, CHECKPOINT, INIT or IDLE."""
 
@@ -21,7 +21,7 @@ class Where(StrEnum):
 
     STEP = "step"
     OCCASIONAL = "occasional"
-    """A marked EVAL, CHECKPOINT or IDLE of which the run has finished short ones before."""
+    """A marked EVAL, CHECKPOINT or IDLE, after the run has finished short ones."""
     SECOND_STEP = "second step"
     START = "start"
     """Start-up and the first step."""
@@ -39,14 +39,14 @@ _LEAST_S = {Where.STEP: 0.0, Where.OCCASIONAL: 0.0, Where.SECOND_STEP: 20.0, Whe
 _FLOORS = {Where.STEP: 1.0, Where.OCCASIONAL: 4.0, Where.SECOND_STEP: 5.0, Where.START: 10.0, Where.END: 0.0}
 
 FACTOR = 0.3
-"""The factor of --restart-patience under which the controls run: no deadline of an uncertain sign is under 3 s."""
+"""Factor of --restart-patience for the controls. With it every deadline of an uncertain sign is at least 3 s."""
 
 
 def restart_s(sign: Sign, preset: str = "fast", factor: float = FACTOR) -> float:
-    """Return the seconds after which a restart follows; a certain sign is not scaled."""
+    """Return the seconds until a restart. The factor does not apply to a certain sign."""
     return _RESTART_S[preset][sign] * (1.0 if sign is Sign.CERTAIN else factor)
 
 
 def report_s(where: Where, preset: str = "fast") -> float:
-    """Return the seconds after which a pause is reported: the learned deadlines of a fast run at their floors."""
+    """Return the seconds until a pause is reported. Steps are short, so the learned deadlines are at their floors."""
     return max(_LEAST_S[where], _FLOORS[where] * _FLOOR_S[preset])

@@ -9,25 +9,25 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class LoggedPause:
-    """A pause as its rank logged it. Unix times, of the machine's one clock."""
+    """A pause as its rank logged it, in Unix times of the machine's clock."""
 
     rank: int
     generation: int
     began_s: float
     ended_s: float | None = None
-    """None: it has not ended."""
+    """Time of the end. None: the pause has not ended."""
     moves_s: tuple[float, ...] = ()
-    """The moves that the rank logged."""
+    """Times of the moves that the rank logged."""
 
 
 class PauseLog:
-    """Written by one rank of one generation, one line for each event."""
+    """The log of one rank in one generation, one line for each event."""
 
     def __init__(self, folder: Path, *, rank: int, generation: int) -> None:
         self._path = folder / f"{generation:03}-{rank:03}.pauses"
 
     def note(self, event: str) -> None:
-        """Append an event with the time."""
+        """Append an event with its time."""
         with self._path.open("a") as file:
             file.write(json.dumps({"event": event, "unix_s": time.time()}) + "\n")
 
@@ -56,7 +56,7 @@ def _pauses_of(rank: int, generation: int, lines: Sequence[str]) -> list[LoggedP
 
 
 class Pause:
-    """Lasts for some seconds, or forever. Use it with ``with``, and ask ``goes_on`` between pieces of work."""
+    """A pause of some seconds, or an endless one. Use it with ``with``. Ask ``is_active`` between pieces of work."""
 
     def __init__(self, log: PauseLog, *, lasts_s: float, endless: bool) -> None:
         self._log = log
@@ -72,22 +72,22 @@ class Pause:
     def __exit__(self, *_: object) -> None:
         self._log.note("end")
 
-    def goes_on(self) -> bool:
-        """Whether the pause is not over."""
+    def is_active(self) -> bool:
+        """Return whether the pause is not over yet."""
         return self.endless or time.monotonic() < self._until_s
 
     @property
     def left_s(self) -> float:
-        """Seconds until the end: infinite for a twin."""
+        """Seconds until the end. They are infinite for an endless pause."""
         return float("inf") if self.endless else max(0.0, self._until_s - time.monotonic())
 
     def moved(self) -> None:
-        """Log that something has moved, for pauses that are counted from the last move."""
+        """Log a move, for pauses that are counted from the last move."""
         self._log.note("move")
 
 
 def rest(pause: Pause) -> None:
-    """Do nothing at all until the pause is over."""
+    """Sleep until the pause is over."""
     if pause.endless:
         while True:
             time.sleep(3600.0)

@@ -1,4 +1,4 @@
-"""What an activity gets to see."""
+"""The part of a run that an activity sees."""
 
 import os
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The slow world around a run: servers on loopback that trickle, refuse, or fall silent."""
+"""Slow servers around a run. They are on loopback, and trickle, refuse or fall silent."""
 
 import contextlib
 import socket
@@ -15,10 +15,10 @@ _LINE_BYTES = 4096
 
 
 class SlowServer:
-    """Does what the first line of a connection asks for: ``VERB SECONDS close|silent [PATH]``.
+    """A server that obeys the first line of each connection: ``VERB SECONDS close|silent [PATH]``.
 
-    ``send`` sends a few bytes ten times a second, ``take`` reads as slowly, ``fifo`` writes to the FIFO at PATH, and
-    ``refuse`` answers that it is overloaded. After SECONDS the stream is closed, or kept open in silence.
+    ``send`` sends a few bytes ten times a second. ``take`` reads as slowly. ``fifo`` writes to the FIFO at PATH.
+    ``refuse`` answers that the server is overloaded. After SECONDS the stream is closed, or kept open in silence.
     """
 
     def __init__(self) -> None:
@@ -30,17 +30,17 @@ class SlowServer:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Stop accepting connections."""
         self._listener.close()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it is closed
+        with contextlib.suppress(OSError):  # the server is closed
             while True:
                 stream, _ = self._listener.accept()
                 threading.Thread(target=self._serve, args=(stream,), daemon=True).start()
 
     def _serve(self, stream: socket.socket) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the rank has gone
+        with contextlib.suppress(OSError, ValueError):  # the rank has ended
             line = b""
             while not line.endswith(b"\n") and len(line) < _LINE_BYTES:
                 line += stream.recv(1)
@@ -102,7 +102,7 @@ class _SlowFiles(BaseHTTPRequestHandler):
 
 
 class SlowWorld:
-    """Both servers. Use it with ``with``."""
+    """The two slow servers of a run. Use it with ``with``."""
 
     def __enter__(self) -> "SlowWorld":
         self._server = SlowServer()

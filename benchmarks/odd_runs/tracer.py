@@ -27,14 +27,14 @@ def attach(pid: int) -> list[int]:
 
 
 def main(for_s: float, pids: list[int]) -> None:
-    """Hold processes until the time is over, or they have been killed."""
+    """Hold processes until the time is over or all of them have been killed."""
     threads = [thread for pid in pids for thread in attach(pid)]
     print("attached", flush=True)
     until_s = time.monotonic() + for_s
     while time.monotonic() < until_s:
         time.sleep(_POLL_S)
         try:
-            while os.waitpid(-1, _WALL | os.WNOHANG)[0]:  # a killed one can only be reaped after this
+            while os.waitpid(-1, _WALL | os.WNOHANG)[0]:  # a killed process can only be reaped after this
                 pass
         except ChildProcessError:
             return  # all of them have been killed

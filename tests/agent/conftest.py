@@ -24,6 +24,6 @@ def folder() -> Iterator[Path]:
         yield Path(name)
         for pid in warm_parents_and_their_ranks(name):  # of a test that failed half-way
             processes.kill_session(pid, processes.start_ticks(pid))
-        for pid in writers_in(name):  # or they would hold what they have inherited, such as a lock, for minutes
+        for pid in writers_in(name):  # otherwise they would hold inherited things, such as a lock, for minutes
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

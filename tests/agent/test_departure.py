@@ -14,7 +14,7 @@ GRACE_S = 30.0
 
 
 def departing(folder: Path, *, ranks: int = 1, grace_s: float = GRACE_S) -> tuple[Node, Departure]:
-    """A node with ranks that live as long as this process, whose signals are taken over."""
+    """A node whose ranks live as long as this process. It handles this process's signals."""
     node = make_node(folder)
     begin(node, 1, dict.fromkeys(range(ranks), os.getpid()))
     departure = Departure(node, grace_s)
@@ -23,7 +23,7 @@ def departing(folder: Path, *, ranks: int = 1, grace_s: float = GRACE_S) -> tupl
 
 
 async def send(number: signal.Signals) -> None:
-    """Signal this process and let its loop, which hears of it through a pipe, take note."""
+    """Signal this process, and let its loop read the signal from its pipe."""
     heard = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, heard.set)
     os.kill(os.getpid(), number)

@@ -1,7 +1,6 @@
 from pathlib import Path
 
 from prometheus_client import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from dashboards.catalogue import CATALOGUE, differences
@@ -10,6 +9,7 @@ from holdfast_agent.processes.parent_client import WarmParentClient
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, GroupProgress, Progress
+from tests.support.exposition import samples
 from tests.support.nodes import RecordedNode, begin, make_node
 
 
@@ -18,14 +18,6 @@ def scrape(node: RecordedNode, warm_parent: WarmParentClient | None = None) -> s
     parent = warm_parent or node.supervisor().parent
     registry.register(AgentCollector(node, node.link, node.checkpoints, parent))
     return generate_latest(registry).decode()
-
-
-def samples(text: str, name: str, *labels: str) -> dict[tuple[str, ...], float]:
-    """The samples of a series, by the values of ``labels``."""
-    families = text_string_to_metric_families(text)
-    found = [sample for family in families for sample in family.samples if sample.name == name]
-    assert found, f"{name} is not exported"
-    return {tuple(sample.labels[label] for label in labels): sample.value for sample in found}
 
 
 async def busy_node(folder: Path) -> RecordedNode:

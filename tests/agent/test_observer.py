@@ -1,4 +1,4 @@
-"""The agent beside ranks that somebody else has launched."""
+"""The agent of a run that another launcher has started."""
 
 import os
 import signal
@@ -26,17 +26,17 @@ class Processes:
         self.all: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> int:
-        """The pid of one that sleeps."""
+        """Start a process that sleeps; return its pid."""
         self.all.append(subprocess.Popen(["sleep", "600"]))
         return self.all[-1].pid
 
     def end(self, pid: int, number: int = signal.SIGKILL) -> None:
-        """End one, and do not reap it."""
+        """End a process without reaping it."""
         os.kill(pid, number)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
     def reap(self, pid: int) -> None:
-        """End one for good."""
+        """End a process and reap it."""
         (process,) = (process for process in self.all if process.pid == pid)
         process.kill()
         process.wait()
@@ -60,20 +60,20 @@ class World:
         self.observer = Observer(self.node, self.supervisor)
 
     def hello(self, rank: int, pid: int, *, generation: int = 1, world_size: int = 2, run: str = RUN) -> bool:
-        """Whether a rank is taken in."""
+        """Send a rank's Hello; return whether the agent accepts it."""
         hello = session.Hello(
             run=run, generation=generation, rank=rank, local_rank=rank, world_size=world_size, pid=pid
         )
         return self.observer.admit(hello) is not None
 
     def black_box(self, rank: int) -> BlackBoxWriter:
-        """The black box of this process as a rank of the newest generation."""
+        """Return the black box of this process as a rank of the newest generation."""
         path = self.node.options.black_box(self.node.generation, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         return BlackBoxWriter(path, run=RUN, generation=self.node.generation, rank=rank, world_size=2)
 
     async def exit_of(self, rank: int) -> store.RankExit:
-        """How a rank ended, once it has."""
+        """Return how a rank ended, once it has."""
         known = self.node.ranks[rank]
         await until(lambda: known.exit, "its end is seen")
         assert known.exit is not None
@@ -93,7 +93,7 @@ async def test_the_first_hello_begins_a_world_and_the_others_join_it(folder: Pat
     ]
 
 
-async def test_the_same_process_may_say_hello_again(folder: Path, children: Processes) -> None:
+async def test_the_same_process_may_send_hello_again(folder: Path, children: Processes) -> None:
     world = World(folder)
     pid = children.start()
     assert world.hello(0, pid)
@@ -181,7 +181,7 @@ async def test_the_black_box_shows_how_a_rank_meant_to_end_whose_last_report_was
     assert ended.last_words == ("" if has_left else "ValueError: bad sample")
 
 
-async def test_the_black_box_of_another_process_says_nothing_of_a_rank(folder: Path, children: Processes) -> None:
+async def test_the_black_box_of_another_process_shows_nothing_of_a_rank(folder: Path, children: Processes) -> None:
     world = World(folder)
     pid = children.start()
     world.hello(0, pid)
@@ -232,18 +232,18 @@ async def test_nothing_that_touches_the_ranks_is_obeyed(folder: Path, children: 
     world = World(folder)
     pid = children.start()
     world.hello(0, pid)
-    orders = world.node.commands(world.supervisor)
-    await orders.handle(store.NodeCommand(id="1", instance="i", generation=2, start=store.StartGeneration()), "1-0")
-    await orders.handle(store.NodeCommand(id="2", instance="i", generation=1, stop=store.StopGeneration()), "2-0")
-    await orders.handle(store.NodeCommand(id="3", instance="i", generation=1, leave=store.LeaveAt(step=9)), "3-0")
+    commands = world.node.commands(world.supervisor)
+    await commands.handle(store.NodeCommand(id="1", instance="i", generation=2, start=store.StartGeneration()), "1-0")
+    await commands.handle(store.NodeCommand(id="2", instance="i", generation=1, stop=store.StopGeneration()), "2-0")
+    await commands.handle(store.NodeCommand(id="3", instance="i", generation=1, leave=store.LeaveAt(step=9)), "3-0")
     assert world.node.link.kinds() == ["command_refused"] * 3
     await world.supervisor.stop()
     sweep(agent_record.load(world.node.options.record) or pytest.fail("no record"))
     assert world.node.ranks[0].is_alive
     assert children.all[0].poll() is None
     finish = store.FinishRun(succeeded=True)
-    await orders.handle(store.NodeCommand(id="4", instance="i", generation=1, finish=finish), "4-0")
-    assert orders.finished.result() == finish
+    await commands.handle(store.NodeCommand(id="4", instance="i", generation=1, finish=finish), "4-0")
+    assert commands.finished.result() == finish
 
 
 async def test_the_next_agent_knows_the_ranks_of_the_one_before(folder: Path, children: Processes) -> None:

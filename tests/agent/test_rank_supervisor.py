@@ -50,12 +50,12 @@ time.sleep(600)
 START = store.StartGeneration(
     first_rank=2, ranks=2, world_size=4, rendezvous_node="node-a", source=store.SOURCE_SEED, step=-1
 )
-"""The second of two nodes: the other one hosts the rendezvous."""
+"""The start of the second of two nodes. The other one hosts the rendezvous."""
 
 
 @pytest.fixture(autouse=True)
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warm parents that import next to nothing, and time for their word on a loaded machine."""
+    """Warm parents that import next to nothing, and more time for them to answer on a loaded machine."""
     monkeypatch.setattr(parent_client, "modules_to_preload", lambda command: ["string"])
     monkeypatch.setattr(rank_watch, "REAP_PATIENCE_S", 30.0)
 
@@ -72,7 +72,7 @@ def store_with_rendezvous(store_server: StoreServer) -> StoreServer:
 async def supervised(
     folder: Path, server: StoreServer, *arguments: str
 ) -> AsyncIterator[tuple[RankSupervisor, RecordedNode]]:
-    """A supervisor that adopts what the one before has left, its node, and a warm parent, which it leaves behind."""
+    """Yield a supervisor and its node. It adopts what its predecessor has left, and leaves its warm parent behind."""
     script = folder / "train.py"
     script.write_text(RANK)
     node = make_node(folder, store_url=server.url, command=("python", str(script), *arguments))
@@ -96,7 +96,7 @@ async def leave(supervisor: RankSupervisor) -> None:
 
 
 def helper_of(node: RecordedNode, rank: int) -> int:
-    """The pid of a process that the rank has started, once it has."""
+    """Return the pid of the process that the rank starts, once it has."""
     log = node.options.rank_log(node.generation, rank)
     return int(wait_until(lambda: log.read_text().strip() if log.exists() else "", "the rank has started its helper"))
 
@@ -222,7 +222,7 @@ def test_the_next_agent_adopts_the_ranks_and_learns_how_those_ended_that_it_miss
         async with supervised(folder, store_with_rendezvous) as (supervisor, node):
             assert supervisor.parent.starts_total == 0
             assert (supervisor.record.last_command, node.generation, list(node.ranks)) == ("7-0", 1, [2, 3])
-            await until(lambda: not node.ranks[2].is_alive, "the exit that nobody saw is known")
+            await until(lambda: not node.ranks[2].is_alive, "the exit that no agent saw is known")
             assert node.ranks[3].is_alive
             (event,) = node.link.emitted
             ended = event.rank_exited.exit
@@ -284,7 +284,7 @@ async def test_a_sweep_kills_the_ranks_of_an_earlier_instance(folder: Path, stor
 
 @contextlib.contextmanager
 def bystander() -> Iterator["subprocess.Popen[bytes]"]:
-    """A process of somebody else that has the pid of one that is gone."""
+    """A process of another program, with the pid of a rank that is gone."""
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
         try:
             yield process

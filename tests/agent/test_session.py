@@ -78,7 +78,7 @@ async def test_the_socket_is_private(folder: Path) -> None:
         assert node.options.session_socket.stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_rank_that_says_hello_runs(folder: Path) -> None:
+async def test_a_rank_that_sends_hello_runs(folder: Path) -> None:
     async with served(folder) as node:
         assert node.ranks[1].life == store.LIFE_STARTING
         async with welcomed(node, 1):
@@ -279,23 +279,23 @@ async def test_slots_that_cannot_be_created_are_answered_and_the_session_continu
     async with served(folder) as node, welcomed(node, 0) as rank:
 
         def fail(*_: object) -> None:
-            raise RuntimeError("nobody has thought of that")
+            raise RuntimeError("a case without a handler")
 
         monkeypatch.setattr(node.memory, "grant", fail)
         await rank.say(slot_request=pb.SlotRequest(bytes_per_slot=100))
-        assert "nobody has thought of that" in (await rank.hear()).slot_grant.reason
+        assert "a case without a handler" in (await rank.hear()).slot_grant.reason
         await rank.say(report=report(3))
-        await until(lambda: node.ranks[0].progress.step == 3, "it goes on")
+        await until(lambda: node.ranks[0].progress.step == 3, "the session continues")
         assert node.errors.unexpected["rank_messages"] == 1
 
 
-async def test_one_rank_that_cannot_be_looked_at_does_not_keep_the_others_from_ageing(
+async def test_one_rank_that_cannot_be_read_does_not_keep_the_others_from_ageing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served(folder) as node:
 
         def fail(elapsed_s: float) -> None:
-            raise RuntimeError("nobody has thought of that")
+            raise RuntimeError("a case without a handler")
 
         monkeypatch.setattr(node.ranks[0], "pass_time", fail)
         node.pass_time(0.5)

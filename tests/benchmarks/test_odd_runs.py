@@ -1,4 +1,4 @@
-"""The judge of benchmarks/controls.py, without processes: each thing that must not happen is found."""
+"""The judge of benchmarks/controls.py finds each thing that must not happen. No processes run here."""
 
 import dataclasses
 
@@ -104,7 +104,7 @@ def test_a_twin_whose_server_falls_silent_counts_from_the_last_move_before_its_r
     assert problems(stuck, twin=True, case=case) == ""
 
 
-def test_every_case_can_be_carried_out_and_lies_between_its_deadlines() -> None:
+def test_every_case_can_be_carried_out_and_is_between_its_deadlines() -> None:
     assert len(ALL) >= 60
     assert set(QUICK) <= {case.name for case in ALL}
     for case in CASES.values():

@@ -1,4 +1,4 @@
-"""Pauses from outside, tried on processes that only sleep."""
+"""Pauses from outside, tested on processes that only sleep."""
 
 import subprocess
 import time
@@ -61,7 +61,7 @@ def test_one_rank_stays_stopped_when_all_others_continue(target: Target, activit
     assert target.pauses[-1].ended_s is None
 
 
-def test_one_rank_is_stopped_after_a_pause_that_harms_nobody(target: Target) -> None:
+def test_one_rank_is_stopped_after_a_pause_that_harms_no_rank(target: Target) -> None:
     cause(target, "stop agent", twin_activity=THEN_STOP_ONE)
     reach(target, [SLEEPING, STOPPED, SLEEPING, SLEEPING])
     assert target.pauses[-1].rank == 1

@@ -1,4 +1,4 @@
-"""The slow world around odd runs: it trickles, refuses, and falls silent as it was asked to."""
+"""The slow servers around odd runs: they trickle, refuse and fall silent as requested."""
 
 import socket
 import time
@@ -99,9 +99,9 @@ def test_an_activity_ends_when_its_pause_does(
     assert logged.ended_s - logged.began_s >= LASTS_S - 0.05
 
 
-def test_the_pause_of_a_twin_goes_on(tmp_path: Path) -> None:
+def test_the_pause_of_a_twin_never_ends(tmp_path: Path) -> None:
     with Pause(PauseLog(tmp_path, rank=0, generation=1), lasts_s=0.0, endless=True) as pause:
-        assert pause.goes_on()
+        assert pause.is_active()
         assert pause.left_s == float("inf")
         pause.moved()
         (logged,) = read_pauses(tmp_path)

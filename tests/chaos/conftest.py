@@ -63,12 +63,12 @@ warmup_steps = 4
 
 @dataclass(frozen=True)
 class Runs:
-    """Makes runs of one and the same training job."""
+    """Runs of one and the same training job."""
 
     folder: Path
     config: Path
     mark: str
-    """In the environment of every process of these runs."""
+    """Value in the environment of every process of these runs."""
 
     def options(
         self, name: str, *, steps: int = STEPS, flags: tuple[str, ...] = (), **changes: object
@@ -93,7 +93,7 @@ class Runs:
 
     @contextlib.contextmanager
     def run(self, name: str, *, hurry: bool = False, **changes: object) -> Iterator[LocalRun]:
-        """Bring a run up; afterwards, nothing of it may be left."""
+        """Yield a run that trains. At the end, nothing of it may be left."""
         if hurry:
             self.hurry(name)
         else:
@@ -106,15 +106,15 @@ class Runs:
         assert not paths.memory.exists()
 
     def hurry_file(self, name: str) -> Path:
-        """While it is not there, every step of a run takes a little longer."""
+        """Return the path of a file. While the file does not exist, every step of a run takes a little longer."""
         return self.folder / f"{name}.hurry"
 
     def hurry(self, name: str) -> None:
-        """Nothing more will be done to a run."""
+        """Let a run train at full speed, because nothing more will be done to it."""
         self.hurry_file(name).touch()
 
     def processes(self, name: str | None = None) -> list[str]:
-        """Command lines of the processes that live, of one of these runs or of all."""
+        """Return the command lines of live processes, of one of these runs or of all."""
         mark = str(self.hurry_file(name)) if name else self.mark
         found = []
         for entry in Path("/proc").iterdir():
@@ -125,7 +125,7 @@ class Runs:
         return found
 
     def checkpoints(self, name: str) -> list[int]:
-        """Steps of the checkpoints of a run, ascending."""
+        """Return the steps of a run's checkpoints, ascending."""
         return open_checkpoints(str(self.folder / name / "checkpoints"), self.folder, 1, run=name).committed()
 
     def final_checkpoint(self, name: str, step: int = STEPS - 1) -> Path:
@@ -147,7 +147,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.fixture(scope="session")
 def undisturbed(runs: Runs) -> Path:
-    """The final checkpoint of a run that nothing happens to; all the others are beside it."""
+    """The final checkpoint of a run without faults. Its other checkpoints are in the same folder."""
     with runs.run(UNDISTURBED, checkpoints_kept=STEPS) as local:
         # In a hurry, a checkpoint that is due while the one before is being written would be left out.
         until(local, lambda status: status.newest_checkpoint == STEPS - 1 - CHECKPOINT_EVERY)
@@ -159,7 +159,7 @@ def undisturbed(runs: Runs) -> Path:
 
 
 def faults(local: LocalRun) -> list[Incident]:
-    """Return the incidents but those that only say that the run stood still for a moment: the machine may be busy."""
+    """Return the incidents, except those of a short standstill, as the machine may be busy."""
     return [
         one
         for one in local.control.incidents()
@@ -168,7 +168,7 @@ def faults(local: LocalRun) -> list[Incident]:
 
 
 def until(local: LocalRun | ControlClient, condition: Callable[[RunStatus], bool]) -> RunStatus:
-    """Wait until the run's status fulfils a condition, also across times without a daemon."""
+    """Wait until the run's status meets a condition. A time without a daemon does no harm."""
     deadline = time.monotonic() + PATIENCE_S
     status = None
     while time.monotonic() < deadline:
@@ -177,7 +177,7 @@ def until(local: LocalRun | ControlClient, condition: Callable[[RunStatus], bool
             if condition(status):
                 return status
         time.sleep(0.05)
-    raise AssertionError(f"has not come about within {PATIENCE_S:g} s: {status}")
+    raise AssertionError(f"the condition was not met within {PATIENCE_S:g} s: {status}")
 
 
 def until_step(local: LocalRun | ControlClient, step: int) -> RunStatus:
@@ -185,7 +185,7 @@ def until_step(local: LocalRun | ControlClient, step: int) -> RunStatus:
 
 
 def finish(local: LocalRun, undisturbed: Path, runs: Runs, name: str, *, step: int = STEPS - 1) -> RunStatus:
-    """Wait for the end; the weights must be those of the undisturbed run."""
+    """Wait for the end, and check that the weights are those of the undisturbed run."""
     runs.hurry(name)
     status = local.wait(timeout_s=PATIENCE_S)
     assert status.phase == RUN_PHASE_FINISHED, status.outcome

@@ -14,9 +14,9 @@ _LEAVE_PATIENCE_S = 5.0
 
 @contextmanager
 def memory_cgroup(limit_bytes: int) -> Iterator[Path]:
-    """Yield a cgroup, of version 1 or 2, that a process joins by its pid in ``cgroup.procs``; afterwards it is gone.
+    """Yield a cgroup of version 1 or 2. A process joins it by its pid in ``cgroup.procs``. Remove it at the end.
 
-    Skips the test where none can be made.
+    Skips the test if none can be made.
     """
     parent, limits = _place()
     group = parent / f"holdfast-{os.getpid()}"
@@ -36,7 +36,7 @@ def memory_cgroup(limit_bytes: int) -> Iterator[Path]:
 
 
 def _place() -> tuple[Path, dict[str, str]]:
-    """Return where a cgroup can be made, and what to write into which file so that it is limited."""
+    """Return a folder in which a cgroup can be made, and the files and values that limit it."""
     own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     for _, controllers, path in own:
         if "memory" in controllers.split(","):

@@ -1,4 +1,4 @@
-"""Checkpoints fail for a while and the daemon is killed meanwhile: one story, of which training sees nothing."""
+"""Checkpoints fail for a while and the daemon is killed during that: it is one incident, and training sees nothing."""
 
 import os
 import re
@@ -15,15 +15,16 @@ from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, VERDICT_KIND_CHECKPOINT_FAILED
 from tests.chaos.conftest import PATIENCE_S, Runs, until, until_step
 from tests.support.coroutines import wait_until
+from tests.support.tmpfs import mounted_tmpfs
 
 pytestmark = pytest.mark.system
 
 ENDLESS = 100_000
-"""Steps: more than are trained here."""
+"""Number of steps: more than are trained here."""
 EVERY = 5
 KILLS = 2
 MORE = 2
-"""Failures that a leader has to add to what the one before has told."""
+"""Failures that a leader has to add to those that its predecessor reported."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Disk:
     path: Path
 
     def fill(self) -> None:
-        """Leave no room."""
+        """Fill the disk."""
         with (self.path / "filler").open("wb", buffering=0) as file:
             try:
                 while file.write(bytes(1 << 16)):
@@ -42,15 +43,15 @@ class Disk:
                 pass
 
     def empty(self) -> None:
-        """Give the room back."""
+        """Free the space again."""
         (self.path / "filler").unlink()
 
     def close(self) -> None:
-        """Have it written to no more, as a kernel does that has met an error of the device."""
+        """Make the disk read-only, as a kernel does after an error of the device."""
         self._remount("ro")
 
     def reopen(self) -> None:
-        """Have it as it was."""
+        """Make the disk writable again."""
         self._remount("rw")
 
     def _remount(self, how: str) -> None:
@@ -69,31 +70,26 @@ OUTAGES: dict[str, tuple[Callable[[Disk], None], Callable[[Disk], None]]] = {
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(mount)]
-    if subprocess.run(mounting, check=False, capture_output=True).returncode:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield Disk(mount)
-    subprocess.run(["umount", str(mount)], check=True)
+    with mounted_tmpfs(tmp_path / "disk", "32m") as folder:
+        yield Disk(folder)
 
 
 Story = list[tuple[int, str]]
 
 
 def stories(local: LocalRun) -> list[Story]:
-    """Of each incident, which checkpoints it says have failed or been committed, in its order."""
-    told = []
+    """Return the failed and committed checkpoints that each incident lists, in its order."""
+    found = []
     for incident in local.control.incidents():
         assert incident.verdict.kind == VERDICT_KIND_CHECKPOINT_FAILED
         lines = [incident.verdict.message, *(action.what for action in incident.actions)]
-        found = [re.search(r"checkpoint of step (\d+) (failed|is committed)", line) for line in lines]
-        told.append([(int(match[1]), match[2]) for match in found if match])
-    return told
+        matches = [re.search(r"checkpoint of step (\d+) (failed|is committed)", line) for line in lines]
+        found.append([(int(match[1]), match[2]) for match in matches if match])
+    return found
 
 
 def kill_daemon(local: LocalRun) -> None:
-    """SIGKILL the leader and wait for the next one; training goes on."""
+    """SIGKILL the leader and wait for the next one, while training continues."""
     pid, reached = local.stack.pids().get("daemon"), local.status().newest_step
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -102,7 +98,7 @@ def kill_daemon(local: LocalRun) -> None:
 
 
 @pytest.mark.parametrize("outage", [pytest.param("full", marks=pytest.mark.soak), "read-only"])
-def test_an_outage_during_which_daemons_are_killed_is_told_once_until_two_checkpoints_are_committed(
+def test_an_outage_during_which_daemons_are_killed_is_one_incident_until_two_checkpoints_are_committed(
     runs: Runs, disk: Disk, outage: str
 ) -> None:
     begin, end = OUTAGES[outage]
@@ -111,22 +107,22 @@ def test_an_outage_during_which_daemons_are_killed_is_told_once_until_two_checkp
         until(local, lambda status: status.newest_checkpoint >= 0)
         pids = rank_pids(local.status())
 
-        def has_told(failures: int, of: int = 1) -> bool:
-            begin(disk)  # again: what a failed write gives back may be room enough for the next checkpoint
-            told = stories(local)
-            return len(told) == of and len(told[-1]) >= failures
+        def has_reported(failures: int, of: int = 1) -> bool:
+            begin(disk)  # again, because a failed write may free enough space for the next checkpoint
+            reported = stories(local)
+            return len(reported) == of and len(reported[-1]) >= failures
 
-        until(local, lambda _: has_told(1))
+        until(local, lambda _: has_reported(1))
         for _ in range(KILLS):
             kill_daemon(local)
             known = len(stories(local)[0])
-            until(local, lambda _, more=known + MORE: has_told(more))  # type: ignore[misc]
+            until(local, lambda _, more=known + MORE: has_reported(more))  # type: ignore[misc]
         end(disk)
         until(local, lambda _: stories(local)[0][-1][1] == "is committed")
         kill_daemon(local)
         first_commit = stories(local)[0][-1][0]
         until(local, lambda status: status.newest_checkpoint > first_commit)
-        until(local, lambda _: has_told(1, of=2))
+        until(local, lambda _: has_reported(1, of=2))
         end(disk)
         newest = until(local, lambda status: status.newest_checkpoint > stories(local)[1][0][0]).newest_checkpoint
         assert rank_pids(local.status()) == pids

@@ -1,10 +1,9 @@
-"""Runs that go on from a checkpoint, and checkpoints that cannot be used or written."""
+"""Runs that continue from a checkpoint, and checkpoints that cannot be used or written."""
 
 import os
 import random
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from tests.chaos.conftest import (
     until,
     until_step,
 )
+from tests.support.tmpfs import mounted_tmpfs
 
 pytestmark = pytest.mark.system
 
@@ -38,7 +38,7 @@ KILLS = 2
 
 @pytest.fixture
 def unfinished(undisturbed: Path, tmp_path: Path) -> Path:
-    """Three checkpoints of the undisturbed run, as one leaves them that ends before its last step."""
+    """Three checkpoints of the undisturbed run, as if it had ended before its last step."""
     checkpoints = tmp_path / "checkpoints"
     shutil.copytree(undisturbed.parent, checkpoints, ignore=shutil.ignore_patterns(undisturbed.name))
     return checkpoints
@@ -77,7 +77,7 @@ def test_a_checkpoint_of_a_model_with_other_shapes_is_refused(runs: Runs, unfini
     assert status.restarts == 0
 
 
-def test_a_checkpoint_folder_that_cannot_be_written_is_refused_at_once(runs: Runs, tmp_path: Path) -> None:
+def test_a_checkpoint_folder_that_cannot_be_written_is_refused_immediately(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(Exception, match="--checkpoints"), runs.run("no-folder", checkpoint_directory=tmp_path / "file"):
         pass
@@ -85,15 +85,8 @@ def test_a_checkpoint_folder_that_cannot_be_written_is_refused_at_once(runs: Run
 
 @pytest.fixture
 def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
-    mount = tmp_path / "tmpfs"
-    mount.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(mount)], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield mount
-    subprocess.run(["umount", str(mount)], check=True)
+    with mounted_tmpfs(tmp_path / "tmpfs", "200k") as folder:
+        yield folder
 
 
 @pytest.mark.soak
@@ -109,7 +102,7 @@ def test_with_little_shared_memory_checkpoints_go_straight_to_disk(
     assert any("--shm-directory" in message and str(small_tmpfs) in message for message in messages)
 
 
-def test_a_full_checkpoint_folder_is_told_and_training_goes_on(runs: Runs, small_tmpfs: Path) -> None:
+def test_a_full_checkpoint_folder_is_reported_and_training_continues(runs: Runs, small_tmpfs: Path) -> None:
     directory = small_tmpfs / "checkpoints"
     with runs.run("full-disk", hurry=True, steps=10, checkpoint_every=5, checkpoint_directory=directory) as local:
         status = local.wait(timeout_s=PATIENCE_S)
@@ -123,7 +116,7 @@ def test_a_full_checkpoint_folder_is_told_and_training_goes_on(runs: Runs, small
 
 
 def kill_after(local: LocalRun, step: int, rank: int) -> None:
-    """Kill a rank once the run has trained a step, and see it restarted."""
+    """Kill a rank once the run has trained a step, and wait for the restart."""
     running = until(local, lambda status: status.newest_step >= step and status.phase == RUN_PHASE_RUNNING)
     os.kill(rank_pids(local.status())[rank], signal.SIGKILL)
     until(local, lambda status: status.restarts > running.restarts)

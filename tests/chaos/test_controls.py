@@ -1,4 +1,4 @@
-"""Healthy but odd runs are left alone, and their twins restarted, as benchmarks/controls.py tells it."""
+"""Healthy but odd runs are left alone and their twins are restarted, as benchmarks/controls.py judges it."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def assert_left_alone(result: dict[str, Any]) -> None:
 
 
 SLICE = ("evaluation unmarked, rank 0", "one of two ranks stopped for a moment")
-"""One that computes and one with a certain sign. The others of --quick are in soak, with all the rest."""
+"""A case that computes, and one with a certain sign. The others of --quick are in the soak tests, with all the rest."""
 
 
 @pytest.mark.timeout(900)

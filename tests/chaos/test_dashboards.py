@@ -1,4 +1,4 @@
-"""A real Prometheus over a real run: every panel has data, and the alert on a dead rank fires."""
+"""A real Prometheus scrapes a real run: every panel has data, and the alert on a dead rank fires."""
 
 import json
 import os
@@ -24,7 +24,7 @@ DASHBOARD = Path(__file__).resolve().parents[2] / "dashboards" / "grafana" / "ho
 
 
 def targets_of(local: LocalRun) -> list[Target]:
-    """What `holdfast run` has written for Prometheus to find."""
+    """Return the targets that `holdfast run` has written for Prometheus."""
     groups = json.loads(local.paths.targets.read_text())
     return [Target(group["targets"][0], group["labels"]["component"], group["labels"]["run"]) for group in groups]
 
@@ -52,7 +52,7 @@ def test_every_panel_has_data_of_a_run_that_lost_a_rank(runs: Runs, tmp_path: Pa
                 for query in panel_queries(dashboard, run="dashboards", rate_interval="10s")
                 if query[0] not in NOT_REPORTED
             ]
-            # A loss's z-score and validation appear when there is enough of them: see the run's configuration.
+            # The z-score of the loss and the validation loss need some steps: see the run's configuration.
             assert prometheus.queries_without_data(queries, deadline_s=PATIENCE_S) == []
             fired = [("dead rank", 'ALERTS{alertname="HoldfastRankDead",run="dashboards"}')]
             assert prometheus.queries_without_data(fired, deadline_s=PATIENCE_S) == []

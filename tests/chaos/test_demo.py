@@ -1,4 +1,4 @@
-"""The demo as a user starts it: both faults are named, and the end is that of an undisturbed run."""
+"""The demo as a user starts it. Both faults are named, and the result is that of an undisturbed run."""
 
 import json
 import os
@@ -13,9 +13,9 @@ from tests.chaos.conftest import Runs
 pytestmark = pytest.mark.system
 
 LONG_S = 600.0
-"""Two runs of eight ranks take a minute and a half on two cores, and three times that next to other jobs."""
+"""Seconds for two runs of eight ranks: 90 on two cores, and three times that next to other jobs."""
 STEPS = 30
-"""A third of the demo's own: its faults and the comparison are the same."""
+"""Number of steps: a third of the demo's own. The faults and the comparison are the same."""
 
 
 @pytest.mark.timeout(LONG_S + 60)

@@ -1,4 +1,4 @@
-"""Verdicts against what was injected, as benchmarks/detection.py tells them."""
+"""Verdicts compared with the injected faults, as benchmarks/detection.py judges them."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ def scored(*arguments: str, timeout_s: float) -> dict[str, Any]:
     return result
 
 
-def test_a_sample_of_faults_is_told_right() -> None:
+def test_a_sample_of_faults_gets_the_right_verdicts() -> None:
     result = scored("--quick", timeout_s=400)
     assert result["cases"] == 8
     assert (result["kind"], result["rank_top1"]) == (1.0, 1.0)
@@ -29,7 +29,7 @@ def test_a_sample_of_faults_is_told_right() -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_hundreds_of_faults_are_told_right_and_healthy_runs_left_alone() -> None:
+def test_hundreds_of_faults_get_the_right_verdicts_and_healthy_runs_are_left_alone() -> None:
     result = scored(timeout_s=3500)
     assert result["cases"] >= 300
     assert result["healthy_controls"] >= 30

@@ -1,6 +1,6 @@
-"""Every part of one run is killed in turn while it trains; the result must be that of an undisturbed run.
+"""The parts of one run are killed one after the other while it trains. The result must be that of an undisturbed run.
 
-Each test finds the run well and leaves it running.
+Each test finds the run healthy and leaves it healthy.
 """
 
 import os
@@ -36,40 +36,40 @@ pytestmark = pytest.mark.system
 
 NAME = "faults"
 ENDLESS = 100_000
-"""Steps: more than are trained here."""
+"""Number of steps: more than are trained here."""
 SCHEDULE = (f"--optimizer.warmup_steps={ENDLESS}", "--optimizer.learning_rate=3")
-"""The rate rises all the time, by 3e-5 a step: what is computed does not depend on how many steps there are to be."""
+"""Flags of a rate that rises by 3e-5 in each step. So the result of a step does not depend on the number of steps."""
 STRIDE = 3
 """Steps of a generation after which its deadlines are those of any other step."""
 
 
 @dataclass(frozen=True)
 class Victim:
-    """The run, and what it had been through when it was last well."""
+    """The run, with its history up to the time when it was last healthy."""
 
     run: LocalRun
     restarts: int
     known: frozenset[str]
-    """Ids of its incidents."""
+    """Ids of the incidents until then."""
 
     def kill_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
         os.kill(rank_pids(self.run.status())[rank], number)
 
     def kill(self, component: str) -> int:
-        """Kill the daemon or the agent; return the pid that it had."""
+        """Kill the daemon or the agent; return its pid."""
         pid = self.run.stack.pids().get(component)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         return pid
 
     def recovered(self) -> Incident:
-        """Wait until the ranks have been started again, once; return the one incident that this is."""
-        until(self.run, lambda status: status.restarts > self.restarts and self._is_all_told())
+        """Wait until the ranks have been started again, once. Return the one incident of this restart."""
+        until(self.run, lambda status: status.restarts > self.restarts and self._is_all_recovered())
         assert self.run.status().restarts == self.restarts + 1
         [incident] = self._new_incidents()
         return incident
 
-    def _is_all_told(self) -> bool:
+    def _is_all_recovered(self) -> bool:
         found = self._new_incidents()
         return bool(found) and all(incident.state == INCIDENT_STATE_RECOVERED for incident in found)
 
@@ -78,7 +78,7 @@ class Victim:
 
 
 def is_complete(status: RunStatus) -> bool:
-    """Whether all components are there and all ranks train."""
+    """Return whether all components run and all ranks train."""
     return status.phase == RUN_PHASE_RUNNING and status.leader and status.store_up and len(status.ranks) == RANKS
 
 
@@ -124,7 +124,7 @@ def test_a_stopped_rank_is_named_and_the_run_recovers(victim: Victim) -> None:
     assert replay(read_recording(folder)).agrees
 
 
-def test_training_goes_on_without_its_warm_parent_and_can_still_recover(victim: Victim) -> None:
+def test_training_continues_without_its_warm_parent_and_can_still_recover(victim: Victim) -> None:
     run = victim.run
     old, before = warm_parent_pid(run), rank_pids(run.status())
     assert old is not None
@@ -135,14 +135,14 @@ def test_training_goes_on_without_its_warm_parent_and_can_still_recover(victim: 
     incident = victim.recovered()
     assert warm_parent_pid(run) not in (None, old)
     assert list(incident.verdict.culprits) == [1]
-    assert "SIGKILL" in incident.verdict.message  # reaped by the agent, whose child the orphan had become
+    assert "SIGKILL" in incident.verdict.message  # the agent reaps it, as the orphan has become its child
 
 
-def test_training_goes_on_while_the_daemon_is_dead(victim: Victim) -> None:
+def test_training_continues_while_the_daemon_is_dead(victim: Victim) -> None:
     before = rank_pids(victim.run.status())
     suspend_restart(victim.run, "daemon")
     victim.kill("daemon")
-    os.kill(before[0], signal.SIGKILL)  # while nobody is there to see it
+    os.kill(before[0], signal.SIGKILL)  # while no agent is there to see it
     resume_restart(victim.run, "daemon")
     assert list(victim.recovered().verdict.culprits) == [0]
 
@@ -170,7 +170,7 @@ def test_a_standby_takes_over(victim: Victim, tmp_path: Path) -> None:
     assert until(run, is_complete).restarts == victim.restarts + 1
 
 
-def test_training_goes_on_while_redis_is_dead_and_it_may_come_back_empty(victim: Victim) -> None:
+def test_training_continues_while_redis_is_dead_and_it_may_come_back_empty(victim: Victim) -> None:
     run = victim.run
     before = rank_pids(run.status())
     restart_redis(run)

@@ -1,4 +1,4 @@
-"""A real agent is harmed in many ways while its ranks train: they never notice."""
+"""A real agent is harmed in many ways while its ranks train, and they never notice."""
 
 import contextlib
 import resource
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast_cli.control import rank_pids
 from holdfast_cli.local_run.component import Component
@@ -19,12 +18,13 @@ from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
 from tests.chaos.conftest import Runs, faults, until, until_step
 from tests.support.coroutines import wait_until
+from tests.support.exposition import total
 from tests.support.local_runs import resume_restart, suspend_restart
 
 pytestmark = pytest.mark.system
 
 ENDLESS = 100_000
-"""Steps: more than are trained here."""
+"""Number of steps: more than are trained here."""
 NAME = "harmless"
 STRIDE = 5
 
@@ -38,7 +38,7 @@ def run(runs: Runs) -> Iterator[LocalRun]:
 
 @contextlib.contextmanager
 def unharmed(local: LocalRun) -> Iterator[None]:
-    """Whatever happens in the block: the same processes train on, and no incident is told."""
+    """Check that the same processes train after the block, and that no incident is reported."""
     before = rank_pids(local.status())
     yield
     reached = until(local, lambda status: len(status.ranks) == len(before)).newest_step
@@ -52,7 +52,7 @@ def agent_of(local: LocalRun) -> Component:
 
 
 def serving_agent(local: LocalRun) -> int | None:
-    local.look()  # takes note of it
+    local.look()  # the agent records this
     endpoint = local.stack.endpoints().get("agent")
     return endpoint.metrics_port if endpoint else None
 
@@ -60,19 +60,17 @@ def serving_agent(local: LocalRun) -> int | None:
 def metric(local: LocalRun, name: str, **labels: str) -> float:
     port = wait_until(lambda: serving_agent(local), "the agent serves")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-        families = text_string_to_metric_families(answer.read().decode())
-    samples = [sample for family in families for sample in family.samples if sample.name == name]
-    return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+        return total(answer.read().decode(), name, **labels)
 
 
-def test_junk_and_yesterdays_orders_in_the_command_stream_are_refused(run: LocalRun) -> None:
+def test_junk_and_yesterdays_commands_in_the_stream_are_refused(run: LocalRun) -> None:
     instance = run.folder.instance
     fence, generation = 2**52, run.status().generation + 1
-    order = store.StartGeneration(ranks=10**9, world_size=2 * 10**9, source=store.SOURCE_SEED, rendezvous_node=NODE)
+    start = store.StartGeneration(ranks=10**9, world_size=2 * 10**9, source=store.SOURCE_SEED, rendezvous_node=NODE)
     commands = [
         store.NodeCommand(id="1", instance="yesterday", fence=1, finish=store.FinishRun(outcome="stopped")),
         store.NodeCommand(id="2", fence=1, finish=store.FinishRun(outcome="stopped")),
-        store.NodeCommand(id="3", instance=instance, generation=generation, start=order),
+        store.NodeCommand(id="3", instance=instance, generation=generation, start=start),
         store.NodeCommand(id="4", instance=instance, fence=fence, generation=generation, stop=store.StopGeneration()),
         store.NodeCommand(id="5", instance=instance, generation=generation),
         store.NodeCommand(
@@ -103,17 +101,17 @@ def test_agent_that_ends_by_an_error_of_its_own_is_replaced_and_its_ranks_are_ad
         obstacle.unlink()
         obstacle.mkdir()  # the agent cannot serve its ranks: it fails after it has adopted them
         resume_restart(run, "agent")
-        wait_until(lambda: component.restarts >= known + 3, "it has ended twice more")
-        run.look()  # nobody has given the run up
+        wait_until(lambda: component.restarts >= known + 3, "the agent has ended twice more")
+        run.look()  # no daemon or launcher has given the run up
         obstacle.rmdir()
-        wait_until(lambda: serving_agent(run), "the next one serves")
+        wait_until(lambda: serving_agent(run), "the next agent serves")
     log = (run.paths.logs / "holdfast.log").read_text()
     lines = [line for line in log.splitlines() if "agent exited with code 1" in line]
     assert len(lines) >= 2
     assert "choose another --runtime-directory" in lines[0] or str(obstacle) in lines[0]
 
 
-def test_agent_without_a_free_descriptor_takes_nobody_for_dead(run: LocalRun) -> None:
+def test_agent_without_a_free_descriptor_takes_no_process_for_dead(run: LocalRun) -> None:
     pid = run.stack.pids().get("agent")
     assert pid is not None
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -132,7 +130,7 @@ def test_agent_without_a_free_descriptor_takes_nobody_for_dead(run: LocalRun) ->
 
 @contextlib.contextmanager
 def _all_descriptors_taken(run: LocalRun) -> Iterator[None]:
-    """Take what is left of the agent's descriptors by connections to its metrics."""
+    """Take all free descriptors of the agent by connections to its metrics."""
     port = wait_until(lambda: serving_agent(run), "the agent serves")
     with contextlib.ExitStack() as stack:
         for _ in range(70):
@@ -140,7 +138,7 @@ def _all_descriptors_taken(run: LocalRun) -> Iterator[None]:
         yield
 
 
-def test_a_thousand_idle_connections_to_the_metrics_are_missed_by_nobody(run: LocalRun) -> None:
+def test_a_thousand_idle_connections_to_the_metrics_do_no_harm(run: LocalRun) -> None:
     pid, port = run.stack.pids().get("agent"), wait_until(lambda: serving_agent(run), "the agent serves")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))

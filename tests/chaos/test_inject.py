@@ -1,4 +1,4 @@
-"""A fault's whole way: command line, daemon, agent, rank, and what is said of it."""
+"""The whole way of a fault: command line, daemon, agent, rank, and the reports about it."""
 
 import json
 import subprocess
@@ -20,15 +20,15 @@ def holdfast(runs: Runs, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_an_ordered_fault_is_refused_or_strikes_its_rank_and_either_is_told(runs: Runs, undisturbed: Path) -> None:
+def test_a_requested_fault_is_refused_or_strikes_its_rank_and_either_is_reported(runs: Runs, undisturbed: Path) -> None:
     with runs.run("injected", faults_allowed=True) as local:
         until_step(local, 4)
         late = holdfast(runs, "inject", "kill", "--rank", "3", "--step", "1", "--run", "injected")
         assert (late.returncode, late.stdout) == (1, "")
         assert "step 1 has already ended" in late.stderr
         assert late.stderr.count("\n") == 1
-        ordered = holdfast(runs, "inject", "kill", "--rank", "3", "--phase", "optimizer", "--run", "injected")
-        assert (ordered.returncode, ordered.stderr) == (0, "")
+        accepted = holdfast(runs, "inject", "kill", "--rank", "3", "--phase", "optimizer", "--run", "injected")
+        assert (accepted.returncode, accepted.stderr) == (0, "")
         until(local, lambda status: status.incidents == 1)
         status = json.loads(holdfast(runs, "status", "--json", "--run", "injected").stdout)
         refused, injected = (action["what"] for action in status["newest_incident"]["actions"][:2])

@@ -1,4 +1,4 @@
-"""Agents are killed while they wait for their warm parent: nothing is left behind, and the next ones go on."""
+"""Agents are killed while they wait for their warm parent. Nothing is left behind, and the next agents continue."""
 
 import contextlib
 import os
@@ -19,20 +19,20 @@ from tests.support.local_runs import warm_parent_pid
 pytestmark = pytest.mark.system
 
 ENDLESS = 100_000
-"""Steps: more than are trained here."""
+"""Number of steps: more than are trained here."""
 KILLS = 3
 STRIDE = 3
 
 
 class WatchedRun:
-    """A run, and the processes that its warm parents have been and have forked."""
+    """A run, with all its warm parents and the processes that they forked."""
 
     def __init__(self, local: LocalRun) -> None:
         self.local = local
         self._socket = f"holdfast_agent.processes.warm_parent\0{local.paths.runtime}"
 
     def forked(self, name: str = "") -> set[int]:
-        """The pids of warm parents, stores and ranks whose name begins so."""
+        """Return the pids of warm parents, stores and ranks whose process name begins with ``name``."""
         found = set()
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
@@ -42,9 +42,9 @@ class WatchedRun:
         return found
 
     def new_parent(self, known: set[int]) -> int:
-        """Wait for a warm parent that listens, and hold it there: as far as anybody can see it imports."""
+        """Wait for a warm parent that listens, and stop it. To other processes it still seems to import."""
         [pid] = wait_until(lambda: self.forked() - known, "there is another warm parent")
-        wait_until(lambda: _has_socket(pid), "it listens")
+        wait_until(lambda: _has_socket(pid), "the warm parent listens")
         os.kill(pid, signal.SIGSTOP)
         return pid
 
@@ -56,12 +56,12 @@ class WatchedRun:
         wait_until(lambda: self._agent_that_serves() not in (None, pid), "there is another agent")
 
     def _agent_that_serves(self) -> int | None:
-        self.local.look()  # takes note of it
+        self.local.look()  # the agent records this
         endpoint = self.local.stack.endpoints().get("agent")
         return endpoint.pid if endpoint else None
 
-    def is_whole(self) -> None:
-        """See all ranks train, once each, with one warm parent, one store, and no more memory than they have."""
+    def check_whole(self) -> None:
+        """Check that all ranks train, once each, with one warm parent, one store and no slots of other ranks."""
         reached = until(self.local, lambda status: status.phase == RUN_PHASE_RUNNING).newest_step
         until_step(self.local, reached + STRIDE)
         assert self.forked("rank") == set(rank_pids(self.local.status()).values())
@@ -71,7 +71,7 @@ class WatchedRun:
 
 def _has_socket(pid: int) -> bool:
     for link in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # it has just been closed
             if str(link.readlink()).startswith("socket:"):
                 return True
     return False
@@ -79,19 +79,19 @@ def _has_socket(pid: int) -> bool:
 
 @pytest.fixture
 def run(runs: Runs) -> Iterator[WatchedRun]:
-    # A name of its own: the logs of another test's generations would look like this one's.
+    # The run has a name of its own, as the logs of another test's generations would look like this one's.
     with runs.run(f"waiting-{uuid.uuid4().hex[:8]}", steps=ENDLESS, checkpoint_every=0) as local:
         yield WatchedRun(local)
 
 
 @pytest.mark.soak
-def test_agents_that_are_killed_while_they_wait_for_their_warm_parent_are_missed_by_nobody(run: WatchedRun) -> None:
+def test_agents_that_are_killed_while_they_wait_for_their_warm_parent_do_no_harm(run: WatchedRun) -> None:
     local = run.local
     parent = run.new_parent(set())
     for _ in range(KILLS):
         run.kill_agent()
     os.kill(parent, signal.SIGCONT)
-    run.is_whole()
+    run.check_whole()
     assert warm_parent_pid(local) == parent
     assert (local.status().restarts, faults(local)) == (0, [])
 
@@ -104,7 +104,7 @@ def test_agents_that_are_killed_while_they_wait_for_their_warm_parent_are_missed
         run.kill_agent()
     os.kill(parent, signal.SIGCONT)
     until(local, lambda status: status.restarts == 1)
-    run.is_whole()
+    run.check_whole()
     assert warm_parent_pid(local) == parent
     [incident] = local.control.incidents()
     assert incident.state == INCIDENT_STATE_RECOVERED
@@ -113,11 +113,11 @@ def test_agents_that_are_killed_while_they_wait_for_their_warm_parent_are_missed
 
 def test_agents_that_are_killed_while_their_ranks_are_being_forked_leave_none_of_them(run: WatchedRun) -> None:
     local = run.local
-    run.is_whole()
+    run.check_whole()
     for _ in range(KILLS):
         before, restarts = run.forked(), local.status().restarts
         os.kill(rank_pids(local.status())[2], signal.SIGKILL)
         wait_until(lambda known=before: run.forked("rank") - known, "a rank is there again")  # type: ignore[misc]
         run.kill_agent()
         until(local, lambda status, known=restarts: status.restarts > known)  # type: ignore[misc]
-        run.is_whole()
+        run.check_whole()

@@ -1,4 +1,4 @@
-"""Runs that are ended in one layout and go on in another: from the checkpointed step, with the same losses."""
+"""Runs that end in one layout and continue in another, from the checkpointed step and with the same losses."""
 
 import re
 import shutil
@@ -42,9 +42,9 @@ class Whole:
 
     losses: dict[int, float]
     final: Path
-    """Its last checkpoint."""
+    """Folder of its last checkpoint."""
     first: Path
-    """The folder of a checkpoint that it took on its way, alone: as a run leaves it that is ended there."""
+    """Folder of checkpoints with a single, earlier checkpoint, as if the run had ended there."""
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +59,14 @@ def uninterrupted(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Whole
 
 
 def losses(run: LocalRun) -> dict[int, float]:
-    """Step -> loss, as the ranks of the newest generation printed them."""
+    """Return step -> loss, as the ranks of the newest generation printed them."""
     newest = max((run.paths.directory / "logs").glob("generation-*"))
     printed = "".join(path.read_text() for path in sorted(newest.glob("rank-*.log")))
     return {int(step): float(loss) for step, loss in LOSS.findall(printed)}
 
 
 def resumed(runs: Runs, checkpoints: Path, changes: dict[str, Any]) -> LocalRun:
-    """Let the interrupted run go on from ``checkpoints`` to its end."""
+    """Let the interrupted run continue from ``checkpoints`` to its end."""
     newest = int(max(checkpoints.glob("step-*")).name.removeprefix("step-"))
     with runs.run(NAME, hurry=True, checkpoint_directory=checkpoints, **changes) as local:
         status = local.wait(timeout_s=PATIENCE_S)

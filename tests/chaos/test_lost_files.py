@@ -1,4 +1,4 @@
-"""Checkpoints whose files are away for a while: real runs refuse, wait, or start over, and none is lost."""
+"""Checkpoints whose files are missing for a while. Real runs refuse, wait or start over, and no checkpoint is lost."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ def finished(undisturbed: Path, tmp_path: Path) -> Path:
 
 
 def move_shards_away(checkpoints: Path, elsewhere: Path) -> list[tuple[Path, Path]]:
-    """Move all shards, as a folder does that is not mounted; return from where to where."""
+    """Move all shards away, as if a folder were not mounted. Return pairs of old and new path."""
     elsewhere.mkdir()
     moved = []
     for path in sorted(checkpoints.rglob("*.shard")):
@@ -37,7 +37,7 @@ def move_shards_away(checkpoints: Path, elsewhere: Path) -> list[tuple[Path, Pat
     return moved
 
 
-def test_a_start_without_the_shards_is_refused_and_with_them_goes_on(
+def test_a_start_without_the_shards_is_refused_and_with_them_continues(
     runs: Runs, undisturbed: Path, finished: Path, tmp_path: Path
 ) -> None:
     before = CheckpointDirectory(finished, kept=1).manifests()
@@ -60,11 +60,11 @@ def test_a_start_without_the_shards_is_refused_and_with_them_goes_on(
 
 
 def waits(incident: Incident) -> bool:
-    """Whether an incident says that the run waits for files."""
+    """Return whether an incident says that the run waits for files."""
     return incident.verdict.message.startswith("the run waits")
 
 
-def test_a_run_waits_for_files_that_vanish_and_goes_on_when_they_are_back(
+def test_a_run_waits_for_files_that_vanish_and_continues_when_they_are_back(
     runs: Runs, undisturbed: Path, tmp_path: Path
 ) -> None:
     name = "unmounted"
@@ -78,10 +78,10 @@ def test_a_run_waits_for_files_that_vanish_and_goes_on_when_they_are_back(
             os.kill(pid, signal.SIGKILL)
         for path in local.paths.memory.rglob("*.slot"):
             with Slot(path) as slot:
-                slot.invalidate()  # or it would go on from memory, and read no file
+                slot.invalidate()  # otherwise the run would continue from memory and read no file
         until(local, lambda _: any(map(waits, local.control.incidents())))
         before = local.status()
-        after = until(local, lambda status: status.generation >= before.generation + 2)  # it has tried again
+        after = until(local, lambda status: status.generation >= before.generation + 2)  # the run has tried again
         assert after.phase not in (RUN_PHASE_FAILED, RUN_PHASE_FINISHED)
         assert after.restarts == before.restarts, "waiting counts as no restart"
 

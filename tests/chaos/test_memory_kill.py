@@ -1,4 +1,4 @@
-"""The kernel kills a rank to free memory, and its own word on that is the verdict."""
+"""The kernel kills a rank to free memory, and the verdict rests on the kernel's own message."""
 
 import dataclasses
 import os
@@ -65,7 +65,7 @@ def by_the_count() -> MemoryKills:
 
 
 @pytest.mark.parametrize(("watch", "word"), [(by_the_log, "Killed process {}"), (by_the_count, "oom_kill 1")])
-def test_the_kernels_log_and_its_count_each_tell_of_the_kill_alone(
+def test_the_kernels_log_and_its_count_each_show_the_kill_alone(
     limited: Path, watch: Callable[[], MemoryKills], word: str
 ) -> None:
     kills = watch()
@@ -86,7 +86,9 @@ def test_the_kernels_log_and_its_count_each_tell_of_the_kill_alone(
     assert not other.out_of_memory
 
 
-def test_a_rank_that_outgrows_its_memory_limit_was_killed_for_that_says_the_kernel(runs: Runs, limited: Path) -> None:
+def test_a_rank_that_outgrows_its_memory_limit_is_reported_as_killed_for_it_by_the_kernel(
+    runs: Runs, limited: Path
+) -> None:
     script = runs.folder / "hoarding_rank.py"
     script.write_text(RANK)
     options = runs.options("hoarding", ranks=1)

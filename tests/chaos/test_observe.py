@@ -1,4 +1,4 @@
-"""``holdfast observe`` beside runs that stock launchers start: it names the culprit and touches nothing."""
+"""``holdfast observe`` on runs that stock launchers start: it names the culprit and touches nothing."""
 
 import contextlib
 import os
@@ -7,11 +7,9 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -21,14 +19,13 @@ from holdfast_cli.run_folder.record import load_record
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import VERDICT_KIND_HUNG_COLLECTIVE, Incident
 from tests.chaos.conftest import PATIENCE_S, Runs
+from tests.support.local_runs import wait_for
 
 pytestmark = pytest.mark.system
 
 SCRIPTS = Path(__file__).parents[2] / "examples"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 ENDLESS = "1000000"
-
-Found = TypeVar("Found")
 
 PLAIN_RANK = """
 import time, holdfast_hooks
@@ -38,19 +35,9 @@ with holdfast_hooks.attach() as hooks:
 """
 
 
-def wait_for(look: Callable[[], Found | None], what: str) -> Found:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(ControlError):
-            if found := look():
-                return found
-        time.sleep(0.02)
-    raise AssertionError(f"waited in vain: {what}")
-
-
 @dataclass(frozen=True)
 class Observed:
-    """One ``holdfast observe``."""
+    """A ``holdfast observe`` that runs."""
 
     process: "subprocess.Popen[str]"
     directory: Path
@@ -79,13 +66,13 @@ class Observed:
         return wait_for(self.control.incidents, "an incident")[0]
 
     def end(self) -> tuple[int, str]:
-        """Wait for the end; return the exit code and what was told."""
+        """Wait for the end; return the exit code and the log."""
         return self.process.wait(PATIENCE_S), self.log.read_text()
 
 
 @contextlib.contextmanager
 def observed(runs: Runs, name: str, *command: str) -> Iterator[Observed]:
-    """Observe a command; afterwards, nothing of it may be left."""
+    """Observe a command. At the end, nothing of it may be left."""
     log = runs.folder / f"{name}.log"
     arguments = ["observe", "--run", name, "--preset", "fast", "--directory", str(runs.folder), "--", *command]
     with log.open("w") as errors:
@@ -105,8 +92,8 @@ def observed(runs: Runs, name: str, *command: str) -> Iterator[Observed]:
             process.wait()
 
 
-def incidents_told(told: str) -> set[str]:
-    return set(re.findall(r"^incident (\S+):", told, re.MULTILINE))
+def incidents_in(log: str) -> set[str]:
+    return set(re.findall(r"^incident (\S+):", log, re.MULTILINE))
 
 
 def assert_names_the_stopped(incident: Incident, rank: int) -> None:
@@ -129,23 +116,23 @@ def test_a_stopped_and_later_a_killed_rank_of_a_ddp_script_are_named_and_the_lau
         os.kill(pids[0], signal.SIGCONT)
         watched.until(lambda status: status.newest_step > reached.newest_step + 1)
         os.kill(pids[1], signal.SIGKILL)
-        code, told = watched.end()
+        code, log = watched.end()
     assert code == 1  # torchrun's
-    # Whoever reaps it first knows how it ended: torchrun, or we.
-    named = re.findall(r"^incident \S+: (rank \d+) (?:was killed|ended|raised|lost)", told, re.MULTILINE)
+    # Either torchrun or we reap the rank, and only the first of the two learns how it ended.
+    named = re.findall(r"^incident \S+: (rank \d+) (?:was killed|ended|raised|lost)", log, re.MULTILINE)
     assert named == ["rank 1"]
 
 
-def test_a_stopped_rank_of_an_fsdp2_script_is_named_and_the_run_finishes_once_it_goes_on(runs: Runs) -> None:
+def test_a_stopped_rank_of_an_fsdp2_script_is_named_and_the_run_finishes_once_it_continues(runs: Runs) -> None:
     with observed(runs, "fsdp", *TORCHRUN, str(SCRIPTS / "fsdp2.py"), "80") as watched:
         pids = watched.pids_at_step(3)
         os.kill(pids[1], signal.SIGSTOP)
         assert_names_the_stopped(watched.first_incident(), 1)
         os.kill(pids[1], signal.SIGCONT)
-        code, told = watched.end()
+        code, log = watched.end()
     assert code == 0
-    assert "fsdp finished, generation 1" in told
-    assert set(re.findall(r"(rank \d+) is stopped in", told)) == {"rank 1"}
+    assert "fsdp finished, generation 1" in log
+    assert set(re.findall(r"(rank \d+) is stopped in", log)) == {"rank 1"}
 
 
 def test_ranks_that_find_the_printed_line_in_their_environment_are_watched_to_a_clean_end(runs: Runs) -> None:
@@ -168,20 +155,20 @@ def test_ranks_that_find_the_printed_line_in_their_environment_are_watched_to_a_
             for rank in range(2)
         ]
         assert [rank.wait(PATIENCE_S) for rank in ranks] == [0, 0]
-        code, told = watched.end()
+        code, log = watched.end()
     assert (export, variable) == ("export", "HOLDFAST_CONTEXT")
     assert code == 0
-    assert "serve finished, generation 1" in told
-    assert incidents_told(told) == set()
+    assert "serve finished, generation 1" in log
+    assert incidents_in(log) == set()
 
 
 def test_a_run_that_its_operator_ends_by_a_signal_has_stopped_and_is_no_incident(runs: Runs) -> None:
     with observed(runs, "interrupted", sys.executable, "-c", PLAIN_RANK.replace("20", ENDLESS)) as watched:
         watched.until(lambda status: status.newest_step >= 3)
         watched.process.send_signal(signal.SIGINT)
-        code, told = watched.end()
+        code, log = watched.end()
     assert code == 128 + signal.SIGINT
-    assert "interrupted finished, generation 1: stopped by an operator" in told
+    assert "interrupted finished, generation 1: stopped by an operator" in log
     record = load_record(watched.directory)
     assert record is not None
     assert record.outcome == "stopped by an operator"

@@ -1,4 +1,4 @@
-"""Fault after fault, of every kind, at random moments: the run must end as if nothing had happened."""
+"""Fault after fault, of every kind, at random moments. The run must end as if nothing had happened."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.system
 SEED = 20
 FAULTS = 24
 LONG = 1500
-"""Steps: more than are trained before the last fault."""
+"""Number of steps: more than are trained before the last fault."""
 
 
 def kill_rank(local: LocalRun, dice: random.Random) -> None:
@@ -67,7 +67,7 @@ def test_a_run_outlives_many_faults_of_every_kind(runs: Runs) -> None:
         until_step(local, 5)
         for _ in range(FAULTS):
             newest = until(local, lambda status: status.phase == RUN_PHASE_RUNNING and len(status.ranks) == RANKS)
-            with contextlib.suppress(ProcessLookupError):  # it was just ended by the fault before
+            with contextlib.suppress(ProcessLookupError):  # the fault before has just ended it
                 dice.choice(HARMS)(local, dice)
             time.sleep(dice.expovariate(1.0))  # the next may come before this one is over
             until(local, lambda status, step=newest.newest_step: status.newest_step > step)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What makes a run take a checkpoint, and keep one."""
+"""Reasons for a run to take a checkpoint, and to keep one."""
 
 import os
 import signal
@@ -27,11 +27,11 @@ TWO_RANKS: dict[str, Any] = {
     "steps": 100_000,
     "checkpoint_every": 0,
 }
-"""An endless run that takes no checkpoint by itself."""
+"""Options of an endless run that takes no checkpoint by itself."""
 
 
 def command_line(runs: Runs, name: str) -> tuple[list[str], dict[str, str]]:
-    """Return ``holdfast run`` for one of the runs, without checkpoints that are due, and its environment."""
+    """Return the words of ``holdfast run`` for a run without checkpoints that are due, and its environment."""
     options = runs.options(name)
     settings = ["--run", name, "--directory", str(options.directory), "--ranks", str(options.ranks)]
     settings += ["--snapshot-every", "1", "--checkpoint-every", "0", "--preset", "fast"]
@@ -39,7 +39,9 @@ def command_line(runs: Runs, name: str) -> tuple[list[str], dict[str, str]]:
     return command, {**os.environ, **options.environment}
 
 
-def test_a_run_that_is_preempted_stops_with_a_checkpoint_and_goes_on_from_there(runs: Runs, undisturbed: Path) -> None:
+def test_a_run_that_is_preempted_stops_with_a_checkpoint_and_continues_from_there(
+    runs: Runs, undisturbed: Path
+) -> None:
     command, environment = command_line(runs, "preempted")
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -58,7 +60,7 @@ def test_a_run_that_is_preempted_stops_with_a_checkpoint_and_goes_on_from_there(
         assert finish(local, undisturbed, runs, "preempted").restarts == 0
 
 
-def test_checkpoints_are_taken_after_some_time_and_when_the_agent_is_told_to_end(runs: Runs) -> None:
+def test_checkpoints_are_taken_after_some_time_and_when_the_agent_has_to_end(runs: Runs) -> None:
     with runs.run("by-time", **TWO_RANKS, checkpoint_every_minutes=1 / 60) as local:
         first = until(local, lambda status: status.newest_checkpoint >= 0).newest_checkpoint
         assert first in runs.checkpoints("by-time")
@@ -73,7 +75,7 @@ def test_checkpoints_are_taken_after_some_time_and_when_the_agent_is_told_to_end
 
 def test_a_loss_spike_has_the_last_good_checkpoint_kept(runs: Runs) -> None:
     environment = {**runs.options("spike").environment, "PACED_SPIKE_FROM": "33"}
-    # Compressed also if its writers have to wait for a core: what is stored raw is a full one.
+    # Always compress, even if the writers have to wait for a core. A checkpoint that is stored raw is a full one.
     checkpoints: dict[str, Any] = {
         "checkpoint_every": 14,
         "checkpoints_kept": 1,
@@ -86,25 +88,25 @@ def test_a_loss_spike_has_the_last_good_checkpoint_kept(runs: Runs) -> None:
     [(step, reason)] = kept(runs, "spike").items()
     assert step < 32
     assert reason.startswith("loss spike")
-    # All others are gone but the newest, and the full one to which these two are differences.
+    # All others are gone, except the newest one and the full one on which these two are based.
     assert {step, 59} <= set(runs.checkpoints("spike")) <= {13, step, 59}
 
 
 def kept(runs: Runs, name: str) -> dict[int, str]:
-    """Return why each checkpoint is kept that is."""
+    """Return the reason of each checkpoint that is kept."""
     reasons = {step: kept_reason(runs.final_checkpoint(name, step)) for step in runs.checkpoints(name)}
     return {step: reason for step, reason in reasons.items() if reason}
 
 
 @pytest.fixture(scope="module")
 def observed(runs: Runs) -> Iterator[LocalRun]:
-    """A run that takes no checkpoint by itself, and is left to itself."""
+    """Yield an observed run that takes no checkpoint by itself."""
     with runs.run("observed", **TWO_RANKS, mode=ModeName.OBSERVE) as local:
         until_step(local, 6)
         yield local
 
 
-def test_a_checkpoint_can_be_ordered(runs: Runs, observed: LocalRun) -> None:
+def test_a_checkpoint_can_be_requested(runs: Runs, observed: LocalRun) -> None:
     known = observed.control.incidents()
     until_step(observed, observed.status().newest_step + 1)
     step = observed.control.take_checkpoint()

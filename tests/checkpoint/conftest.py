@@ -1,4 +1,4 @@
-"""What the tests of checkpoints share: snapshots, places, stores."""
+"""Fixtures for the tests of checkpoints: snapshots, places, stores."""
 
 from tests.support.coroutines import pytest_pyfunc_call
 from tests.support.s3_server import client, s3_endpoint, server, small_parts, strict_server, url

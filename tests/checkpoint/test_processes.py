@@ -21,7 +21,7 @@ if sys.argv[1] == "stay":
 
 @contextmanager
 def leader(then: str) -> Iterator[tuple["subprocess.Popen[str]", int]]:
-    """A process that leads its session, and the pid of a process that it has started."""
+    """Yield a process that leads its session, and the pid of a process that it has started."""
     process = subprocess.Popen(
         [sys.executable, "-c", LEADER, then], start_new_session=True, stdout=subprocess.PIPE, text=True
     )
@@ -91,7 +91,7 @@ def test_only_children_of_the_parent_that_is_named_are_identified() -> None:
         assert processes.start_ticks_of_child(helper, own, own_ticks) == 0
         assert processes.start_ticks_of_child(os.getppid(), own, own_ticks) == 0
         assert processes.start_ticks_of_child(1, own, own_ticks) == 0
-        # A warm parent that has died in the meantime leaves its children to others.
+        # A warm parent that has died leaves its children to other processes.
         assert processes.start_ticks_of_child(helper, 2**22 - 1, own_ticks) == processes.start_ticks(helper)
         assert processes.start_ticks_of_child(os.getppid(), 2**22 - 1, processes.start_ticks(helper)) == 0
 
@@ -112,10 +112,10 @@ def raises(look, *arguments):
 assert processes.is_alive(own, ticks) and processes.is_alive(parent, parent_ticks)
 assert not processes.is_alive(2**22 - 1, 5) and not processes.is_alive(own, 0)
 assert raises(processes.process_state, parent) and raises(training_thread.look_at, parent)
-processes.kill_session(parent, parent_ticks)  # cannot be told from another: not killed
+processes.kill_session(parent, parent_ticks)  # cannot be distinguished from another: not killed
 """
 
 
-def test_without_descriptors_nobody_is_taken_for_dead_and_nobody_is_killed() -> None:
+def test_without_descriptors_no_rank_is_taken_for_dead_and_none_is_killed() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_DESCRIPTORS], check=False, timeout=60)
     assert done.returncode == 0

@@ -1,5 +1,4 @@
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,31 +7,25 @@ import pytest
 
 from holdfast_cli.local_run import command_lines
 from holdfast_cli.local_run.options import LocalRunOptions
-from tests.support.coroutines import PATIENCE_S
+from holdfast_cli.run_folder.record import RunRecord
 from tests.support.snapshots import snapshots
 
 __all__ = ["snapshots"]
 
 FAKES = (sys.executable, str(Path(__file__).parents[1] / "support" / "fakes.py"))
 
-WaitFor = Callable[[Callable[[], Any], str], Any]
 
-
-@pytest.fixture
-def wait_for() -> WaitFor:
-    def wait(condition: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + PATIENCE_S
-        while not (value := condition()):
-            assert time.monotonic() < deadline, f"waited in vain: {what}"
-            time.sleep(0.01)
-        return value
-
-    return wait
+def run_record(directory: Path, **changes: Any) -> RunRecord:
+    """Return the record of a run in ``directory``. By default no process and no other folder belongs to it."""
+    places = ("runtime_directory", "shm_directory", "checkpoint_directory", "control", "store_url")
+    fields: dict[str, Any] = {"run": "run", "instance": "i", "pid": 1, "start_ticks": 1, "node": "local"}
+    fields |= {**dict.fromkeys(places, ""), "directory": str(directory), "created_unix_s": 1.0}
+    return RunRecord(**{**fields, **changes})
 
 
 @pytest.fixture
 def short_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the sockets of runs go: pytest's own directories are too long for them."""
+    """A directory for the sockets of runs. The paths of pytest's own directories are too long for them."""
     import tempfile
 
     directory = Path(tempfile.mkdtemp(prefix="hf", dir="/tmp"))

@@ -102,13 +102,13 @@ def test_status_as_json_has_numbers_and_words(going: LocalRun) -> None:
     assert "loss" not in status
 
 
-def test_a_checkpoint_is_ordered_and_waited_for(going: LocalRun) -> None:
+def test_a_checkpoint_is_requested_and_waited_for(going: LocalRun) -> None:
     result = holdfast("checkpoint", "now", *where(going))
     assert result.stdout == "checkpoint of step 4 committed\n"
     assert going.status().newest_checkpoint == 4
 
 
-def test_incidents_are_listed_and_one_is_told(going: LocalRun) -> None:
+def test_incidents_are_listed_and_one_is_shown(going: LocalRun) -> None:
     assert "no incidents" in holdfast("incidents", *where(going)).stdout
     status = going.status()
     status.newest_incident.CopyFrom(Incident(id="i-1", verdict=Verdict(message="rank 5 was killed", culprits=[5])))
@@ -163,7 +163,7 @@ def test_run_as_json_ends_with_the_status_on_stdout(options: Options) -> None:
     assert json.loads(result.stdout)["phase"] == "finished"
 
 
-def test_an_ended_run_can_still_be_asked_about_but_not_ordered(options: Options) -> None:
+def test_an_ended_run_still_has_a_status_but_takes_no_requests(options: Options) -> None:
     prepare_status(options(), phase=RUN_PHASE_FINISHED)
     assert holdfast(*run_arguments(options()), "--", "true").exit_code == 0
     folder = ("--directory", str(options().directory))

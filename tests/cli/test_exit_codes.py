@@ -1,4 +1,4 @@
-"""The table of exit codes is that of the code, and the last line of a run goes with its code."""
+"""The table of exit codes equals that of the code, and the last line of a run fits its exit code."""
 
 import re
 import shutil
@@ -51,9 +51,11 @@ def test_a_run_whose_last_checkpoint_failed_names_the_newest_good_one(checkpoint
     status.failed_checkpoint = 15
     assert "finished" in closing_line(status, str(checkpoints.path)), "a newer one is there"
     status.failed_checkpoint = 30
-    with pytest.raises(LastCheckpointError, match="of step 30 was not written: that of step 20 is the newest") as told:
+    with pytest.raises(
+        LastCheckpointError, match="of step 30 was not written: that of step 20 is the newest"
+    ) as raised:
         closing_line(status, str(checkpoints.path))
-    assert told.value.exit_code == ExitCode.LAST_CHECKPOINT_FAILED
+    assert raised.value.exit_code == ExitCode.LAST_CHECKPOINT_FAILED
     shard_path(checkpoints.step_directory(20), 0).unlink()
     with pytest.raises(LastCheckpointError, match="that of step 10 is the newest"):
         closing_line(status, str(checkpoints.path))

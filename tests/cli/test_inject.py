@@ -45,13 +45,13 @@ def test_what_makes_no_sense_is_refused_in_one_line(
 
 
 class Daemon(ControlClient):
-    """Of a run that completes a step whenever it is asked, stops for a while at step 20 and ends at 100."""
+    """A daemon whose run completes a step with each status, stops for a while at step 20 and ends at step 100."""
 
     def __init__(self) -> None:
         super().__init__(Path("none.sock"), "run")
         self._step = itertools.count()
         self.newest = -1
-        self.ordered: list[tuple[int, Fault]] = []
+        self.requested: list[tuple[int, Fault]] = []
 
     def status(self) -> RunStatus:
         self.newest = next(self._step)
@@ -62,7 +62,7 @@ class Daemon(ControlClient):
     def inject_fault(self, fault: Fault) -> None:
         if 20 <= self.newest + 1 < 40:
             raise ControlError("it stops just now", unreachable=False)
-        self.ordered.append((self.newest, fault))
+        self.requested.append((self.newest, fault))
 
 
 @pytest.fixture
@@ -71,22 +71,22 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
     return Daemon()
 
 
-def test_random_faults_are_ordered_when_the_run_is_at_their_steps_and_trains(daemon: Daemon) -> None:
+def test_random_faults_are_requested_when_the_run_is_at_their_steps_and_trains(daemon: Daemon) -> None:
     lines: list[str] = []
     injection = RandomInjection(rate_per_step=0.2, kinds=("kill", "stop"), ranks=(1, 2), seed=4, steps=1000)
     injection.carry_out(daemon, lines.append)
-    assert len(lines) == len(daemon.ordered) > 5
-    for line, (newest, fault) in zip(lines, daemon.ordered, strict=True):
+    assert len(lines) == len(daemon.requested) > 5
+    for line, (newest, fault) in zip(lines, daemon.requested, strict=True):
         assert newest + 1 >= int(line.rsplit(maxsplit=1)[1])
         assert fault.step == -1
         assert fault.rank in (1, 2)
         assert not 20 <= newest < 40
 
 
-def test_random_faults_are_over_after_so_many_steps(daemon: Daemon) -> None:
+def test_random_faults_are_over_after_the_last_of_their_steps(daemon: Daemon) -> None:
     injection = RandomInjection(rate_per_step=1.0, kinds=("kill",), ranks=(), seed=0, steps=5)
     injection.carry_out(daemon, lambda line: None)
-    assert len(daemon.ordered) == 5
+    assert len(daemon.requested) == 5
 
 
 def test_a_rate_that_makes_no_sense_is_a_setting_to_correct(daemon: Daemon) -> None:

@@ -16,12 +16,12 @@ def plan(*arguments: str) -> Result:
 def test_a_layout_is_planned_from_a_file_and_flags() -> None:
     result = plan("--config", str(DEMO), "--parallel.zero", "1", "--json")
     assert result.exit_code == 0, result.stderr
-    told = json.loads(result.stdout.splitlines()[-1])
-    assert (told["parallel"]["tp"], told["parallel"]["zero"], told["fits"]) == (2, 1, True)
-    assert [rank["pp_index"] for rank in told["ranks"]] == [0, 1]
-    assert told["bubble_share"] == pytest.approx(1 / 3)
-    assert {traffic["kind"] for traffic in told["traffic"]} == {"dp all-gather", "dp reduce-scatter", "tp", "pp"}
-    assert told["zero"]["1"]["total"] == max(rank["total"] for rank in told["ranks"])
+    printed = json.loads(result.stdout.splitlines()[-1])
+    assert (printed["parallel"]["tp"], printed["parallel"]["zero"], printed["fits"]) == (2, 1, True)
+    assert [rank["pp_index"] for rank in printed["ranks"]] == [0, 1]
+    assert printed["bubble_share"] == pytest.approx(1 / 3)
+    assert {traffic["kind"] for traffic in printed["traffic"]} == {"dp all-gather", "dp reduce-scatter", "tp", "pp"}
+    assert printed["zero"]["1"]["total"] == max(rank["total"] for rank in printed["ranks"])
 
 
 def test_a_plan_names_the_largest_rank_and_says_what_it_assumes() -> None:
@@ -34,10 +34,10 @@ def test_a_plan_names_the_largest_rank_and_says_what_it_assumes() -> None:
 def test_a_search_prints_the_best_layouts_and_a_command_that_has_them() -> None:
     result = plan("--model", "13b", "--gpus", "16", "--gpu", "a100", "--json")
     assert result.exit_code == 0, result.stderr
-    told = json.loads(result.stdout)
-    times = [found["time"]["total_s"] for found in told["best"]]
+    printed = json.loads(result.stdout)
+    times = [found["time"]["total_s"] for found in printed["best"]]
     assert times == sorted(times)
-    assert f"--parallel.dp {told['best'][0]['parallel']['dp']} " in told["command"]
+    assert f"--parallel.dp {printed['best'][0]['parallel']['dp']} " in printed["command"]
     text = plan("--model", "13b", "--gpus", "16", "--gpu", "a100").stdout
     assert "layouts fit" in text
     assert "start the first with" in text
@@ -46,8 +46,8 @@ def test_a_search_prints_the_best_layouts_and_a_command_that_has_them() -> None:
 def test_a_layout_is_tried() -> None:
     result = plan("--config", str(DEMO), "--parallel.dp", "1", "--parallel.tp", "1", "--dry-run", "--json")
     assert result.exit_code == 0, result.stderr
-    told = json.loads(result.stdout)
-    assert (told["ranks"], told["tried"], told["stages"], told["problems"]) == (2, 2, 2, [])
+    printed = json.loads(result.stdout)
+    assert (printed["ranks"], printed["tried"], printed["stages"], printed["problems"]) == (2, 2, 2, [])
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,7 @@
-"""What the tests of the daemon share."""
-
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
+"""Fixtures for the tests of the daemon."""
 
 from tests.support.coroutines import pytest_pyfunc_call
+from tests.support.short_folder import folder
 from tests.support.store_server import store_process, store_server
 
-__all__ = ["pytest_pyfunc_call", "store_process", "store_server"]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Short enough for a socket's path."""
-    with tempfile.TemporaryDirectory(prefix="hf-") as name:
-        yield Path(name)
+__all__ = ["folder", "pytest_pyfunc_call", "store_process", "store_server"]

@@ -1,4 +1,4 @@
-"""A daemon that runs out of descriptors goes on leading."""
+"""A daemon that runs out of descriptors continues to lead."""
 
 import contextlib
 import os

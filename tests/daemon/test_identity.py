@@ -1,4 +1,4 @@
-"""Two daemons of one host name: the lease tells the processes apart."""
+"""Two daemons with one host name. The lease distinguishes the processes."""
 
 from pathlib import Path
 from typing import Any

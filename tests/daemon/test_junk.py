@@ -1,4 +1,4 @@
-"""Junk under the keys of one run, next to a run that is led as if there were none."""
+"""Junk under the keys of one run. The run next to it is led as if there were none."""
 
 import asyncio
 import math
@@ -46,7 +46,7 @@ def event(**changes: Any) -> dict[Any, Any]:
 
 
 def plant_under_every_key(client: redis.Redis) -> None:
-    """Junk bytes under every key of a run that has a good spec."""
+    """Put junk bytes under every key of a run that has a good spec."""
     run = JUNK_RUN
     client.set(keys.spec(run), spec_of(run))
     client.set(keys.state(run), JUNK)
@@ -62,7 +62,7 @@ def plant_under_every_key(client: redis.Redis) -> None:
 
 
 def plant_other_types(client: redis.Redis) -> None:
-    """Every key holds another type of value."""
+    """Put a value of another type under every key."""
     run = JUNK_RUN
     for key in (keys.spec(run), keys.state(run), keys.leader(run), keys.fence(run), keys.node(run, "n")):
         client.lpush(key, "x")
@@ -86,7 +86,7 @@ PLANTS: dict[str, Plant] = {
 
 
 async def refused_more(it: DaemonProcess, before: float) -> None:
-    """Wait until the daemon has refused more of the run full of junk than ``before``."""
+    """Wait until the daemon has refused more than ``before`` messages of the run that is full of junk."""
     async with asyncio.timeout(PATIENCE_S):
         while await asyncio.to_thread(it.refused, JUNK_RUN) <= before:  # the agent reports all the while
             await asyncio.sleep(0.02)
@@ -132,7 +132,7 @@ BAD_EVENTS = {
 
 
 @pytest.mark.parametrize("bad", BAD_EVENTS.values(), ids=BAD_EVENTS)
-async def test_a_bad_event_is_passed_over_and_the_stream_goes_on_behind_it(
+async def test_a_bad_event_is_passed_over_and_the_stream_continues_after_it(
     store_server: StoreServer, folder: Path, bad: dict[Any, Any]
 ) -> None:
     publish_spec(store_server)
@@ -193,11 +193,11 @@ async def test_commands_for_a_node_whose_stream_is_junk_hold_up_no_other(
             client.set(keys.node(RUN, NODE), agent.state.SerializeToString())
             async with daemon(folder, store_server) as it:
                 await it.until_phase(store.RUN_PHASE_STARTING)
-                await until(lambda: it.shell.refusals.counts["key"] > 1, "the start is ordered, and again")
+                await until(lambda: it.shell.refusals.counts["key"] > 1, "the start is commanded, and again")
                 assert it.shell.store_up
 
 
-async def test_a_leader_whose_predecessor_left_junk_goes_on_from_what_the_nodes_say(
+async def test_a_leader_whose_predecessor_left_junk_continues_from_the_states_of_the_nodes(
     store_server: StoreServer, folder: Path
 ) -> None:
     publish_spec(store_server)

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from dashboards.catalogue import CATALOGUE, differences
@@ -15,11 +14,12 @@ from holdfast_daemon.metrics_collector import DaemonCollector
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
+from tests.support.exposition import samples
 from tests.support.shells import options
 
 
 def shell_of(folder: Path, world: World, *, leads: bool) -> RunShell:
-    """A shell that holds a world's state."""
+    """Return a shell that holds a world's state."""
     url = f"unix://{folder}/no-store.sock"
     shell = RunShell(connect(url), world.spec.run, options(folder, url), Clock(), TickMetrics(CollectorRegistry()))
     shell.state, shell.leadership.leads, shell.store_up = world.state, leads, True
@@ -33,12 +33,6 @@ def scrape(shells: Mapping[str, RunShell]) -> str:
     for duration_s in (0.0004, 0.02, 7.0):
         ticks.observe(duration_s)
     return generate_latest(registry).decode()
-
-
-def samples(text: str, name: str, *labels: str) -> dict[tuple[str, ...], float]:
-    """The samples of a series, by the values of ``labels``."""
-    found = [s for family in text_string_to_metric_families(text) for s in family.samples if s.name == name]
-    return {tuple(sample.labels[label] for label in labels): sample.value for sample in found}
 
 
 @pytest.fixture
@@ -160,7 +154,7 @@ async def test_ticks_are_timed_and_slow_ones_counted(folder: Path) -> None:
     assert samples(text, "holdfast_coordinator_slow_ticks_total") == {(): 1}
 
 
-async def test_a_store_that_is_away_shows(folder: Path, world: World) -> None:
+async def test_an_unreachable_store_shows(folder: Path, world: World) -> None:
     shell = shell_of(folder, world, leads=True)
     shell.counters.operations, shell.counters.failures, shell.store_up = 10, 3, False
     text = scrape({"r": shell})

@@ -1,4 +1,4 @@
-"""Makes the repository's folders importable and loads the files under test."""
+"""Fixtures with the files under test. They also make the repository's folders importable."""
 
 import json
 import sys

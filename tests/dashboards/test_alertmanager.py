@@ -39,7 +39,7 @@ def _fire(url: str, *alerts: dict[str, str]) -> None:
 
 
 def _states(url: str, run: str, count: int) -> dict[str, str]:
-    """Wait until all ``count`` alerts of ``run`` are judged; return "name severity" -> state."""
+    """Wait until all ``count`` alerts of ``run`` have a state; return "name severity" -> state."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         with urllib.request.urlopen(f'{url}/api/v2/alerts?filter=run="{run}"', timeout=10) as response:
@@ -65,7 +65,7 @@ def test_a_hang_mutes_what_needs_progress(alertmanager_url: str) -> None:
     assert _states(alertmanager_url, "other", 1) == {"HoldfastCheckpointOverdue warning": "active"}
 
 
-def test_a_daemon_that_is_down_mutes_what_it_said(alertmanager_url: str) -> None:
+def test_a_daemon_that_is_down_mutes_its_own_alerts(alertmanager_url: str) -> None:
     _fire(
         alertmanager_url,
         {"alertname": "HoldfastDaemonDown", "run": "unwatched", "severity": "critical"},

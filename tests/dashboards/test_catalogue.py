@@ -55,7 +55,7 @@ def test_a_value_outside_a_fixed_set_is_named(agent_text: str) -> None:
     ]
 
 
-def test_a_help_text_of_somebody_elses_is_named(agent_text: str) -> None:
+def test_a_help_text_that_is_not_the_catalogues_is_named(agent_text: str) -> None:
     text = agent_text.replace("HELP holdfast_store_up ", "HELP holdfast_store_up Not ")
     assert [line.partition(" is ")[0] for line in differences("agent", text)] == ["holdfast_store_up: help"]
 

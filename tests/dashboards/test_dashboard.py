@@ -59,9 +59,9 @@ def test_panel_ids_and_titles_are_unique(dashboard: Any) -> None:
 
 def test_panels_do_not_overlap(dashboard: Any) -> None:
     for one, other in itertools.combinations((panel["gridPos"] for panel in dashboard["panels"]), 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        side_by_side = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
         above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        assert beside or above, (one, other)
+        assert side_by_side or above, (one, other)
 
 
 def test_rates_follow_the_resolution_of_the_screen(dashboard: Any) -> None:

@@ -1,4 +1,4 @@
-"""The checker of the pages finds what it is for, and nothing in what is allowed."""
+"""The checker of the pages finds forbidden prose, and complains about nothing that is allowed."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Finds the ``holdfast`` commands in pages, and parses them with the real command line without carrying them out."""
+"""``holdfast`` commands in pages: find them, and parse them with the real command line without running them."""
 
 import contextlib
 import io
@@ -36,10 +36,10 @@ def span_commands(page: str) -> Iterator[list[str]]:
 
 
 def _commands_in(line: str) -> Iterator[list[str]]:
-    """Yield the commands of one line of a shell: after variables, between separators, in the strings of a launcher."""
+    """Yield the commands in one line of a shell: after variables, between separators, in the strings of a launcher."""
     try:
         words = shlex.split(line, comments=True)
-    except ValueError:  # no command: a line of output with one quotation mark
+    except ValueError:  # no command, but a line of output with one quotation mark
         return
     for start, word in enumerate(words):
         if word == "holdfast" and all("=" in before or before in _SEPARATORS for before in words[:start][-1:]):
@@ -50,7 +50,7 @@ def _commands_in(line: str) -> Iterator[list[str]]:
 
 
 def complaint(words: list[str]) -> str:
-    """Return what ``holdfast`` says to a command that it does not understand, or "" if it does. Carries nothing out."""
+    """Return the complaint of ``holdfast`` about a command, or "" if it accepts the command. Runs nothing."""
     command = typer.main.get_command(app)
     _disarm(command)
     if unknown := _unknown_trainer_flags(words):
@@ -64,14 +64,14 @@ def complaint(words: list[str]) -> str:
 
 
 def _disarm(command: Any) -> None:
-    """Let a command, and those in it, do nothing when it has parsed its words."""
+    """Make a command, and those in it, do nothing after they have parsed their words."""
     command.callback = lambda *_, **__: None
     for one in getattr(command, "commands", {}).values():
         _disarm(one)
 
 
 def _unknown_trainer_flags(words: list[str]) -> list[str]:
-    """Return the flags that the trainer does not have, of a command that passes some on to it."""
+    """Return the flags in a command that are for the trainer and that the trainer does not have."""
     unknown = []
     if words[:1] == ["plan"] or "holdfast_trainer" in words:
         for word in words:
@@ -83,7 +83,7 @@ def _unknown_trainer_flags(words: list[str]) -> list[str]:
 
 
 def unknown_parts(words: list[str]) -> list[str]:
-    """Return what ``holdfast`` does not know of a command that prose names, which may leave out what it requires."""
+    """Return the unknown parts of a command that prose names. Such a command may leave out what it requires."""
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands") and words and words[0].islower() and not words[0].startswith("-"):
         if words[0] not in command.commands:

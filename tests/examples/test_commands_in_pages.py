@@ -1,4 +1,4 @@
-"""The commands that the pages show are commands that ``holdfast`` takes."""
+"""``holdfast`` accepts all commands that the pages show."""
 
 import ast
 import re
@@ -46,7 +46,7 @@ def test_the_pages_that_show_commands_are_read() -> None:
     assert {"README.md", "multinode.md", "own-trainer.md", "planning.md", "fsdp2.py", "runs.py"} <= {
         page for page, _ in BLOCKS
     }
-    assert ["agent", "--run", "big"] in [words[:3] for _, words in BLOCKS]  # in a string of srun's
+    assert ["agent", "--run", "big"] in [words[:3] for _, words in BLOCKS]  # in a string for srun
     assert len(BLOCKS) > 30
 
 

@@ -1,4 +1,4 @@
-"""Every example runs: alone in this process for a few steps, and as its head says in the system tier."""
+"""Every example runs: here alone for a few steps, and in the system tier as its head says."""
 
 import ast
 import json
@@ -20,7 +20,7 @@ SCRIPTS = sorted(EXAMPLES.glob("*.py"))
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let this process be the only rank of a world, as a launcher would say it."""
+    """Make this process the only rank of a world, with the variables that a launcher sets."""
     world = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in world.items():
         monkeypatch.setenv(name, value)
@@ -39,7 +39,7 @@ def test_without_holdfast_it_trains_as_it_is(main: Callable[[int], None]) -> Non
 
 def test_samples_continue_where_their_state_says() -> None:
     samples = own_state.Samples()
-    for _ in range(40):  # into the second epoch
+    for _ in range(40):  # enough for the second epoch
         next(samples)
     state = samples.state_dict()
     expected = [next(samples).tolist() for _ in range(3)]
@@ -71,7 +71,7 @@ def test_its_head_says_how_to_start_it_and_the_list_names_it(script: Path) -> No
 
 
 def holdfast(*arguments: str) -> str:
-    """Run the command from the root of the repository, as the heads of the examples do; return its output."""
+    """Run the command from the root of the repository, as the heads of the examples say; return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "holdfast_cli", *arguments],
         cwd=ROOT,
@@ -94,7 +94,7 @@ def test_a_sharded_run_ends_with_a_checkpoint_that_verifies(tmp_path: Path) -> N
 
 
 def validation_lines(run: Path) -> list[str]:
-    """Return what the script printed in all generations of a run."""
+    """Return the lines that the script printed about its validation, in all generations of a run."""
     logs = sorted(run.rglob("rank-*.log"))
     return [line for log in logs for line in log.read_text().splitlines() if "validation" in line]
 

@@ -1,4 +1,4 @@
-"""A run over several nodes, made of real processes: Redis and the daemon on node 0, an agent on each further node."""
+"""A run on several nodes with real processes: Redis and the daemon on node 0, an agent on each other node."""
 
 import contextlib
 import os
@@ -6,18 +6,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.local_run.redis_server import answers, find_server
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import Incident
 from tests.multinode.network import Link, Network, network
+from tests.support.local_runs import wait_for
 
 RUN = "several"
 RANKS_PER_NODE = 2
@@ -28,8 +27,6 @@ OBJECT_STORE = Path(__file__).with_name("object_store.py")
 OBJECT_STORE_PORT = 9000
 BUCKET = "checkpoints"
 HOLDFAST = (sys.executable, "-m", "holdfast_cli")
-
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -48,17 +45,17 @@ class Cluster:
 
     net: Network
     folder: Path
-    """Shared by all nodes, as a network file system would be."""
+    """Folder that all nodes share, as they would share a network file system."""
     memory: Path
-    """For sockets and snapshots: in memory, and of a short path."""
+    """Folder in memory with a short path, for sockets and snapshots."""
     uses_object_store: bool = False
-    """Checkpoints live in one at node 0, and nodes share nothing else; if not, in a folder that all share."""
+    """Whether checkpoints are in an object store at node 0, all that nodes share. Otherwise they share a folder."""
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     _mark: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """In the environment of every process of this cluster."""
+    """Value in the environment of every process of this cluster."""
 
     def start(self, *, steps: int) -> None:
-        """Bring up a run on nodes 1 and 2."""
+        """Start a run on nodes 1 and 2."""
         data = self.folder / "redis"
         data.mkdir()
         socket = self.memory / "redis.sock"
@@ -75,7 +72,7 @@ class Cluster:
         self._publish(steps)
 
     def start_agent(self, node: int) -> None:
-        """Start the agent of a node; beside the two that train, it is a spare."""
+        """Start the agent of a node. If two nodes train already, it is a spare."""
         where = ["--directory", str(self.disk(node)), "--shm-directory", str(self.memory)]
         where += ["--runtime-directory", str(self.memory / str(node))]
         who = ["--run", RUN, "--node", f"node-{node}", "--address", self.net.address(node, Link.DATA)]
@@ -132,7 +129,7 @@ class Cluster:
         return ControlClient(self.memory / "daemon.sock", RUN, timeout_s=2.0)
 
     def until(self, condition: Callable[[RunStatus], object], what: str) -> RunStatus:
-        """Wait until the run's status fulfils a condition."""
+        """Wait until the run's status meets a condition."""
 
         def look() -> RunStatus | None:
             status = self.control.status()
@@ -144,7 +141,7 @@ class Cluster:
         return self.until(lambda status: status.newest_step >= step, f"step {step}")
 
     def until_recovered(self) -> Incident:
-        """Wait until all incidents are over; return the last."""
+        """Wait until all incidents are over; return the last one."""
 
         def look() -> Incident | None:
             incidents = self.control.incidents()
@@ -157,7 +154,7 @@ class Cluster:
         return wait_for(lambda: next(iter(self.control.incidents()), None), "an incident")
 
     def hurry(self) -> None:
-        """Nothing more will be done to the run."""
+        """Let the run train at full speed, because nothing more will be done to it."""
         (self.folder / "hurry").touch()
 
     def journal(self) -> list[FinishedStep]:
@@ -174,9 +171,9 @@ class Cluster:
         return (self.folder / f"agent-{node}.log").read_text()
 
     def close(self) -> None:
-        """End the run politely, then everything that is left of it."""
+        """Stop the run as an operator would, and then end everything that is left of it."""
         for node in range(1, self.net.size):
-            self.net.mend(node, *Link)
+            self.net.repair(node, *Link)
         with contextlib.suppress(ControlError, subprocess.TimeoutExpired):
             self.control.stop_run()
             for name, process in self.processes.items():
@@ -199,7 +196,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(folder: Path, *, nodes: int, steps: int, uses_object_store: bool = False) -> Iterator[Cluster]:
-    """Yield a run of four ranks on nodes 1 and 2, in a network of nodes 0 to ``nodes - 1``; afterwards end all."""
+    """Yield a run of four ranks on nodes 1 and 2, in a network of nodes 0 to ``nodes - 1``. End it afterwards."""
     with network(nodes) as net, tempfile.TemporaryDirectory(prefix="hf-", dir="/dev/shm") as memory:
         made = Cluster(net, folder, Path(memory), uses_object_store)
         try:
@@ -209,19 +206,8 @@ def cluster(folder: Path, *, nodes: int, steps: int, uses_object_store: bool = F
             made.close()
 
 
-def wait_for(look: Callable[[], Found | None], what: str) -> Found:
-    """Return what ``look`` finds, as soon as it finds something; times without a daemon are waited through."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(ControlError):
-            if found := look():
-                return found
-        time.sleep(0.05)
-    raise AssertionError(f"waited in vain for {what}")
-
-
 def is_alive(pid: int) -> bool:
-    """Whether a process runs: neither gone nor a zombie."""
+    """Return whether a process runs: it is neither gone nor a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):

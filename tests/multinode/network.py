@@ -1,6 +1,6 @@
-"""Several machines on one: network namespaces that two switches join, one for control and one for data.
+"""Several machines on one: network namespaces that are joined by two switches, one for control and one for data.
 
-A link that is cut loses its carrier at the switch: what is sent over it vanishes, and no end is told.
+A link that is cut loses its carrier at the switch. What is sent over it vanishes, and neither end is notified.
 No packet leaves the namespaces, and nothing is changed outside of them.
 """
 
@@ -16,12 +16,12 @@ import pytest
 
 
 class Link(Enum):
-    """A network that all nodes are on; its value is the name of every node's interface to it."""
+    """A network of all nodes. Its value is the name of every node's interface to it."""
 
     CONTROL = "control"
-    """Redis is here, at node 0."""
+    """Network in which Redis is, at node 0."""
     DATA = "data"
-    """Ranks meet and talk to each other here."""
+    """Network in which ranks meet and communicate."""
 
     @property
     def subnet(self) -> int:
@@ -30,7 +30,7 @@ class Link(Enum):
 
 @dataclass(frozen=True)
 class Network:
-    """Nodes 0 to ``size - 1``; the switches are at node 0."""
+    """A network of nodes 0 to ``size - 1``. The switches are at node 0."""
 
     prefix: str
     size: int
@@ -46,11 +46,11 @@ class Network:
         return ["nsenter", f"--net=/run/netns/{self.namespace(node)}", *command]
 
     def cut(self, node: int, *links: Link) -> None:
-        """Let nothing more through between a node and all others."""
+        """Cut a node off from all others."""
         self._set(node, links, "down")
 
-    def mend(self, node: int, *links: Link) -> None:
-        """Let everything through again."""
+    def repair(self, node: int, *links: Link) -> None:
+        """Connect a node with all others again."""
         self._set(node, links, "up")
 
     def _set(self, node: int, links: Sequence[Link], state: str) -> None:
@@ -60,7 +60,7 @@ class Network:
 
 @contextmanager
 def network(size: int) -> Iterator[Network]:
-    """Yield a network of ``size`` nodes, whole; afterwards it is gone. Skips the test where there can be none."""
+    """Yield an intact network of ``size`` nodes, and remove it afterwards. Skips the test if none can be made."""
     _skip_unless_possible()
     built = Network(f"holdfast-{os.getpid()}", size)
     with ExitStack() as undo:
@@ -90,7 +90,7 @@ def _skip_unless_possible() -> None:
 
 
 def _add_switch(built: Network, link: Link) -> None:
-    """Node 0 has its address on the switch itself."""
+    """Add the switch of a network. Node 0 has its address on the switch itself."""
     here = ("-n", built.namespace(0))
     _ip(*here, "link", "add", "name", link.value, "type", "bridge")
     _ip(*here, "address", "add", f"{built.address(0, link)}/24", "dev", link.value)

@@ -1,4 +1,4 @@
-"""A server that speaks S3, with one bucket: ``python object_store.py ADDRESS PORT BUCKET``. Says so when it serves."""
+"""A server that speaks S3, with one bucket: ``object_store.py ADDRESS PORT BUCKET``. Prints a line when it serves."""
 
 import signal
 import sys

@@ -12,7 +12,7 @@ from tests.multinode.network import Link
 pytestmark = pytest.mark.system
 
 
-def test_a_spare_with_an_empty_disk_goes_on_from_the_object_store(tmp_path: Path) -> None:
+def test_a_spare_with_an_empty_disk_continues_from_the_object_store(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=4, steps=200, uses_object_store=True) as run:
         run.until(lambda status: status.newest_checkpoint >= 2 * CHECKPOINT_EVERY, "two checkpoints in the store")
         run.start_agent(3)
@@ -26,7 +26,7 @@ def test_a_spare_with_an_empty_disk_goes_on_from_the_object_store(tmp_path: Path
         assert begun == incident.resumed_step + 1
         fetched = run.disk(3) / "node-node-3" / "checkpoints" / f"step-{incident.resumed_step:08}"
         assert (fetched / "rank-00002.shard").exists()
-        assert not (fetched / "rank-00000.shard").exists()  # of the node that has stayed
+        assert not (fetched / "rank-00000.shard").exists()  # the shards of the node that has stayed
 
         run.hurry()
         run.until(lambda status: status.phase == RUN_PHASE_FINISHED, "the end")

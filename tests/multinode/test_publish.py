@@ -1,4 +1,4 @@
-"""``holdfast publish``: a daemon outlives runs, and a name can be published again as soon as its run has ended."""
+"""``holdfast publish``: a daemon outlives runs, and a name is free again as soon as its run has ended."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ async def test_a_run_published_under_the_name_of_an_ended_one_begins_anew(
         assert (it.record.generation, it.record.outcome, it.record.newest_step) == (0, "", -1)
 
 
-def test_nothing_that_an_earlier_run_has_ordered_is_left_for_the_nodes_of_a_new_one(store_server: StoreServer) -> None:
+def test_no_command_of_an_earlier_run_is_left_for_the_nodes_of_a_new_one(store_server: StoreServer) -> None:
     spec = store.RunSpec(run=RUN, nodes=1, ranks_per_node=2, command=["x"], instance="next")
     finish = store.NodeCommand(id="a", fence=1, instance="last", finish=store.FinishRun()).SerializeToString()
     with store_server.client() as client:

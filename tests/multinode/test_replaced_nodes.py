@@ -1,4 +1,4 @@
-"""What a node that was replaced still tells of itself counts no longer."""
+"""The state of a node that was replaced no longer counts."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def node(name: str, rank: int, *, generation: int, snapshots: list[int], stopped
 
 
 def with_a_replaced_node(*, stopped: bool) -> Mapping[str, store.NodeState]:
-    """``c`` had rank 1 before ``b``; it comes last, where it would have the last word."""
+    """Return states of nodes. ``c`` had rank 1 before ``b``. It comes last, so that it would win if it counted."""
     return {
         "a": node("a", 0, generation=2, snapshots=[8, 9], stopped=stopped),
         "b": node("b", 1, generation=2, snapshots=[8, 9], stopped=stopped),
@@ -34,7 +34,7 @@ def state(phase: "store.RunPhase") -> CoreState:
     return coordinator.begin(SPEC, record)
 
 
-def test_the_run_goes_on_from_the_snapshots_of_the_nodes_that_it_is_on() -> None:
+def test_the_run_continues_from_the_snapshots_of_the_nodes_that_it_is_on() -> None:
     observation = Observation(nodes=with_a_replaced_node(stopped=True))
     _, actions = coordinator.step(state(store.RUN_PHASE_STOPPING), NOW, observation)
     starts = {action.node: action.command.start for action in actions if isinstance(action, Send)}

@@ -1,4 +1,4 @@
-"""A run over two nodes: what one node can do to the other, and what the networks between them can do to both."""
+"""A run on two nodes, with faults of one node and of the networks between both."""
 
 import os
 import signal
@@ -16,8 +16,9 @@ from holdfast_proto.v1.store_pb2 import (
     VERDICT_KIND_LOST_NODE,
     VERDICT_KIND_TRANSPORT,
 )
-from tests.multinode.cluster import PATIENCE_S, Cluster, cluster, is_alive, wait_for
+from tests.multinode.cluster import PATIENCE_S, Cluster, cluster, is_alive
 from tests.multinode.network import Link
+from tests.support.local_runs import wait_for
 
 pytestmark = pytest.mark.system
 
@@ -39,9 +40,9 @@ def test_a_killed_rank_is_named_and_a_cut_control_link_stops_nothing(tmp_path: P
         run.net.cut(2, Link.CONTROL)
         run.until(lambda status: {rank.node for rank in status.ranks} == {"node-1"}, "the lease to run out")
         reached = run.journal()[-1].step
-        run.until(lambda _: run.journal()[-1].step > reached + 10, "steps that the daemon hears half of")
-        run.net.mend(2, Link.CONTROL)
-        run.until(lambda status: len(status.ranks) == 4 and status.newest_step > reached + 10, "all to be heard of")
+        run.until(lambda _: run.journal()[-1].step > reached + 10, "steps of which one half is reported")
+        run.net.repair(2, Link.CONTROL)
+        run.until(lambda status: len(status.ranks) == 4 and status.newest_step > reached + 10, "the reports of all")
         run.hurry()
         status = run.until(lambda status: status.phase == RUN_PHASE_FINISHED, "the end")
         assert [run.processes[f"agent-{node}"].wait(PATIENCE_S) for node in (1, 2)] == [0, 0]
@@ -53,16 +54,16 @@ def test_a_spare_takes_the_place_of_a_node_that_is_cut_off_and_comes_back(tmp_pa
     with cluster(tmp_path, nodes=4, steps=1000) as run:
         old_pids = [rank.pid for rank in run.until_step(12).ranks if rank.node == "node-1"]
         run.start_agent(3)
-        run.net.cut(1, Link.CONTROL, Link.DATA)  # rank 0 is there, and the store in which all have met
+        run.net.cut(1, Link.CONTROL, Link.DATA)  # rank 0 is there, with the store at which all ranks have met
         incident = run.until_recovered()
         assert incident.verdict.kind == VERDICT_KIND_LOST_NODE
         assert incident.verdict.node == "node-1"
         assert list(incident.verdict.culprits) == [0, 1]
         assert incident.source == SOURCE_CHECKPOINT
         assert "node node-3 takes the place of node-1" in [action.what for action in incident.actions]
-        assert all(is_alive(pid) for pid in old_pids)  # nobody can tell them yet
+        assert all(is_alive(pid) for pid in old_pids)  # no command can reach them yet
 
-        run.net.mend(1, Link.CONTROL, Link.DATA)
+        run.net.repair(1, Link.CONTROL, Link.DATA)
         wait_for(lambda: not any(map(is_alive, old_pids)), "the end of the replaced ranks")
         status = run.until_step(run.control.status().newest_step + 5)
         assert {rank.rank: rank.node for rank in status.ranks} == {0: "node-3", 1: "node-3", 2: "node-2", 3: "node-2"}
@@ -70,15 +71,15 @@ def test_a_spare_takes_the_place_of_a_node_that_is_cut_off_and_comes_back(tmp_pa
         assert_generations_do_not_overlap(run)
 
 
-def test_without_a_spare_the_run_waits_for_a_node_and_goes_on_with_it(tmp_path: Path) -> None:
+def test_without_a_spare_the_run_waits_for_a_node_and_continues_with_it(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=3, steps=1000) as run:
         run.until_step(12)
         run.net.cut(2, Link.CONTROL, Link.DATA)
         run.until(lambda status: status.phase == RUN_PHASE_STOPPING, "all other ranks to be stopped")
         assert run.incident().verdict.node == "node-2"
-        run.net.mend(2, Link.CONTROL, Link.DATA)
+        run.net.repair(2, Link.CONTROL, Link.DATA)
         incident = run.until_recovered()
-        assert incident.source == SOURCE_MEMORY  # the node has kept its snapshots
+        assert incident.source == SOURCE_MEMORY  # the node still has its snapshots
         assert_generations_do_not_overlap(run)
 
 
@@ -89,7 +90,7 @@ def test_a_cut_data_link_is_no_ranks_fault_and_names_the_nodes(tmp_path: Path) -
         verdict = run.incident().verdict
         # If the link were repaired before the restart, the run would continue without one.
         run.until(lambda status: status.phase != RUN_PHASE_RUNNING, "the restart")
-        run.net.mend(2, Link.DATA)
+        run.net.repair(2, Link.DATA)
         incident = run.until_recovered()
         assert verdict.kind == VERDICT_KIND_TRANSPORT
         assert list(verdict.culprits) == []
@@ -98,12 +99,12 @@ def test_a_cut_data_link_is_no_ranks_fault_and_names_the_nodes(tmp_path: Path) -
         assert_generations_do_not_overlap(run)
 
 
-def test_a_data_link_that_stays_down_is_told_again_by_those_who_cannot_meet(tmp_path: Path) -> None:
+def test_a_data_link_that_stays_down_is_reported_again_by_the_ranks_that_cannot_meet(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=3, steps=1000) as run:
         run.until_step(12)
         run.net.cut(2, Link.DATA)
         second = wait_for(lambda: next(iter(run.control.incidents()[1:]), None), "the next verdict")
-        run.net.mend(2, Link.DATA)
+        run.net.repair(2, Link.DATA)
         run.until_step(run.control.status().newest_step + 5)
         assert second.verdict.kind == VERDICT_KIND_TRANSPORT
         assert list(second.verdict.culprits) == []

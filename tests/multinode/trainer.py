@@ -1,6 +1,6 @@
-"""Data-parallel training that tells when each rank finished which step: ``python trainer.py FOLDER STEPS``.
+"""Data-parallel training that logs when each rank finishes each step: ``python trainer.py FOLDER STEPS``.
 
-Every step takes a little longer until FOLDER/hurry is there, so that there is time to do harm.
+Every step takes a little longer until FOLDER/hurry exists, so that there is time to do harm.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What the tests of the contract share."""
+"""Fixtures for the tests of the contract."""
 
 from tests.support.coroutines import pytest_pyfunc_call
 from tests.support.store_server import store_process, store_server

@@ -18,7 +18,7 @@ from holdfast_proto.black_box import (
 )
 
 UNIT = 0x0101010101010101
-"""A number all of whose bytes are alike: half of an old and half of a new multiple is neither."""
+"""A number with equal bytes, so that half of an old multiple and half of a new one make neither."""
 
 RANK = """
 import sys, time
@@ -155,7 +155,7 @@ def test_of_many_calls_the_newest_are_kept_oldest_first(path: Path) -> None:
     assert [call.seq for call in read(path).calls] == list(range(51, CALLS + 51))
 
 
-def test_the_box_of_a_killed_rank_tells_its_last_moment(path: Path, start_rank: StartRank) -> None:
+def test_the_box_of_a_killed_rank_shows_its_last_moment(path: Path, start_rank: StartRank) -> None:
     rank = start_rank(DIES)
     rank.kill()
     rank.wait()
@@ -167,7 +167,7 @@ def test_the_box_of_a_killed_rank_tells_its_last_moment(path: Path, start_rank: 
     assert contents.last_words == "ValueError: bad sample"
 
 
-def test_a_reader_beside_a_writer_at_full_speed_sees_no_torn_number(path: Path, start_rank: StartRank) -> None:
+def test_a_reader_sees_no_torn_number_while_a_writer_runs_at_full_speed(path: Path, start_rank: StartRank) -> None:
     start_rank(HAMMERS)
     seen: set[int] = set()
     for _ in range(300):
@@ -176,7 +176,7 @@ def test_a_reader_beside_a_writer_at_full_speed_sees_no_torn_number(path: Path, 
         numbers += [number for mark in contents.groups for number in (mark.enqueued, mark.completed)]
         numbers += [number for mark in contents.channels for number in (mark.enqueued, mark.completed)]
         numbers += [number for call in contents.calls for number in (call.unix_ns, call.seq)]
-        started = [number for number in numbers if number not in (-1, 0, 1)]  # those are of a new box
+        started = [number for number in numbers if number not in (-1, 0, 1)]  # that is the state of a new box
         assert [number for number in started if number % UNIT] == []
         assert set(contents.last_words) <= {"x"}
         seen.add(contents.step)
@@ -193,7 +193,7 @@ def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
         read(tmp_path / "none")
 
 
-def test_it_tells_whether_the_rank_meant_to_leave(tmp_path: Path) -> None:
+def test_it_shows_whether_the_rank_meant_to_leave(tmp_path: Path) -> None:
     path = tmp_path / "rank.box"
     box = BlackBoxWriter(path, run="run", generation=1, rank=0, world_size=1)
     assert not read(path).finished
@@ -201,7 +201,7 @@ def test_it_tells_whether_the_rank_meant_to_leave(tmp_path: Path) -> None:
     assert read(path).finished
 
 
-def test_the_next_black_box_leaves_whoever_still_writes_to_the_one_before_alone(tmp_path: Path) -> None:
+def test_the_next_black_box_leaves_a_process_alone_that_still_writes_to_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "rank.box"
     old = BlackBoxWriter(path, run="run", generation=1, rank=0, world_size=1)
     BlackBoxWriter(path, run="run", generation=2, rank=0, world_size=1)

@@ -93,7 +93,7 @@ def test_a_thousand_idle_connections_cost_one_thread_and_no_scrape(server: Metri
         with connections(server.port, 1000) as clients:
             for _ in range(3):
                 assert scrape(server.port)[0] == 200
-            # The clients' own ends, and the places of the server.
+            # The clients' own ends, and the server's connections.
             assert open_descriptors() <= before + len(clients) + MAX_CONNECTIONS + 8
             assert threads_of_server() == 1
     finally:
@@ -185,7 +185,7 @@ def test_metrics_are_served_by_a_process_that_has_no_descriptor_left() -> None:
         port = int(process.stdout.readline())
         for _ in range(3):
             assert scrape(port)[0] == 200
-        with connections(port, 20):  # one of them has the last descriptor: it is dropped for the next
+        with connections(port, 20):  # one of them has the last descriptor, and is dropped for the next one
             assert scrape(port)[0] == 200
         process.stdin.close()
         process.wait(timeout=10)

@@ -75,5 +75,5 @@ def test_file_is_trusted_if_only_this_user_can_have_written_it(tmp_path: Path) -
 
 def test_file_on_a_file_system_that_maps_its_users_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replace_file(tmp_path / "file", b"x", mode=0o600)
-    monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)  # as root is nobody on NFS
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)  # as on NFS, where root has no rights
     assert distrust(tmp_path / "file") == ""

@@ -50,7 +50,7 @@ NODE = ObservedNode(run="run", agent="unix:/run/agent.sock", black_boxes="/var/b
 
 
 @pytest.mark.parametrize(("restarts", "generation"), [({}, 1), ({"TORCHELASTIC_RESTART_COUNT": "2"}, 3)])
-def test_every_rank_that_somebody_else_launches_finds_its_own_context_in_the_nodes_variable(
+def test_every_rank_of_another_launcher_finds_its_own_context_in_the_nodes_variable(
     restarts: dict[str, str], generation: int
 ) -> None:
     context = RankContext.from_environment({**NODE.to_environment(), **restarts}, rank=7)

@@ -116,10 +116,10 @@ def _is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def _let_go_on(writer: "subprocess.Popen[bytes]", slot: Slot) -> None:
+def _let_continue(writer: "subprocess.Popen[bytes]", slot: Slot) -> None:
     step = slot.header.step
     writer.send_signal(signal.SIGCONT)
-    wait_until(lambda: slot.header.step != step, "the writer goes on")
+    wait_until(lambda: slot.header.step != step, "the writer continues")
 
 
 def test_a_slot_whose_writer_is_interrupted_anywhere_is_complete_only_if_whole(
@@ -139,7 +139,7 @@ def test_a_slot_whose_writer_is_interrupted_anywhere_is_complete_only_if_whole(
                     assert set(tensor) == {header.step % 251}
                 assert meta.tree == {"step": header.step}
                 assert header.persist == (header.step % 2 == 0)
-            _let_go_on(writer, slot)
+            _let_continue(writer, slot)
 
 
 def test_persist_is_handed_over_with_the_commit_and_handed_back_without_loss(path: Path) -> None:

@@ -34,7 +34,7 @@ def test_what_a_dead_service_has_left_is_replaced(path: Path) -> None:
         assert not path.exists()
 
 
-def test_a_socket_that_somebody_serves_is_left_alone(path: Path) -> None:
+def test_a_socket_that_another_process_serves_is_left_alone(path: Path) -> None:
     with bind(path) as server:
         server.listen(1)
         with pytest.raises(OSError, match=r"s\.sock is in use by another process: choose another --control"):

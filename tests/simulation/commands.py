@@ -1,4 +1,4 @@
-"""The commands of scenarios. Each is a function of the world, its words, and its name=value pairs."""
+"""The commands of scenarios. Each is a function of the world, the command's words and its name=value pairs."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -39,7 +39,7 @@ def begin(options: Mapping[str, str]) -> StoryWorld:
 def train(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
     """train 5 [losses=2.0,2.1]: all ranks finish steps of 0.3 s each."""
     losses = [float(loss) for loss in options.get("losses", "").split(",") if loss]
-    world.go_on(int(words[0]) if words else 0, losses)
+    world.train_again(int(words[0]) if words else 0, losses)
 
 
 def wait(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
@@ -55,7 +55,7 @@ def until(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None
 
 
 def phase(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
-    """phase eval 12: all ranks are in a phase for so many seconds."""
+    """phase eval 12: all ranks are in a phase for that many seconds."""
     world.spend(_PHASES[words[0]], float(words[1]))
 
 
@@ -65,7 +65,7 @@ def hang(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None:
 
 
 def rank(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
-    """rank 1 [process=T] [thread=R] [phase=data] [silent=yes]: what is seen of a rank from now on."""
+    """rank 1 [process=T] [thread=R] [phase=data] [silent=yes]: the state that a rank shows from now on."""
     state = world.rank(int(words[0]))
     state.device = "cpu"
     state.process_state = options.get("process", state.process_state)
@@ -85,7 +85,7 @@ def moves(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None
 
 
 def stop_all(world: StoryWorld, _words: Sequence[str], _: Mapping[str, str]) -> None:
-    """stop_all: somebody stops all ranks."""
+    """stop_all: a signal stops all ranks."""
     for number in range(world.world_size):
         world.rank(number).process_state = "T"
 
@@ -105,14 +105,14 @@ def leave(world: StoryWorld, words: Sequence[str], _: Mapping[str, str]) -> None
 
 
 def stack(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
-    """stack 1 activity=lock frame='step (train.py:7)': what a stack of a rank will say."""
+    """stack 1 activity=lock frame='step (train.py:7)': the content of a rank's stack from now on."""
     number = int(words[0])
     summary = store.StackSummary(rank=number, frame=options.get("frame", ""), activity=_ACTIVITIES[options["activity"]])
     world.stacks[number] = summary
 
 
 def group(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
-    """group tp ranks=0,1 enqueued=5,4 completed=4: how far ranks are in a group."""
+    """group tp ranks=0,1 enqueued=5,4 completed=4: the progress of ranks in a group."""
     enqueued = dict(zip(_numbers(options["ranks"]), _numbers(options["enqueued"]), strict=True))
     world.set_group(words[0], enqueued, int(options["completed"]))
 
@@ -124,14 +124,14 @@ def channel(world: StoryWorld, words: Sequence[str], options: Mapping[str, str])
 
 
 def call(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
-    """call 0,1 group=0 seq=5 op=gloo:all_reduce [sizes=...]: how recorders name a pending call of ranks."""
+    """call 0,1 group=0 seq=5 op=gloo:all_reduce [sizes=...]: the name that recorders give a pending call of ranks."""
     for number in _numbers(words[0]):
         pending = world.rank(number).pending.add(group=options["group"], seq=int(options["seq"]), op=options["op"])
         pending.sizes = options.get("sizes", "")
 
 
 def end(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
-    """end 2 [signal=9] [code=1 says='ValueError: x'] [oom=yes] [finished=yes]: a rank ends, its hooks closed if so."""
+    """end 2 [signal=9] [code=1 says='ValueError: x'] [oom=yes] [finished=yes]: a rank ends (finished: hooks closed)."""
     how: dict[str, object] = {name: int(options[name]) for name in ("signal", "code") if name in options}
     if "says" in options:
         how["last_words"] = f"Traceback\n{options['says']}"
@@ -188,13 +188,13 @@ def cannot_start(world: StoryWorld, words: Sequence[str], options: Mapping[str, 
 
 def unreadable(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
     """unreadable 39 says='digest differs': a checkpoint does not read back."""
-    told = store.CheckpointUnreadable(step=int(words[0]), reason=options["says"])
-    world.events.append(store.Event(node="node0", checkpoint_unreadable=told))
+    event = store.CheckpointUnreadable(step=int(words[0]), reason=options["says"])
+    world.events.append(store.Event(node="node0", checkpoint_unreadable=event))
     world.tick()
 
 
 def nonfinite(world: StoryWorld, words: Sequence[str], options: Mapping[str, str]) -> None:
-    """nonfinite 7 rank=2 module=layers.1: the numbers of a step are not finite, and where that began."""
+    """nonfinite 7 rank=2 module=layers.1: the numbers of a step are not finite; rank and module name the origin."""
     summary = store.StepSummary(step=int(words[0]), generation=world.state.record.generation)
     summary.nonfinite.add(rank=0, quantity="grad_norm")
     summary.nonfinite.add(rank=int(options["rank"]), quantity="gradient", module=options["module"], unix_s=world.now)

@@ -1,4 +1,4 @@
-"""The option that writes the logs of scenarios anew."""
+"""The option ``--rewrite``, which writes the logs of scenarios anew."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Runs programs until nothing moves, with the semantics of real collectives and messages."""
+"""A machine that runs programs until nothing moves, with the semantics of real collectives and messages."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
@@ -9,24 +9,24 @@ from holdfast_proto.v1 import store_pb2 as store
 from tests.simulation.programs import Do, Programs
 
 CALL_S = 0.001
-"""How long a call takes that waits for nobody."""
+"""Seconds of a call that waits for no other rank."""
 
 
 @dataclass
 class Machine:
-    """All ranks; ``stuck``: rank -> the number of calls that it makes before it stops for good."""
+    """All ranks of a world. ``stuck``: rank -> the number of calls that it makes before it stops forever."""
 
     programs: Programs
     stuck: Mapping[int, int]
     eager_sends: bool = True
-    """Whether a send is complete once it is buffered, and not only when it is received."""
+    """Whether a send completes as soon as it is buffered, and not only when it is received."""
     at: list[int] = field(init=False)
     moved_s: list[float] = field(init=False)
-    """When each rank last went on."""
+    """Time at which each rank last moved."""
     entered: Counter[tuple[int, int]] = field(default_factory=Counter)
     """(rank, group) -> collectives posted."""
     completed: list[int] = field(init=False)
-    """By group."""
+    """Completed collectives by group."""
     sent: Counter[tuple[int, int]] = field(default_factory=Counter)
     """(from, to) -> messages sent."""
     posted: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -42,7 +42,7 @@ class Machine:
         self._ready = deque(range(ranks))
 
     def run(self) -> "Machine":
-        """Let every rank go on until it is blocked."""
+        """Let every rank run until it is blocked."""
         while self._ready:
             rank = self._ready.popleft()
             while self._advance(rank):
@@ -89,7 +89,7 @@ class Machine:
             self._ready.append(rank)
 
     def states(self, stalled_s: float = 10.0) -> dict[int, store.RankState]:
-        """Return what agents tell of the ranks ``stalled_s`` after the last call of all."""
+        """Return the states that agents report ``stalled_s`` seconds after the last call of all ranks."""
         end_s = max(self.moved_s) + stalled_s
         ranks = {
             rank: store.RankState(
@@ -106,11 +106,11 @@ class Machine:
             for rank in range(len(self.at))
         }
         for index, group in enumerate(self.programs.groups):
-            told = common.GroupProgress(group=group.name, members=group.members)
+            progress = common.GroupProgress(group=group.name, members=group.members)
             for rank in group.members:
-                told.enqueued = self.entered[rank, index]
-                told.completed = min(told.enqueued, self.completed[index])
-                ranks[rank].progress.groups.append(told)
+                progress.enqueued = self.entered[rank, index]
+                progress.completed = min(progress.enqueued, self.completed[index])
+                ranks[rank].progress.groups.append(progress)
         for source, target in self.sent.keys() | self.posted.keys():
             self._add_channel(ranks, source, target)
         return ranks

@@ -8,18 +8,18 @@ from itertools import pairwise
 
 
 class Do(IntEnum):
-    """What a rank's training thread does next; the operand is a group's index or a peer's rank."""
+    """The next thing that a rank's training thread does. The operand is a group's index or a peer's rank."""
 
     ENTER = 0
-    """Post a collective of a group, and go on."""
+    """Post a collective of a group, and continue."""
     WAIT = 1
-    """Wait until all that was posted in a group is complete."""
+    """Wait until everything posted in a group is complete."""
     SEND = 2
-    """Send to a peer; buffered, so that the thread goes on."""
+    """Send to a peer. The send is buffered, so the thread continues."""
     POST_RECV = 3
-    """Post a receive from a peer, and go on."""
+    """Post a receive from a peer, and continue."""
     WAIT_RECV = 4
-    """Wait until all that was posted from a peer has come."""
+    """Wait until all receives posted from a peer are complete."""
 
 
 Call = tuple[Do, int]
@@ -35,7 +35,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How ranks share the work: tensor ranks are neighbours, stages are furthest apart, experts are within data."""
+    """A layout of ranks. Tensor ranks are neighbours, stages are furthest apart, experts are within data."""
 
     data: int = 2
     tensor: int = 2
@@ -55,11 +55,11 @@ class Layout:
 
 @dataclass(frozen=True)
 class Programs:
-    """What every rank of a world does."""
+    """The programs of all ranks of a world."""
 
     groups: tuple[Group, ...]
     calls: tuple[tuple[Call, ...], ...]
-    """By rank."""
+    """Calls by rank."""
 
 
 def random_layout(seed: int) -> Layout:
@@ -134,7 +134,7 @@ class _Rank:
         yield from self._both(0)  # the gradients' norm
 
     def _schedule(self, before: int | None, after: int | None) -> list[tuple[int | None, int | None]]:
-        """Return from whom each pass receives and to whom it sends: 1F1B."""
+        """Return the ranks from which each pass receives and to which it sends, in the order of 1F1B."""
         forward, backward = (before, after), (after, before)
         stages_after = self.layout.pipeline - 1 - self.rank // (self.layout.data * self.layout.tensor)
         warm_up = min(stages_after, self.layout.microbatches)
@@ -142,7 +142,7 @@ class _Rank:
         return [forward] * warm_up + steady + [backward] * warm_up
 
     def _pass(self, source: int | None, target: int | None, next_source: int | None) -> Iterator[Call]:
-        """One microbatch, forward or backward."""
+        """Yield the calls of one microbatch, forward or backward."""
         if not self.layout.prefetches:
             yield from self._receive(source)
         if self.layout.experts > 1:

@@ -1,13 +1,13 @@
-"""Runs scenario files: commands, each with the log that it must lead to.
+"""A runner of scenario files: commands, each with the log that it must lead to.
 
 A file is made of blocks with an empty line between them::
 
     # What happens, for the reader.
     command word name=value
     ----
-      1.2 what the core said 1.2 s after the run began
+      1.2 what the core reported 1.2 s after the run began
 
-The log is that of all ticks that the commands above the line have run. ``pytest --rewrite`` writes the logs anew.
+The log covers all ticks that the commands above the line have run. ``pytest --rewrite`` writes the logs anew.
 """
 
 import shlex
@@ -21,7 +21,7 @@ SEPARATOR = "----"
 
 
 def rewritten(scenario: Path) -> str:
-    """Return the scenario as it reads with the logs that its commands lead to now."""
+    """Return the text of the scenario with the logs that its commands produce now."""
     blocks = [_script(block) for block in scenario.read_text().rstrip("\n").split("\n\n")]
     logs = run(blocks)
     texts = ["\n".join([*script, SEPARATOR, *log]) for script, log in zip(blocks, logs, strict=True)]
@@ -29,7 +29,7 @@ def rewritten(scenario: Path) -> str:
 
 
 def run(blocks: Iterable[list[str]]) -> Iterator[list[str]]:
-    """Yield the log of each block. The first command of all is ``run``."""
+    """Yield the log of each block. The first command is ``run``."""
     world: StoryWorld | None = None
     for script in blocks:
         for line in script:
@@ -45,7 +45,7 @@ def run(blocks: Iterable[list[str]]) -> Iterator[list[str]]:
                 assert world is not None, f"{line}: the first command is run"
                 COMMANDS[name](world, words, options)
         assert world is not None
-        yield world.told()
+        yield world.take_log()
 
 
 def _script(block: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a scenario's log says of a tick: suspicions, verdicts, incidents, commands, phases."""
+"""The lines of a scenario's log for one tick: suspicions, verdicts, incidents, commands, phases."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,7 +10,7 @@ _SOURCES = {store.SOURCE_SEED: "the seed", store.SOURCE_MEMORY: "memory", store.
 
 
 def lines(before: CoreState, after: CoreState, actions: Iterable[Action]) -> Iterator[str]:
-    """Yield one line for each thing that has happened."""
+    """Yield one line for each thing that happened in a tick."""
     taken = list(actions)
     for what in ("raised", "resolved", "confirmed"):
         new = after.totals.suspicions.get(what, 0) - before.totals.suspicions.get(what, 0)

@@ -1,4 +1,4 @@
-"""The world of a scenario: nodes that obey, and everything that can befall them."""
+"""The world of a scenario: nodes that obey, and everything that can happen to them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ from tests.support.core_world import TICK_S, World
 
 STEP_S = 0.3
 LONG_S, LONG_TICK_S = 60.0, 0.5
-"""Of long waits the ticks are fewer: what takes minutes is not judged by tenths of a second."""
+"""Long waits have fewer ticks: what takes minutes is not judged by tenths of a second."""
 
 
 def tick_s(seconds: float) -> float:
-    """Return how long each tick of a wait is."""
+    """Return the seconds between the ticks of a wait."""
     return TICK_S if seconds < LONG_S else LONG_TICK_S
 
 
@@ -26,11 +26,11 @@ class StoryWorld(World):
 
     preset: "store.Preset" = store.PRESET_FAST
     stacks: dict[int, store.StackSummary] = field(default_factory=dict)
-    """What a stack of a rank would say."""
+    """Content of each rank's stack."""
     silent: set[int] = field(default_factory=set)
     """Ranks whose reporters do not run."""
     log: list[str] = field(default_factory=list)
-    """What the core has said and nobody has asked for yet."""
+    """Lines that the runner has not taken yet."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,7 +40,7 @@ class StoryWorld(World):
 
     @property
     def elapsed_s(self) -> float:
-        """Since the run began."""
+        """Seconds since the run began."""
         return self.now - self.began
 
     def tick(self, *requests: Request, seconds: float = TICK_S) -> list[Action]:
@@ -52,13 +52,13 @@ class StoryWorld(World):
         self.log += (f"{self.elapsed_s:6.1f} {line}" for line in story_log.lines(before, self.state, actions))
         return actions
 
-    def told(self) -> list[str]:
-        """Return what the core has said since this was last asked."""
+    def take_log(self) -> list[str]:
+        """Return the lines since the last call."""
         log, self.log = self.log, []
         return log
 
-    def go_on(self, steps: int, losses: Sequence[float] = ()) -> None:
-        """Let all ranks train; whatever was the matter with them is over."""
+    def train_again(self, steps: int, losses: Sequence[float] = ()) -> None:
+        """Let all ranks train some steps. Whatever held them up is over."""
         for step in range(max(steps, len(losses))):
             self.silent.clear()
             self.moving.clear()
@@ -71,7 +71,7 @@ class StoryWorld(World):
             self.train(tick_s=STEP_S, step_s=STEP_S, loss=loss)
 
     def spend(self, phase: "common.Phase", seconds: float) -> None:
-        """Let all ranks do something else than training for a while: its time is part of the next step's."""
+        """Let all ranks do something other than training for a while. The time counts as part of the next step."""
         for number in range(self.world_size):
             self.rank(number).progress.phase = phase
         for _ in range(round(seconds / tick_s(seconds))):
@@ -79,7 +79,7 @@ class StoryWorld(World):
         self.spent_s[phase] = seconds
 
     def set_group(self, name: str, enqueued: Mapping[int, int], completed: int) -> None:
-        """Tell how far the members of a group have come in it."""
+        """Set the progress of a group's members in it."""
         for number, seq in enqueued.items():
             groups = self.rank(number).progress.groups
             kept = [group for group in groups if group.group != name]
@@ -88,7 +88,7 @@ class StoryWorld(World):
             groups.add(group=name, members=sorted(enqueued), enqueued=seq, completed=min(seq, completed))
 
     def set_channel(self, source: int, target: int, *, sent: int, posted: int, received: int) -> None:
-        """Tell how many messages were sent, how many receives posted, and how many have come."""
+        """Set the numbers of messages sent, receives posted and messages received in a channel."""
         self.rank(source).progress.channels.add(
             group="pp", peer=target, direction=common.DIRECTION_SEND, enqueued=sent, completed=sent
         )

@@ -1,4 +1,4 @@
-"""Ranks that stop for good at any moment of a 3D-parallel step: are they named, and they alone?"""
+"""Ranks that stop forever at any moment of a 3D-parallel step are named, and no others are."""
 
 import random
 
@@ -53,7 +53,7 @@ def someone_waits(machine: Machine) -> bool:
 
 
 def names_what_it_misses(machine: Machine, culprit: int, programs: Programs) -> bool:
-    """Whether the call that is told is the culprit's next one in its group, and others are in it."""
+    """Return whether the reported call is the culprit's next one in its group, and others are in it."""
     analysis = analyse(machine.states())
     if analysis.op == "collective":
         ids = [i for i, g in enumerate(programs.groups) if g.name == analysis.group and culprit in g.members]
@@ -70,14 +70,14 @@ def test_rank_stuck_before_any_call_of_a_step_is_the_only_root(culprit: int, eag
     programs = training(SMALL)
     for calls, (do, _) in enumerate(programs.calls[culprit]):
         if do in (Do.WAIT, Do.WAIT_RECV):
-            continue  # has just posted what it would wait for
+            continue  # it has just posted what it would wait for
         machine = Machine(programs, {culprit: calls}, eager_sends=eager_sends).run()
         analysis = analyse(machine.states())
         assert (analysis.roots, analysis.cycle) == ((culprit,), ()), f"stuck after {calls} calls"
         assert names_what_it_misses(machine, culprit, programs), f"stuck after {calls} calls"
 
 
-def test_an_undisturbed_step_ends_with_nobody_waiting() -> None:
+def test_an_undisturbed_step_ends_with_no_rank_waiting() -> None:
     machine = Machine(training(SMALL), {}, eager_sends=False).run()
     assert not someone_waits(machine)
     analysis = analyse(machine.states())
@@ -86,7 +86,7 @@ def test_an_undisturbed_step_ends_with_nobody_waiting() -> None:
 
 @pytest.mark.parametrize("seeds", [range(first, first + 75) for first in range(0, 300, 75)], ids=str)
 def test_of_any_layout_counters_alone_name_no_innocent_rank(seeds: range) -> None:
-    """A call that the culprit has posted ahead makes it look held: it is then in the knot, and nobody is named."""
+    """A call that the culprit has posted ahead makes it look held up. It is then in the knot, and no rank is named."""
     for seed in seeds:
         machine, culprit = hang_at_random(seed)
         analysis = analyse(machine.states())

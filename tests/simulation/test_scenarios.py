@@ -1,4 +1,4 @@
-"""Every story in scenarios/ goes as it is written."""
+"""Every scenario in scenarios/ leads to the log that it contains."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario_goes_as_it_is_written(scenario: Path, request: pytest.FixtureRequest) -> None:
-    told = rewritten(scenario)
+    written = rewritten(scenario)
     if request.config.getoption("--rewrite", default=False):
-        scenario.write_text(told)
-    assert told == scenario.read_text()
-    assert "DetectorFailed" not in told
+        scenario.write_text(written)
+    assert written == scenario.read_text()
+    assert "DetectorFailed" not in written

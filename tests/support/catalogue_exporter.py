@@ -1,4 +1,4 @@
-"""Exports every metric of the catalogue with values that change from scrape to scrape."""
+"""An exporter of every metric in the catalogue. Its values change from scrape to scrape."""
 
 import itertools
 import time
@@ -30,7 +30,7 @@ _ONE_HOT = {"holdfast_run_state": "running"}
 
 
 class CatalogueCollector(Collector):
-    """Yields every family of one component; each scrape counts on by one."""
+    """A collector that yields every family of one component. Each scrape adds one to the values."""
 
     def __init__(self, component: Component) -> None:
         self._families = CATALOGUE[component]

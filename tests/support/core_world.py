@@ -24,9 +24,9 @@ class World:
     """Whether nodes carry commands out."""
     restart_patience: float = 1.0
     spent_s: dict[int, float] = field(default_factory=dict)
-    """Phase number -> seconds in it that the next step will report."""
+    """Phase number -> seconds that the next step will report for it."""
     moving: set[int] = field(default_factory=set)
-    """Ranks in whose process trees something moves although they make no progress."""
+    """Ranks that make no progress while something moves in their process trees."""
 
     def __post_init__(self) -> None:
         self.spec = store.RunSpec(
@@ -66,7 +66,7 @@ class World:
         return self.node_states[f"node{number // self.ranks_per_node}"].ranks[number % self.ranks_per_node]
 
     def tick(self, *requests: Request, seconds: float = TICK_S) -> list[Action]:
-        """Let time pass, show the world to the core, obey it."""
+        """Let time pass, show the world to the core, and carry out its commands."""
         self.now += seconds
         for node in self.node_states.values():
             for rank in node.ranks:
@@ -95,6 +95,12 @@ class World:
 
     def _moves(self, rank: store.RankState) -> bool:
         return rank.rank in self.moving or rank.thread_state == "R"
+
+    def stand(self, seconds: float) -> None:
+        """Let time pass while no rank moves. A long time has fewer ticks."""
+        tick_s = 0.1 if seconds < 20.0 else 0.5
+        for _ in range(round(seconds / tick_s)):
+            self.tick(seconds=tick_s)
 
     def until(self, phase: str, ticks: int = 1000) -> None:
         """Run ticks until the run is in a phase."""
@@ -147,7 +153,7 @@ class World:
         loss: float = 2.0,
         tick_s: float = 0.01,
     ) -> None:
-        """Let every rank finish some steps, with a tick after each that comes ``tick_s`` later."""
+        """Let every rank finish some steps, with a tick ``tick_s`` after each."""
         for _ in range(steps):
             for node in self.node_states.values():
                 for rank in node.ranks:
@@ -178,7 +184,7 @@ class World:
         rank.progress.groups.add(group="0", members=members, enqueued=enqueued, completed=completed)
 
     def hang(self, culprit: int) -> None:
-        """All ranks but one enter a collective."""
+        """Let all ranks but one enter a collective."""
         for number in range(self.world_size):
             if number != culprit:
                 group = self.rank(number).progress.groups[0]

@@ -1,4 +1,4 @@
-"""Runs ``async def`` tests, and waits in them.
+"""A runner for ``async def`` tests, and waits for use in them.
 
 A conftest imports the hook ``pytest_pyfunc_call``.
 """
@@ -13,12 +13,12 @@ from typing import TypeVar
 import pytest
 
 PATIENCE_S = 60.0
-"""Far more than anything takes: a test that fails by it waits for what never comes."""
+"""Seconds far beyond what anything takes: a test that fails by them waits for something that never comes."""
 
 Value = TypeVar("Value")
 
 _runner = asyncio.Runner()
-"""One loop for all tests: grpc.aio loses events when a process has had an earlier one."""
+"""One loop for all tests: grpc.aio loses events if its process had an earlier loop."""
 atexit.register(_runner.close)
 
 
@@ -41,7 +41,7 @@ async def until(condition: Callable[[], Value | None], what: str) -> Value:
 
 
 async def end(*tasks: "asyncio.Task[None]") -> None:
-    """Cancel tasks until they have ended: before Python 3.12 wait_for, and so redis, may swallow a cancellation."""
+    """Cancel tasks until they have ended. Before Python 3.12 wait_for, and so redis, may swallow a cancellation."""
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()
@@ -49,7 +49,7 @@ async def end(*tasks: "asyncio.Task[None]") -> None:
 
 
 def wait_until(condition: Callable[[], Value | None], what: str) -> Value:
-    """Do the same where no loop runs."""
+    """Return what ``condition`` returns as soon as that is true. For tests without a loop."""
     deadline = time.monotonic() + PATIENCE_S
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited in vain: {what}"

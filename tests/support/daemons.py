@@ -1,4 +1,4 @@
-"""Daemons as processes of their own, started as an operator starts them."""
+"""Daemons in processes of their own, started as an operator starts them."""
 
 import contextlib
 import json
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast_proto.v1 import control_pb2_grpc
 from tests.support.coroutines import wait_until
+from tests.support.exposition import total
 from tests.support.store_server import StoreServer
 
 
@@ -28,25 +28,19 @@ class DaemonProcess:
 
     @property
     def metrics_port(self) -> int:
-        """Where it serves its metrics."""
+        """Port at which it serves its metrics."""
         endpoint = json.loads(self.control.with_name(self.control.name + ".json").read_text())
         return int(endpoint["metrics_port"])
 
     @property
     def log(self) -> str:
-        """What it has logged."""
+        """Its log so far."""
         return self.log_file.read_text()
 
     def refused(self, run: str) -> float:
-        """Return how many messages of a run it has refused."""
+        """Return the number of messages of a run that it has refused."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as answer:
-            families = list(text_string_to_metric_families(answer.read().decode()))
-        samples = (sample for family in families for sample in family.samples)
-        return sum(
-            sample.value
-            for sample in samples
-            if sample.name == "holdfast_messages_refused_total" and sample.labels["run"] == run
-        )
+            return total(answer.read().decode(), "holdfast_messages_refused_total", run=run)
 
     def stub(self) -> Any:
         """Return a blocking stub of the operators' service."""
@@ -63,7 +57,7 @@ class DaemonProcess:
 def daemon_process(
     folder: Path, server: StoreServer, name: str = "host", *, label: str = "a", wrapper: tuple[str, ...] = ()
 ) -> Iterator[DaemonProcess]:
-    """Run a daemon until it serves. ``label`` tells the files of two daemons of one name apart."""
+    """Yield a daemon that serves. ``label`` keeps the files of two daemons of one name apart."""
     control, log_file = folder / f"{label}.sock", folder / f"{label}.log"
     files = folder / label
     options = {"--name": name, "--redis": server.url, "--directory": files, "--control": control, "--lease": "1"}

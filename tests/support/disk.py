@@ -1,7 +1,7 @@
-"""A disk that forgets what was not flushed: a record of all that was done to it, and what each power cut leaves.
+"""A disk that forgets what was not flushed: it records all changes, and shows what each power cut leaves.
 
-The record is of system calls, taken where ``holdfast_checkpoint.format.durable`` makes them. The model is a hard one:
-what is written counts once the file is flushed, names and removals once their directory is.
+It records the system calls of ``holdfast_checkpoint.format.durable``. The model is strict: contents count once the file
+is flushed, and names and removals count once their directory is flushed.
 """
 
 import os
@@ -17,7 +17,7 @@ NOT_RECORDED = (*FLAGS, "POSIX_FADV_DONTNEED")
 
 @dataclass(frozen=True)
 class Call:
-    """One system call: ``write`` has a file and data, ``rename`` two paths, the others a path."""
+    """One system call. ``write`` has a file and data, ``rename`` has two paths, the others have one path."""
 
     name: str
     path: Path
@@ -26,7 +26,7 @@ class Call:
 
 
 class RecordingOs:
-    """Stands in for the module ``os``: does what is asked and keeps a record of what changes the disk."""
+    """A stand-in for the module ``os``. It carries out each call and records those that change the disk."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -37,7 +37,7 @@ class RecordingOs:
         return getattr(os, name)
 
     def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
-        """Open a file, or a directory to flush it."""
+        """Open a file, or a directory that is to be flushed."""
         descriptor = os.open(path, flags, mode)
         self._paths[descriptor] = path
         if flags & os.O_CREAT:
@@ -45,7 +45,7 @@ class RecordingOs:
         return descriptor
 
     def write(self, descriptor: int, data: memoryview) -> int:
-        """Write a part of what was asked for, as kernels may."""
+        """Write only a part of the data, as kernels may."""
         written = os.write(descriptor, data[: len(data) // 2] if len(data) > 200 else data)
         self.calls.append(Call("write", self._paths[descriptor], data=bytes(data[:written])))
         return written
@@ -74,30 +74,30 @@ class RecordingOs:
 
 
 class _File:
-    """Contents, as programs see them and as the disk has them."""
+    """A file's contents as programs see them and as the disk has them."""
 
     def __init__(self) -> None:
         self.seen = bytearray()
         self.flushed = b""
 
     def contents(self, is_flushed: bool) -> bytes:
-        """Return those that were flushed, or all that was written."""
+        """Return the contents that were flushed, or all that was written."""
         return self.flushed if is_flushed else bytes(self.seen)
 
 
 Names = dict[Path, "_File | None"]
-"""What is where; None: a directory."""
+"""Path -> file; None stands for a directory."""
 
 
 class Disk:
-    """What programs see and what the disk has, after the calls so far."""
+    """The state that programs see and the state on the disk, after the calls so far."""
 
     def __init__(self) -> None:
         self.seen: Names = {}
         self.flushed: Names = {}
 
     def do(self, call: Call) -> None:
-        """Let a call happen."""
+        """Apply a call."""
         match call.name:
             case "create":
                 self.seen[call.path] = _File()
@@ -116,7 +116,7 @@ class Disk:
                 self._flush_directory(call.path)
 
     def leave(self, folder: Path, names: Names, *, is_flushed: bool) -> None:
-        """Put into ``folder`` these names, with the contents that were flushed or with all that was written."""
+        """Create these names in ``folder``, with the contents that were flushed or with all that was written."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         for path, file in sorted(names.items()):
@@ -139,11 +139,11 @@ class Disk:
 
 
 def ends(calls: list[Call], folder: Path) -> Iterator[int]:
-    """Let everything end after each call, in ``folder``; yield how many calls had been done.
+    """Yield the number of calls done, with ``folder`` as it would be if everything ended after them.
 
-    In three ways: the power is cut, and what was not flushed is lost; it is cut, but all names and removals
-    have made it to the disk, if not the contents; the writer is killed, and nothing is lost. What was left before
-    is not left again.
+    There are three ends. The power is cut, and what was not flushed is lost. Or it is cut, and all names and removals
+    have reached the disk, but not the contents. Or the writer is killed, and nothing is lost. An end that leaves the
+    same as an earlier one is skipped.
     """
     disk = Disk()
     left: set[int] = set()

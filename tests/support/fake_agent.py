@@ -1,4 +1,4 @@
-"""An agent of two ranks without processes: publishes its state, obeys the leader, trains on request of the test."""
+"""An agent with two ranks and no processes. It publishes its state, obeys the leader and trains when a test asks."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ def _fail(_: str, reason: str) -> None:
 
 
 class FakeAgent:
-    """Talks to the store as a real agent does. Use with ``async with``."""
+    """An agent that talks to the store as a real one does. Use it with ``async with``."""
 
     def __init__(self, store_url: str) -> None:
         self._client = connect(store_url)
@@ -51,7 +51,7 @@ class FakeAgent:
         await end(*self._tasks)
 
     def kinds(self) -> list[str | None]:
-        """What it was ordered, oldest first."""
+        """Kinds of the commands that it got, oldest first."""
         return [command.WhichOneof("kind") for command in self.commands]
 
     async def _publish(self) -> None:
@@ -77,15 +77,15 @@ class FakeAgent:
             case "finish":
                 self.outcome = command.finish.outcome
 
-    def _start(self, generation: int, order: store.StartGeneration) -> None:
+    def _start(self, generation: int, start: store.StartGeneration) -> None:
         self.state.generation, self.state.stopped = generation, False
         del self.state.ranks[:]
-        for number in range(order.first_rank, order.first_rank + order.ranks):
-            progress = Progress(step=order.step + 1, phase=PHASE_INIT)
+        for number in range(start.first_rank, start.first_rank + start.ranks):
+            progress = Progress(step=start.step + 1, phase=PHASE_INIT)
             self.state.ranks.add(rank=number, pid=100 + number, life=store.LIFE_RUNNING, progress=progress)
 
     def finish_step(self) -> None:
-        """All ranks complete the step they are in and take a snapshot of it."""
+        """Complete the present step on all ranks, and snapshot it."""
         done = self.state.ranks[0].progress.step
         for rank in self.state.ranks:
             rank.snapshots[:] = [done]
@@ -98,7 +98,7 @@ class FakeAgent:
         self.link.emit(store.Event(generation=self.state.generation, step_summary=summary))
 
     def end(self, number: int, *, code: int | None = None, signal: int | None = None) -> None:
-        """End one rank, if it lives."""
+        """End one rank if it lives."""
         rank = self.state.ranks[number]
         if rank.life != store.LIFE_EXITED:
             rank.life = store.LIFE_EXITED
@@ -108,16 +108,16 @@ class FakeAgent:
             )
 
     def refuse_checkpoint(self, step: int) -> None:
-        """Tell of a checkpoint that cannot be read: an incident that needs no recovery."""
+        """Report a checkpoint that cannot be read: an incident that needs no recovery."""
         unreadable = store.CheckpointUnreadable(step=step, reason="no such file")
         self.link.emit(store.Event(generation=self.state.generation, checkpoint_unreadable=unreadable))
 
     def fail_checkpoint(self, step: int) -> None:
-        """Tell of a checkpoint that cannot be written."""
+        """Report a checkpoint that could not be written."""
         failed = store.CheckpointFailed(step=step, reason="no space left")
         self.link.emit(store.Event(generation=self.state.generation, checkpoint_failed=failed))
 
     def commit_checkpoint(self, step: int) -> None:
-        """Tell of a checkpoint that is there."""
+        """Report a checkpoint that is committed."""
         committed = store.CheckpointCommitted(step=step)
         self.link.emit(store.Event(generation=self.state.generation, checkpoint_committed=committed))

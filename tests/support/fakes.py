@@ -1,6 +1,6 @@
-"""A daemon and an agent that files control, started with the command lines of the real ones.
+"""A fake daemon and a fake agent that files control. They are started with the command lines of the real ones.
 
-The daemon answers with the RunStatus in ``status.pb`` of the run's directory; the agent keeps a recorded and an
+The daemon answers with the RunStatus in ``status.pb`` of the run's directory. The agent keeps a recorded and an
 unrecorded process until that status says that the run has ended.
 """
 

@@ -1,17 +1,17 @@
-"""A run that is started, saves, crashes and falls back at random, on the real code for all that touches checkpoints.
+"""A run that starts, saves, crashes and falls back at random, with the real code for everything about checkpoints.
 
-The machine is told what was reported as committed, and which bytes were flipped. After every action the newest good
-checkpoint of the last that were reported, or a newer one, must load, once the files that had vanished are back.
+The machine knows which checkpoints were reported as committed, and which bytes were flipped. After every action the
+newest good checkpoint of those last reported, or a newer one, must load once the vanished files are back.
 """
 
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,7 +20,6 @@ from holdfast_agent.checkpoints.inventory import CheckpointInventory
 from holdfast_agent.checkpoints.known_checkpoints import KnownCheckpoints
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
 from holdfast_checkpoint.format.history import folder_name
-from holdfast_checkpoint.format.manifest import MANIFEST
 from holdfast_checkpoint.format.shard_index import shard_path, step_directory
 from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
 from holdfast_checkpoint.store.download import CheckpointDownload
@@ -31,6 +30,7 @@ from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_daemon.core.recovery import restore_point
 from holdfast_proto.snapshot import Slot
 from holdfast_proto.v1 import store_pb2 as store
+from tests.support.vanishing_files import CrashError, Crashes, Folder, Storage, whole
 
 if TYPE_CHECKING:
     from tests.support.object_places import Place
@@ -40,144 +40,21 @@ RANKS = 2
 KEPT = 2
 
 
-class CrashError(BaseException):
-    """The process dies here: nothing of ours may catch it."""
-
-
-@dataclass
-class Crashes:
-    """Kills at a call that changes something, counted from now; after it every call fails."""
-
-    left: int | None = None
-
-    def call(self, change: Callable[[], Any], generator: random.Random) -> Any:
-        """Do a change, or die before or after it."""
-        if self.left is None:
-            return change()
-        self.left -= 1
-        if self.left == 0 and generator.random() < 0.5:
-            change()
-        if self.left <= 0:
-            raise CrashError
-        return change()
-
-
 @dataclass(frozen=True)
 class Saved:
     """A checkpoint that was reported as committed."""
 
     number: int
-    """Of the save; later ones have higher numbers."""
+    """Number of the save. Later saves have higher numbers."""
     step: int
     generation: int
     history: int
-    was_said: bool = True
-    """False: its process died between the commit and the report."""
+    was_reported: bool = True
+    """False if the process died between the commit and the report."""
 
 
-class Storage(Protocol):
-    """The place of the checkpoints, from which files go and to which they return."""
-
-    def files(self) -> list[str]:
-        """Return the names of what can vanish: files of committed checkpoints and whole folders, in a fixed order."""
-
-    def vanish(self, name: str) -> bool:
-        """Take a file or folder away; return False if it is not there."""
-
-    def come_back(self) -> list[str]:
-        """Bring everything back and return its names; what has been put in its place since stays."""
-
-
-@contextmanager
-def whole(storage: Storage) -> Iterator[None]:
-    """Bring everything back while entered; then take it away again."""
-    away = storage.come_back()
-    yield
-    for name in away:
-        storage.vanish(name)
-
-
-@dataclass
-class Disk:
-    """A folder."""
-
-    path: Path
-    vanished: list[tuple[str, Path]] = field(default_factory=list)
-    _moved: int = 0
-
-    def files(self) -> list[str]:
-        """Return the names."""
-        found = [path for path in self.path.rglob("*") if path.name.startswith("rank-") or path.name == MANIFEST]
-        folders = [path for path in self.path.rglob("step-*") if any(path.iterdir())]
-        return sorted(str(path.relative_to(self.path)) for path in (*found, *folders))
-
-    def vanish(self, name: str) -> bool:
-        """Move a file or folder elsewhere."""
-        path = self.path / name
-        if not path.exists():
-            return False
-        self._moved += 1
-        elsewhere = self.path.with_name(f"elsewhere-{self._moved}")
-        shutil.move(path, elsewhere)
-        self.vanished.append((name, elsewhere))
-        return True
-
-    def come_back(self) -> list[str]:
-        """Move everything back, the last first."""
-        names = [name for name, _ in self.vanished]
-        while self.vanished:
-            name, elsewhere = self.vanished.pop()
-            path = self.path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if not path.exists():
-                shutil.move(elsewhere, path)
-            elif path.is_dir():
-                for entry in elsewhere.iterdir():
-                    if not (path / entry.name).exists():
-                        shutil.move(entry, path / entry.name)
-        return names
-
-
-class Bucket:
-    """An object store."""
-
-    def __init__(self, place: "Place") -> None:
-        self._place = place
-        self._vanished: list[tuple[str, dict[str, bytes]]] = []
-        """What was named, and the objects that went."""
-
-    def files(self) -> list[str]:
-        """Return the names."""
-        names = [name for name in self._place.names() if "step-" in name]
-        return sorted({*names, *(name.rpartition("/")[0] for name in names)})
-
-    def vanish(self, name: str) -> bool:
-        """Remove an object, or all below a prefix, past the client that the run uses."""
-        gone = {one: self._file(one) for one in self._place.names() if one == name or one.startswith(f"{name}/")}
-        objects = {one: self._place.files.inner.cat_file(path) for one, path in gone.items()}
-        for path in gone.values():
-            self._place.files.inner.rm_file(path)
-        if objects:
-            self._vanished.append((name, objects))
-        return bool(objects)
-
-    def come_back(self) -> list[str]:
-        """Put everything back, the last first."""
-        names = [name for name, _ in self._vanished]
-        while self._vanished:
-            _, objects = self._vanished.pop()
-            there = self._place.names()
-            for name, data in objects.items():
-                if name not in there:
-                    self._place.files.inner.pipe_file(self._file(name), data)
-        return names
-
-    def _file(self, name: str) -> str:
-        return f"{self._place.url.removeprefix('memory:/')}/{name}"
-
-
-class Machine:
-    """One run, of which a process lives at a time."""
+class HistoryMachine:
+    """One run, of which at most one process lives at a time."""
 
     def __init__(
         self,
@@ -193,11 +70,11 @@ class Machine:
         self.crashes = Crashes()
         self.reported: list[Saved] = []
         self.flipped: set[tuple[int, int]] = set()
-        """History and step."""
+        """History and step of each damaged checkpoint."""
         self.log: list[str] = []
         self.storage = storage
         self.second: Place | None = None
-        """The secondary place, if there is one."""
+        """Secondary place, if there is one."""
         self._copied: Saved | None = None
         self._folder = folder
         self._snapshots = snapshots
@@ -227,7 +104,7 @@ class Machine:
     # Actions
 
     def act(self) -> None:
-        """Do something at random, and see that nothing is lost."""
+        """Do something at random, and check that no checkpoint is lost."""
         actions: list[tuple[int, Callable[[], None]]] = [(3, self.start), (8, self.save), (2, self.die), (1, self.keep)]
         actions += [(2, self.copy), (3, self.vanish), (3, self.come_back), (2, self.flip)]
         actions += [(1, self.start_from_scratch), (1, self.start_as_another)]
@@ -247,7 +124,7 @@ class Machine:
         self.check()
 
     def start(self, *, from_scratch: bool = False, adopt: bool = False) -> None:
-        """Start the run in a new process, or a new generation in the one that lives."""
+        """Start the run in a new process, or start a new generation in the process that lives."""
         if self._inventory is None or from_scratch or adopt:
             self._stop()
             try:
@@ -264,7 +141,7 @@ class Machine:
         self.start(from_scratch=True)
 
     def start_as_another(self) -> None:
-        """Start under another name: refused, and then taken over."""
+        """Start under another name: without ``adopt``, which is refused, and then with it."""
         self._stop()
         try:
             owners = owners_of(self._open_run(self._run))
@@ -318,7 +195,7 @@ class Machine:
                 self.log.append(f"  {error}")
 
     def copy(self) -> None:
-        """Copy what is lacking to the secondary place, in which as many are kept as in the first."""
+        """Copy what is missing to the secondary place. It keeps as many checkpoints as the first place."""
         if self._checkpoints is None or self.second is None:
             return
         secondary = Secondary(self._checkpoints, self.second.open(), run=self._run, kept=KEPT)
@@ -343,7 +220,7 @@ class Machine:
 
     def flip(self) -> None:
         """Damage one of the checkpoints that were reported, in a folder."""
-        if not isinstance(self.storage, Disk):
+        if not isinstance(self.storage, Folder):
             return
         good = [saved for saved in self.reported[-KEPT:] if self._is_good(saved)]
         if len(good) < KEPT:
@@ -359,10 +236,10 @@ class Machine:
         self.flipped.add((saved.history, saved.step))
         self.log.append(f"  step {saved.step} of history {saved.history} is damaged")
 
-    # The run's own logic, as of agent and daemon
+    # The run's own logic, as agent and daemon have it
 
     def _open(self, *, from_scratch: bool = False, adopt: bool = False) -> bool:
-        """Be a new agent; return whether it could start."""
+        """Act as a new agent; return whether it could start."""
         self._instances += 1
         checkpoints = self._open_run(self._run)
         known = KnownCheckpoints("place", self._folder / "known.json")
@@ -381,14 +258,14 @@ class Machine:
         return True
 
     def _choose(self) -> None:
-        """Start from what the core chooses; a missing file ends the start, a damaged one has it choose again."""
+        """Start from the core's choice. A missing file ends the start; after a damaged one the core chooses again."""
         assert self._inventory is not None
         assert self._checkpoints is not None
         while True:
             try:
                 self._inventory.look()
             except CheckpointError as error:
-                self.log.append(f"  not seen: {error}")  # the agent goes on with what it has seen before
+                self.log.append(f"  not seen: {error}")  # the agent continues with what it knew before
             inventory = self._inventory
             node = store.NodeState(
                 history=inventory.history, checkpoints=inventory.committed, damaged_checkpoints=inventory.damaged
@@ -422,7 +299,7 @@ class Machine:
             return
 
     def _load(self, checkpoints: RunCheckpoints, step: int) -> tuple[int, int]:
-        """Read the state of all ranks, compare it, and return generation and step of the save."""
+        """Read and compare the state of all ranks; return generation and step of the save."""
         directory = checkpoints.fetch(step)
         return self._read(directory, checkpoints.load_manifest(step).generation, step)
 
@@ -442,7 +319,7 @@ class Machine:
         self.crashes.left = left
 
     def _take_in_unreported(self) -> None:
-        """Count a checkpoint that was committed just before its process could say so: others go for it, too."""
+        """Add a checkpoint that was committed, but not reported before the crash. Older ones may be removed for it."""
         checkpoints = self._open_run(self._run)
         with suppress(CheckpointError):
             checkpoints.histories.refresh()
@@ -450,18 +327,20 @@ class Machine:
             for step, manifest in current.manifests().items():
                 number = self._numbers.get((manifest.generation, step))
                 if number == self._saves and all(saved.number != number for saved in self.reported):
-                    self.reported.append(Saved(number, step, manifest.generation, checkpoints.history, was_said=False))
+                    self.reported.append(
+                        Saved(number, step, manifest.generation, checkpoints.history, was_reported=False)
+                    )
 
     # What must hold
 
     def _expected(self) -> Saved | None:
-        """Return the newest good one of the last checkpoints that were reported."""
+        """Return the newest good one of the last reported checkpoints."""
         return next(
-            (saved for saved in reversed(self.reported[-KEPT:]) if saved.was_said and self._is_good(saved)), None
+            (saved for saved in reversed(self.reported[-KEPT:]) if saved.was_reported and self._is_good(saved)), None
         )
 
     def _is_good(self, saved: Saved) -> bool:
-        """Whether nothing was flipped in it, nor in what it builds on."""
+        """Return whether no bit was flipped in a checkpoint or in those that it builds on."""
         if (saved.history, saved.step) in self.flipped:
             return False
         same = {one.step for one in self.reported if (one.history, one.generation) == (saved.history, saved.generation)}
@@ -470,7 +349,7 @@ class Machine:
         )
 
     def check(self) -> None:
-        """See that the newest good checkpoint that was reported, or a newer one, loads when all files are there."""
+        """Check that the newest good reported checkpoint, or a newer one, loads when all files are there."""
         if self._copied is not None and self._is_good(self._copied):
             newest = max(self._in_second(), default=-1)
             assert newest >= self._copied.number, f"{self._copied} is lost in the secondary place"
@@ -489,7 +368,7 @@ class Machine:
             assert self._chosen(checkpoints) >= expected.number, f"{expected} is not chosen"
 
     def _is_in_line(self, checkpoints: RunCheckpoints, saved: Saved) -> bool:
-        """Whether a checkpoint is of the present line of training: --from-scratch has begun another."""
+        """Return whether a checkpoint belongs to the present line of training. --from-scratch begins another line."""
         return saved.history in [stretch.history for _, stretch in checkpoints.histories.line()]
 
     def _in_second(self) -> set[int]:
@@ -508,14 +387,14 @@ class Machine:
         return found
 
     def _newest(self, checkpoints: RunCheckpoints) -> int:
-        """Return the number of the newest save that loads, of all histories."""
+        """Return the number of the newest save that loads, in any history."""
         numbers = [-1]
         for part in (*checkpoints.histories.older(), checkpoints.histories.part(checkpoints.history)):
             numbers += [self._number(part, step) for step in part.manifests()]
         return max(numbers)
 
     def _chosen(self, checkpoints: RunCheckpoints) -> int:
-        """Return the number of the save that a start would come to."""
+        """Return the number of the save from which a start would continue."""
         steps = checkpoints.committed()
         part = checkpoints.histories.of_step
         return next((number for step in reversed(steps) if (number := self._number(part(step), step)) >= 0), -1)

@@ -1,6 +1,6 @@
-"""One of two ranks on gloo with all that makes noise in the background: ``hung_rank.py STEP``.
+"""One of two ranks on gloo with everything that makes noise in the background: ``hung_rank.py STEP``.
 
-In that step rank 0 hangs in a lock, and rank 1 waits for it.
+In that step rank 0 hangs in a lock and rank 1 waits for it.
 """
 
 import sys
@@ -25,7 +25,7 @@ class Ones(Dataset[torch.Tensor]):
 
 
 def poll_store() -> None:
-    """Ask the rendezvous store as NCCL's watchdogs do."""
+    """Poll the rendezvous store as NCCL's watchdogs do."""
     store = dist.distributed_c10d._get_default_store()
     while True:
         store.check(["no such key"])

@@ -1,12 +1,20 @@
-"""What tests do to a run on this machine that no command does."""
+"""Waits for a run, and things that tests do to a run on this machine and that no command does."""
 
+import contextlib
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
+from holdfast_cli.control import ControlError
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.redis_server import answers
 from holdfast_cli.run_folder.paths import empty_redis_data
 from holdfast_cli.run_folder.sweep import agent_records
 from tests.support.coroutines import PATIENCE_S
+
+Found = TypeVar("Found")
+
+FOUND_PATIENCE_S = 240.0
 
 
 def warm_parent_pid(run: LocalRun) -> int | None:
@@ -16,7 +24,7 @@ def warm_parent_pid(run: LocalRun) -> int | None:
 
 
 def suspend_restart(run: LocalRun, component: str) -> None:
-    """Keep a component down once it dies."""
+    """Let a component stay down once it dies."""
     run.stack.component(component).suspended = True
 
 
@@ -26,7 +34,7 @@ def resume_restart(run: LocalRun, component: str) -> None:
 
 
 def restart_redis(run: LocalRun, *, empty: bool = False) -> None:
-    """SIGKILL the run's own Redis and wait for the next one; ``empty``: it has lost all its data."""
+    """SIGKILL the run's own Redis and wait for the next one. ``empty``: the next one has lost all data."""
     suspend_restart(run, "redis")
     run.stack.component("redis").kill()
     if empty:
@@ -36,3 +44,14 @@ def restart_redis(run: LocalRun, *, empty: bool = False) -> None:
     while not answers(run.store_url):
         assert time.monotonic() < deadline, "Redis has not come back"
         time.sleep(0.02)
+
+
+def wait_for(look: Callable[[], Found | None], what: str) -> Found:
+    """Return what ``look`` finds, as soon as it finds something. A time without a daemon does no harm."""
+    deadline = time.monotonic() + FOUND_PATIENCE_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ControlError):
+            if found := look():
+                return found
+        time.sleep(0.05)
+    raise AssertionError(f"waited in vain for {what}")

@@ -1,4 +1,4 @@
-"""A node as an agent puts it together, with a link that records events."""
+"""A node with the parts that an agent gives it, and a link that records events."""
 
 from pathlib import Path
 
@@ -58,11 +58,11 @@ class RecordedNode(Node):
         self.messages = RankMessages(self, self.memory, self.saver, link.emit)
 
     def supervisor(self) -> RankSupervisor:
-        """Return a supervisor of its processes."""
+        """The supervisor of its processes."""
         return RankSupervisor(self, self.link, self.checkpoints)
 
     def commands(self, supervisor: RankSupervisor) -> CommandRunner:
-        """Return what carries out commands to it."""
+        """The runner of its commands."""
         return CommandRunner(self, supervisor, self.checkpoints, self.link.emit)
 
 
@@ -101,7 +101,7 @@ def make_node(folder: Path, *, store_url: str = "", command: tuple[str, ...] = (
 def node_checkpoints(
     memory: SnapshotMemory, primary: Checkpoints, emit: Emit, secondary: Secondary | None = None
 ) -> NodeCheckpoints:
-    """Return what a node of the run keeps in ``memory`` and at the two places."""
+    """Return a node's checkpoints, with slots in ``memory`` and with the two places."""
     inventory = CheckpointInventory(primary, secondary, None, RUN)
     saver = ShardSaver(inventory, memory, emit, full_every=8, compression=Compression.AUTO)
     return NodeCheckpoints(memory, inventory, saver, CheckpointRestorer(inventory, memory))

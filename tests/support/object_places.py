@@ -15,9 +15,9 @@ QUICK = Backoff(first_s=0.001, longest_s=0.002, draw=random.Random(0).random)
 
 
 class WatchedFileSystem:
-    """A file system in memory that keeps what is put, in order, and fails when it is told to.
+    """A file system in memory that records what is put, in order, and fails when a test wants it.
 
-    ``fails``: asked with the number of a call and the name of its method; what it returns is raised.
+    ``fails`` is called with the number of a call and the name of its method. The error that it returns is raised.
     """
 
     async_impl = False
@@ -29,7 +29,7 @@ class WatchedFileSystem:
         self.calls = itertools.count(1)
         self.fails: Any = lambda _number, _method: None
         self.changes: Any = lambda change: change()
-        """Given each call that puts or removes something, to make it or not."""
+        """Function that gets each call that puts or removes something, and makes it or not."""
 
     def __getattr__(self, method: str) -> Any:
         function = getattr(self.inner, method)
@@ -58,7 +58,7 @@ class Place:
         self._setting = setting
 
     def open(self) -> ObjectCheckpoints:
-        """Return it as another process would."""
+        """Return the place as another process would open it."""
         retries = Retries(backoff=QUICK)
         return ObjectCheckpoints(ObjectStore(self.files, self.url, setting=self._setting, retries=retries))
 

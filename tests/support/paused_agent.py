@@ -1,4 +1,4 @@
-"""An agent's clock and its view of two processes, printed at each look: ``paused_agent.py FOLDER PID PID``."""
+"""An agent's clock and its view of two processes, printed each time it looks: ``paused_agent.py FOLDER PID PID``."""
 
 import asyncio
 import json
@@ -15,10 +15,10 @@ from tests.support.nodes import begin, make_node
 
 
 class Printed:
-    """In the place of the store."""
+    """A stand-in for the link to the store."""
 
     async def publish_state(self, state: store.NodeState, _: store.RunSpec) -> None:
-        """Print how long the ranks have stalled, and the state of their processes."""
+        """Print the seconds for which the ranks have stalled, and the state of their processes."""
         print(json.dumps([(rank.stalled_s, rank.process_state) for rank in state.ranks]), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""A real Prometheus with the shipped configuration and rules, over given targets.
+"""A real Prometheus with the shipped configuration and rules, for given targets.
 
 with prometheus_server(tmp_path, [Target("127.0.0.1:9464", component="agent", run="demo")]) as prometheus:
     assert prometheus.queries_without_data(panel_queries(dashboard, rate_interval="10s")) == []
@@ -47,7 +47,7 @@ class Prometheus:
     url: str
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """Return the instant vector that ``expression`` gives now; a scalar is one element without labels.
+        """Return the instant vector of ``expression`` now. A scalar is one element without labels.
 
         Raises urllib.error.HTTPError if the expression does not parse or cannot be evaluated.
         """
@@ -62,7 +62,7 @@ class Prometheus:
     def queries_without_data(
         self, queries: Iterable[tuple[str, str]], *, deadline_s: float = 30.0
     ) -> list[tuple[str, str]]:
-        """Ask until every (title, expression) has returned data once, or the deadline; return those that had none."""
+        """Query until every (title, expression) has returned data or the time is over; return those without data."""
         missing = list(queries)
         deadline = time.monotonic() + deadline_s
         while True:
@@ -75,7 +75,7 @@ class Prometheus:
         try:
             return bool(self.query(expression))
         except urllib.error.HTTPError as error:
-            if error.code != http.HTTPStatus.SERVICE_UNAVAILABLE:  # it listens before it is ready
+            if error.code != http.HTTPStatus.SERVICE_UNAVAILABLE:  # Prometheus listens before it is ready
                 raise
             return False
 
@@ -84,7 +84,7 @@ class Prometheus:
 def prometheus_server(
     folder: Path, targets: Sequence[Target], *, scrape_interval_ms: int = 500
 ) -> Iterator[Prometheus]:
-    """Run Prometheus with its data under ``folder``, scraping ``targets`` often. Alerts are sent nowhere."""
+    """Run Prometheus with its data under ``folder``. It scrapes ``targets`` often and sends no alerts."""
     (folder / "targets").mkdir()
     (folder / "targets" / "run.json").write_text(json.dumps([_target_group(target) for target in targets]))
     (folder / "prometheus.yml").write_text(yaml.safe_dump(_config(scrape_interval_ms)))

@@ -1,6 +1,6 @@
-"""Worlds that save a state in one layout and load it in others: ``layouts.py FOLDER CASE...``.
+"""Worlds that save a state in one layout and load it in others: ``restored_layouts.py FOLDER CASE...``.
 
-A case is ``SAVED>LOADED[>LOADED...]``. Every rank of every world writes what it has into a file
+A case is ``SAVED>LOADED[>LOADED...]``. Every rank of every world writes its state to a file
 ``CASE.WORLD.RANK.json``, for the test to compare.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # optimizers import it at their first use: once, before the ranks are forked
+import torch._dynamo  # import it before the fork, as optimizers do at their first use
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
@@ -39,7 +39,7 @@ from holdfast_proto.v1.session_pb2 import SlotGrant
 
 STEP = 2
 WIDTHS = (6, 8, 5)
-"""No degree divides all of them: parts are uneven, and one is empty."""
+"""Widths of layers. No degree divides all of them, so parts are uneven and one is empty."""
 PLAN = {
     "norm": SequenceParallel(),
     "up": ColwiseParallel(input_layouts=Shard(1)),
@@ -47,11 +47,11 @@ PLAN = {
 }
 
 SIZES = {"one": 1, "dp2": 2, "dp4": 4, "hsdp": 4, "tp2-dp2": 4, "pp2": 2, "pp2-dp2": 4, "other": 2}
-"""World size of each layout; ``other`` is another model on dp2."""
+"""Layout -> its world size. ``other`` is another model on dp2."""
 
 
 class Position:
-    """Where the data stands: plain values, and a tensor that every rank has for itself."""
+    """The position in the data: plain values, and a tensor that every rank has for itself."""
 
     def __init__(self, seen: int) -> None:
         self.state: dict[str, Any] = {"seen": seen, "order": torch.full((3,), seen)}
@@ -64,7 +64,7 @@ class Position:
 
 
 class Stage(torch.nn.Module):
-    """Some parts of the model, under the names that they have in the whole."""
+    """Some parts of the model, under their names in the whole model."""
 
     def __init__(self, parts: dict[str, torch.nn.Module]) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Training:
         }
 
     def train(self) -> None:
-        """Two steps with gradients that depend on nothing but the seed."""
+        """Train two steps with gradients that depend only on the seed."""
         for _ in range(2):
             for stage in self.stages:
                 for parameter in stage.parameters():
@@ -144,7 +144,7 @@ class Training:
             self.optimizer.step()
 
     def digests(self) -> dict[str, str]:
-        """What the tensors are in full, by name; their collectives involve all ranks that share them."""
+        """Return digests of the full tensors by name. The collectives for this involve all ranks that share them."""
         found = {}
         for stage in self.stages:
             for name, parameter in stage.named_parameters():
@@ -164,7 +164,7 @@ def context_of(folder: Path, **fields: Any) -> RankContext:
 
 
 def save(folder: Path, layout: str, rank: int) -> dict[str, Any]:
-    """Train, snapshot, and write the checkpoint as agents do; write the model with dcp.save too."""
+    """Train, snapshot and write the checkpoint as agents do. Write the model with dcp.save, too."""
     training = Training(layout, rank, seed=1)
     training.train()
     random.seed(rank)
@@ -192,7 +192,7 @@ def save(folder: Path, layout: str, rank: int) -> dict[str, Any]:
 
 
 def load(folder: Path, layout: str, rank: int) -> dict[str, Any]:
-    """Start from the checkpoint, with slots if a world of this size wrote it; load the model with dcp.load too."""
+    """Start from the checkpoint, with slots if a world of this size wrote it. Load the model with dcp.load, too."""
     training = Training(layout, rank, seed=99)
     checkpoints = CheckpointDirectory(folder / "checkpoints", kept=2)
     directory = checkpoints.step_directory(STEP)
@@ -225,7 +225,7 @@ def load(folder: Path, layout: str, rank: int) -> dict[str, Any]:
 
 
 def run_world(folder: Path, case: str, number: int, layout: str, scenario: Callable[..., dict[str, Any]]) -> None:
-    """Fork the ranks of one world and see them end well."""
+    """Fork the ranks of one world and check that they end well."""
     size = SIZES[layout]
     pids = []
     for rank in range(size):
@@ -239,7 +239,7 @@ def run_world(folder: Path, case: str, number: int, layout: str, scenario: Calla
                     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size)
                 result = scenario(folder, layout, rank)
                 (folder.parent / f"{case}.{number}.{rank}.json").write_text(json.dumps(result))
-            except BaseException:  # noqa: BLE001 - a rank must end here, whatever ends it
+            except BaseException:  # noqa: BLE001 - a rank must end here, after any error
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)

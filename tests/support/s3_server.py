@@ -13,7 +13,7 @@ from holdfast_checkpoint.store import multipart, object_store
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
-    """URL of a server on a free port."""
+    """URL of a server at a free port."""
     from moto.server import ThreadedMotoServer
 
     moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
@@ -25,7 +25,7 @@ def s3_endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def server(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The server's URL, which whoever looks into the environment knows too."""
+    """The server's URL. The environment has it, too."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
@@ -37,7 +37,7 @@ def server(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def client(server: str) -> Any:
-    """Reaches the server past everything of ours."""
+    """A client of the server that uses none of our code."""
     import boto3
 
     return boto3.client("s3", endpoint_url=server)
@@ -45,7 +45,7 @@ def client(server: str) -> Any:
 
 @pytest.fixture
 def url(client: Any) -> str:
-    """Place for a run in a bucket of the test's own."""
+    """URL of a run's place in a bucket of the test's own."""
     bucket = f"bucket-{uuid.uuid4().hex}"
     client.create_bucket(Bucket=bucket)
     return f"s3://{bucket}/big/run"
@@ -53,7 +53,7 @@ def url(client: Any) -> str:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Let uploads go in parts as small as S3 allows; return their size."""
+    """Bytes of an upload's parts: as few as S3 allows."""
     nbytes = 5 << 20
     for module in (multipart, object_store):
         monkeypatch.setattr(module, "PART_BYTES", nbytes)
@@ -62,7 +62,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.fixture
 def strict_server(server: str, url: str) -> Iterator[str]:
-    """The server, which from now on lets nobody in whom it does not know. It knows nobody."""
+    """The server's URL. From now on the server refuses all credentials."""
 
     def let_in(requests: str) -> None:
         headers = {"Content-Type": "text/plain"}

@@ -14,9 +14,9 @@ _STOP_DEADLINE_S = 10.0
 
 @contextmanager
 def listening_server(command: Sequence[str], log_path: Path) -> Iterator[str]:
-    """Run ``command``, which must listen on ``127.0.0.1:0``; yield its ``http://host:port``; stop it at the end.
+    """Run ``command``, which must listen on ``127.0.0.1:0``, and yield its ``http://host:port``. Stop it at the end.
 
-    Raises RuntimeError with the end of its log if it ends or does not listen in time.
+    Raises RuntimeError with the end of its log if it exits or does not listen in time.
     """
     with log_path.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)

@@ -19,11 +19,11 @@ from tests.support.fake_agent import RUN, SPEC, FakeAgent
 from tests.support.store_server import StoreServer
 
 LEASE_S = 3.0
-"""Long enough that a leader on a busy machine keeps its lease, short enough to wait until it lapses."""
+"""Seconds of a lease: a leader on a busy machine keeps it, and a test can wait until it lapses."""
 
 
 def options(folder: Path, url: str, name: str = "daemon-a", lease_s: float = LEASE_S) -> DaemonOptions:
-    """Return settings of a daemon that keeps its files in ``folder``. One name stands for one process."""
+    """Return the settings of a daemon that keeps its files in ``folder``. One name stands for one process."""
     control = folder / f"{name}.sock"
     return DaemonOptions(
         name=name,
@@ -59,7 +59,7 @@ class Daemon:
 
     @property
     def record(self) -> store.CoordinatorState:
-        """What the leader knows."""
+        """The leader's record."""
         assert self.shell.state is not None
         return self.shell.state.record
 
@@ -68,7 +68,7 @@ class Daemon:
 async def daemon(
     folder: Path, server: StoreServer, name: str = "daemon-a", lease_s: float = LEASE_S
 ) -> AsyncIterator[Daemon]:
-    """Run a shell, whatever becomes of it."""
+    """Run a shell until the block ends, even if the shell has failed by then."""
     client = connect(server.url)
     shell = RunShell(client, RUN, options(folder, server.url, name, lease_s), Clock(), TickMetrics(CollectorRegistry()))
     it = Daemon(shell)
@@ -80,7 +80,7 @@ async def daemon(
 
 
 async def train(daemon: Daemon, agent: FakeAgent, steps: int = 1) -> None:
-    """Have the run finish some steps, as many as the daemon then knows of."""
+    """Let the run finish some steps, and wait until the daemon knows of them."""
     await until(lambda: agent.state.ranks, "the ranks have started")
     for _ in range(steps):
         agent.finish_step()
@@ -89,7 +89,7 @@ async def train(daemon: Daemon, agent: FakeAgent, steps: int = 1) -> None:
 
 
 def publish_spec(server: StoreServer, *, injection_allowed: bool = False) -> None:
-    """Do what `holdfast run` does."""
+    """Publish a run's spec as `holdfast run` does."""
     spec = store.RunSpec()
     spec.CopyFrom(SPEC)
     spec.injection_allowed = injection_allowed
@@ -99,14 +99,14 @@ def publish_spec(server: StoreServer, *, injection_allowed: bool = False) -> Non
 
 
 def stored_record(server: StoreServer) -> store.CoordinatorState | None:
-    """The leader's record in the store."""
+    """Return the leader's record in the store."""
     with server.client() as client:
         data = client.get(keys.state(RUN))
     return store.CoordinatorState.FromString(data) if isinstance(data, bytes) else None
 
 
 def stored_incidents(server: StoreServer) -> list[store.Incident]:
-    """The incidents in the store, by id."""
+    """Return the incidents in the store, by id."""
     with server.client() as client:
         entries = client.hgetall(keys.incidents(RUN))
     assert isinstance(entries, dict)

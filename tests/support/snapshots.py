@@ -1,10 +1,8 @@
-"""Snapshots as ranks leave them, with contents that follow from who took them."""
+"""Snapshots as ranks leave them. Rank, step and generation determine their contents."""
 
 import hashlib
 import itertools
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from holdfast_checkpoint.format.manifest import Manifest
 from holdfast_checkpoint.format.slot_shard import write_shard
 from holdfast_checkpoint.store.directory import CheckpointDirectory
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, align, allocate
+from tests.support.tmpfs import mounted_tmpfs
 
 RUN = "run"
 
@@ -33,7 +32,7 @@ class Snapshots:
         return path
 
     def tensors(self, rank: int, step: int, generation: int = 1) -> dict[str, bytes]:
-        """Return what a rank's state holds at the end of a step."""
+        """Return the tensors of a rank's state at the end of a step."""
         seed = f"{generation}.{step}.{rank}".encode()
         return {
             "model.weight": hashlib.shake_128(seed).digest(256),
@@ -54,7 +53,7 @@ class Snapshots:
         persist: bool = True,
         dtype: str = "uint8",
     ) -> Path:
-        """Make a slot a complete snapshot."""
+        """Fill a slot with a complete snapshot."""
         contents = self.tensors(rank, step, generation) if tensors is None else tensors
         entries, offset = [], DATA_OFFSET
         with Slot(path) as slot:
@@ -105,13 +104,5 @@ def checkpoints(tmp_path: Path) -> CheckpointDirectory:
 @pytest.fixture
 def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
     """A memory file system of 1 MiB."""
-    mount = shutil.which("mount")
-    if os.geteuid() != 0 or mount is None:
-        pytest.skip("only root can mount a small file system")
-    directory = tmp_path / "small"
-    directory.mkdir()
-    mounted = subprocess.run([mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", directory], check=False)
-    if mounted.returncode != 0:
-        pytest.skip("this container does not let root mount a small file system")
-    yield directory
-    subprocess.run(["umount", "--lazy", directory], check=True)
+    with mounted_tmpfs(tmp_path / "small", "1m", lazily_unmounted=True) as folder:
+        yield folder

@@ -1,4 +1,4 @@
-"""Shows detectors the numbers of steps."""
+"""Helpers that show detectors the numbers of steps."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""A Redis-compatible server of the tests' own, which forgets everything when it is killed.
+"""A Redis-compatible server for tests. It forgets everything when it is killed.
 
 A conftest imports the fixtures ``store_process`` and ``store_server``.
 """
@@ -25,14 +25,14 @@ class StoreServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, empty, and wait until it answers."""
+        """Start the server, empty, and wait until it answers."""
         options = {"port": "0", "unixsocket": str(self.socket), "dir": str(self._directory), "save": ""}
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._process = subprocess.Popen([str(find_server()), *words], stdout=subprocess.DEVNULL)
         wait_until(lambda: answers(self.url), "the server answers")
 
     def kill(self) -> None:
-        """End it as a crash would: all that it held is gone."""
+        """End the server as a crash would: all its data is gone."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -40,14 +40,14 @@ class StoreServer:
             self.socket.unlink(missing_ok=True)
 
     def make_ready(self) -> None:
-        """Have it run and hold nothing."""
+        """Make sure that the server runs and is empty."""
         if self._process is None:
             self.start()
         with self.client() as client:
             client.execute_command("FLUSHALL")
 
     def client(self) -> redis.Redis:
-        """Return a client that blocks."""
+        """Return a blocking client."""
         return redis.Redis.from_url(self.url)
 
 

@@ -1,4 +1,4 @@
-"""Shows detectors the state of ranks, tick by tick."""
+"""Helpers that show detectors the state of ranks, tick by tick."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -11,7 +11,7 @@ START_UNIX_S = 1_000_000.0
 
 
 def tick(now: float, ranks: Iterable[store.RankState], node_of: Mapping[int, str] | None = None) -> View:
-    """Return the state of ranks as a detector sees it; all on one node if nothing is said."""
+    """Return the state of ranks as a detector sees it. By default all ranks are on one node."""
     by_number = {rank.rank: rank for rank in ranks}
     return View(
         now=now,
@@ -28,7 +28,7 @@ def tick(now: float, ranks: Iterable[store.RankState], node_of: Mapping[int, str
 def ticks(
     count: int, ranks: int, state: Callable[[int, int], store.RankState], *, every_s: float = 1.0
 ) -> Iterator[View]:
-    """Yield ticks. ``state(rank, tick)`` returns a rank's state but for its number."""
+    """Yield ticks. ``state(rank, tick)`` returns a rank's state without its number."""
     for number in range(count):
         states = [state(rank, number) for rank in range(ranks)]
         for rank, of_rank in enumerate(states):

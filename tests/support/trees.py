@@ -1,4 +1,4 @@
-"""Process trees that do something, and a view of them like the agent's."""
+"""Process trees that do something, and the agent's view of them."""
 
 import contextlib
 import subprocess
@@ -15,7 +15,7 @@ from holdfast_checkpoint import processes
 
 PATIENCE_S = 60.0
 LOOK_S = 0.3
-"""Pause between two looks: shorter than an agent's, so that the tests end sooner."""
+"""Seconds between two looks: shorter than an agent's interval, so that the tests end sooner."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Tree:
         return sample
 
     def wait_for_moves(self, kind: str, in_a_row: int = 3, *, looks: int = 1) -> None:
-        """Return once each of ``in_a_row`` spells of ``looks`` looks has seen this kind of movement."""
+        """Wait until ``in_a_row`` series of ``looks`` looks have all seen this kind of movement."""
         seen: list[str] = []
         deadline_s = time.monotonic() + PATIENCE_S
         while not _has_spells(seen, kind, in_a_row, looks):
@@ -89,7 +89,7 @@ class Tree:
             seen.append(self.move())
 
     def wait_for_stillness(self, still_s: float = 1.2) -> None:
-        """Return once nothing has moved for ``still_s``."""
+        """Wait until nothing has moved for ``still_s`` seconds."""
         stillness = Stillness()
         deadline_s = time.monotonic() + PATIENCE_S
         seen: list[str] = []

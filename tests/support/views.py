@@ -1,4 +1,4 @@
-"""Shows detectors the state of ranks in one moment."""
+"""Helpers that show detectors the state of ranks at one moment."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,13 +11,13 @@ from holdfast_proto.v1 import store_pb2 as store
 
 NOW = 1000.0
 LATE_S = 6.0
-"""Past the deadline of a step of the default preset, within that of what is done at times."""
+"""Seconds beyond the deadline of a step of the default preset, and within that of an occasional phase."""
 
 TRAINING = common.PHASE_FORWARD_BACKWARD
 
 
 class Ranks:
-    """The ranks of a run, all alive, training, and standing still for LATE_S; four on a node."""
+    """The ranks of a run, four on a node. All are alive and training, and have stood still for LATE_S seconds."""
 
     def __init__(self, count: int = 4) -> None:
         self.ranks = {
@@ -60,7 +60,7 @@ class Ranks:
         )
 
     def called(self, numbers: Iterable[int], group: str, seq: int, op: str, *inputs: str) -> None:
-        """``inputs``: their sizes, and their data types."""
+        """Give ranks a pending call. ``inputs``: sizes and data types of its inputs."""
         sizes, dtypes = (*inputs, "", "")[:2]
         for number in numbers:
             self[number].pending.add(group=group, seq=seq, op=op, sizes=sizes, dtypes=dtypes)
@@ -103,14 +103,14 @@ class Ranks:
         )
 
     def verdict(self, detector: Detector) -> store.Verdict | None:
-        """Return what a detector sees."""
+        """Return the verdict of a detector that sees these ranks."""
         finding = detector.see_tick(self.view()).findings
         assert len(finding) <= 1
         return finding[0].verdict if finding else None
 
 
 def hung_in_one_group(culprit: int = 1) -> Ranks:
-    """Four ranks of which all but one are in a collective."""
+    """Return four ranks, of which all but one are in a collective."""
     ranks = Ranks()
     ranks.group("0", {number: 10 if number == culprit else 11 for number in range(4)}, 10, "mesh_dp")
     return ranks

@@ -1,4 +1,4 @@
-"""A real warm parent, and the agent's end of its socket as plain blocking calls."""
+"""A real warm parent, and the agent's end of its socket with blocking calls."""
 
 import contextlib
 import os
@@ -23,11 +23,11 @@ class Agent:
         self.ready = self.receive().ready
 
     def close(self) -> None:
-        """Close the connection. For the warm parent the agent has then died."""
+        """Close the connection. The warm parent then takes the agent for dead."""
         self._connection.close()
 
     def receive(self) -> pb.ParentReply:
-        """Return the next message. Raises EOFError if the warm parent has hung up."""
+        """Return the next message. Raises EOFError if the warm parent has closed the connection."""
         data = self._connection.recv(MESSAGE_BYTES)
         if not data:
             raise EOFError
@@ -46,7 +46,7 @@ class Agent:
         return forked.pid
 
     def end_of(self, pid: int, *, rank: int = 0) -> int:
-        """Return the wait status of a rank, which must be the next one that ends."""
+        """Return the wait status of a rank. It must be the next one that ends."""
         exited = self.receive().exited
         assert (exited.generation, exited.rank, exited.pid) == (1, rank, pid)
         return exited.wait_status
@@ -57,7 +57,7 @@ class Agent:
 
 
 class WarmParent:
-    """A warm parent's process, in a folder of its own."""
+    """The process of a warm parent, in a folder of its own."""
 
     def __init__(self, folder: Path, process: "subprocess.Popen[bytes]") -> None:
         self.folder = folder
@@ -83,7 +83,7 @@ class WarmParent:
 
 @contextlib.contextmanager
 def warm_parent(folder: Path, *modules: str) -> Iterator[WarmParent]:
-    """Start a warm parent that imports ``modules``; its working directory is ``folder``."""
+    """Start a warm parent that imports ``modules``. Its working directory is ``folder``."""
     command = [sys.executable, "-m", "holdfast_agent.processes.warm_parent", str(folder / "parent.sock"), *modules]
     with (folder / "parent.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
@@ -109,7 +109,7 @@ def warm_parents_and_their_ranks(folder: str) -> list[int]:
 
 
 def writers_in(folder: str) -> list[int]:
-    """Return the pids of processes whose output goes to a file in ``folder``, whatever program they are by now."""
+    """Return the pids of processes whose output goes to a file in ``folder``, whatever program they run by now."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

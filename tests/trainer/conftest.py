@@ -42,8 +42,8 @@ def run_ranks(
 
     def run(case: str, *, ranks: int = 1, **config: dict[str, Any]) -> str:
         data = {"source": str(text_folder), "cache_directory": str(tmp_path / "cache"), **config.pop("data", {})}
-        order = {"case": case, "ranks": ranks, "folder": str(tmp_path), "configs": [{**config, "data": data}]}
-        reply = ask(warm_parent, order)
+        request = {"case": case, "ranks": ranks, "folder": str(tmp_path), "configs": [{**config, "data": data}]}
+        reply = ask(warm_parent, request)
         assert reply["ok"], reply["output"]
         return str(reply["output"])
 
@@ -59,8 +59,8 @@ def check_layouts(request: pytest.FixtureRequest, warm_parent: subprocess.Popen[
         waiting = list(layouts)
         while waiting:
             configs = [layout.config for layout in waiting]
-            order = {"case": "sweep", "ranks": waiting[0].ranks, "folder": str(tmp_path), "configs": configs}
-            reply = ask(warm_parent, order)
+            request = {"case": "sweep", "ranks": waiting[0].ranks, "folder": str(tmp_path), "configs": configs}
+            reply = ask(warm_parent, request)
             if reply["ok"]:
                 break
             passed = reply["output"].splitlines().count("passed")

@@ -12,7 +12,7 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble")
 OPTIMIZER = {
     "learning_rate": 0.01,
     "warmup_steps": 1,
-    # Larger than what rounding leaves of a gradient that is zero.
+    # Larger than the rounding error of a gradient that should be zero.
     "epsilon": 1e-4,
     "clip_norm": 0.1,
 }
@@ -123,7 +123,7 @@ def _sharding(dp: int) -> Iterator[tuple[int, int]]:
 
 
 def sweep(layouts: Sequence[Layout]) -> list[Layout]:
-    """Return every combination of degrees, ZeRO stage and schedule, with the other settings by turns."""
+    """Return every combination of degrees, ZeRO stage and schedule, with the other settings in rotation."""
     groups: dict[Layout, list[Layout]] = {}
     for layout in layouts:
         key = replace(layout, sequence_parallel=True, loss_parallel=True, optimizer="adamw")

@@ -78,7 +78,7 @@ def check_overflow(config: TrainerConfig) -> None:
 
 @contextmanager
 def ruined_backward(rank: Rank) -> Iterator[None]:
-    """Make the gradient infinite that enters the backward pass of this rank's first block."""
+    """Make the gradient that enters the backward pass of this rank's first block infinite."""
 
     def ruin(_block: nn.Module, _inputs: object, output: Tensor) -> None:
         output.register_hook(lambda gradient: gradient * torch.inf)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Layouts against one process that uses none of this: see parity.py."""
+"""Layouts compared with one plain process: see parity.py."""
 
 import tomllib
 from importlib.resources import files

@@ -48,7 +48,7 @@ def test_sgd_steps_against_the_running_sum_of_gradients() -> None:
     torch.testing.assert_close(parameter.detach(), torch.full((2,), 1 - 0.5 * (1 + 1.5)))
 
 
-def test_schedule_goes_on_from_its_saved_state() -> None:
+def test_schedule_continues_from_its_saved_state() -> None:
     config = OptimizerConfig(warmup_steps=2)
 
     def fresh() -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:

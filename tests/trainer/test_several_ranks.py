@@ -1,4 +1,4 @@
-"""Precision and memory options in worlds of several ranks, and what the hooks find out about such ranks."""
+"""Precision and memory options in worlds of several ranks, and the hooks' findings about such ranks."""
 
 from typing import Any
 

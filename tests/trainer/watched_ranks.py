@@ -1,4 +1,4 @@
-"""What the hooks find in the trainer's own ranks: replicas that differ, and the origin of a bad gradient."""
+"""Checks of what the hooks find in the trainer's ranks: replicas that differ, and the origin of a bad gradient."""
 
 import math
 from typing import Any
@@ -16,11 +16,11 @@ from holdfast_trainer.config import TrainerConfig
 from tests.trainer.number_cases import Rank
 
 EVERY_STEP = 1e9
-"""A budget that is never exceeded."""
+"""Budget that is never exceeded."""
 
 
 def check_watched(config: TrainerConfig) -> None:
-    """Train a little. Nothing is found until memory or a gradient is corrupted, and then just that."""
+    """Check that the hooks find nothing until memory or a gradient is corrupted, and then exactly that."""
     rank = Rank(config)
     state = {"model": holdfast_hooks.merged(rank.parts.modules)}
     replicas = ReplicaCheck(state, OnceLog(), budget_ratio=EVERY_STEP)
@@ -45,7 +45,7 @@ def check_watched(config: TrainerConfig) -> None:
 
 
 def check_origin(rank: Rank, watch: GradientWatch) -> None:
-    """Make the gradient bad in a block of the last rank. That rank reports it, and the ranks that receive it do not."""
+    """Check that the last rank reports a bad gradient in its block, and the ranks that receive it do not."""
     culprit = dist.get_world_size() - 1
     name, block = max(rank.parts.modules[-1].layers.items())
     if dist.get_rank() == culprit:

@@ -1,4 +1,4 @@
-"""One process as a whole world, with a model small enough to train in a test."""
+"""One process as a whole world, with a model that is small enough for a test."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ SEQUENCE = 16
 @contextmanager
 def world_of_one() -> Iterator[None]:
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # more of them wait for each other longer than these models compute
+    torch.set_num_threads(1)  # more threads would wait for each other longer than these models compute
     store = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
@@ -73,7 +73,7 @@ def adamw(model: Transformer) -> AdamW:
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
-    """Sequences that count upwards: easily learned."""
+    """Return sequences that count upwards, which are easy to learn."""
     starts = torch.randint(0, 64, (8, 1), generator=torch.Generator().manual_seed(step))
     tokens = starts + torch.arange(SEQUENCE + 1)
     return tokens[:, :-1], tokens[:, 1:]

@@ -1,6 +1,5 @@
-"""A real agent's side of the session, and slots to snapshot into."""
+"""Fixtures for the tests of the hooks: an agent's side of the session, and slots for snapshots."""
 
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,18 +19,21 @@ from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import allocate
 from holdfast_proto.v1 import session_pb2, session_pb2_grpc
 from holdfast_proto.v1.session_pb2 import AgentMessage, RankCommand, RankMessage, SlotGrant, SnapshotTaken, Welcome
+from tests.support.short_folder import folder
 
 DEADLINE_S = 30.0
 
+__all__ = ["folder"]
+
 
 class AgentServer(session_pb2_grpc.RankAgentServicer):
-    """Records what ranks say and answers as a test tells it to."""
+    """An agent's server that records the messages of ranks and sends what a test wants."""
 
     def __init__(self, socket: Path) -> None:
         self.target = f"unix:{socket}"
         self.messages: list[RankMessage] = []
         self.slots: list[Path] = []
-        """Granted to every rank, with its welcome."""
+        """Slots that every rank is granted after its welcome."""
         self._changed = threading.Condition()
         self._outgoing: list[SimpleQueue[AgentMessage | None]] = []
         self._server: grpc.Server | None = None
@@ -86,25 +88,18 @@ class AgentServer(session_pb2_grpc.RankAgentServicer):
         self.send(AgentMessage(slot_grant=SlotGrant(paths=[str(path) for path in paths], **fields)))
 
     def wait_until(self, condition: Callable[[], Any]) -> Any:
-        """Return what ``condition`` returns as soon as that is true; it is asked after every message."""
+        """Return what ``condition`` returns as soon as that is true. Checks it after every message."""
         with self._changed:
             assert self._changed.wait_for(condition, DEADLINE_S), [str(message) for message in self.messages[-3:]]
             return condition()
 
     def of(self, kind: str) -> list[Any]:
-        """All messages of a kind, oldest first."""
+        """Return all messages of a kind, oldest first."""
         return [getattr(m, kind) for m in list(self.messages) if m.HasField(kind)]
 
     @property
     def steps(self) -> list[session_pb2.StepRecord]:
         return [step for report in self.of("report") for step in report.steps]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Short enough for a socket's path."""
-    with tempfile.TemporaryDirectory(prefix="hf-") as name:
-        yield Path(name)
 
 
 @pytest.fixture
@@ -117,7 +112,7 @@ def agent(folder: Path) -> Iterator[AgentServer]:
 
 @pytest.fixture
 def launch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RankContext]:
-    """Make this process one that an agent has started."""
+    """A function that makes this process look as if an agent had started it."""
 
     def set_environment(**fields: Any) -> RankContext:
         values = {"run": "test", "generation": 2, "agent": f"unix:{folder}/agent.sock", **fields}
@@ -141,7 +136,7 @@ def make_slots(folder: Path) -> Callable[..., list[Path]]:
 
 
 class SnapshotBench:
-    """Snapshots with a desk to which a test grants slots by hand."""
+    """Snapshots for which a test grants the slots."""
 
     def __init__(
         self, state: dict[str, Any], late: Callable[[SnapshotTaken], None] | None = None, **context: Any

@@ -1,4 +1,4 @@
-"""What the hooks change in their process, and that closing them undoes it."""
+"""Closing the hooks undoes what they change in their process."""
 
 import contextlib
 import json
@@ -151,7 +151,7 @@ def test_an_exception_hook_that_was_put_on_top_stays_and_ours_only_passes_on(mon
 
 @pytest.fixture
 def process_group(monkeypatch: pytest.MonkeyPatch) -> type:
-    """A class in the place of torch's, so that no call of it needs a peer."""
+    """A class instead of torch's, so that none of its calls needs a peer."""
 
     class ProcessGroup:
         group_name = "0"
@@ -212,8 +212,8 @@ def test_a_clock_that_was_wrapped_while_it_was_wrong_is_right_after_closing(monk
 
 
 def test_an_injector_below_another_one_passes_moments_on_after_it_is_disarmed() -> None:
-    told: list[int] = []
-    timeline = Timeline(lambda step, phase, unix_ns: told.append(step))
+    recorded: list[int] = []
+    timeline = Timeline(lambda step, phase, unix_ns: recorded.append(step))
     first, second = (Injector(Site(timeline, {}), rank=0) for _ in range(2))
     first.arm(Fault("kill", step=9))
     second.arm(Fault("exception", step=1))
@@ -223,7 +223,7 @@ def test_an_injector_below_another_one_passes_moments_on_after_it_is_disarmed() 
         timeline.begin(1)
     first.disarm()
     timeline.begin(2)
-    assert told == [-1, 0, 1, 2]
+    assert recorded == [-1, 0, 1, 2]
 
 
 def test_a_backward_pass_after_closing_takes_no_more_sums(agent: AgentServer, launch: Launch) -> None:

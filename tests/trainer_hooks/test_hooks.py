@@ -71,7 +71,7 @@ def test_without_an_agent_everything_works_and_nothing_is_sent(monkeypatch: pyte
     assert sys.excepthook is hook
 
 
-def test_training_goes_on_after_the_restored_step(agent: Any, bench: Any, launch: Launch, make_slots: Any) -> None:
+def test_training_continues_after_the_restored_step(agent: Any, bench: Any, launch: Launch, make_slots: Any) -> None:
     model = torch.nn.Linear(2, 2)
     run = bench({"model": model})
     (path,) = make_slots(1)

@@ -1,4 +1,4 @@
-"""The hooks alone: what `pip install` brings without any extra."""
+"""The hooks with only the packages that `pip install` brings without any extra."""
 
 import subprocess
 import sys

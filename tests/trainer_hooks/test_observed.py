@@ -1,4 +1,4 @@
-"""The hooks in a rank that somebody else has launched."""
+"""The hooks in a rank of another launcher."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ RANK = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "
 
 
 class Unsuitable:
-    """Could not be saved, and need not be."""
+    """A state that cannot be saved, and need not be."""
 
 
 def environment_of(folder: Path) -> dict[str, str]:
@@ -36,7 +36,9 @@ def observed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_it_says_who_it_is_saves_nothing_and_says_that_it_leaves(observed: None, agent: Any, folder: Path) -> None:
+def test_it_sends_its_identity_saves_nothing_and_reports_that_it_leaves(
+    observed: None, agent: Any, folder: Path
+) -> None:
     with holdfast_hooks.attach(state={"model": Unsuitable()}) as hooks:  # type: ignore[dict-item]
         for _ in hooks.steps(until=3):
             pass

@@ -81,7 +81,7 @@ def test_a_step_is_one_entry_of_the_backlog_however_much_is_reported(
 
 
 class Flag:
-    """Stand in for the event that tells when a GPU's number has been copied."""
+    """A stand-in for the event that shows when a GPU's number has been copied."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -90,7 +90,7 @@ class Flag:
         return self.is_set
 
 
-def test_numbers_that_a_gpu_still_owes_hold_their_step_back_and_nobody_waits(agent: Any, launch: Launch) -> None:
+def test_numbers_that_a_gpu_still_owes_hold_their_step_back_and_nothing_waits(agent: Any, launch: Launch) -> None:
     launch()
     arrived: Any = Flag()
     with holdfast_hooks.attach() as hooks:
@@ -120,7 +120,7 @@ def test_a_count_that_is_none_is_left_out_and_its_step_reported(
     assert line.startswith("dropped_tokens is not reported: ")
 
 
-def test_report_tells_where_the_training_thread_is_while_it_stays_there(agent: Any, launch: Launch) -> None:
+def test_report_shows_where_the_training_thread_is_while_it_stays_there(agent: Any, launch: Launch) -> None:
     context = launch()
     with holdfast_hooks.attach() as hooks:
         agent.wait_until(lambda: [r for r in agent.of("report") if r.progress.phase == Phase.INIT])
@@ -135,7 +135,7 @@ def test_report_tells_where_the_training_thread_is_while_it_stays_there(agent: A
         assert (contents.rank, contents.step, contents.phase) == (3, 1, Phase.EVAL)
 
 
-def test_modules_of_the_first_steps_are_told_once(agent: Any, launch: Launch) -> None:
+def test_modules_of_the_first_steps_are_reported_once(agent: Any, launch: Launch) -> None:
     launch()
     with holdfast_hooks.attach() as hooks:
         for step in hooks.steps(until=4):
@@ -147,13 +147,13 @@ def test_modules_of_the_first_steps_are_told_once(agent: Any, launch: Launch) ->
                 assert xmlrpc.client and torch.utils.benchmark
             if step == 3:
                 agent.wait_until(lambda: any(report.modules for report in agent.of("report")))
-    (told,) = [list(report.modules) for report in agent.of("report") if report.modules]
-    assert "torch.utils.benchmark" in told
-    assert "xmlrpc.client" not in told
-    assert told == sorted(told)
+    (reported,) = [list(report.modules) for report in agent.of("report") if report.modules]
+    assert "torch.utils.benchmark" in reported
+    assert "xmlrpc.client" not in reported
+    assert reported == sorted(reported)
 
 
-def test_restarted_agent_hears_hello_again_and_misses_no_step(agent: Any, launch: Launch) -> None:
+def test_restarted_agent_gets_hello_again_and_misses_no_step(agent: Any, launch: Launch) -> None:
     launch()
     with holdfast_hooks.attach() as hooks:
         steps = run_steps(hooks, 40)

@@ -1,4 +1,4 @@
-"""What needs several real ranks: progress of groups and channels, and sharded tensors."""
+"""Tests that need several real ranks: progress of groups and channels, and sharded tensors."""
 
 import json
 import os
@@ -93,9 +93,9 @@ def test_a_flipped_bit_shows_in_what_replicas_report_and_the_end_of_a_rank_in_it
 ) -> None:
     with world("corrupt", folder) as process:
         process.wait(60)
-    told = [[(replica.part, replica.hash) for replica in record.replicas] for record in agent.steps]
+    reported = [[(replica.part, replica.hash) for replica in record.replicas] for record in agent.steps]
     steps = {
-        step: [one for one, record in zip(told, agent.steps, strict=True) if record.step == step] for step in (0, 2)
+        step: [one for one, record in zip(reported, agent.steps, strict=True) if record.step == step] for step in (0, 2)
     }
     (first, alike), (second, other) = steps[0], steps[2]
     assert first == alike
@@ -103,8 +103,8 @@ def test_a_flipped_bit_shows_in_what_replicas_report_and_the_end_of_a_rank_in_it
     assert [part for part, _ in second] == [part for part, _ in other]
     assert second != other
 
-    # The other rank has last words as well if it sees the connection break before it is stopped. A report that is
-    # just being put together may have them before the last one.
+    # The other rank has last words, too, if it sees the connection break before it is stopped. A report that is
+    # just being built may have them before the last one.
     *_, last = [report for report in agent.of("report") if "bad sample" in report.last_words]
     assert [call.op for call in last.pending] == ["gloo:all_reduce"]
     assert [call.seq for call in black_box.read(folder / "black-box-1").pending] == [last.pending[0].seq]

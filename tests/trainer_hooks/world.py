@@ -72,11 +72,11 @@ def corrupt(folder: Path, rank: int) -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    own = torch.nn.Linear(rank + 1, 1)  # of this rank alone, under a name that the other has too
+    own = torch.nn.Linear(rank + 1, 1)  # this rank's own, under a name that the other rank has, too
     trained = torch.nn.parallel.DistributedDataParallel(model)
     with holdfast_hooks.attach(state={"model": model, "own": own}) as hooks:
         for step in hooks.steps(until=100):
-            if step == 3:  # not the last one: that would wait for a place to save the state to
+            if step == 3:  # not the last one, which would wait for a slot for the state
                 break
             trained(torch.full((1, 4), rank + 1.0)).sum().backward()
             optimizer.step()
@@ -126,7 +126,7 @@ def take_snapshot(state: dict[str, Any], slot: Path, rank: int, folder: Path) ->
 
 
 def fsdp(folder: Path, rank: int) -> None:
-    """Write whether a restored run equals the undisturbed one, and what the snapshot says of each tensor."""
+    """Write whether a restored run equals the undisturbed one, and the snapshot's entry of each tensor."""
     undisturbed = Sharded(seed=0)
     undisturbed.train(3)
     slot = folder / f"slot-{rank}"
@@ -162,7 +162,9 @@ def fsdp(folder: Path, rank: int) -> None:
 def main(scenario: str, folder: Path) -> None:
     children = []
     if scenario == "corrupt":
-        importlib.import_module("torch._dynamo")  # DistributedDataParallel would have each rank take its time for it
+        importlib.import_module(
+            "torch._dynamo"
+        )  # under DistributedDataParallel each rank would take its own time for it
     for rank in range(WORLD_SIZE):
         pid = os.fork()
         if pid == 0:

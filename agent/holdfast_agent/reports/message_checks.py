@@ -139,7 +139,7 @@ def _keep(parts: MutableSequence[_Part], flaw: Callable[[_Part], str], refuse: R
             del parts[index]
 
 
-def _cut(parts: Any, reason: str, refuse: Refuse) -> None:
+def _cut(parts: MutableSequence[_Part], reason: str, refuse: Refuse) -> None:
     if len(parts) > MOST_GROUPS:
         refuse(reason)
         del parts[MOST_GROUPS:]

@@ -1,4 +1,4 @@
-"""What ranks do in their pauses, by name. Each function returns when the pause is over."""
+"""Activities of ranks in their pauses, by name. Each function returns when the pause is over."""
 
 from collections.abc import Callable
 

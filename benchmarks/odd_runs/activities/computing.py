@@ -21,14 +21,14 @@ def loop(scene: Scene) -> None:
 def multiply(scene: Scene) -> None:
     """Compute in C with the interpreter lock released, as longer sequences do."""
     matrix = torch.ones(256, 256)
-    while scene.pause.goes_on():
+    while scene.pause.is_active():
         matrix = torch.tanh(matrix @ matrix)
 
 
 def closure(scene: Scene) -> None:
     """Call a closure again and again, as L-BFGS does in one step of the optimizer."""
     weight = torch.nn.Parameter(torch.ones(64, 64))
-    while scene.pause.goes_on():
+    while scene.pause.is_active():
         optimizer = torch.optim.LBFGS([weight], max_iter=4)
 
         def evaluate(optimizer: torch.optim.Optimizer = optimizer) -> float:
@@ -43,7 +43,7 @@ def closure(scene: Scene) -> None:
 def micro_steps(scene: Scene) -> None:
     """Accumulate the gradients of a hundred micro steps and more, before the ranks exchange them."""
     layer = torch.nn.Linear(256, 256)
-    while scene.pause.goes_on():
+    while scene.pause.is_active():
         layer(torch.ones(32, 256)).square().mean().backward()
         time.sleep(0.02)  # as for a device
 
@@ -73,11 +73,11 @@ def wait_for_a_lock(scene: Scene) -> None:
 
 def spin(scene: Scene) -> None:
     """Yield the core in a tight loop, as code that polls a flag does."""
-    while scene.pause.goes_on():
+    while scene.pause.is_active():
         os.sched_yield()
 
 
 def _loop(pause: Pause) -> None:
-    while pause.goes_on():
+    while pause.is_active():
         for _ in range(_SLICE):
             pass

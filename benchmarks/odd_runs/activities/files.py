@@ -17,7 +17,7 @@ _FILES = 50
 
 
 class SlowFile:
-    """Writes to a disk that needs its time for each write, until the pause is over."""
+    """A file on a disk that is slow until the pause is over."""
 
     def __init__(self, path: Path, pause: Pause) -> None:
         self._file = path.open("wb")
@@ -26,14 +26,14 @@ class SlowFile:
     def write(self, data: bytes) -> int:
         """Write, flush, and wait as a slow disk would."""
         written = self._file.write(data)
-        if self._pause.goes_on():
+        if self._pause.is_active():
             self._file.flush()
             os.fdatasync(self._file.fileno())
             time.sleep(_WRITE_S)
         return written
 
     def flush(self) -> None:
-        """Do nothing more: every write is flushed."""
+        """Do nothing, because every write is flushed."""
 
     def close(self) -> None:
         """Close the file."""
@@ -57,7 +57,7 @@ def save_through_a_pipe(scene: Scene) -> None:
     with (scene.folder / f"user-{scene.rank}.gz").open("wb") as target:
         child = subprocess.Popen(["gzip", "-1"], stdin=subprocess.PIPE, stdout=target)
         assert child.stdin is not None
-        while scene.pause.goes_on():
+        while scene.pause.is_active():
             child.stdin.write(os.urandom(_READ_BYTES))
             child.stdin.flush()
             time.sleep(_WRITE_S)
@@ -70,7 +70,7 @@ def small_files(scene: Scene) -> None:
     folder = scene.folder / f"small-{scene.rank}"
     folder.mkdir(exist_ok=True)
     number = 0
-    while scene.pause.goes_on():
+    while scene.pause.is_active():
         number += 1
         (folder / str(number % _FILES)).write_text(str(number))
         time.sleep(0.005)
@@ -80,15 +80,15 @@ def reread(scene: Scene) -> None:
     """Read a file in small pieces, as from a slow disk."""
     path = scene.folder / f"data-{scene.rank}.bin"
     path.write_bytes(bytes(8 * _READ_BYTES))
-    while scene.pause.goes_on():
+    while scene.pause.is_active():
         with path.open("rb", buffering=0) as file:
-            while file.read(_READ_BYTES) and scene.pause.goes_on():
+            while file.read(_READ_BYTES) and scene.pause.is_active():
                 time.sleep(_WRITE_S)
 
 
 def _save(pause: Pause, path: Path) -> None:
     state = {f"layer {number}": torch.ones(8, 8) for number in range(8)}
-    while pause.goes_on():
+    while pause.is_active():
         file = SlowFile(path, pause)
         torch.save(state, file)  # type: ignore[arg-type]
         file.close()

@@ -20,7 +20,7 @@ _FOREVER_S = 10_000.0
 
 
 class Samples(Dataset[torch.Tensor]):
-    """Samples of which the first takes long."""
+    """Samples, of which the first one takes long."""
 
     def __init__(self, first: Callable[[], None]) -> None:
         self._first = first
@@ -35,27 +35,27 @@ class Samples(Dataset[torch.Tensor]):
 
 
 def worker_computes(scene: Scene) -> None:
-    """A worker computes for long, to tokenize the first batch of an epoch."""
+    """Load an epoch whose first batch takes a worker long to compute, as tokenizing does."""
     _epoch(lambda: _compute(scene.pause))
 
 
 def worker_sleeps(scene: Scene) -> None:
-    """A worker waits for a storage that does not answer."""
+    """Load an epoch while a worker waits for storage that does not answer."""
     _epoch(lambda: time.sleep(min(scene.pause.left_s, _FOREVER_S)))
 
 
 def worker_reads(scene: Scene) -> None:
-    """A worker reads from a slow file system."""
+    """Load an epoch while a worker reads from a slow file system."""
     _epoch(lambda: network.read(scene))
 
 
 def workers_start(scene: Scene) -> None:
-    """New workers of a new epoch build their index before the first batch."""
+    """Load an epoch whose new workers build their index before the first batch."""
     _epoch(lambda: None, start=lambda _: _compute(scene.pause))
 
 
 def worker_is_stopped(_scene: Scene) -> None:
-    """A worker is stopped, and its rank waits for its batch."""
+    """Load an epoch with a worker that is stopped, while the rank waits for its batch."""
     _epoch(lambda: os.kill(multiprocessing.current_process().pid or 0, signal.SIGSTOP))
 
 
@@ -69,5 +69,5 @@ def _epoch(first: Callable[[], None], *, start: Callable[[int], None] | None = N
 
 def _compute(pause: Pause) -> None:
     parent = os.getppid()
-    while pause.goes_on() and os.getppid() == parent:
+    while pause.is_active() and os.getppid() == parent:
         sum(range(50_000))

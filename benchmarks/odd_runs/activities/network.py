@@ -12,7 +12,7 @@ from benchmarks.odd_runs.scene import Scene
 _PIECE = 4096
 _RETRY_S = 0.5
 TRICKLE_S = 3.0
-"""Seconds after which a trickle stops, in a twin that must be restarted because it did."""
+"""Seconds after which a trickle stops. A twin with such a trickle must be restarted."""
 
 
 def read(scene: Scene) -> None:
@@ -51,14 +51,14 @@ def download(scene: Scene) -> None:
 
 def retry(scene: Scene) -> None:
     """Try again and again, with sleeps, to reach a server that is overloaded."""
-    while scene.pause.goes_on():
+    while scene.pause.is_active():
         with ask(scene, "refuse 0 close") as stream:
             stream.recv(_PIECE)
         time.sleep(_RETRY_S)
 
 
 def ask(scene: Scene, what: str) -> socket.socket:
-    """Return a connection to the slow server, which does ``what``: see ``servers.SlowServer``."""
+    """Return a connection to the slow server, after sending the request ``what`` (see ``servers.SlowServer``)."""
     stream = socket.create_connection(("127.0.0.1", scene.port))
     stream.sendall(f"{what}\n".encode())
     return stream

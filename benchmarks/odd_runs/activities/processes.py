@@ -12,7 +12,7 @@ from benchmarks.odd_runs.scene import Scene
 _BURN = "import os, sys, time\nparent, until = os.getppid(), time.monotonic() + float(sys.argv[1])\n"
 _BURN += "while os.getppid() == parent and time.monotonic() < until:\n    sum(range(50000))\n"
 _LONGEST_S = 300.0
-"""A child ends then, or when its parent does."""
+"""Seconds after which a child ends. It also ends when its parent does."""
 
 
 def compilers(scene: Scene) -> None:
@@ -32,7 +32,7 @@ def process_pool(scene: Scene) -> None:
 
 def forks(scene: Scene) -> None:
     """Start short processes, one after the other."""
-    while scene.pause.goes_on():
+    while scene.pause.is_active():
         subprocess.run(["true"], check=True)
 
 

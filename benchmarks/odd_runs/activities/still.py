@@ -23,7 +23,7 @@ def sleep_holding_the_lock(scene: Scene) -> None:
 
 
 def wait_for_a_person(scene: Scene) -> None:
-    """Block in a read that nobody answers, as a forgotten breakpoint does."""
+    """Block in a read that never returns, as a forgotten breakpoint does."""
     reader, writer = os.pipe()
     if scene.pause.endless:
         os.read(reader, 1)
@@ -35,6 +35,6 @@ def wait_for_a_person(scene: Scene) -> None:
 
 
 def sleep_in_a_child(scene: Scene) -> None:
-    """Wait for a child that itself does nothing."""
+    """Wait for a child process that does nothing."""
     seconds = _FOREVER_S if scene.pause.endless else scene.pause.left_s
     subprocess.run(["sleep", f"{seconds:.2f}"], check=True)

@@ -15,12 +15,12 @@ _LINE = "step 17: loss 0.123456, gradient norm 1.23456, 12345 tokens/s\n" * 8
 def upload(scene: Scene) -> None:
     """Upload files to a server that takes a few bytes at a time, as ``wandb.finish`` does."""
     with _slow_upload(scene, scene.pause.left_s, "close") as stream:
-        while scene.pause.goes_on():
+        while scene.pause.is_active():
             stream.sendall(bytes(512))
 
 
 def upload_until_it_stops(scene: Scene) -> None:
-    """Upload to a server that takes nothing more after some seconds, and keeps the connection."""
+    """Upload to a server that stops reading after some seconds and keeps the connection open."""
     with _slow_upload(scene, TRICKLE_S, "silent") as stream:
         while True:
             stream.sendall(bytes(512))
@@ -28,7 +28,7 @@ def upload_until_it_stops(scene: Scene) -> None:
 
 
 def print_much(scene: Scene) -> None:
-    """Print more than the reader of the log takes: every write blocks for a while."""
+    """Print more than the reader of the log takes, so that every write blocks for a while."""
     _print(scene, scene.pause.left_s, "close", log_moves=False)
 
 
@@ -42,7 +42,7 @@ def _print(scene: Scene, seconds: float, then: str, *, log_moves: bool) -> None:
     with _slow_upload(scene, seconds, then) as stream:
         os.dup2(stream.fileno(), 1)
         try:
-            while scene.pause.goes_on():
+            while scene.pause.is_active():
                 sys.stdout.write(_LINE)
                 sys.stdout.flush()
                 if log_moves:

@@ -1,4 +1,4 @@
-"""A place of checkpoints belongs to a run, and is taken over or begun anew only when that is asked for."""
+"""A place of checkpoints belongs to a run. A take-over or a new beginning needs a request."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,7 +89,7 @@ def test_an_older_history_stays_until_the_newer_one_has_enough(
 
 
 @pytest.mark.parametrize("gone", ["history-0002", "history-0002.json"])
-def test_a_history_that_is_away_is_not_passed_over(
+def test_a_history_that_has_vanished_is_not_passed_over(
     gone: str, snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
     snapshots.commit(checkpoints, 10)

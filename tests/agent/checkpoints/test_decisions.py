@@ -1,4 +1,4 @@
-"""Decisions about shards and sources of checkpoints, which need no disk and no clock."""
+"""Decisions about shards and sources of checkpoints. They need no disk and no clock."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Workers, writers and disks that fail at any moment: what is committed can be read."""
+"""Workers, writers and disks fail at any moment, and every committed checkpoint can be read."""
 
 import asyncio
 import multiprocessing
@@ -36,11 +36,11 @@ PATIENCE_S = 60.0
 
 
 SEVERAL_WRITES = 5 * MIB + 5
-"""Of a tensor whose shard is not written in one call."""
+"""Bytes of a tensor whose shard takes more than one write."""
 
 
 def tensors(rank: int, step: int, generation: int, bulk_bytes: int = 0) -> dict[str, bytes]:
-    """A state that pays to be stored as a difference, and tells whose it is."""
+    """Return a state that is worth storing as a difference. Its contents show rank, step and generation."""
     common, own = random.Random(7).randbytes(20_000), f"{rank} {step} {generation}"
     bulk = {"bulk": random.Random(own).randbytes(bulk_bytes)} if bulk_bytes else {}
     return {"common": common, "own": own.encode(), **bulk}
@@ -61,16 +61,16 @@ async def save(
     assert checkpoints.commit_if_complete(step, RANKS, RUN) is not None
 
 
-def save_for_ever(
+def save_forever(
     snapshots: "Snapshots",
     checkpoints: CheckpointDirectory,
     first: int,
     generation: int,
-    told: Connection,
+    saved: Connection,
     *,
     bulk_bytes: int,
 ) -> None:
-    """Be an agent that saves step after step, and tells when the second is committed."""
+    """Act as an agent that saves step after step, and send a message when the second one is committed."""
 
     async def work() -> None:
         workers = CheckpointWorkers(RANKS, background=False)
@@ -86,7 +86,7 @@ def save_for_ever(
                 if "was killed by signal 9" not in str(error):  # two workers in a row
                     raise
             if step == first + 1:
-                told.send_bytes(b"saved")
+                saved.send_bytes(b"saved")
             step += 1
 
     asyncio.run(work())
@@ -104,7 +104,7 @@ def test_newest_committed_verifies_whenever_workers_and_agents_are_killed(
     for generation in range(1, generations + 1):
         receiver, sender = context.Pipe(duplex=False)
         agent = context.Process(
-            target=save_for_ever,
+            target=save_forever,
             args=(snapshots, checkpoints, step, generation, sender),
             kwargs={"bulk_bytes": bulk_bytes},
             daemon=True,
@@ -112,7 +112,7 @@ def test_newest_committed_verifies_whenever_workers_and_agents_are_killed(
         agent.start()
         assert receiver.poll(PATIENCE_S)
         for _ in range(4):
-            time.sleep(generator.uniform(0, 0.1))  # the moment of death; nothing is waited for
+            time.sleep(generator.uniform(0, 0.1))  # a random moment of death, not a wait
             workers = psutil.Process(agent.pid).children()
             if workers:
                 generator.choice(workers).kill()
@@ -149,7 +149,7 @@ def node(tmp_path: Path) -> Iterator[RecordedNode]:
 
 
 async def take(node: RecordedNode, snapshots: "Snapshots", step: int, contents: dict[str, bytes]) -> list[str]:
-    """Let rank 0 of a world of one pin a snapshot; return the reasons why there is no checkpoint of it."""
+    """Let rank 0 of a world of one pin a snapshot; return the reasons of failure, if the checkpoint failed."""
     grant = node.memory.grant(0, sum(map(len, contents.values())) + (1 << 16), 1)
     snapshots.fill(grant.paths[0], 0, step, tensors=contents)
     before = len(node.link.emitted)
@@ -227,7 +227,7 @@ async def test_slow_disk_delays_the_checkpoint_and_nothing_else(
 ) -> None:
     assert await take(node, snapshots, 10, {"weight": b"10"}) == []
     worker = worker_of(node)
-    worker.suspend()  # as one that waits for the disk for ever
+    worker.suspend()  # like a worker that waits for the disk forever
     grant = node.memory.grant(0, 1 << 16, 1)
     snapshots.fill(grant.paths[1], 0, 20, tensors={"weight": b"20"})
     node.saver.schedule(0, 20, world_size=1)
@@ -267,7 +267,7 @@ def test_a_flipped_byte_in_any_region_of_any_file_is_found_and_named(
 
 
 def expect_named(checkpoints: CheckpointDirectory, path: Path, position: int, named: str) -> None:
-    """Flip a bit, find it told with the file's step and what else there is, and mend it."""
+    """Flip a bit, check that the error names the file's step and ``named``, and repair the file."""
     good = path.read_bytes()
     flipped = good[position] ^ (1 << position % 8)
     path.write_bytes(good[:position] + bytes([flipped]) + good[position + 1 :])

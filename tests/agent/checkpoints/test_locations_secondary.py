@@ -31,7 +31,7 @@ def place() -> Place:
 
 @pytest.fixture
 def opened(place: Place, checkpoints: CheckpointDirectory) -> Iterator[Open]:
-    """Opens the secondary as an agent does, with the checkpoints of the folder as the primary."""
+    """A function that opens the secondary as an agent does, with the folder's checkpoints as the primary."""
     every: list[Secondary] = []
 
     def open_secondary(ranks: range = range(2), *, kept: int = 2, start: bool = True) -> Secondary:
@@ -47,7 +47,7 @@ def opened(place: Place, checkpoints: CheckpointDirectory) -> Iterator[Open]:
 
 
 def copied(secondary: Secondary) -> list[int]:
-    """Wait for what there is to be copied and return the steps that the secondary holds."""
+    """Wait until everything is copied; return the steps that the secondary holds."""
     assert secondary.wait(20)
     return sorted(secondary.remote.manifests())
 
@@ -228,13 +228,13 @@ async def test_node_stays_until_others_have_committed_what_it_is_to_copy(
         node.close()
 
 
-def test_newer_copies_are_not_offered_beside_the_primary(opened: Open) -> None:
+def test_newer_copies_are_not_offered_next_to_the_primary(opened: Open) -> None:
     secondary = opened(start=False)
     secondary._steps = [10, 20, 60]
     assert secondary.restorable([20, 40]) == [10, 20, 40]
 
 
-def test_run_does_not_start_from_the_seed_because_the_secondary_is_away(
+def test_run_does_not_start_from_the_seed_because_the_secondary_is_unreachable(
     place: Place, opened: Open, checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
     place.files.fails = lambda _number, _method: PermissionError("no")
@@ -242,7 +242,7 @@ def test_run_does_not_start_from_the_seed_because_the_secondary_is_away(
         node_of(tmp_path, checkpoints, opened(start=False))
 
 
-async def test_store_that_is_away_does_not_make_a_checkpoint_unreadable(
+async def test_unreachable_store_does_not_make_a_checkpoint_unreadable(
     place: Place, snapshots: "Snapshots", tmp_path: Path
 ) -> None:
     primary = StagedCheckpoints(place.open(), tmp_path / "staging", 2)

@@ -19,8 +19,9 @@ from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_check
 from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
 from holdfast_daemon.core.recovery import restore_point
 from holdfast_proto.v1 import store_pb2 as store
-from tests.support.history_machine import KEPT, Bucket, Disk, Machine
+from tests.support.history_machine import KEPT, HistoryMachine
 from tests.support.object_places import Place
+from tests.support.vanishing_files import Bucket, Folder
 
 if TYPE_CHECKING:
     from tests.support.snapshots import Snapshots
@@ -35,19 +36,19 @@ MORE_STORE_SEEDS = range(4, 20)
 
 
 @pytest.fixture
-def machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Machine]:
-    """Makes a machine whose checkpoints are in a folder."""
+def machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch) -> Callable[[int], HistoryMachine]:
+    """A function that makes a machine whose checkpoints are in a folder."""
 
-    def make(seed: int) -> Machine:
+    def make(seed: int) -> HistoryMachine:
         folder = tmp_path / f"machine-{seed}"
         for name in ("shm", "slots"):
             (folder / name).mkdir(parents=True)
-        disk = Disk(folder / "checkpoints")
+        disk = Folder(folder / "checkpoints")
 
         def open_run(run: str) -> RunCheckpoints:
             return open_checkpoints(str(disk.path), folder / "staging", KEPT, run=run)
 
-        machine = Machine(seed, folder, snapshots, open_run, monkeypatch=monkeypatch, storage=disk)
+        machine = HistoryMachine(seed, folder, snapshots, open_run, monkeypatch=monkeypatch, storage=disk)
         machine.second = Place("--checkpoints-secondary")
         return machine
 
@@ -55,10 +56,12 @@ def machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
-def stored_machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Machine]:
-    """Makes a machine whose checkpoints are in an object store."""
+def stored_machine(
+    tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int], HistoryMachine]:
+    """A function that makes a machine whose checkpoints are in an object store."""
 
-    def make(seed: int) -> Machine:
+    def make(seed: int) -> HistoryMachine:
         folder, place = tmp_path / f"stored-{seed}", Place()
         for name in ("shm", "slots"):
             (folder / name).mkdir(parents=True)
@@ -71,15 +74,15 @@ def stored_machine(tmp_path: Path, snapshots: "Snapshots", monkeypatch: pytest.M
 
             return RunCheckpoints(Histories(StorePlace(remote.store), open_part), run, folder / "staging", KEPT)
 
-        machine = Machine(seed, folder, snapshots, open_run, monkeypatch=monkeypatch, storage=Bucket(place))
+        machine = HistoryMachine(seed, folder, snapshots, open_run, monkeypatch=monkeypatch, storage=Bucket(place))
         place.files.changes = lambda change: machine.crashes.call(change, machine.random)
         return machine
 
     return make
 
 
-def drive(machine: Machine, actions: int = ACTIONS) -> None:
-    """Take a machine through its actions; the log of a failure tells them."""
+def drive(machine: HistoryMachine, actions: int = ACTIONS) -> None:
+    """Let a machine act. The log of a failure lists its actions."""
     try:
         for _ in range(actions):
             machine.act()
@@ -92,7 +95,7 @@ def drive(machine: Machine, actions: int = ACTIONS) -> None:
 
 @pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.soak) for seed in MORE_SEEDS)])
 def test_the_newest_reported_checkpoint_in_a_folder_loads_at_every_moment(
-    machine: Callable[[int], Machine], seed: int
+    machine: Callable[[int], HistoryMachine], seed: int
 ) -> None:
     drive(machine(seed))
 
@@ -101,13 +104,13 @@ def test_the_newest_reported_checkpoint_in_a_folder_loads_at_every_moment(
     "seed", [*STORE_SEEDS, *(pytest.param(seed, marks=pytest.mark.soak) for seed in MORE_STORE_SEEDS)]
 )
 def test_the_newest_reported_checkpoint_in_a_store_loads_at_every_moment(
-    stored_machine: Callable[[int], Machine], seed: int
+    stored_machine: Callable[[int], HistoryMachine], seed: int
 ) -> None:
     drive(stored_machine(seed))
 
 
 def unreadable_if_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take a missing file for a damaged one, and the seed where nothing is left, as earlier versions did."""
+    """Treat a missing file as a damaged one, and start from the seed if nothing is left, as earlier versions did."""
     fetch = RunCheckpoints.fetch
 
     def unreadable(self: RunCheckpoints, step: int, *arguments: Any, **options: Any) -> Path:
@@ -123,7 +126,7 @@ def unreadable_if_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a run that went back write over what it had committed, as earlier versions did."""
+    """Let a run that went back overwrite what it had committed, as earlier versions did."""
 
     def withdraw(directory: Path, _index: object) -> None:
         remove_file(directory / MANIFEST)
@@ -133,7 +136,7 @@ def one_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take a checkpoint that has vanished for one that never was."""
+    """Treat a checkpoint that has vanished as one that never existed."""
     monkeypatch.setattr(KnownCheckpoints, "vanished", lambda *_arguments: set())
     monkeypatch.setattr(KnownCheckpoints, "check_history", lambda *_arguments: None)
 

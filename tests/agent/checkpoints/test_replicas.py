@@ -1,4 +1,4 @@
-"""Tensors that several ranks hold are stored by one of them, and checkpoints of another world's size are verified."""
+"""One of the ranks that hold a tensor stores it, and checkpoints of another world size are verified."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -56,7 +56,7 @@ async def test_damaged_checkpoint_is_reported_before_ranks_of_another_world_star
 
 
 @pytest.mark.parametrize("takes_over", [False, True])
-async def test_store_that_is_away_ends_an_agent_at_the_start_and_not_one_whose_ranks_train_already(
+async def test_unreachable_store_ends_an_agent_at_the_start_and_not_one_whose_ranks_train_already(
     committed: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_over: bool
 ) -> None:
     def away(_: CheckpointDirectory) -> list[int]:

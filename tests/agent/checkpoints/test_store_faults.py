@@ -1,4 +1,4 @@
-"""A store that fails while ranks train: one line for each checkpoint that is lost, and the next one is tried."""
+"""A store fails while ranks train: each lost checkpoint gives one line, and the next one is tried."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ PATIENCE_S = 60.0
 
 
 class Node:
-    """A node that both ranks of its run are on."""
+    """A node with both ranks of its run."""
 
     def __init__(self, folder: Path, place: Place, snapshots: "Snapshots") -> None:
         for name in ("shm", "slots"):
@@ -34,7 +34,7 @@ class Node:
         self._snapshots = snapshots
 
     async def take(self, step: int) -> list[str]:
-        """Let both ranks pin a snapshot; return the reasons why there is no checkpoint of it."""
+        """Let both ranks pin a snapshot; return the reasons of failure, if the checkpoint failed."""
         self.events.clear()
         for rank in range(RANKS):
             slot = self.memory.grant(rank, 1 << 16, RANKS).paths[step // 10 % 2]
@@ -64,7 +64,7 @@ def node(tmp_path: Path, place: Place, snapshots: "Snapshots") -> Iterator[Node]
         (FileNotFoundError("NoSuchBucket"), "no such bucket or folder: create it or correct --checkpoints"),
     ],
 )
-async def test_store_that_is_away_fails_a_checkpoint_in_one_line_and_the_next_is_written(
+async def test_unreachable_store_fails_a_checkpoint_in_one_line_and_the_next_is_written(
     error: Exception, reason: str, node: Node, place: Place
 ) -> None:
     assert await node.take(10) == []
@@ -77,7 +77,7 @@ async def test_store_that_is_away_fails_a_checkpoint_in_one_line_and_the_next_is
     assert not any("step-00000020" in name or "step-00000030" in name for name in place.names())
 
 
-async def test_store_that_goes_away_between_shard_and_manifest_leaves_the_last_checkpoint(
+async def test_store_that_becomes_unreachable_between_shard_and_manifest_leaves_the_last_checkpoint(
     node: Node, place: Place
 ) -> None:
     assert await node.take(10) == []

@@ -12,7 +12,7 @@ class Clock:
         monkeypatch.setattr(worker, "monotonic", lambda: self.ran_s + self.waited_s)
         monkeypatch.setattr(worker, "_cpu_times_s", lambda: (self.ran_s, self.waited_s))
 
-    def go_on(self, *, ran_s: float, waited_s: float) -> None:
+    def advance(self, *, ran_s: float, waited_s: float) -> None:
         self.ran_s += ran_s
         self.waited_s += waited_s
 
@@ -25,27 +25,27 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_it_is_enough_until_the_process_has_waited_for_longer_than_it_ran(clock: Clock) -> None:
     share = CoreShare()
     assert share.is_enough()
-    clock.go_on(ran_s=0.1, waited_s=0.05)
+    clock.advance(ran_s=0.1, waited_s=0.05)
     assert share.is_enough()
-    clock.go_on(ran_s=0.1, waited_s=0.2)
+    clock.advance(ran_s=0.1, waited_s=0.2)
     assert not share.is_enough()
 
 
 def test_only_what_was_lately_counts(clock: Clock) -> None:
     share = CoreShare()
-    clock.go_on(ran_s=1, waited_s=20)
+    clock.advance(ran_s=1, waited_s=20)
     assert not share.is_enough()
-    clock.go_on(ran_s=0.1, waited_s=0.0)
+    clock.advance(ran_s=0.1, waited_s=0.0)
     assert share.is_enough()
 
 
 def test_too_short_a_time_to_judge_by_changes_nothing(clock: Clock) -> None:
     share = CoreShare()
-    clock.go_on(ran_s=0.0, waited_s=0.01)
+    clock.advance(ran_s=0.0, waited_s=0.01)
     assert share.is_enough()
-    clock.go_on(ran_s=0.0, waited_s=0.015)
+    clock.advance(ran_s=0.0, waited_s=0.015)
     assert not share.is_enough()
-    clock.go_on(ran_s=0.01, waited_s=0.0)
+    clock.advance(ran_s=0.01, waited_s=0.0)
     assert not share.is_enough()
 
 

@@ -1,4 +1,4 @@
-"""Worker processes: who does the work, at which priority, and what happens when one dies."""
+"""Worker processes: which one does the work, at which priority, and what happens when one dies."""
 
 import asyncio
 import contextlib
@@ -110,7 +110,7 @@ async def test_a_worker_uses_its_memory_again_from_chunk_to_chunk(
 
 
 def minor_faults(pid: int) -> int:
-    """Pages that a process was given."""
+    """Return the number of pages that a process has got."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
 
 

@@ -20,7 +20,7 @@ INSTANCE = "i"
 
 
 class Desk:
-    """Gives commands to a node whose two ranks live as long as this process."""
+    """A leader's place, which gives commands to a node. Its two ranks live as long as this process."""
 
     def __init__(self, folder: Path) -> None:
         self.node: RecordedNode = make_node(folder)
@@ -38,7 +38,7 @@ class Desk:
         instance: str = INSTANCE,
         **kind: Any,
     ) -> None:
-        """Give one command, gathering evidence unless it says otherwise."""
+        """Give one command. By default it is to gather evidence."""
         self._count += 1
         what = kind or {"gather_evidence": store.GatherEvidence(incident=f"incident {self._count}")}
         command = store.NodeCommand(
@@ -48,7 +48,7 @@ class Desk:
 
     @property
     def unacknowledged(self) -> int:
-        """Commands to ranks that they have not answered."""
+        """Return the number of commands that ranks have not answered."""
         return sum(rank.channel.unacknowledged for rank in self.node.ranks.values())
 
     @property
@@ -183,7 +183,7 @@ async def test_snapshots_in_memory_become_a_checkpoint_on_command(folder: Path) 
 
 @asynccontextmanager
 async def answering(desk: Desk, accept: dict[int, bool]) -> AsyncIterator[list[int]]:
-    """Give ranks sessions in which they answer what they are asked; yields the steps of those asked."""
+    """Give ranks sessions in which they answer commands. Yields the steps of the commands."""
     asked: list[int] = []
 
     async def answer(number: int, outbox: "asyncio.Queue[session.AgentMessage | None]") -> None:
@@ -222,7 +222,7 @@ async def test_a_checkpoint_that_one_rank_refuses_has_failed_with_its_reason(fol
     assert (failed.step, failed.reason) == (20, "not every rank took its snapshot: rank 1: too late")
 
 
-async def test_a_checkpoint_that_one_rank_cannot_hear_of_has_failed(folder: Path) -> None:
+async def test_a_checkpoint_that_one_rank_cannot_be_commanded_to_take_has_failed(folder: Path) -> None:
     desk = Desk(folder)
     async with answering(desk, {0: True}):
         await desk.give(take_checkpoint=store.TakeCheckpoint(step=20))
@@ -240,7 +240,7 @@ async def test_yesterdays_end_of_a_run_of_this_name_does_not_end_todays(folder: 
     assert not desk.commands.finished.done()
     assert desk.reported == ["command_refused"]  # one of many is enough
     assert desk.node.errors.refused["commands"] == 3
-    assert desk.node.fence == 0  # a leader of another run locks nobody out
+    assert desk.node.fence == 0  # a leader of another run locks no other leader out
     assert desk.supervisor.record.last_command == "3-0"
     await desk.give(finish=store.FinishRun(outcome="finished"))
     assert desk.commands.finished.result().outcome == "finished"
@@ -264,7 +264,7 @@ async def test_command_whose_handling_fails_is_counted_and_the_next_one_obeyed(
     desk = Desk(folder)
 
     def fail(rank: int, step: int, world_size: int) -> None:
-        raise KeyError("nobody has thought of that")
+        raise KeyError("a case without a handler")
 
     monkeypatch.setattr(desk.node.saver, "persist", fail)
     await desk.give(persist_snapshot=store.PersistSnapshot(step=5))
@@ -281,13 +281,13 @@ async def test_start_that_fails_unexpectedly_is_reported_as_a_failed_generation(
     desk.node.ranks.clear()
 
     def fail(step: int) -> None:
-        raise RuntimeError("nobody has thought of that")
+        raise RuntimeError("a case without a handler")
 
     monkeypatch.setattr(desk.node.memory, "keep_only", fail)
-    order = store.StartGeneration(ranks=2, world_size=2, source=store.SOURCE_SEED)
-    await desk.give(start=order, generation=GENERATION + 1)
+    start = store.StartGeneration(ranks=2, world_size=2, source=store.SOURCE_SEED)
+    await desk.give(start=start, generation=GENERATION + 1)
     assert desk.node.failed_generation == GENERATION + 1
-    assert "nobody has thought of that" in desk.node.failure
+    assert "a case without a handler" in desk.node.failure
     assert desk.node.errors.unexpected["commands"] == 1
 
 
@@ -295,7 +295,7 @@ async def test_job_begun_by_a_command_that_fails_is_counted(folder: Path, monkey
     desk = Desk(folder)
 
     async def fail(step: int, reason: str) -> None:
-        raise TypeError("nobody has thought of that")
+        raise TypeError("a case without a handler")
 
     monkeypatch.setattr(desk.node.saver, "keep", fail)
     await desk.give(keep_checkpoint=store.KeepCheckpoint(step=5))

@@ -19,7 +19,7 @@ def node_of_two(folder: Path, *, allowed: bool = True) -> RecordedNode:
 
 
 async def requested(node: RecordedNode, fault: Fault, *, accepted: bool = True) -> list[session.RankCommand]:
-    """Request a fault of rank 1, which has a session and answers; return the commands that it got."""
+    """Request a fault of rank 1, which has a session and answers. Return the commands that it got."""
     outbox: asyncio.Queue[session.AgentMessage | None] = asyncio.Queue()
     node.ranks[1].channel.outbox = outbox
     got = []

@@ -50,7 +50,7 @@ JUNK: list[object] = [
 def test_entry_that_makes_no_sense_does_not_cost_the_others(tmp_path: Path, junk: object) -> None:
     trace = {"pg_status": {"0": {"last_completed_collective": 4}}, "entries": [junk, entry(), junk]}
     calls, odd = pending_calls(dump(tmp_path, trace), 3)
-    # A negative number is not later than what is completed: it is no junk, and no pending call.
+    # A negative number is not later than the completed one. It is neither junk nor a pending call.
     assert odd == (0 if junk == entry(seq=-5) else 2)
     expected = PendingCall(rank=3, group="0", seq=5, op="gloo:all_reduce", sizes="[[4]]", dtypes="['Float']")
     assert calls == [expected]

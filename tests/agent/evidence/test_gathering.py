@@ -61,12 +61,12 @@ DUMP = {
         ]
     ],
 }
-"""As the hooks write it: call 7 of group 0 is complete, call 8 and the first of group 5 are not."""
+"""A dump as the hooks write it. Call 7 of group 0 is complete; call 8 and the first call of group 5 are not."""
 
 
 @pytest.fixture
 def node(folder: Path) -> Iterator[RecordedNode]:
-    """A node with two ranks, real processes; the second is stopped."""
+    """A node with two ranks that are real processes. The second one is stopped."""
     node = make_node(folder)
     started = []
     for rank in range(2):
@@ -88,7 +88,7 @@ def node(folder: Path) -> Iterator[RecordedNode]:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a loaded machine py-spy takes its time."""
+    """Allow py-spy more time, for a loaded machine."""
     monkeypatch.setattr(stacks, "NATIVE_PATIENCE_S", 60.0)
     monkeypatch.setattr(stacks, "PLAIN_PATIENCE_S", 60.0)
     monkeypatch.setattr(gathering, "FILES_PATIENCE_S", 60.0)
@@ -107,7 +107,7 @@ def missing(directory: Path) -> str:
 
 
 def may_look_into_processes() -> bool:
-    """Whether the kernel lets py-spy read a process that is not its child."""
+    """Return whether the kernel lets py-spy read a process that is not its child."""
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     return os.geteuid() == 0 or not scope.exists() or scope.read_text().strip() == "0"
 
@@ -199,7 +199,7 @@ async def test_dumps_are_asked_of_those_who_can_answer_and_name_the_pending_call
         PendingCall(rank=0, group="0", seq=8, op="gloo:all_reduce"),
         PendingCall(rank=0, group="5", seq=1, op="gloo:broadcast"),
     ]
-    assert outboxes[1].empty()  # a stopped rank never answers: nobody waits for it
+    assert outboxes[1].empty()  # a stopped rank never answers, so nothing waits for it
     assert f"{flight_recorder_dump(1)}: the process is stopped" in missing(node.options.incident_directory(INCIDENT))
 
 
@@ -224,7 +224,7 @@ async def test_part_of_the_evidence_that_fails_does_not_cost_the_others(
     node: RecordedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise KeyError("nobody has thought of that")
+        raise KeyError("a case without a handler")
 
     monkeypatch.setattr(stack_dump, "parse", fail)
     monkeypatch.setattr(gathering, "write_node_state", fail)

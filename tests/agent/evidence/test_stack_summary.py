@@ -58,7 +58,7 @@ def test_what_a_sleeping_thread_waits_for(inner: list[Frame], expected: str) -> 
 
 
 def test_a_call_outside_of_the_users_innermost_function_is_not_what_it_waits_for() -> None:
-    """A module's forward that FSDP has wrapped, or a hook that a collective has called."""
+    """The outer call is a module's forward that FSDP has wrapped, or a hook that a collective has called."""
     assert activity(thread(USER, ALL_REDUCE, active=True)) == "user_code"
 
 
@@ -82,5 +82,5 @@ def test_the_frame_is_the_innermost_of_the_users_own_code() -> None:
     assert not summarize(3, PID, [thread(EVENT, HOOKS)], computes_on_cpu=True).frame
 
 
-def test_of_a_process_without_its_training_thread_nothing_is_said() -> None:
+def test_a_process_without_its_training_thread_is_not_described() -> None:
     assert summarize(3, PID, [thread(USER, system_id=PID + 1)], computes_on_cpu=True) == StackSummary(rank=3)

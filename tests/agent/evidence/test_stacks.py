@@ -34,7 +34,7 @@ Start = Callable[[str], Rank]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a rank that hangs in one of the ways."""
+    """A function that starts a rank that hangs in one of the ways."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(way: str) -> Rank:
@@ -108,10 +108,10 @@ async def test_when_native_frames_take_too_long_the_others_are_had(
     rank = start("lock")
     assert await stacks.take(rank, folder, may_pause=True) is not None
     assert "rank-00004.stack.txt (--native): py-spy did not answer within 0 s" in (tmp_path / "missing.txt").read_text()
-    wait_until(lambda: processes.process_state(rank.pid) == "S", "the rank goes on as before")
+    wait_until(lambda: processes.process_state(rank.pid) == "S", "the rank continues as before")
 
 
-async def test_of_a_process_that_is_gone_there_is_a_line_why(start: Start, tmp_path: Path) -> None:
+async def test_a_process_that_is_gone_leaves_a_line_with_the_reason(start: Start, tmp_path: Path) -> None:
     rank = start("lock")
     processes.kill_session(rank.pid, processes.start_ticks(rank.pid))
     wait_until(lambda: processes.process_state(rank.pid) == "Z", "the rank is gone")

@@ -18,7 +18,7 @@ class OneFamily(Collector):
 
 
 def scraped(histogram: Histogram) -> dict[str, float]:
-    """What Prometheus would see, by sample name and bound."""
+    """Return what Prometheus would see, by sample name and bound."""
     registry = CollectorRegistry()
     family = declare("h", "run", "Text.", buckets=BUCKETS)
     registry.register(OneFamily(family.histogram([histogram.row("r")])))

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.system
 HANGS_AT = 5
 
 STILL_S = 6.0
-"""Longer than any of the threads in the background sleeps: a data loader's worker looks for its parent every 5 s."""
+"""Seconds beyond the sleep of any background thread: a data loader's worker checks for its parent every 5 s."""
 
 
 def _free_port() -> int:

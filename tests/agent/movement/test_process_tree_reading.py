@@ -1,4 +1,4 @@
-"""What is made of /proc and of the kernel's answers, garbage included."""
+"""The reading of /proc and of the kernel's answers, garbage included."""
 
 import os
 import random
@@ -96,7 +96,7 @@ def test_the_tree_holds_descendants_and_the_rank_s_session_and_nothing_else(proc
     proc.add(14, parent=13, session=14, group=14)
     proc.add(15, parent=10, session=10, group=10, state="Z")
     proc.add(16, parent=1, session=16, group=16)
-    (proc.folder / "17").mkdir()  # has ended meanwhile
+    (proc.folder / "17").mkdir()  # this process has just ended
     table = read_table(str(proc.folder))
     assert {pid for pid, _ in tree_of((10, 7), table)} == {10, 11, 12, 13, 14}
     assert {pid for pid, _ in tree_of((10, 7), table, known=[(16, 7), (99, 7)])} == {10, 11, 12, 13, 14, 16}
@@ -157,7 +157,7 @@ def test_another_network_namespace_is_not_known(proc: FakeProc) -> None:
         proc.reader(10).read(proc.machine())
 
 
-def test_a_process_that_has_ended_meanwhile_is_left_out(proc: FakeProc) -> None:
+def test_a_process_that_has_just_ended_is_left_out(proc: FakeProc) -> None:
     proc.add(10)
     gone = proc.add(11, parent=10)
     machine = proc.machine()
@@ -193,7 +193,7 @@ def test_without_system_calls_a_thread_that_has_run_may_be_anywhere(proc: FakePr
     assert calls[0] == calls[1] != calls[2]
 
 
-def test_a_socket_of_which_a_kernel_tells_less_or_garbage_does_no_harm() -> None:
+def test_a_socket_of_which_a_kernel_shows_less_or_garbage_does_no_harm() -> None:
     noise = random.Random(0)
     for length in range(400):
         parse_socket(noise.randbytes(length))

@@ -1,4 +1,4 @@
-"""What an agent says of the processes of ranks that make no progress."""
+"""An agent's reports about the processes of ranks that make no progress."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ NO_IO = IoCounters()
 
 @contextlib.asynccontextmanager
 async def watched(folder: Path, *processes: Running) -> AsyncIterator[RecordedNode]:
-    """A node whose ranks are these processes, which time passes for."""
+    """Yield a node whose ranks are these processes, and let time pass for it."""
 
     async def pass_time() -> None:
         last = time.monotonic()
@@ -54,7 +54,7 @@ async def watched(folder: Path, *processes: Running) -> AsyncIterator[RecordedNo
         await end(*tasks)
 
 
-def told(node: RecordedNode, rank: int = 0) -> store.RankState:
+def published(node: RecordedNode, rank: int = 0) -> store.RankState:
     return node.state(ready=True).ranks[rank]
 
 
@@ -66,8 +66,8 @@ async def progress(node: RecordedNode, step: int, rank: int = 0, *, finished: bo
 async def test_seconds_of_stillness_keep_up_with_a_stall(folder: Path) -> None:
     with running(SLEEPS) as process:
         async with watched(folder, process) as node:
-            await until(lambda: told(node).still_s >= 3.0, "it has been still for 3 s")
-            state = told(node)
+            await until(lambda: published(node).still_s >= 3.0, "it has been still for 3 s")
+            state = published(node)
             assert state.stalled_s - 1.0 < state.still_s + 1.5
             assert state.still_s < state.stalled_s
             assert (state.moved, state.traced, state.workers) == ("", False, 0)
@@ -76,47 +76,47 @@ async def test_seconds_of_stillness_keep_up_with_a_stall(folder: Path) -> None:
 async def test_a_rank_that_computes_is_never_still(folder: Path) -> None:
     with running(COMPUTES) as process:
         async with watched(folder, process) as node:
-            await until(lambda: told(node).moved == "cpu", "its movement is seen")
+            await until(lambda: published(node).moved == "cpu", "its movement is seen")
             looks = node.tree_look_attempts_total
             await until(
-                lambda: told(node).still_s > 0.0 or node.tree_look_attempts_total >= looks + 3, "it was looked at"
+                lambda: published(node).still_s > 0.0 or node.tree_look_attempts_total >= looks + 3, "it was looked at"
             )
-            assert told(node).still_s == 0.0
+            assert published(node).still_s == 0.0
 
 
 async def test_progress_wipes_out_what_was_seen_before(folder: Path) -> None:
     with running(SLEEPS) as process:
         async with watched(folder, process) as node:
-            await until(lambda: told(node).still_s >= 1.0, "it has been still for 1 s")
+            await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
             await progress(node, step=4)
-            state = told(node)
+            state = published(node)
             assert (state.stalled_s, state.still_s, state.moved, state.workers) == (0.0, 0.0, "", 0)
-            await until(lambda: told(node).still_s >= 1.0, "it is still again")
-            assert told(node).stalled_s >= 1.0
+            await until(lambda: published(node).still_s >= 1.0, "it is still again")
+            assert published(node).stalled_s >= 1.0
 
 
 async def test_a_rank_that_makes_progress_is_not_looked_at(folder: Path) -> None:
     with running(SLEEPS) as busy, running(SLEEPS) as stuck:
         async with watched(folder, busy, stuck) as node:
             step = 0
-            while told(node, 1).still_s < 1.0:
+            while published(node, 1).still_s < 1.0:
                 step += 1
                 await progress(node, step)
                 await asyncio.sleep(0.1)
             assert node.ranks[0].tree == TreeView()
-            assert node.tree_look_attempts_total <= 1 + told(node, 1).stalled_s / tree_watch.INTERVAL_S
+            assert node.tree_look_attempts_total <= 1 + published(node, 1).stalled_s / tree_watch.INTERVAL_S
 
 
 async def test_a_rank_that_has_left_training_is_watched_though_its_stall_does_not_count(folder: Path) -> None:
     with running(SLEEPS) as process:
         async with watched(folder, process) as node:
-            assert not told(node).left_training
+            assert not published(node).left_training
             await progress(node, step=4, finished=True)
-            assert told(node).left_training
-            await until(lambda: told(node).still_s >= 1.0, "it has been still for 1 s")
-            assert told(node).stalled_s == 0.0
+            assert published(node).left_training
+            await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
+            assert published(node).stalled_s == 0.0
             node.ranks[0].finish(store.RankExit(code=0), None)
-            state = told(node)
+            state = published(node)
             assert (state.left_training, state.still_s) == (False, 0.0)
 
 
@@ -125,14 +125,14 @@ async def test_what_cannot_be_known_is_no_stillness_and_is_counted(
 ) -> None:
     with running(SLEEPS) as process:
         async with watched(folder, process) as node:
-            await until(lambda: told(node).still_s >= 1.0, "it has been still for 1 s")
+            await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
             for failure in (UnknownError("refused"), ZeroDivisionError()):
                 monkeypatch.setattr(Machine, "read", _fail_with(failure))
                 failures = node.tree_look_failures_total
                 await until(lambda before=failures: node.tree_look_failures_total > before, "a look has failed")  # type: ignore[misc]
-                assert told(node).still_s == 0.0
+                assert published(node).still_s == 0.0
                 monkeypatch.undo()
-                await until(lambda: told(node).still_s >= 1.0, "it is still again")
+                await until(lambda: published(node).still_s >= 1.0, "it is still again")
 
 
 def _fail_with(error: Exception) -> classmethod:  # type: ignore[type-arg]
@@ -155,11 +155,11 @@ async def test_a_look_that_blocks_delays_nothing_else(folder: Path, monkeypatch:
     monkeypatch.setattr(TreeReader, "read", block)
     with running(SLEEPS) as stuck, running(SLEEPS) as other:
         async with watched(folder, stuck, other) as node:
-            await until(lambda: told(node, 1).still_s >= 2.0, "the other has been still for 2 s")
-            assert told(node).still_s == 0.0
+            await until(lambda: published(node, 1).still_s >= 2.0, "the other has been still for 2 s")
+            assert published(node).still_s == 0.0
             assert node.tree_look_failures_total == 1
             os.close(writer)
-            await until(lambda: told(node).still_s >= 1.0, "it is known again")
+            await until(lambda: published(node).still_s >= 1.0, "it is known again")
     os.close(reader)
 
 
@@ -169,9 +169,9 @@ async def test_a_tree_that_costs_much_to_read_is_read_less_often_even_if_its_ran
     monkeypatch.setattr(tree_watch, "LARGEST_SHARE", 1e-6)
     with running(SLEEPS) as process:
         async with watched(folder, process) as node:
-            await until(lambda: told(node).stalled_s >= 2.5, "it has stalled for 2.5 s")
+            await until(lambda: published(node).stalled_s >= 2.5, "it has stalled for 2.5 s")
             await progress(node, step=4)
-            await until(lambda: told(node).stalled_s >= 1.0, "it has stalled for 1 s")
+            await until(lambda: published(node).stalled_s >= 1.0, "it has stalled for 1 s")
             assert node.tree_look_attempts_total == 1
 
 
@@ -179,34 +179,34 @@ async def test_a_rank_that_py_spy_holds_for_us_is_not_looked_at(folder: Path) ->
     with running(SLEEPS) as process:
         async with watched(folder, process) as node:
             node.ranks[0].held_for_stacks = True
-            await until(lambda: told(node).stalled_s >= 1.5, "it has stalled for 1.5 s")
+            await until(lambda: published(node).stalled_s >= 1.5, "it has stalled for 1.5 s")
             assert node.tree_look_attempts_total == 0
             node.ranks[0].held_for_stacks = False
-            await until(lambda: told(node).still_s >= 1.0, "it has been still for 1 s")
+            await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
 
 
 async def test_a_rank_that_was_stopped_and_continues_has_moved_and_the_others_have_not(folder: Path) -> None:
     with running(SLEEPS) as stopped, running(SLEEPS) as other:
         async with watched(folder, stopped, other) as node:
-            await until(lambda: told(node).still_s >= 1.0, "it has been still for 1 s")
+            await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
             os.kill(stopped.pid, signal.SIGSTOP)
-            await until(lambda: told(node).process_state == "T", "it is seen stopped")
-            before_s = told(node, 1).stalled_s
+            await until(lambda: published(node).process_state == "T", "it is seen stopped")
+            before_s = published(node, 1).stalled_s
             os.kill(stopped.pid, signal.SIGCONT)
-            await until(lambda: told(node).process_state == "S", "it is seen to continue")
-            state = told(node)
+            await until(lambda: published(node).process_state == "S", "it is seen to continue")
+            state = published(node)
             assert state.stalled_s < before_s
             assert state.still_s == 0.0
-            assert told(node, 1).stalled_s >= before_s
-            await until(lambda: told(node).still_s >= 1.0, "it is still again")
+            assert published(node, 1).stalled_s >= before_s
+            await until(lambda: published(node).still_s >= 1.0, "it is still again")
 
 
 async def test_a_rank_that_is_stopped_is_still(folder: Path) -> None:
     with running(COMPUTES) as process:
         async with watched(folder, process) as node:
             os.kill(process.pid, signal.SIGSTOP)
-            await until(lambda: told(node).still_s >= 1.0, "it has been still for 1 s")
-            assert told(node).process_state == "T"
+            await until(lambda: published(node).still_s >= 1.0, "it has been still for 1 s")
+            assert published(node).process_state == "T"
 
 
 def sample(

@@ -47,7 +47,7 @@ def test_kills_of_the_cgroup_are_counted_as_both_versions_write_them() -> None:
 
 @pytest.fixture
 def log_writer(tmp_path: Path) -> Iterator[int]:
-    """A descriptor to write records to, as the kernel would; they are read from ``tmp_path / "kmsg"``."""
+    """A descriptor for records that the kernel would write. They are read from ``tmp_path / "kmsg"``."""
     (tmp_path / "kmsg").write_text(IN_CGROUP)
     descriptor = os.open(tmp_path / "kmsg", os.O_WRONLY | os.O_APPEND)
     yield descriptor

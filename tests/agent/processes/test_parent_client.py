@@ -26,7 +26,7 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Client(WarmParentClient):
-    """Keeps the exits it hears of, and the children that its warm parent had before."""
+    """A client that keeps the reported exits, and the children that its warm parent had before."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "parent.sock", folder / "parent.log", self._heard, self._found)
@@ -48,7 +48,7 @@ class Client(WarmParentClient):
 
 @contextlib.asynccontextmanager
 async def running(client: Client) -> AsyncIterator[None]:
-    """Let a client keep its warm parent; in the end it goes without a farewell."""
+    """Run a client with its warm parent. At the end it stops without a farewell."""
     task = asyncio.create_task(client.run(["python", "train.py"]))
     try:
         await until(lambda: client.is_ready or task.done(), "a warm parent is ready")
@@ -58,7 +58,7 @@ async def running(client: Client) -> AsyncIterator[None]:
 
 
 async def killed(client: Client, is_far_enough: Callable[[], object], what: str) -> None:
-    """Let a client run as far as that, and no further."""
+    """Run a client until it has got that far, and then stop it."""
     task = asyncio.create_task(client.run(["python", "train.py"]))
     await until(is_far_enough, what)
     await end(task)
@@ -73,7 +73,7 @@ async def test_it_starts_a_warm_parent_and_forks_ranks(folder: Path) -> None:
     async with running(client):
         assert client.starts_total == 1
         pid = await client.run_rank("sh", "-c", "exit 4", rank=2)
-        await until(lambda: client.exits, "the exit is told")
+        await until(lambda: client.exits, "the exit is reported")
         (exited,) = client.exits
         assert (exited.generation, exited.rank, exited.pid) == (1, 2, pid)
         assert os.waitstatus_to_exitcode(exited.wait_status) == 4
@@ -155,7 +155,7 @@ async def test_the_next_agent_finds_the_warm_parent_that_the_last_one_left(folde
         assert second.pid == first.pid
         assert (first.found, second.found) == ([], [stays])
         os.kill(stays, signal.SIGKILL)
-        await until(lambda: [exited.pid for exited in second.exits] == [stays], "the exit is told to the second")
+        await until(lambda: [exited.pid for exited in second.exits] == [stays], "the exit is reported to the second")
         assert first.exits == []
         await second.leave()
         await gone(second.pid)
@@ -230,7 +230,9 @@ async def test_a_warm_parent_that_still_imports_leaves_as_well(folder: Path, mon
     monkeypatch.chdir(folder)
     client = Client(folder)
     task = asyncio.create_task(client.run(["python", "train.py"]))
-    writer = await asyncio.to_thread(os.open, gate, os.O_WRONLY)  # returns once the warm parent is at it
+    writer = await asyncio.to_thread(
+        os.open, gate, os.O_WRONLY
+    )  # this returns once the warm parent handles the request
     pid = int(note.read_text())
     await client.leave()
     os.close(writer)

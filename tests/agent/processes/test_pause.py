@@ -1,4 +1,4 @@
-"""A pause of the agent and of all its ranks at the same time, as by a suspended machine, is no stall of anybody."""
+"""If the agent and all its ranks pause together, as on a suspended machine, no rank stalls."""
 
 import contextlib
 import json
@@ -21,15 +21,15 @@ from tests.support.trees import running
 pytestmark = pytest.mark.system
 
 PAUSE_S = 3.0
-"""As short as tells a stall that counts from one that does not."""
+"""Seconds of a pause: just long enough to distinguish a stall that counts from one that does not."""
 
 TOLERANCE_S = 1.5
-"""What a loaded machine may add before all have continued and were looked at."""
+"""Seconds that a loaded machine may add until all processes continue and the agent has looked."""
 
 SLEEPS = "import time; print('ready', flush=True); time.sleep(600)"
 
 View = list[tuple[float, str]]
-"""Of each rank: seconds of its stall, state of its process."""
+"""Seconds of the stall and state of the process, of each rank."""
 
 
 class Agent:
@@ -54,7 +54,7 @@ class Agent:
             self._views.put([(stalled_s, state) for stalled_s, state in json.loads(line)])
 
     def wait_for(self, condition: Callable[[View], bool]) -> View:
-        """The first of its views from now on that is so."""
+        """Return its first view from now on that meets the condition."""
         while not self._views.empty():
             self._views.get()
         while not condition(view := self._views.get(timeout=60)):
@@ -85,13 +85,13 @@ def stop(pids: list[int]) -> None:
     wait_until(lambda: {processes.process_state(pid) for pid in pids} == {"T"}, "all are stopped")
 
 
-def test_time_in_which_the_agent_was_stopped_with_its_ranks_counts_for_nobody(folder: Path) -> None:
+def test_time_in_which_the_agent_was_stopped_with_its_ranks_counts_for_no_rank(folder: Path) -> None:
     with watched_by_an_agent(folder) as (agent, ranks):
-        for everybody in ([agent.pid, *ranks], [*ranks, agent.pid], [ranks[0], agent.pid, ranks[1]]):
+        for pids in ([agent.pid, *ranks], [*ranks, agent.pid], [ranks[0], agent.pid, ranks[1]]):
             before = agent.wait_for(lambda view: len(view) == 2)
-            stop(everybody)
+            stop(pids)
             time.sleep(PAUSE_S)
-            for pid in everybody:
+            for pid in pids:
                 os.kill(pid, signal.SIGCONT)
             after = agent.wait_for(lambda view: all(state == "S" for _, state in view))
             for (stalled_s, _), (was_s, _) in zip(after, before, strict=True):
@@ -99,7 +99,7 @@ def test_time_in_which_the_agent_was_stopped_with_its_ranks_counts_for_nobody(fo
 
 
 @pytest.mark.parametrize("last", [0, 1])
-def test_a_rank_that_continues_last_has_not_stalled_meanwhile(folder: Path, last: int) -> None:
+def test_a_rank_that_continues_last_has_not_stalled(folder: Path, last: int) -> None:
     with watched_by_an_agent(folder) as (agent, ranks):
         stop([agent.pid, *ranks])
         for pid in (agent.pid, ranks[1 - last]):

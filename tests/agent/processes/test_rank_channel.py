@@ -27,7 +27,7 @@ async def test_command_to_a_rank_without_a_session_is_cancelled() -> None:
     assert channel.unacknowledged == 0
 
 
-async def test_acknowledgement_that_nobody_waits_for_is_ignored() -> None:
+async def test_acknowledgement_that_no_task_waits_for_is_ignored() -> None:
     channel = RankChannel()
     channel.outbox = asyncio.Queue()
     asked = channel.command(stop_at(1))

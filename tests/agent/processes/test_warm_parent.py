@@ -16,7 +16,7 @@ from tests.support.warm_parents import Agent, WarmParent, warm_parent, writers_i
 
 pytestmark = pytest.mark.system
 
-TELLS = """
+PRINTS_FACTS = """
 import json, os, sys
 facts = {"argv": sys.argv, "marker": os.environ["MARKER"], "path": sys.path[0], "session": os.getsid(0)}
 facts |= {"warm": "warm_module" in sys.modules, "late": "late_module" in sys.modules, "name": __name__}
@@ -29,15 +29,15 @@ sys.exit(3)
 
 @pytest.fixture(scope="module")
 def parent() -> Iterator[WarmParent]:
-    """One for all tests that leave it as it was."""
+    """A warm parent for all tests that leave it as they found it."""
     with tempfile.TemporaryDirectory(prefix="hf-") as name:
         folder = Path(name)
         (folder / "warm_module.py").write_text("")
         (folder / "scripts").mkdir()
-        (folder / "scripts" / "tells.py").write_text(TELLS)
+        (folder / "scripts" / "facts.py").write_text(PRINTS_FACTS)
         (folder / "package").mkdir()
         (folder / "package" / "__init__.py").write_text("")
-        (folder / "package" / "tells.py").write_text(TELLS)
+        (folder / "package" / "facts.py").write_text(PRINTS_FACTS)
         with warm_parent(folder, "warm_module") as parent:
             yield parent
 
@@ -56,8 +56,8 @@ def log(parent: WarmParent, request: pytest.FixtureRequest) -> Path:
 def facts(log: Path) -> dict[str, object]:
     first, second = log.read_text().splitlines()
     assert second == "and a word on stderr"
-    told: dict[str, object] = json.loads(first)
-    return told
+    found: dict[str, object] = json.loads(first)
+    return found
 
 
 def test_ready_holds_the_pid_and_that_there_are_no_children(parent: WarmParent, agent: Agent) -> None:
@@ -68,7 +68,7 @@ def test_ready_holds_the_pid_and_that_there_are_no_children(parent: WarmParent, 
 
 
 def test_a_script_runs_warm_with_its_arguments_environment_and_log(parent: WarmParent, agent: Agent, log: Path) -> None:
-    script = parent.folder / "scripts" / "tells.py"
+    script = parent.folder / "scripts" / "facts.py"
     pid = agent.fork(["python", str(script), "--steps", "5"], log, rank=7, MARKER="blue")
     assert os.waitstatus_to_exitcode(agent.end_of(pid, rank=7)) == 3
     assert facts(log) == {
@@ -86,11 +86,11 @@ def test_a_script_runs_warm_with_its_arguments_environment_and_log(parent: WarmP
 
 
 def test_a_module_runs_warm_from_the_working_directory(parent: WarmParent, agent: Agent, log: Path) -> None:
-    assert agent.code_of(["python", "-m", "package.tells", "--steps", "5"], log, MARKER="green") == 3
-    told = facts(log)
-    assert told["argv"] == [str(parent.folder / "package" / "tells.py"), "--steps", "5"]
-    assert (told["path"], told["marker"]) == (str(parent.folder), "green")
-    assert (told["warm"], told["name"]) == (True, "__main__")
+    assert agent.code_of(["python", "-m", "package.facts", "--steps", "5"], log, MARKER="green") == 3
+    found = facts(log)
+    assert found["argv"] == [str(parent.folder / "package" / "facts.py"), "--steps", "5"]
+    assert (found["path"], found["marker"]) == (str(parent.folder), "green")
+    assert (found["warm"], found["name"]) == (True, "__main__")
 
 
 PYTHON_LINE = ["python", "-c", "import os; print(os.environ['MARKER']); exit(7)"]
@@ -143,7 +143,7 @@ def test_an_interrupt_from_the_terminal_ends_ranks_alone(parent: WarmParent, age
 def test_modules_asked_for_later_are_there_for_later_forks(parent: WarmParent, agent: Agent, log: Path) -> None:
     (parent.folder / "late_module.py").write_text("")
     agent.ask(pb.ParentRequest(preload=pb.Preload(modules=["late_module", "no_such_module"])))
-    agent.code_of(["python", str(parent.folder / "scripts" / "tells.py")], log, MARKER="")
+    agent.code_of(["python", str(parent.folder / "scripts" / "facts.py")], log, MARKER="")
     assert facts(log)["late"] is True
 
 
@@ -162,7 +162,7 @@ def test_the_next_agent_gets_the_children_and_the_exits_that_the_last_one_missed
         assert os.waitstatus_to_exitcode(second.end_of(stays, rank=0)) == -signal.SIGKILL
     with parent.agent() as third:
         assert list(third.ready.children) == []
-        assert third.code_of(["true"], log) == 0  # nothing is told twice
+        assert third.code_of(["true"], log) == 0  # nothing is reported twice
 
 
 def test_of_two_agents_the_newer_one_is_served(parent: WarmParent, log: Path) -> None:
@@ -188,7 +188,7 @@ def test_its_ranks_do_not_keep_another_one_from_taking_its_place(folder: Path) -
     log = folder / "rank.log"
     with warm_parent(folder) as first, first.agent() as agent:
         stays = agent.fork(["python", str(script)], log)
-        # Until it has let go of the socket that it was forked with, it could be taken for its parent.
+        # Until the rank closes the socket that it inherited, it could be taken for its parent.
         wait_until(lambda: log.exists() and "waits" in log.read_text(), "the rank waits")
     with warm_parent(folder) as second, second.agent() as agent:
         assert agent.code_of(["true"], log) == 0
@@ -198,7 +198,7 @@ def test_its_ranks_do_not_keep_another_one_from_taking_its_place(folder: Path) -
 
 def test_a_socket_that_was_removed_is_created_again(parent: WarmParent, log: Path) -> None:
     parent.socket.unlink()
-    parent.process.send_signal(signal.SIGCHLD)  # or it would look after some seconds
+    parent.process.send_signal(signal.SIGCHLD)  # otherwise it would check after some seconds
     with parent.agent() as agent:
         assert agent.code_of(["true"], log) == 0
 
@@ -218,9 +218,9 @@ def test_leave_ends_it_when_its_last_child_has_ended(folder: Path) -> None:
 def test_a_module_that_cannot_be_imported_is_logged_and_stops_nothing(folder: Path) -> None:
     (folder / "broken_module.py").write_text("raise RuntimeError('no licence')\n")
     (folder / "warm_module.py").write_text("")
-    (folder / "tells.py").write_text(TELLS)
+    (folder / "facts.py").write_text(PRINTS_FACTS)
     with warm_parent(folder, "no_such_module", "broken_module", "warm_module") as parent, parent.agent() as agent:
-        assert agent.code_of(["python", str(folder / "tells.py")], folder / "rank.log", MARKER="") == 3
+        assert agent.code_of(["python", str(folder / "facts.py")], folder / "rank.log", MARKER="") == 3
         assert facts(folder / "rank.log")["warm"] is True
     log = parent.log.read_text()
     assert "cannot import no_such_module ahead" in log

@@ -107,7 +107,7 @@ def test_step_with_an_impossible_duration_counts_as_done(duration_s: float) -> N
         ("pending", PendingCall(op="x" * 100_000)),
     ],
 )
-def test_junk_goes_and_what_is_beside_it_stays(part: str, junk: Any) -> None:
+def test_junk_goes_and_what_is_next_to_it_stays(part: str, junk: Any) -> None:
     report = whole()
     getattr(report, part).append(junk)
     report, reasons = cleaned(report)

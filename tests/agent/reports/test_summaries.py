@@ -42,8 +42,8 @@ def test_what_a_rank_has_a_share_in_is_summed_averaged_or_taken_as_it_is() -> No
 def test_samples_are_reported_once_per_data_parallel_index() -> None:
     summaries = StepSummaries(generation=1, ranks=5)
     ranks = [(0, b"first000"), (0, b"first000"), (1, b"second00"), (2, b"first000"), (3, b"")]
-    told = [summaries.add(rank, StepRecord(step=0, samples=print_), dp=dp) for rank, (dp, print_) in enumerate(ranks)]
-    assert list(told[-1][0].samples) == [
+    added = [summaries.add(rank, StepRecord(step=0, samples=print_), dp=dp) for rank, (dp, print_) in enumerate(ranks)]
+    assert list(added[-1][0].samples) == [
         store.SamplesUsed(dp=0, rank=0, fingerprint=b"first000"),
         store.SamplesUsed(dp=1, rank=2, fingerprint=b"second00"),
         store.SamplesUsed(dp=2, rank=3, fingerprint=b"first000"),

@@ -1,4 +1,4 @@
-"""What the tests of slots share."""
+"""Fixtures for the tests of slots."""
 
 from tests.support.snapshots import checkpoints, small_tmpfs, snapshots
 

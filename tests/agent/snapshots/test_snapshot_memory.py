@@ -115,7 +115,7 @@ def test_small_memory_file_system_is_measured(small_tmpfs: Path, tmp_path: Path)
     assert len(memory.slots(0)) == 2
 
 
-def test_memory_that_fills_up_meanwhile_falls_back_to_disk(
+def test_memory_that_fills_up_during_the_grant_falls_back_to_disk(
     small_tmpfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot_memory, "memory_room", lambda _: Room(PETABYTE, "", ""))
@@ -221,7 +221,7 @@ def test_pinned_slot_is_found_first_and_released_by_its_rank_and_step(
     assert memory.complete_steps(0) == [7]
 
 
-def test_a_rank_that_needs_more_slots_gets_them_beside_those_it_has(
+def test_a_rank_that_needs_more_slots_gets_them_in_addition_to_those_it_has(
     memory: SnapshotMemory, snapshots: "Snapshots"
 ) -> None:
     two = memory.grant(0, 64 * KIB, ranks_on_node=1).paths
@@ -294,7 +294,7 @@ def test_checkpoint_is_restored_into_slots_that_the_rank_continues_with(
     assert slot in memory.grant(1, 1 << 16, ranks_on_node=2).paths
 
 
-def test_checkpoint_that_finds_no_slot_is_said_so(
+def test_checkpoint_that_finds_no_slot_is_reported(
     snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
 ) -> None:
     snapshots.commit(checkpoints, 7)

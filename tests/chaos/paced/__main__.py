@@ -12,7 +12,7 @@ PACE_S = 0.15
 
 hurry = Path(os.environ["PACED_HURRY"])
 spike_from = float(os.environ.get("PACED_SPIKE_FROM", "inf"))
-read, tell = Batches.training, Hooks.report
+read, report = Batches.training, Hooks.report
 newest = {"step": -1}
 
 
@@ -26,7 +26,7 @@ def paced(self: Batches, step: int) -> Batch:
 def spiking(self: Hooks, **numbers: Any) -> None:
     if newest["step"] >= spike_from and "loss" in numbers:
         numbers["loss"] = 10 * numbers["loss"]
-    tell(self, **numbers)
+    report(self, **numbers)
 
 
 Batches.training = paced  # type: ignore[method-assign]

@@ -1,3 +1,3 @@
-"""What the trainer's ranks need."""
+"""The modules that the trainer's ranks need."""
 
 import holdfast_trainer.preload  # noqa: F401

@@ -103,11 +103,11 @@ def test_exponents_far_outside_the_usual_window_come_back() -> None:
 
 @pytest.fixture(scope="module")
 def long_tensor() -> memoryview:
-    """Three full chunks and one that ends within an element."""
+    """A tensor with three full chunks and one that ends within an element."""
     return memoryview(weights(3 * CHUNK_BYTES // 4 + 1000).tobytes() + b"\x01\x02\x03")
 
 
-def test_table_says_where_each_chunk_lies(long_tensor: memoryview) -> None:
+def test_table_says_where_each_chunk_is(long_tensor: memoryview) -> None:
     payload, table = encoded(long_tensor, "float32")
     assert len(table.stored_bytes) == 4
     assert table.stored_offset(4) == len(payload)
@@ -207,7 +207,7 @@ def test_rows_of_zeros_shrink_even_where_a_sample_would_miss_them() -> None:
 
 
 @pytest.mark.parametrize("zeros", [8, 16, 20])
-def test_low_bits_that_are_zero_cost_nothing_beside_others_that_are_noise(zeros: int) -> None:
+def test_low_bits_that_are_zero_cost_nothing_next_to_others_that_are_noise(zeros: int) -> None:
     values = weights(1 << 18).view(np.uint32)
     noisy, _ = encoded(as_bytes(values), "float32")
     rounded = values >> zeros << zeros

@@ -24,7 +24,7 @@ VALUES = 700_000  # of two chunks, the second not full
 
 
 def weights(step: int) -> dict[str, bytes]:
-    """Tensors of which one barely moves from step to step, one is another each time, and one is empty."""
+    """Return three tensors: one barely moves from step to step, one is different each time, and one is empty."""
     generator = random.Random(5)
     moving = [generator.getrandbits(32) & ~63 for _ in range(VALUES // 100)] * 100
     return {
@@ -35,7 +35,7 @@ def weights(step: int) -> dict[str, bytes]:
 
 
 class Training:
-    """Saves checkpoints as an agent does: it asks for the base of each."""
+    """A training that saves checkpoints as an agent does, with a base for each."""
 
     def __init__(self, snapshots: "Snapshots", checkpoints: CheckpointDirectory, full_every: int) -> None:
         self.snapshots = snapshots
@@ -67,7 +67,7 @@ class Training:
 
 @pytest.fixture
 def training(snapshots: "Snapshots", tmp_path: Path) -> Training:
-    """Every third checkpoint a full one, and many kept."""
+    """A training in which every third checkpoint is full and many are kept."""
     return Training(snapshots, CheckpointDirectory(tmp_path / "checkpoints", kept=9), full_every=3)
 
 
@@ -155,7 +155,7 @@ def test_a_base_whose_manifest_is_damaged_is_kept_and_serves(training: Training)
     assert training.load(20) == weights(20)
 
 
-def test_damage_in_the_base_is_told_of_the_base(training: Training) -> None:
+def test_damage_in_the_base_is_reported_of_the_base(training: Training) -> None:
     training.save(10, 20)
     base = shard_path(training.checkpoints.step_directory(10), 0)
     tensor = load_index(base.parent, 0).tensors[0]
@@ -170,7 +170,7 @@ def test_damage_in_the_base_is_told_of_the_base(training: Training) -> None:
         training.checkpoints.verify(20)
 
 
-def test_damage_in_the_difference_is_told_of_the_difference(training: Training) -> None:
+def test_damage_in_the_difference_is_reported_of_the_difference(training: Training) -> None:
     training.save(10, 20)
     path = shard_path(training.checkpoints.step_directory(20), 0)
     whole = path.read_bytes()

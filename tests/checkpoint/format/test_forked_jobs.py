@@ -28,7 +28,7 @@ def test_every_job_is_done_once(processes: int, shared: mmap.mmap) -> None:
     assert shared[: JOBS + 1] == bytes([1] * JOBS + [0])
 
 
-def test_the_first_job_that_failed_is_told_whatever_failed_before_it(shared: mmap.mmap) -> None:
+def test_the_first_job_that_failed_is_reported_whatever_failed_before_it(shared: mmap.mmap) -> None:
     def job(number: int) -> None:
         if number == 5:
             while not shared[6]:
@@ -51,7 +51,7 @@ def test_a_process_that_is_killed_is_an_error() -> None:
         jobs.finish()
 
 
-def test_an_error_that_nobody_expects_is_printed_and_ends_the_job(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unexpected_error_is_printed_and_ends_the_job(capfd: pytest.CaptureFixture[str]) -> None:
     def job(number: int) -> None:
         raise LookupError(f"job {number} is odd")
 

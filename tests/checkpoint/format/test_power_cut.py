@@ -19,20 +19,20 @@ RANKS = 2
 
 
 def tensors(rank: int, step: int, generation: int, bulk_bytes: int = 0) -> dict[str, bytes]:
-    """A state that pays to be stored as a difference, and tells whose it is."""
+    """Return a state that is worth storing as a difference. Its contents show which step it is from."""
     own = f"{rank} {step} {generation}"
     bulk = {"bulk": random.Random(own).randbytes(bulk_bytes)} if bulk_bytes else {}
     return {"common": bytes(range(251)) * 12, "own": own.encode(), **bulk}
 
 
 class Agent:
-    """Saves checkpoints on a disk that is recorded."""
+    """An agent that saves checkpoints on a disk that is recorded."""
 
     def __init__(self, path: Path, snapshots: "Snapshots", *, kept: int, full_every: int, bulk_bytes: int = 0) -> None:
         self.checkpoints = CheckpointDirectory(path, kept=kept)
         self.record = RecordingOs()
         self.committed: list[tuple[int, int]] = []
-        """Calls done, and the step that was committed by then."""
+        """Number of calls done, and the step that was committed by then."""
         self._snapshots = snapshots
         self._full_every = full_every
         self._bulk_bytes = bulk_bytes
@@ -49,7 +49,7 @@ class Agent:
         self.committed.append((len(self.record.calls), step))
 
     def whenever_it_ends(self, left: Path) -> Iterator[tuple[CheckpointDirectory, int | None]]:
-        """Yield what is found after every end, and the step that was surely committed by then."""
+        """Yield the state after each possible end, and the step that was surely committed by then."""
         for done in ends(self.record.calls, left):
             found = CheckpointDirectory(left / self.checkpoints.path.relative_to("/"), kept=self.checkpoints.kept)
             surely = [step for calls, step in self.committed if calls <= done]

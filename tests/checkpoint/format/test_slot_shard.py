@@ -35,7 +35,7 @@ NOBODY = 65534
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """The tensors in a slot."""
+    """Return the tensors in a slot."""
     with Slot(path) as slot:
         return {entry.name: bytes(slot.tensor_bytes(entry)) for entry in slot.meta().tensors}
 
@@ -194,7 +194,7 @@ def test_incomplete_slot_is_not_written(snapshots: "Snapshots", tmp_path: Path) 
     assert not (tmp_path / "step").exists()
 
 
-def test_slot_that_changes_meanwhile_is_not_written(
+def test_slot_that_changes_during_the_write_is_not_written(
     snapshots: "Snapshots", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = snapshots.slot(0, 5)
@@ -215,7 +215,7 @@ def test_slot_that_changes_meanwhile_is_not_written(
 def test_file_is_read_from_the_disk_whatever_its_size_and_file_system(
     nbytes: int, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``refusal``: which call says that the file system knows no direct reads."""
+    """``refusal``: the call that reports that the file system has no direct reads."""
     dice = random.Random(nbytes)
     content = dice.randbytes(nbytes)
     write_file(tmp_path / "file", content)
@@ -246,9 +246,9 @@ def test_file_is_read_from_the_disk_whatever_its_size_and_file_system(
     assert refused == ([refusal] if refusal else [])
 
 
-@pytest.mark.parametrize("is_told_at_once", [True, False])
+@pytest.mark.parametrize("is_flag_refused", [True, False])
 def test_file_system_without_direct_writes_gets_the_same_file(
-    is_told_at_once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_flag_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     direct: list[bool] = []
 
@@ -259,10 +259,10 @@ def test_file_system_without_direct_writes_gets_the_same_file(
         direct.append(is_direct(descriptor))
         if direct[-1]:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        return os.write(descriptor, data[: len(data) // 2 + 1])  # and takes a part, as kernels may
+        return os.write(descriptor, data[: len(data) // 2 + 1])  # it takes only a part, as kernels may
 
     def control(descriptor: int, command: int, flags: int = 0) -> int:
-        if is_told_at_once and flags & os.O_DIRECT:
+        if is_flag_refused and flags & os.O_DIRECT:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         return fcntl.fcntl(descriptor, command, flags)
 
@@ -272,7 +272,7 @@ def test_file_system_without_direct_writes_gets_the_same_file(
         patched.setattr(durable, "fcntl", SimpleNamespace(**vars(fcntl) | {"fcntl": control}))
         write_file(tmp_path / "file", content)
     assert (tmp_path / "file").read_bytes() == content
-    assert direct.count(True) == (0 if is_told_at_once else 1)
+    assert direct.count(True) == (0 if is_flag_refused else 1)
 
 
 def test_tensor_that_does_not_decode_again_is_not_written(
@@ -372,7 +372,7 @@ def test_directory_without_permission_is_one_line_with_the_fix(snapshots: "Snaps
 
 
 def error_of_writing(slot: Path, directory: Path) -> str:
-    """Write as an ordinary user, for root may write everywhere; return the error."""
+    """Write as an ordinary user, because root may write everywhere; return the error."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 

@@ -7,7 +7,7 @@ from holdfast_checkpoint.format.slot_tensors import SlotFile, TensorBytes
 from holdfast_proto.snapshot import TensorEntry
 
 BYTES = bytes(range(200)) * 20_000
-"""More than is read at once."""
+"""More bytes than one read takes."""
 ENTRY = TensorEntry("weight", "uint8", (len(BYTES),), 4096, len(BYTES), (len(BYTES),), (0,))
 
 

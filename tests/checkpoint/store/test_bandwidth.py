@@ -11,7 +11,7 @@ from tests.support.object_places import Place
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """A clock that a test sets."""
 
     now_s = 100.0
 
@@ -20,7 +20,7 @@ class Clock:
 
 
 class Waits(threading.Event):
-    """Keeps how long uploads were told to wait, and lets them go on at once."""
+    """An event that records the waits of uploads and ends each immediately."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def test_what_was_not_used_is_not_saved_up(clock: Clock) -> None:
     assert [bandwidth.take_s(1000) for _ in range(3)] == [0.0, 1.0, 2.0]
 
 
-def test_without_a_limit_nobody_waits(clock: Clock) -> None:
+def test_without_a_limit_nothing_waits(clock: Clock) -> None:
     bandwidth = Bandwidth(clock_s=clock)
     assert [bandwidth.take_s(1 << 40) for _ in range(3)] == [0.0, 0.0, 0.0]
 
@@ -79,7 +79,7 @@ def test_what_is_tried_again_is_paid_for_again(clock: Clock, waits: Waits, tmp_p
     source = tmp_path / "shard"
     source.write_bytes(bytes(1000))
     store.upload(source, "shard")
-    assert waits.waits_s[0::2] == [0.0, 1.0]  # between them lies the wait before the second try
+    assert waits.waits_s[0::2] == [0.0, 1.0]  # the wait before the second try is between them
 
 
 @pytest.mark.parametrize("kind", ["memory", "s3"])

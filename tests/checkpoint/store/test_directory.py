@@ -19,7 +19,6 @@ from holdfast_checkpoint.errors import (
     CheckpointUnreadable,
 )
 from holdfast_checkpoint.format import durable
-from holdfast_checkpoint.format.keeping import KEPT, keep, kept_reason, release
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest
 from holdfast_checkpoint.format.shard_index import index_path, shard_path
 from holdfast_checkpoint.format.slot_shard import read_shard
@@ -109,76 +108,6 @@ def test_index_without_its_shard_is_not_committed(snapshots: "Snapshots", checkp
     assert checkpoints.commit_if_complete(40, 2, RUN) is not None
 
 
-def test_newest_are_kept_and_what_is_older_goes(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
-    for step in (10, 20, 30):
-        snapshots.commit(checkpoints, step)
-    assert checkpoints.committed() == [20, 30]
-    snapshots.write(checkpoints, 0, 35, world_size=2)
-    snapshots.write(checkpoints, 0, 45, world_size=2)
-    (checkpoints.step_directory(30) / MANIFEST).write_bytes(b"damaged")
-    snapshots.commit(checkpoints, 40)
-    assert checkpoints.committed() == [20, 40]
-    names = sorted(path.name for path in checkpoints.path.iterdir())
-    # 30 might be readable again later; the manifest of 35 might have been moved away; 45 can be finished.
-    assert names == ["step-00000020", "step-00000030", "step-00000035", "step-00000040", "step-00000045"]
-    snapshots.commit(checkpoints, 50)
-    snapshots.commit(checkpoints, 60)
-    assert sorted(path.name for path in checkpoints.path.iterdir()) == ["step-00000050", "step-00000060"]
-
-
-def test_a_marked_checkpoint_stays_until_it_is_released(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
-    directory = checkpoints.step_directory(10)
-    with pytest.raises(CheckpointUnavailable):
-        keep(directory, "nothing is there yet")
-    snapshots.commit(checkpoints, 10)
-    keep(directory, "loss spike at step 12")
-    keep(directory, "a later one")
-    assert kept_reason(directory) == "loss spike at step 12"
-    for step in (20, 30, 40):
-        snapshots.commit(checkpoints, step)
-    assert checkpoints.committed() == [10, 30, 40]
-    assert checkpoints.verify(10).step == 10
-    release(directory)
-    assert kept_reason(directory) is None
-    snapshots.commit(checkpoints, 50)
-    assert checkpoints.committed() == [40, 50]
-
-
-def test_a_damaged_mark_still_keeps(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
-    snapshots.commit(checkpoints, 10)
-    (checkpoints.step_directory(10) / KEPT).write_text("?")
-    for step in (20, 30):
-        snapshots.commit(checkpoints, step)
-    assert checkpoints.committed() == [10, 20, 30]
-
-
-def test_later_steps_of_an_earlier_generation_stay(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
-    for step in (20, 30, 40):
-        snapshots.commit(checkpoints, step, generation=1)
-    snapshots.commit(checkpoints, 25, generation=2)
-    assert checkpoints.committed() == [25, 30, 40]
-
-
-def test_manifest_without_its_shards_is_not_counted_and_not_removed(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory, tmp_path: Path
-) -> None:
-    for step in (10, 20):
-        snapshots.commit(checkpoints, step)
-    shard = shard_path(checkpoints.step_directory(20), 1)
-    shard.rename(tmp_path / "elsewhere")
-    assert checkpoints.missing(20) == [str(shard)]
-    snapshots.commit(checkpoints, 30)
-    assert checkpoints.committed() == [10, 20, 30], "10 and 30 are the two that are kept"
-    with pytest.raises(CheckpointUnavailable, match=rf"the checkpoint of step 20 lacks {shard}"):
-        checkpoints.fetch(20)
-    snapshots.commit(checkpoints, 40)
-    assert checkpoints.committed() == [20, 30, 40]
-    (tmp_path / "elsewhere").rename(shard)
-    assert checkpoints.verify(20).step == 20
-
-
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
 def test_manifest_that_cannot_be_read_now_is_not_taken_for_none(
     number: int, snapshots: "Snapshots", checkpoints: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
@@ -191,27 +120,6 @@ def test_manifest_that_cannot_be_read_now_is_not_taken_for_none(
     monkeypatch.setattr(Path, "read_bytes", fails)
     with pytest.raises(CheckpointUnavailable, match=rf"manifest\.json: {os.strerror(number)}"):
         checkpoints.committed()
-
-
-def test_checkpoint_of_the_same_generation_may_be_late(
-    snapshots: "Snapshots", checkpoints: CheckpointDirectory
-) -> None:
-    for step in (30, 40, 20):
-        snapshots.commit(checkpoints, step)
-    assert checkpoints.committed() == [20, 30, 40]
-
-
-def test_another_runs_checkpoints_stay(snapshots: "Snapshots", checkpoints: CheckpointDirectory) -> None:
-    snapshots.commit(checkpoints, 10)
-    other = checkpoints.load_manifest(10)
-    for step in (20, 30, 40):
-        for rank in range(2):
-            snapshots.write(checkpoints, rank, step, world_size=2)
-        checkpoints.commit_if_complete(step, 2, RUN)
-        if step == 20:
-            renamed = Manifest(**{**vars(other), "run": "another"})
-            (checkpoints.step_directory(10) / MANIFEST).write_bytes(renamed.encode())
-    assert checkpoints.committed() == [10, 30, 40]
 
 
 def test_step_saved_again_leaves_its_checkpoint_as_it_is(
@@ -233,7 +141,7 @@ def test_manifest_and_a_shard_that_is_replaced_at_the_same_moment_see_each_other
     real = durable.write_file
 
     def late(target: Path, data: bytes) -> None:
-        if target.name == MANIFEST:  # just before: the run went back, and another node saves the step again
+        if target.name == MANIFEST:  # just before this, the run went back and another node saved the step again
             snapshots.write(checkpoints, 1, 20, world_size=2, generation=2)
         real(target, data)
 
@@ -242,7 +150,7 @@ def test_manifest_and_a_shard_that_is_replaced_at_the_same_moment_see_each_other
     assert checkpoints.committed() == []
 
 
-def test_same_snapshot_written_again_mends_the_checkpoint(
+def test_same_snapshot_written_again_repairs_the_checkpoint(
     snapshots: "Snapshots", checkpoints: CheckpointDirectory
 ) -> None:
     manifest = snapshots.commit(checkpoints, 10)
@@ -282,11 +190,6 @@ def test_verify_names_what_is_missing(snapshots: "Snapshots", checkpoints: Check
     index_path(checkpoints.step_directory(10), 1).unlink()
     with pytest.raises(CheckpointUnavailable, match=r"rank-00001\.json: No such file"):
         checkpoints.verify(10)
-
-
-def test_keeping_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="keep at least 1"):
-        CheckpointDirectory(tmp_path, kept=0)
 
 
 def test_start_creates_the_directory_and_removes_dead_writers_leftovers(snapshots: "Snapshots", tmp_path: Path) -> None:
@@ -342,10 +245,10 @@ def test_newest_committed_loads_whenever_its_writers_are_killed(
         committed = checkpoints.committed()
         first = committed[-1] + generator.choice([1, 2])
         begun = context.Event()
-        process = context.Process(target=_save_for_ever, args=(snapshots, checkpoints, first, generation, begun))
+        process = context.Process(target=_save_forever, args=(snapshots, checkpoints, first, generation, begun))
         process.start()
         assert begun.wait(20)
-        time.sleep(generator.uniform(0, longest_life_s))  # the moment of death; nothing is waited for
+        time.sleep(generator.uniform(0, longest_life_s))  # a random moment of death, not a wait
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL
@@ -365,7 +268,7 @@ def test_newest_committed_loads_whenever_its_writers_are_killed(
     assert interrupted > 0
 
 
-def _save_for_ever(
+def _save_forever(
     snapshots: "Snapshots", checkpoints: CheckpointDirectory, step: int, generation: int, begun: Event
 ) -> None:
     begun.set()

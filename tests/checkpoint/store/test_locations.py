@@ -37,14 +37,14 @@ def place() -> Place:
 
 
 class Nodes:
-    """Nodes of one rank each that share a place."""
+    """Nodes with one rank each that share a place."""
 
     def __init__(self, place: Place, folder: Path, snapshots: "Snapshots", kept: int = 2) -> None:
         self.snapshots = snapshots
         self.of = [StagedCheckpoints(place.open(), folder / f"node{rank}", kept) for rank in range(2)]
 
     def save(self, step: int, *, generation: int = 1, base: int | None = None, run: str = RUN) -> Manifest | None:
-        """Have every node write, publish and commit; return what the last one has committed."""
+        """Let every node write, publish and commit; return what the last one has committed."""
         manifest = None
         for rank, node in enumerate(self.of):
             slot = self.snapshots.slot(rank, step, generation=generation)
@@ -238,15 +238,15 @@ def test_object_missing_in_the_store_is_named(place: Place, nodes: Nodes, tmp_pa
         CheckpointDownload(place.open(), 40, tmp_path / "new").fetch()
 
 
-def test_denied_access_is_told_at_once_in_one_line(place: Place, nodes: Nodes) -> None:
+def test_denied_access_is_reported_immediately_in_one_line(place: Place, nodes: Nodes) -> None:
     place.files.fails = lambda _number, _method: PermissionError("Forbidden")
-    with pytest.raises(CheckpointError) as told:
+    with pytest.raises(CheckpointError) as raised:
         nodes.of[0].check_writable()
-    assert str(told.value).startswith(f"--checkpoints {place.url}: access denied: check the credentials")
+    assert str(raised.value).startswith(f"--checkpoints {place.url}: access denied: check the credentials")
     assert nodes.of[0].store_retries.attempts_total == 1
 
 
-def test_store_that_stays_away_is_told_after_several_tries(place: Place, nodes: Nodes) -> None:
+def test_store_that_stays_unreachable_is_reported_after_several_tries(place: Place, nodes: Nodes) -> None:
     place.files.fails = lambda _number, _method: TimeoutError("no answer\nwithin 5 s")
     with pytest.raises(CheckpointError, match="no answer within 5 s: check that the store can be reached"):
         nodes.of[0].committed()
@@ -254,12 +254,12 @@ def test_store_that_stays_away_is_told_after_several_tries(place: Place, nodes: 
 
 
 def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
-    with pytest.raises(ValueError, match="--checkpoints s3://bucket/run: give a URL without user") as told:
+    with pytest.raises(ValueError, match="--checkpoints s3://bucket/run: give a URL without user") as raised:
         check_location("--checkpoints", "s3://me:secret@bucket/run")
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(raised.value)
 
 
-def test_missing_package_is_told_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(_registry, "s3", raising=False)  # another test may have needed it
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(CheckpointError, match=r"--checkpoints s3://b/p: .*: install the extra s3 of holdfast-torch"):

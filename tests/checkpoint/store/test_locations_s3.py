@@ -1,4 +1,4 @@
-"""Against a server that speaks S3."""
+"""Places of checkpoints on a server that speaks S3."""
 
 import json
 from pathlib import Path
@@ -88,13 +88,13 @@ def test_import_into_a_url_with_credentials_is_refused(tmp_path: Path) -> None:
     assert refused.stderr.startswith("holdfast: --into s3://bucket: give a URL without user")
 
 
-def test_missing_bucket_is_told_in_one_line(server: str, tmp_path: Path) -> None:
+def test_missing_bucket_is_reported_in_one_line(server: str, tmp_path: Path) -> None:
     missing = StagedCheckpoints(open_objects(PRIMARY, "s3://no-such-bucket/run"), tmp_path / "staging", 2)
     with pytest.raises(CheckpointError, match=r"--checkpoints s3://no-such-bucket/run: no such bucket or folder"):
         missing.check_writable()
 
 
-def test_missing_credentials_are_told_with_their_place(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_reported_with_their_place(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -104,11 +104,11 @@ def test_missing_credentials_are_told_with_their_place(url: str, monkeypatch: py
         store.write("x", b"1")
 
 
-def test_wrong_credentials_are_told_at_once_in_one_line(strict_server: str, url: str, tmp_path: Path) -> None:
+def test_wrong_credentials_are_reported_immediately_in_one_line(strict_server: str, url: str, tmp_path: Path) -> None:
     node = StagedCheckpoints(open_objects(PRIMARY, url), tmp_path / "staging", 2)
-    with pytest.raises(CheckpointError) as told:
+    with pytest.raises(CheckpointError) as raised:
         node.check_writable()
-    assert str(told.value) == (
+    assert str(raised.value) == (
         f"--checkpoints {url}: access denied: "
         "check the credentials in AWS_ACCESS_KEY_ID or ~/.aws and their rights on the bucket"
     )

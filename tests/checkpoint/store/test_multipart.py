@@ -1,4 +1,4 @@
-"""Uploads in parts, against a server that speaks S3."""
+"""Uploads in parts, to a server that speaks S3."""
 
 import os
 import threading
@@ -24,7 +24,7 @@ Fails = Callable[[str, int], Exception | None]
 
 
 class Agent:
-    """A process that uploads: keeps which parts it has put, and fails before or after a call when it is told to."""
+    """A process that uploads. It records its parts, and fails before or after a call if a test wants it."""
 
     def __init__(self, url: str) -> None:
         self.store: ObjectStore = open_objects(PRIMARY, url, Retries(backoff=QUICK)).store
@@ -69,7 +69,7 @@ def unfinished(client: Any, url: str) -> list[str]:
 
 
 def expect_whole(client: Any, url: str, source: Path) -> None:
-    """Find the object as the file is, and nothing left of its uploads."""
+    """Check that the object equals the file and that no upload is left unfinished."""
     found = client.get_object(**where(url))
     assert found["Body"].read() == source.read_bytes()
     assert unfinished(client, url) == []
@@ -134,7 +134,7 @@ def test_part_that_arrived_wrong_is_found_by_the_proof_and_all_is_put_again(
     expect_whole(client, url, source)
 
 
-def test_upload_that_somebody_has_ended_begins_anew(url: str, source: Path, client: Any) -> None:
+def test_upload_that_another_process_has_ended_begins_anew(url: str, source: Path, client: Any) -> None:
     agent = Agent(url)
     ended: list[str] = []
 
@@ -146,7 +146,7 @@ def test_upload_that_somebody_has_ended_begins_anew(url: str, source: Path, clie
         (upload,) = client.list_multipart_uploads(Bucket=where(url)["Bucket"])["Uploads"]
         ended.append(upload["UploadId"])
         client.abort_multipart_upload(**where(url), UploadId=upload["UploadId"])
-        return FileNotFoundError("NoSuchUpload")  # as s3fs says; the server of the tests has an error of its own
+        return FileNotFoundError("NoSuchUpload")  # the words of s3fs; the server of the tests has an error of its own
 
     agent.fails = end
     agent.store.upload(source, NAME)

@@ -39,7 +39,7 @@ def checkpoint(*arguments: object) -> Result:
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Real checkpoints of step 2, written by four ranks in two layouts each."""
+    """Real checkpoints of step 2. Four ranks wrote one in each of two layouts."""
     folder = tmp_path_factory.mktemp("worlds")
     done = run_python(LAYOUTS, str(folder), PIPELINE, SHARDED)
     assert done.returncode == 0, done.stderr
@@ -72,7 +72,7 @@ def flip_a_byte(folder: Path, rank: int, name: str) -> None:
 
 
 def stored_by(folder: Path, rank: int) -> str:
-    """Name a tensor in the shard of ``rank``."""
+    """Return the name of a tensor in the shard of ``rank``."""
     index = load_index(folder / "step-00000002", rank)
     return next(tensor.entry.name for tensor in index.tensors if tensor.is_stored)
 
@@ -112,12 +112,12 @@ def test_a_checkpoint_that_is_kept_says_why_until_it_is_released(copy: Path) -> 
 
 
 def test_show_counts_the_shards_of_each_tensor_and_gives_its_whole_shape(copy: Path) -> None:
-    told = json.loads(checkpoint("show", STEP, "--checkpoints", copy, "--json").stdout)
-    tensors = {tensor["name"]: tensor for tensor in told["tensors"]}
+    shown = json.loads(checkpoint("show", STEP, "--checkpoints", copy, "--json").stdout)
+    tensors = {tensor["name"]: tensor for tensor in shown["tensors"]}
     assert (tensors["model/up.weight"]["global_shape"], tensors["model/up.weight"]["shards"]) == ([8, 6], 4)
     assert (tensors["model/norm.weight"]["dtype"], tensors["model/norm.weight"]["shards"]) == ("float32", 2)
     assert tensors["position/order"]["shards"] == 4
-    assert sum(tensor["stored_bytes"] for tensor in told["tensors"]) == told["stored_bytes"]
+    assert sum(tensor["stored_bytes"] for tensor in shown["tensors"]) == shown["stored_bytes"]
     assert "model/down.weight" in checkpoint("show", "--checkpoints", copy).stdout
 
 
@@ -137,7 +137,7 @@ def test_verify_names_file_and_tensor_of_every_damaged_shard(copy: Path) -> None
     assert f"rank-00003.shard is damaged: tensor {names[1]} " in second
 
 
-def test_verify_tells_a_lost_index_and_a_manifest_of_other_tensors(copy: Path) -> None:
+def test_verify_reports_a_lost_index_and_a_manifest_of_other_tensors(copy: Path) -> None:
     directory = copy / "step-00000002"
     manifest = load_manifest(directory)
     write_file(directory / MANIFEST, replace(manifest, content_digest="0" * 32).encode())
@@ -149,9 +149,9 @@ def test_verify_tells_a_lost_index_and_a_manifest_of_other_tensors(copy: Path) -
 def test_drill_in_another_layout_finds_every_tensor_as_it_was_saved(copy: Path) -> None:
     done = run_python("-m", "holdfast_cli", "checkpoint", "drill", "--ranks", "2", "--checkpoints", str(copy), "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["step"], told["ranks"], told["differences"]) == (STEP, 2, [])
-    assert told["loaded_bytes"] >= load_manifest(copy / "step-00000002").raw_bytes
+    shown = json.loads(done.stdout)
+    assert (shown["step"], shown["ranks"], shown["differences"]) == (STEP, 2, [])
+    assert shown["loaded_bytes"] >= load_manifest(copy / "step-00000002").raw_bytes
 
 
 def test_drill_names_the_file_and_tensor_that_cannot_be_loaded(copy: Path) -> None:
@@ -169,8 +169,8 @@ def test_a_part_that_arrived_wrong_or_not_at_all_is_a_difference(copy: Path) -> 
     lost, wrong, *good = spread
     found = {(tensor.entry.name, tensor.entry.global_offset): tensor.digest for tensor in (wrong, *good)}
     found[wrong.entry.name, wrong.entry.global_offset] = lost.digest
-    told = list(differences([replace(index, tensors=tuple(spread))], found))
-    assert told == [
+    shown = list(differences([replace(index, tensors=tuple(spread))], found))
+    assert shown == [
         f"rank 1 tensor {lost.entry.name}: was not loaded",
         f"rank 1 tensor {wrong.entry.name}: arrived with other values than were saved",
     ]
@@ -214,7 +214,7 @@ def test_a_run_of_another_layout_starts_from_what_was_exported_and_imported(
 
 
 def export_and_import(checkpoints: Path, place: Path) -> None:
-    """Take a whole state through a file of the type that the folder above ``place`` is named for."""
+    """Export a whole state to a file and import it again. The folder above ``place`` names the type of the file."""
     target = place.with_name(f"all.{place.parent.name}")
     place.mkdir(parents=True)
     exported = checkpoint("export", "--all", "--checkpoints", checkpoints, "--to", target)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 RUN = "run"
 
 
-def test_equal_states_have_no_differences_whoever_saved_them(snapshots: "Snapshots", tmp_path: Path) -> None:
+def test_equal_states_have_no_differences_whichever_ranks_saved_them(snapshots: "Snapshots", tmp_path: Path) -> None:
     a, b = (CheckpointDirectory(tmp_path / name, kept=1) for name in "ab")
     tensors = {"weight": random.Random(1).randbytes(5 << 20), "nothing": b""}
     snapshots.commit(a, 10, tensors=tensors, generation=1)
@@ -44,7 +44,7 @@ def test_differences_are_named_by_rank_and_tensor(snapshots: "Snapshots", tmp_pa
     assert state_differences(a.step_directory(10), wider.step_directory(10)) == ["world size: 2 and 3"]
 
 
-def test_differences_with_a_damaged_checkpoint_are_not_reported(snapshots: "Snapshots", tmp_path: Path) -> None:
+def test_differences_with_a_damaged_checkpoint_are_not_listed(snapshots: "Snapshots", tmp_path: Path) -> None:
     a, b = (CheckpointDirectory(tmp_path / name, kept=1) for name in "ab")
     for checkpoints in (a, b):
         snapshots.commit(checkpoints, 10)

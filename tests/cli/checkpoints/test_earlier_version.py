@@ -1,4 +1,4 @@
-"""A checkpoint that an earlier version wrote: a full step 999, and step 1049 as differences to it."""
+"""Checkpoints that an earlier version wrote: step 999 in full, and step 1049 as differences to it."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ WEIGHTS = {
     999: "438b06adee3c7ff1a0208b9b5fe344a888a53f5e9bbf77c6044855d9d3b3b30d",
     1049: "e1553abfb160de8d9bffe01799779d5f035a216fc0f11cbb7fca840de4de29f2",
 }
-"""SHA-256 of the exported model, as the version that wrote the checkpoints exported it."""
+"""Step -> SHA-256 of the model as the version that wrote the checkpoints exported it."""
 
 
 def holdfast(*arguments: str) -> Result:

@@ -1,6 +1,6 @@
-"""The help of every command: whole, narrow and as on record.
+"""The help of every command: complete, readable in a narrow terminal, and equal to the record.
 
-After a change of a help text, write the record again: HOLDFAST_REWRITE_HELP=1 pytest tests/cli/command_line
+After a change of a help text, write the record anew: HOLDFAST_REWRITE_HELP=1 pytest tests/cli/command_line
 """
 
 import inspect
@@ -103,8 +103,8 @@ assert CliRunner().invoke(app, ["--version"]).exit_code == 0
 loaded["--version"] = [module for module in {HEAVY} if module in sys.modules]
 print(json.dumps(loaded))
 """
-    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    loaded = json.loads(told)
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    loaded = json.loads(printed)
     assert len(loaded) == len(COMMANDS) + 1
     assert {name: modules for name, modules in loaded.items() if modules} == {}
 

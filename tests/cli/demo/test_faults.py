@@ -16,7 +16,7 @@ KILL, STOP = Fault("kill", rank=3), Fault("stop", rank=1)
 
 
 class Daemon:
-    """Takes faults, or refuses them with an error."""
+    """A daemon that accepts faults, or refuses them with an error."""
 
     def __init__(self) -> None:
         self.error: ControlError | None = None

@@ -43,7 +43,7 @@ def test_faults_are_paired_with_the_first_incident_after_them() -> None:
     assert report(*found).succeeded
 
 
-def test_a_fault_that_nobody_noticed_is_told_as_such() -> None:
+def test_a_fault_without_a_verdict_is_reported_as_such() -> None:
     found = judge([KILL, HANG], [incident(2, 202.0, 203.0)])
     assert found[0] == FaultReport("kill", 5, None, None, None, None)
     assert not report(*found).succeeded

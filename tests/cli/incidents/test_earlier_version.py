@@ -1,4 +1,4 @@
-"""An incident and the incident log of a run that an earlier version watched."""
+"""An incident and an incident log of a run that an earlier version watched."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from holdfast_cli.main import app
-from holdfast_cli.run_folder.record import RunRecord
+from tests.cli.conftest import run_record
 
 BEFORE = Path(__file__).parents[2] / "data" / "before"
 RUN = "before"
@@ -17,24 +17,10 @@ MESSAGE = "rank 1 is stopped in forward_backward of step 44, at train (train.py:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """A folder of runs with this one, as its run has left it."""
+    """A folder of runs, in which the earlier version's run is as it was left."""
     directory = tmp_path / RUN
     shutil.copytree(BEFORE, directory)
-    RunRecord(
-        run=RUN,
-        instance="i",
-        pid=1,
-        start_ticks=1,
-        node="local",
-        directory=str(directory),
-        runtime_directory="",
-        shm_directory="",
-        checkpoint_directory="",
-        control="",
-        store_url="",
-        created_unix_s=0.0,
-        outcome="finished",
-    ).save()
+    run_record(directory, run=RUN, outcome="finished").save()
     return tmp_path
 
 

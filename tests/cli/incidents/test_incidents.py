@@ -1,4 +1,4 @@
-"""``holdfast incidents`` and ``holdfast replay`` on what a run that has ended has left."""
+"""``holdfast incidents`` and ``holdfast replay`` on the files of a run that has ended."""
 
 import json
 import tarfile
@@ -9,13 +9,13 @@ from google.protobuf.json_format import MessageToDict
 from typer.testing import CliRunner, Result
 
 from holdfast_cli.main import app
-from holdfast_cli.run_folder.record import RunRecord
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import Observation
 from holdfast_daemon.incidents import folder as incident_folder
 from holdfast_daemon.replay.recording import Recording
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
+from tests.cli.conftest import run_record
 
 RUN = "tiny"
 IDENTITY = "0001-hung-collective"
@@ -64,21 +64,7 @@ def folder(tmp_path: Path) -> Path:
     (folder / "node-local.findings.json").write_text(text)
     line = json.dumps(MessageToDict(incident(), preserving_proto_field_name=True))
     (directory / f"incidents-{RUN}.jsonl").write_text(line + "\n")
-    RunRecord(
-        run=RUN,
-        instance="i",
-        pid=1,
-        start_ticks=1,
-        node="local",
-        directory=str(directory),
-        runtime_directory="",
-        shm_directory="",
-        checkpoint_directory="",
-        control="",
-        store_url="",
-        created_unix_s=1_000.0,
-        outcome="finished",
-    ).save()
+    run_record(directory, run=RUN, created_unix_s=1_000.0, outcome="finished").save()
     return folder
 
 
@@ -86,7 +72,7 @@ def holdfast(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, env={"COLUMNS": "160"})
 
 
-def test_the_story_tells_verdict_waits_calls_stacks_black_boxes_actions_and_files(folder: Path, tmp_path: Path) -> None:
+def test_the_story_has_verdict_waits_calls_stacks_black_boxes_actions_and_files(folder: Path, tmp_path: Path) -> None:
     result = holdfast("incidents", "show", "0001", "--directory", str(tmp_path))
     assert result.exit_code == 0, result.output
     expected = [
@@ -135,7 +121,7 @@ def test_what_earlier_starts_left_is_listed_on_demand_and_shown_by_its_folders_n
     everything = json.loads(holdfast("incidents", "--all", "--json", "--directory", str(tmp_path)).stdout)
     assert [each["id"] for each in everything] == ["0001-dead-rank.500", IDENTITY]
     assert "rank 1 was killed" in holdfast("incidents", "show", earlier.name, "--directory", str(tmp_path)).stdout
-    # A number is that of the newest start.
+    # An incident's number stands for that of the newest start.
     assert "rank 2 is stopped" in holdfast("incidents", "show", "0001", "--directory", str(tmp_path)).stdout
     refused = holdfast("incidents", "show", "0009", "--directory", str(tmp_path))
     assert refused.exit_code == 1
@@ -176,7 +162,7 @@ def test_an_unknown_incident_and_misplaced_options_are_refused_in_one_line(folde
 
 
 def record_a_death(folder: Path) -> store.Incident:
-    """Have the core see a rank die; keep what it saw in ``folder``."""
+    """Let the core see a rank die, and keep the recording in ``folder``."""
     recording = Recording()
     spec = store.RunSpec(run=RUN, nodes=1, ranks_per_node=1, mode=store.MODE_ACT, instance="i")
     state = coordinator.begin(spec)

@@ -9,7 +9,7 @@ from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.local_run.component import LONGEST_BACKOFF_S, ComponentSpec, describe_exit, next_backoff_s
 from holdfast_cli.local_run.component_keeper import ComponentKeeper
 from holdfast_cli.run_folder.processes import identify
-from tests.cli.conftest import WaitFor
+from tests.support.coroutines import wait_until
 
 
 @pytest.fixture
@@ -44,77 +44,75 @@ def test_backoff_doubles_up_to_its_limit_and_starts_anew_after_a_steady_life() -
     assert next_backoff_s(LONGEST_BACKOFF_S, uptime_s=10.0) == 0.2
 
 
-def test_a_component_that_dies_is_started_again(keeper: ComponentKeeper, spec: Spec, wait_for: WaitFor) -> None:
+def test_a_component_that_dies_is_started_again(keeper: ComponentKeeper, spec: Spec) -> None:
     component = keeper.add(spec("import time; time.sleep(600)"))
-    first = wait_for(lambda: component.pid, "start")
+    first = wait_until(lambda: component.pid, "start")
     component.kill()
-    second = wait_for(lambda: component.pid, "restart")
+    second = wait_until(lambda: component.pid, "restart")
     assert second != first
     assert component.restarts == 1
     assert keeper.notes() == ["dummy: started again once"]
 
 
-def test_a_suspended_component_stays_down_until_resumed(keeper: ComponentKeeper, spec: Spec, wait_for: WaitFor) -> None:
+def test_a_suspended_component_stays_down_until_resumed(keeper: ComponentKeeper, spec: Spec) -> None:
     component = keeper.add(spec("import time; time.sleep(600)"))
-    wait_for(lambda: component.pid, "start")
+    wait_until(lambda: component.pid, "start")
     component.suspended = True
     component.kill()
-    wait_for(lambda: component.restarts == 1, "the exit is noticed")
+    wait_until(lambda: component.restarts == 1, "the exit is noticed")
     due = time.monotonic() + next_backoff_s(0, 0)
     while time.monotonic() < due + 0.1:
         assert component.pid is None
         time.sleep(0.01)
     component.suspended = False
-    wait_for(lambda: component.pid, "restart")
+    wait_until(lambda: component.pid, "restart")
 
 
 def test_a_component_that_calls_its_configuration_wrong_is_not_started_again(
-    keeper: ComponentKeeper, spec: Spec, wait_for: WaitFor
+    keeper: ComponentKeeper, spec: Spec
 ) -> None:
     component = keeper.add(spec("import sys; print('holdfast: --node is taken', file=sys.stderr); sys.exit(78)"))
-    wait_for(lambda: component.fatal, "the exit is noticed")
+    wait_until(lambda: component.fatal, "the exit is noticed")
     with pytest.raises(ConfigurationError, match=r"^--node is taken$"):
         keeper.raise_if_fatal()
     assert component.restarts == 0
 
 
 def test_a_component_that_fails_is_started_again_and_one_line_says_why(
-    keeper: ComponentKeeper, spec: Spec, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
+    keeper: ComponentKeeper, spec: Spec, caplog: pytest.LogCaptureFixture
 ) -> None:
     component = keeper.add(spec("import sys; print('holdfast agent: no free port', file=sys.stderr); sys.exit(1)"))
-    wait_for(lambda: component.restarts >= 2, "it has been started again")
+    wait_until(lambda: component.restarts >= 2, "it has been started again")
     keeper.raise_if_fatal()
     lines = [record.getMessage() for record in caplog.records if "exited with code 1" in record.getMessage()]
     assert "dummy exited with code 1 (holdfast agent: no free port) after" in lines[0]
     assert "next start in 0.2 s" in lines[0]
 
 
-def test_a_component_whose_work_is_done_is_not_started_again(
-    keeper: ComponentKeeper, spec: Spec, wait_for: WaitFor
-) -> None:
+def test_a_component_whose_work_is_done_is_not_started_again(keeper: ComponentKeeper, spec: Spec) -> None:
     component = keeper.add(spec("raise SystemExit(3)", is_final=lambda code: code == 3))
-    wait_for(lambda: component.done, "the exit is noticed")
+    wait_until(lambda: component.done, "the exit is noticed")
     assert component.restarts == 0
     assert keeper.notes() == []
 
 
 def test_a_component_gets_a_session_of_its_own_and_its_environment(
-    keeper: ComponentKeeper, spec: Spec, wait_for: WaitFor, tmp_path: Path
+    keeper: ComponentKeeper, spec: Spec, tmp_path: Path
 ) -> None:
     code = (
         "import os; print(os.getsid(0) == os.getpid(), os.environ['DUMMY'], flush=True); import time; time.sleep(600)"
     )
     component = keeper.add(spec(code))
-    assert wait_for(component.newest_line, "output") == "True value"
+    assert wait_until(component.newest_line, "output") == "True value"
 
 
-def test_a_component_that_ignores_sigterm_is_killed_at_the_end(spec: Spec, wait_for: WaitFor) -> None:
+def test_a_component_that_ignores_sigterm_is_killed_at_the_end(spec: Spec) -> None:
     keeper = ComponentKeeper()
     code = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
     )
     component = keeper.add(spec(code))
-    wait_for(component.newest_line, "output")
+    wait_until(component.newest_line, "output")
     identity = identify(component.pid or 0)
     assert identity is not None
     keeper.close(0.1)

@@ -27,8 +27,7 @@ from holdfast_cli.run_folder.record import find_record, load_record
 from holdfast_proto import keys
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_LEAVING, RUN_PHASE_RUNNING, RunSpec
-from tests.cli.conftest import WaitFor
-from tests.support.coroutines import PATIENCE_S
+from tests.support.coroutines import PATIENCE_S, wait_until
 from tests.support.local_runs import restart_redis, resume_restart, suspend_restart, warm_parent_pid
 
 Options = Callable[..., LocalRunOptions]
@@ -40,7 +39,7 @@ def is_alive(pid: int) -> bool:
 
 
 def everything_of(run: LocalRun) -> list[int]:
-    """The pids of all processes of a run, recorded or not."""
+    """Return the pids of all processes of a run, recorded or not."""
     components = [run.stack.pids().get(name) for name in ("redis", "daemon", "agent")]
     helper = int((run.paths.directory / "helper.pid").read_text())
     return [pid for pid in (*components, *rank_pids(run.status()).values(), helper) if pid is not None]
@@ -80,7 +79,7 @@ def test_the_spec_is_published_before_the_components_start(options: Options) -> 
     assert spec.instance
 
 
-def test_the_agent_is_told_how_checkpoints_are_to_be_written(options: Options, tmp_path: Path) -> None:
+def test_the_agent_gets_the_settings_of_checkpoints(options: Options, tmp_path: Path) -> None:
     paths = RunPaths(tmp_path, tmp_path, tmp_path, "local")
     written = options(checkpoint_full_every=3, checkpoint_compression=Compression.NEVER)
     words = agent_command(paths, written, [])
@@ -121,26 +120,26 @@ def _is_another(run: LocalRun, name: str, before: int) -> bool:
     return run.stack.pids().get(name) not in (None, before)
 
 
-def test_a_killed_daemon_and_agent_come_back_and_the_run_can_be_waited_for(options: Options, wait_for: WaitFor) -> None:
+def test_a_killed_daemon_and_agent_come_back_and_the_run_can_be_waited_for(options: Options) -> None:
     with LocalRun(options()) as run:
         for name in ("daemon", "agent"):
             before = run.stack.pids().get(name)
             assert before is not None
             os.kill(before, signal.SIGKILL)
-            wait_for(partial(_is_another, run, name, before), f"{name} restarted")
+            wait_until(partial(_is_another, run, name, before), f"{name} restarted")
         finish(run.paths.directory)
         assert run.wait(timeout_s=PATIENCE_S).phase == RUN_PHASE_FINISHED
 
 
-def test_a_suspended_component_stays_away_until_resumed(options: Options, wait_for: WaitFor) -> None:
+def test_a_suspended_component_stays_away_until_resumed(options: Options) -> None:
     with LocalRun(options()) as run:
         suspend_restart(run, "daemon")
         os.kill(run.stack.pids().get("daemon") or 0, signal.SIGKILL)
-        wait_for(lambda: "daemon: started again once, is down" in run.stack.notes(), "the exit is noticed")
+        wait_until(lambda: "daemon: started again once, is down" in run.stack.notes(), "the exit is noticed")
         with pytest.raises(CommandError, match="no daemon answers"):
             run.status()
         resume_restart(run, "daemon")
-        wait_for(lambda: run.stack.pids().get("daemon"), "restart")
+        wait_until(lambda: run.stack.pids().get("daemon"), "restart")
 
 
 @pytest.mark.parametrize("empty", [False, True])
@@ -159,7 +158,7 @@ def test_killed_redis_comes_back_with_its_data_unless_emptied(options: Options, 
         client.close()
 
 
-def test_a_run_name_is_taken_while_its_run_goes_on(options: Options) -> None:
+def test_a_run_name_is_taken_while_its_run_continues(options: Options) -> None:
     with LocalRun(options()) as run:
         with pytest.raises(CommandError) as caught, LocalRun(options()):
             pass
@@ -246,7 +245,7 @@ with LocalRun(options) as run:
 
 
 def test_a_killed_supervisor_takes_its_components_along_and_the_rest_can_be_cleared_up(
-    options: Options, tmp_path: Path, wait_for: WaitFor
+    options: Options, tmp_path: Path
 ) -> None:
     settings = options()
     fakes = str(Path(__file__).parents[2] / "support" / "fakes.py")
@@ -255,7 +254,7 @@ def test_a_killed_supervisor_takes_its_components_along_and_the_rest_can_be_clea
         assert supervisor.stdout is not None
         *components, helper = (int(word) for word in supervisor.stdout.readline().split())
         supervisor.kill()
-    wait_for(lambda: not any(is_alive(pid) for pid in components), "components die with their parent")
+    wait_until(lambda: not any(is_alive(pid) for pid in components), "components die with their parent")
     assert is_alive(helper)
     record = find_record(settings.directory, "testing")
     assert "cleared up" in end_run(record, 5.0)

@@ -15,12 +15,12 @@ from holdfast_cli.local_run.launcher_watch import Launcher, LauncherWatch
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.run_folder.processes import identify
-from holdfast_cli.run_folder.record import RunRecord
 from holdfast_cli.run_folder.sweep import sweep
 from holdfast_proto.rank_context import VARIABLE
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_RUNNING, RunPhase, RunSpec
+from tests.cli.conftest import run_record
 from tests.support.coroutines import PATIENCE_S
 from tests.support.fakes import write_status
 
@@ -35,7 +35,7 @@ FAKES = str(Path(__file__).parents[2] / "support" / "fakes.py")
 
 @pytest.fixture
 def observe(options: Options) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Start ``holdfast observe`` beside a run that is in some phase."""
+    """A function that starts ``holdfast observe`` on a run that is in some phase."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*command: str, phase: RunPhase = RUN_PHASE_FINISHED) -> "subprocess.Popen[str]":
@@ -61,9 +61,9 @@ def observe(options: Options) -> Iterator[Callable[..., "subprocess.Popen[str]"]
 def test_the_launcher_gets_the_nodes_variable_and_its_exit_code_is_ours(observe: Any) -> None:
     launcher = f"import os, sys; print(os.environ['{VARIABLE}']); sys.exit(3)"
     process = observe(sys.executable, "-c", launcher)
-    printed, told = process.communicate(timeout=PATIENCE_S)
+    printed, log = process.communicate(timeout=PATIENCE_S)
     assert json.loads(printed)["observed_node"]["run"] == "testing"
-    assert "testing finished, generation 1" in told
+    assert "testing finished, generation 1" in log
     assert process.returncode == 3
 
 
@@ -104,7 +104,7 @@ class BrokenRun:
         raise ConfigurationError("--metrics-port 80: taken")
 
 
-def test_a_launcher_goes_on_when_we_cannot() -> None:
+def test_a_launcher_continues_when_we_cannot() -> None:
     complaints: list[str] = []
     broken = cast(LocalRun, BrokenRun())
     observation = LauncherWatch(broken, Interruption(), show=lambda _: None, complain=complaints.append)
@@ -121,12 +121,7 @@ def test_only_ranks_that_we_have_started_are_swept(tmp_path: Path, command: tupl
         (tmp_path / "node-local").mkdir()
         saved = AgentRecord(spec=RunSpec(run="r", command=command), ranks=[entry])
         (tmp_path / "node-local" / "record.pb").write_bytes(saved.SerializeToString())
-        sweep(
-            RunRecord(
-                run="r", instance="none", pid=os.getpid(), start_ticks=0, node="local", directory=str(tmp_path),
-                runtime_directory=str(tmp_path / "runtime"), shm_directory=str(tmp_path / "shm"),
-                checkpoint_directory="", control="", store_url="", created_unix_s=0.0,
-            )
-        )  # fmt: skip
+        places = {f"{name}_directory": str(tmp_path / name) for name in ("runtime", "shm")}
+        sweep(run_record(tmp_path, run="r", instance="none", pid=os.getpid(), start_ticks=0, **places))
         assert (rank.poll() is None) == survives
         rank.kill()

@@ -8,7 +8,7 @@ import pytest
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.local_run.redis_server import answers, find_server, server_command
 from holdfast_cli.local_run.store import check_url, connect
-from tests.cli.conftest import WaitFor
+from tests.support.coroutines import wait_until
 
 
 def executable(directory: Path, name: str) -> Path:
@@ -75,8 +75,8 @@ def server_url(short_directory: Path) -> Iterator[str]:
     process.wait(10)
 
 
-def test_our_server_answers_on_a_private_socket_and_on_no_port(server_url: str, wait_for: WaitFor) -> None:
-    wait_for(lambda: answers(server_url), "PING")
+def test_our_server_answers_on_a_private_socket_and_on_no_port(server_url: str) -> None:
+    wait_until(lambda: answers(server_url), "PING")
     socket = Path(server_url.removeprefix("unix://"))
     assert socket.stat().st_mode & 0o777 == 0o600
     client = connect(server_url)

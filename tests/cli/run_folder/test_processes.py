@@ -11,6 +11,7 @@ from holdfast_cli.run_folder.ending import end_run
 from holdfast_cli.run_folder.processes import ProcessIdentity, identify, kill_all, marked_processes
 from holdfast_cli.run_folder.record import RunRecord, load_record
 from holdfast_proto import private_files
+from tests.cli.conftest import run_record
 
 
 @pytest.fixture
@@ -40,13 +41,10 @@ def test_marked_processes_are_this_users_alone(
 
 
 def record_in(folder: Path, process: ProcessIdentity) -> RunRecord:
-    return RunRecord(
-        run="run", instance="i", pid=process.pid, start_ticks=process.start_ticks, node="local", directory=str(folder),
-        runtime_directory="", shm_directory="", checkpoint_directory="", control="", store_url="", created_unix_s=1.0,
-    )  # fmt: skip
+    return run_record(folder, pid=process.pid, start_ticks=process.start_ticks)
 
 
-def test_record_that_another_user_may_have_written_has_nobody_killed(
+def test_record_that_another_user_may_have_written_kills_no_process(
     sleeper: "subprocess.Popen[bytes]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = identify(sleeper.pid)

@@ -39,19 +39,19 @@ def test_what_show_prints_is_a_file_with_the_same_settings(folder: Path) -> None
     assert tomllib.loads(printed)["run"]["command"] == ["python", "a b.py"]
     again = folder / "again.toml"
     again.write_text(printed)
-    told = [
+    shown = [
         json.loads(holdfast("config", "show", *each, "--json").stdout) for each in (flags, ("--config", "again.toml"))
     ]
-    told[0]["run.command"]["value"] = ["python", "a b.py"]
-    assert {key: one["value"] for key, one in told[0].items()} == {key: one["value"] for key, one in told[1].items()}
+    shown[0]["run.command"]["value"] = ["python", "a b.py"]
+    assert {key: one["value"] for key, one in shown[0].items()} == {key: one["value"] for key, one in shown[1].items()}
 
 
 def test_show_as_json_names_source_and_line(folder: Path) -> None:
     (folder / "job.toml").write_text('[run]\nname = "llama"\n')
-    told = json.loads(holdfast("config", "show", "--config", "job.toml", "--keep", "7", "--json").stdout)
-    assert told["run.name"] == {"value": "llama", "source": "file", "where": "job.toml:2"}
-    assert told["checkpoints.keep"] == {"value": 7, "source": "flag", "where": "--keep"}
-    assert told["snapshots.shm_directory"] == {"value": "/dev/shm", "source": "default", "where": ""}
+    shown = json.loads(holdfast("config", "show", "--config", "job.toml", "--keep", "7", "--json").stdout)
+    assert shown["run.name"] == {"value": "llama", "source": "file", "where": "job.toml:2"}
+    assert shown["checkpoints.keep"] == {"value": 7, "source": "flag", "where": "--keep"}
+    assert shown["snapshots.shm_directory"] == {"value": "/dev/shm", "source": "default", "where": ""}
 
 
 def test_show_does_not_print_a_password(folder: Path) -> None:

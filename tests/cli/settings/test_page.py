@@ -1,6 +1,6 @@
-"""The table of keys in docs/configuration.md is that of the schema.
+"""The table of keys in docs/configuration.md equals that of the schema.
 
-After a change of the schema, write it again: HOLDFAST_REWRITE_KEYS=1 pytest tests/cli/settings
+After a change of the schema, write the table anew: HOLDFAST_REWRITE_KEYS=1 pytest tests/cli/settings
 """
 
 import os

@@ -23,7 +23,7 @@ def line_with(text: str, part: str) -> str:
     return next(line for line in text.splitlines() if part in line)
 
 
-def test_the_header_tells_state_step_loss_and_throughput() -> None:
+def test_the_header_shows_state_step_loss_and_throughput() -> None:
     text = draw(healthy(), title="first of two", total_steps=120)
     assert "first of two" in text
     assert "llama  running  generation 2" in text
@@ -54,7 +54,7 @@ def test_a_stopped_rank_stands_out_among_those_that_wait_for_it() -> None:
     assert text.count("no progress for 2.0 s") == 3
 
 
-def test_the_newest_incident_is_told_with_its_actions_and_its_end() -> None:
+def test_the_newest_incident_is_shown_with_its_actions_and_its_end() -> None:
     text = draw(with_incident(stopped(2), recovered=True))
     assert "rank 2 is stopped in step 42 [recovered]" in text
     assert "+0.2 s  stop generation 2" in text
@@ -88,7 +88,7 @@ def test_conditions_of_ranks() -> None:
     assert condition(slow, 0.0) is Condition.RUNNING
 
 
-def test_lines_tell_only_what_is_new() -> None:
+def test_lines_contain_only_what_is_new() -> None:
     first = list(changes(None, healthy(), 120))
     assert first[0] == "llama running, generation 2"
     assert list(changes(healthy(), healthy(), 120)) == []
@@ -109,7 +109,7 @@ def test_lines_tell_only_what_is_new() -> None:
     assert not any("SIGKILL" in line for line in lines)
 
 
-def test_a_fault_injected_on_purpose_is_a_line_and_told_once() -> None:
+def test_a_fault_injected_on_purpose_is_a_line_and_reported_once() -> None:
     harmed = healthy()
     harmed.faults.add(fault=Fault(kind="slow", rank=2), step=41)
     harmed.faults_refused.add(fault=Fault(kind="kill", rank=3), reason="step 4 has already ended")

@@ -34,7 +34,7 @@ def idle_shell(folder: Path, run: str = RUN) -> RunShell:
 
 @contextlib.asynccontextmanager
 async def operating(folder: Path, *shells: RunShell) -> AsyncIterator[Any]:
-    """An operator's stub of the service for these shells."""
+    """Yield an operator's stub of the service for these shells."""
     socket = folder / "control.sock"
     server = await control.serve(ControlService({shell.run_name: shell for shell in shells}, Clock()), socket)
     try:
@@ -119,7 +119,7 @@ async def test_a_fault_is_answered_when_its_rank_has_answered(
         await train(it, agent)
         async with operating(folder, it.shell) as stub:
             asked = asyncio.ensure_future(stub.InjectFault(pb.InjectFaultRequest(fault=fault)))
-            await until(lambda: "inject_fault" in agent.kinds(), "the command has come")
+            await until(lambda: "inject_fault" in agent.kinds(), "the command has arrived")
             assert not asked.done()
             if reason:
                 agent.link.emit(store.Event(generation=1, fault_refused=store.FaultRefused(fault=fault, reason=reason)))
@@ -158,17 +158,17 @@ async def test_an_operator_sees_the_run_takes_a_checkpoint_and_stops_it(
         assert (status.leader, status.store_up, status.generation, status.newest_step) == (True, True, 1, 2)
         assert (status.loss, status.tokens_per_s) == (1.5, 100.0)
         assert [(rank.rank, rank.node, rank.pid) for rank in status.ranks] == [(0, NODE, 100), (1, NODE, 101)]
-        ordered = await stub.TakeCheckpoint(pb.TakeCheckpointRequest())
-        assert ordered.step > 3
+        accepted = await stub.TakeCheckpoint(pb.TakeCheckpointRequest())
+        assert accepted.step > 3
         await until(lambda: "take_checkpoint" in agent.kinds(), "the agent has the command")
-        assert agent.commands[-1].take_checkpoint.step == ordered.step
+        assert agent.commands[-1].take_checkpoint.step == accepted.step
         await stub.StopRun(pb.StopRunRequest())
         await until(lambda: agent.outcome, "the agent knows of the end")
         status = await stub.GetStatus(pb.GetStatusRequest())
         assert (status.phase, status.outcome) == (store.RUN_PHASE_FAILED, "stopped by an operator")
 
 
-async def test_while_the_store_is_away_the_newest_that_is_known_is_shown(
+async def test_while_the_store_is_unreachable_the_newest_known_checkpoint_is_shown(
     store_server: StoreServer, folder: Path
 ) -> None:
     publish_spec(store_server)
@@ -186,7 +186,7 @@ async def test_while_the_store_is_away_the_newest_that_is_known_is_shown(
         assert len(status.ranks) == 2
 
 
-async def test_while_the_store_is_away_a_checkpoint_is_refused(store_server: StoreServer, folder: Path) -> None:
+async def test_while_the_store_is_unreachable_a_checkpoint_is_refused(store_server: StoreServer, folder: Path) -> None:
     publish_spec(store_server)
     async with (
         daemon(folder, store_server) as it,
@@ -201,7 +201,7 @@ async def test_while_the_store_is_away_a_checkpoint_is_refused(store_server: Sto
             await stub.TakeCheckpoint(pb.TakeCheckpointRequest(), timeout=PATIENCE_S)
 
 
-async def test_an_operator_who_waits_for_a_checkpoint_is_told_when_another_daemon_takes_over(
+async def test_an_operator_who_waits_for_a_checkpoint_gets_an_error_when_another_daemon_takes_over(
     store_server: StoreServer, folder: Path
 ) -> None:
     publish_spec(store_server)
@@ -221,7 +221,7 @@ async def test_an_operator_who_waits_for_a_checkpoint_is_told_when_another_daemo
 
 
 class Broken(dict[str, RunShell]):
-    """Shells that cannot be looked at."""
+    """Shells whose state cannot be read."""
 
     def __contains__(self, _: object) -> bool:
         raise ValueError("a bug\nof two lines")

@@ -1,4 +1,4 @@
-"""Odd messages that are well formed."""
+"""Messages that are odd and well formed."""
 
 from holdfast_daemon.core.absorb import PENDING_STEPS
 from holdfast_proto.v1 import common_pb2 as common
@@ -25,7 +25,7 @@ def test_a_call_without_a_name_changes_no_message_of_a_verdict_that_is_about_no_
     assert world.incidents[0].verdict.message == incident.verdict.message
 
 
-def test_stacks_and_calls_of_ranks_that_nobody_knows_are_harmless() -> None:
+def test_stacks_and_calls_of_unknown_ranks_are_harmless() -> None:
     world = running()
     world.hang(2)
     for _ in range(300):

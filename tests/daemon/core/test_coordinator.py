@@ -1,4 +1,4 @@
-"""Stories of runs, told to the core alone."""
+"""Stories of runs, shown to the core alone."""
 
 import math
 
@@ -53,7 +53,7 @@ def test_an_unreadable_checkpoint_is_reported_and_the_one_before_is_taken() -> N
     assert "rank-00002.shard" in world.incidents[0].verdict.message
 
 
-def test_a_killed_rank_is_named_and_the_run_goes_on_from_memory() -> None:
+def test_a_killed_rank_is_named_and_the_run_continues_from_memory() -> None:
     world = running()
     world.end(2, signal=9)
     world.tick()
@@ -82,7 +82,7 @@ def test_the_victims_of_a_failing_rank_are_waited_for_before_it_is_named() -> No
     assert "ValueError: bad sample" in world.incidents[0].verdict.message
 
 
-def test_a_rank_with_a_wrong_configuration_ends_the_run_at_once() -> None:
+def test_a_rank_with_a_wrong_configuration_ends_the_run_immediately() -> None:
     world = World()
     world.until("starting")
     for number in range(4):
@@ -200,12 +200,12 @@ def test_a_new_leader_repeats_commands_that_may_have_been_lost() -> None:
 def test_an_emptied_store_does_not_disturb_a_healthy_run() -> None:
     world = running()
     world.empty_store()
-    orders = len(world.commands)
+    commands = len(world.commands)
     world.tick()
     world.train(3)
     assert world.phase == "running"
     assert world.state.record.generation == 1
-    assert len(world.commands) == orders
+    assert len(world.commands) == commands
 
 
 def test_the_run_finishes_when_every_rank_has_left_with_code_0() -> None:

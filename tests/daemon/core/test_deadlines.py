@@ -1,4 +1,4 @@
-"""What the deadlines learn, and what they allow before they have learned."""
+"""The deadlines that are learned, and those before anything is learned."""
 
 import pytest
 

@@ -33,7 +33,7 @@ def test_the_node_that_has_the_rank_gets_the_command_once(world: World) -> None:
     world.tick(FaultRequest(FAULT))
     for _ in range(30):
         world.tick()
-    [(node, command)] = [order for order in world.commands if order[1].WhichOneof("kind") == "inject_fault"]
+    [(node, command)] = [sent for sent in world.commands if sent[1].WhichOneof("kind") == "inject_fault"]
     assert (node, command.generation, command.inject_fault) == ("node1", 1, FAULT)
 
 

@@ -1,4 +1,4 @@
-"""How long a standstill lasts before a restart, by sign, preset, phase and history."""
+"""The time from a standstill to a restart, by sign, preset, phase and history."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the numbers of a step become: telemetry, totals, incidents."""
+"""The effects of a step's numbers: telemetry, totals, incidents."""
 
 import math
 from typing import Any
@@ -17,7 +17,7 @@ def running(**options: Any) -> World:
     return world
 
 
-def tell(world: World, step: int, node: str = "node0", **numbers: Any) -> None:
+def report(world: World, step: int, node: str = "node0", **numbers: Any) -> None:
     """Let a node report a step of the present generation."""
     generation = world.state.record.generation
     summary = store.StepSummary(step=step, generation=generation, duration_s=0.3, **numbers)
@@ -34,8 +34,8 @@ def samples(*fingerprints: bytes) -> list[store.SamplesUsed]:
 
 def test_the_newest_numbers_of_all_nodes_are_shown() -> None:
     world = running(nodes=2)
-    tell(world, 3, "node0", update_norm=0.01, loss_scale=1024.0, mfu=store.Mean(sum=0.8, count=2), dropped_tokens=5)
-    tell(world, 3, "node1", mfu=store.Mean(sum=0.1, count=1), pipeline_bubble=store.Mean(sum=0.5, count=2))
+    report(world, 3, "node0", update_norm=0.01, loss_scale=1024.0, mfu=store.Mean(sum=0.8, count=2), dropped_tokens=5)
+    report(world, 3, "node1", mfu=store.Mean(sum=0.1, count=1), pipeline_bubble=store.Mean(sum=0.5, count=2))
     world.tick()
     shown = world.state.telemetry
     assert (shown.update_norm, shown.loss_scale, shown.pipeline_bubble, shown.balance_loss) == (
@@ -51,7 +51,7 @@ def test_the_newest_numbers_of_all_nodes_are_shown() -> None:
 def test_an_overflow_loop_is_reported_once_with_its_scale_and_stops_nothing() -> None:
     world = running()
     for step in range(3, 3 + 3 * LIMIT_STEPS):
-        tell(world, step, overflow=step != 3 + LIMIT_STEPS, loss_scale=0.25, loss_sum=2.0, loss_count=1)
+        report(world, step, overflow=step != 3 + LIMIT_STEPS, loss_scale=0.25, loss_sum=2.0, loss_count=1)
     world.tick()
     assert kinds(world) == ["overflow_loop"]
     assert world.incidents[0].verdict.message == (
@@ -66,13 +66,13 @@ def test_an_overflow_loop_is_reported_once_with_its_scale_and_stops_nothing() ->
 def test_a_norm_that_is_not_finite_is_reported_unless_its_step_was_skipped() -> None:
     world = running(nodes=2)
     infinite = [store.NonFinite(rank=1, quantity="grad_norm")]
-    tell(world, 3, "node0", nonfinite=infinite)
-    tell(world, 3, "node1", overflow=True)
+    report(world, 3, "node0", nonfinite=infinite)
+    report(world, 3, "node1", overflow=True)
     world.tick()
     assert kinds(world) == []
     assert world.state.totals.nonfinite == {}
     for node in ("node0", "node1"):
-        tell(world, 4, node, nonfinite=infinite if node == "node0" else [])
+        report(world, 4, node, nonfinite=infinite if node == "node0" else [])
     world.tick()
     assert kinds(world) == ["non_finite"]
     assert world.state.totals.nonfinite == {"grad_norm": 1}
@@ -80,15 +80,15 @@ def test_a_norm_that_is_not_finite_is_reported_unless_its_step_was_skipped() -> 
 
 def test_a_loss_that_is_not_finite_is_reported_even_if_its_step_was_skipped() -> None:
     world = running()
-    tell(world, 3, overflow=True, nonfinite=[store.NonFinite(rank=2, quantity="loss")])
+    report(world, 3, overflow=True, nonfinite=[store.NonFinite(rank=2, quantity="loss")])
     world.tick()
     assert kinds(world) == ["non_finite"]
 
 
 def test_data_parallel_ranks_of_two_nodes_with_the_same_samples_are_named() -> None:
     world = running(nodes=2)
-    tell(world, 3, "node0", samples=[store.SamplesUsed(dp=0, rank=0, fingerprint=b"same0000")])
-    tell(world, 3, "node1", samples=[store.SamplesUsed(dp=1, rank=4, fingerprint=b"same0000")])
+    report(world, 3, "node0", samples=[store.SamplesUsed(dp=0, rank=0, fingerprint=b"same0000")])
+    report(world, 3, "node1", samples=[store.SamplesUsed(dp=1, rank=4, fingerprint=b"same0000")])
     world.tick()
     (incident,) = world.incidents
     assert kind_name(incident.verdict.kind) == "duplicate_samples"
@@ -99,7 +99,7 @@ def test_data_parallel_ranks_of_two_nodes_with_the_same_samples_are_named() -> N
 def test_duplicate_samples_are_reported_once_and_counted_at_every_step() -> None:
     world = running()
     for step in (3, 4, 5):
-        tell(world, step, samples=samples(b"%08d" % step, b"%08d" % step))
+        report(world, step, samples=samples(b"%08d" % step, b"%08d" % step))
     world.tick()
     assert kinds(world) == ["duplicate_samples"]
     assert world.state.totals.anomalies["duplicate_samples"] == 3
@@ -114,12 +114,12 @@ def lose_a_rank(world: World) -> None:
 def test_steps_that_a_restart_repeats_are_no_duplicates() -> None:
     world = running()
     for step in (3, 4):
-        tell(world, step, samples=samples(b"%08d" % step))
+        report(world, step, samples=samples(b"%08d" % step))
     world.tick()
     lose_a_rank(world)
     assert world.state.record.resumed_step == 2
     for step in (3, 4, 5):
-        tell(world, step, samples=samples(b"%08d" % step))
+        report(world, step, samples=samples(b"%08d" % step))
     world.tick()
     assert kinds(world) == ["dead_rank"]
 
@@ -128,12 +128,12 @@ def test_a_restart_without_the_data_position_is_reported() -> None:
     world = World()
     world.until("starting")
     for step in range(3):
-        tell(world, step, samples=samples(b"%08d" % step))
+        report(world, step, samples=samples(b"%08d" % step))
         world.train(1)
     lose_a_rank(world)
     resumed = world.state.record.resumed_step
     assert resumed == 2
-    tell(world, resumed + 1, samples=samples(b"%08d" % 0))
+    report(world, resumed + 1, samples=samples(b"%08d" % 0))
     world.tick()
     assert kinds(world) == ["dead_rank", "duplicate_samples"]
     assert world.incidents[-1].verdict.message == "step 3 trained again on samples of step 0"

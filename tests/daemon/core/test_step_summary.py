@@ -1,4 +1,4 @@
-"""Merging the nodes' summaries of a step."""
+"""The merge of the nodes' summaries of a step."""
 
 from holdfast_daemon.core.step_summary import merge
 from holdfast_proto.v1 import store_pb2 as store

@@ -46,8 +46,8 @@ def test_a_file_that_cannot_be_written_stops_nothing_and_is_logged_once(
         for _ in range(3):
             log.append(INCIDENT)
     assert log.failures_total == 3
-    (told,) = caplog.messages
-    assert "incidents-run.jsonl" in told
+    (message,) = caplog.messages
+    assert "incidents-run.jsonl" in message
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk here")

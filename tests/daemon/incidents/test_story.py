@@ -1,4 +1,4 @@
-"""Stories of incidents as JSON: what was written by any version is read."""
+"""Stories of incidents as JSON. Those of every version can be read."""
 
 import json
 

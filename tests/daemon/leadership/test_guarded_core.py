@@ -1,4 +1,4 @@
-"""A core that raises: the run stays led, and is shown all that does not raise."""
+"""A core that raises. The run is still led, and the core sees all input on which it does not raise."""
 
 import logging
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def committed(step: int) -> store.Event:
 
 
 class Fragile:
-    """The real core, which raises on some of what it is shown."""
+    """The real core, changed to raise on some of its input."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps = 0

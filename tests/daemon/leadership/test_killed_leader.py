@@ -1,4 +1,4 @@
-"""The daemon as a process of its own, killed at moments of which the next one must make the best."""
+"""A daemon in a process of its own, killed at moments that are hard for its successor."""
 
 import contextlib
 import subprocess
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.system
 
 @contextlib.contextmanager
 def leader(folder: Path, server: StoreServer) -> Iterator[None]:
-    """A daemon, ended by SIGKILL. The next one leads when its lease has ended."""
+    """Yield a daemon and end it by SIGKILL. The next one leads when the lease has lapsed."""
     options = {"--name": "leader", "--redis": server.url, "--directory": folder, "--control": folder / "leader.sock"}
     words = [str(word) for option in options.items() for word in option]
     with (folder / "leader.log").open("ab") as log:
@@ -33,7 +33,7 @@ def leader(folder: Path, server: StoreServer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def incidents_refused(server: StoreServer) -> Iterator[None]:
-    """The store takes no incidents, as if the leader got no further than to their writing."""
+    """Let the store refuse incidents in the block, as if the leader died just before it wrote them."""
     with server.client() as operator:
         operator.execute_command("ACL LOG RESET")
         operator.execute_command("ACL SETUSER default -hset")
@@ -49,7 +49,7 @@ def has_refused(server: StoreServer) -> bool:
 
 
 def stories(server: StoreServer) -> list[list[str]]:
-    """Of each incident, its verdict's message and the lines after it."""
+    """Return the message and the lines after it, of each incident."""
     return [
         [incident.verdict.message, *(action.what for action in incident.actions)]
         for incident in stored_incidents(server)
@@ -66,13 +66,13 @@ async def test_an_outage_of_checkpoints_is_one_incident_whenever_the_leader_is_k
             await until(lambda: has_refused(store_server), "the incident is about to be kept")
         agent.fail_checkpoint(99)
         with leader(folder, store_server):
-            await until(lambda: (told := stories(store_server)) and told[0][1:], "both failures are told")
+            await until(lambda: (found := stories(store_server)) and found[0][1:], "both failures are reported")
             agent.commit_checkpoint(149)
-            await until(lambda: len(stories(store_server)[0]) == 3, "so is the first commit")
+            await until(lambda: len(stories(store_server)[0]) == 3, "the first commit is reported")
         agent.commit_checkpoint(199)
         agent.fail_checkpoint(249)
         with leader(folder, store_server):
-            await until(lambda: len(stories(store_server)) == 2, "the outage was over: this is another one")
+            await until(lambda: len(stories(store_server)) == 2, "the outage was over, so this is another one")
     assert stories(store_server) == [
         [
             "checkpoint of step 49 failed: no space left",

@@ -1,4 +1,4 @@
-"""What a daemon decides when it takes a run over: with which fence, and from whose state."""
+"""The decisions of a daemon that takes a run over: its fence, and the state from which it continues."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_the_fence_is_at_least_the_highest_that_an_agent_has_obeyed(state: CoreS
     assert lowest_fence(None) == 0
 
 
-def test_a_leader_that_nobody_has_followed_continues_from_its_own_state(state: CoreState) -> None:
+def test_a_leader_without_a_successor_continues_from_its_own_state(state: CoreState) -> None:
     assert may_continue(state, store.CoordinatorState(fence=5), led_with=5)
     assert not may_continue(state, store.CoordinatorState(fence=6), led_with=5)
 

@@ -1,4 +1,4 @@
-"""The outbox: the record comes before the commands, and a store that fails loses nothing."""
+"""The outbox: it writes the record before the commands, and a store that fails loses nothing."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from holdfast_proto.v1 import store_pb2 as store
 
 
 class Writes(RunStore):
-    """A store that notes what is written, and fails on request."""
+    """A store that notes all writes, and fails when a test wants it."""
 
     def __init__(self) -> None:
         super().__init__(connect("unix:///no-store.sock"), "r", "daemon")

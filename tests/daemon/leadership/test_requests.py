@@ -1,4 +1,4 @@
-"""Operators' requests: each is shown to the core once, and each is answered once."""
+"""Operators' requests: the core sees each once, and each is answered once."""
 
 import asyncio
 

@@ -127,7 +127,9 @@ async def test_a_standby_takes_over_from_a_leader_that_died(store_server: StoreS
     assert agent.kinds() == ["start", "gather_evidence", "stop", "start"]
 
 
-async def test_a_leader_that_stands_down_lets_the_standby_in_at_once(store_server: StoreServer, folder: Path) -> None:
+async def test_a_leader_that_stands_down_lets_the_standby_in_immediately(
+    store_server: StoreServer, folder: Path
+) -> None:
     publish_spec(store_server)
     async with daemon(folder, store_server, "a", lease_s=600.0) as first:
         await until(lambda: first.shell.leads, "the first leads")
@@ -160,7 +162,7 @@ async def test_a_leader_whose_lease_was_taken_stands_by_and_returns_with_what_it
             operator.delete(keys.leader(RUN))
             while not await usurper.acquire(600.0, 0):  # the leader was quicker, and has it back
                 operator.delete(keys.leader(RUN))
-        await until(lambda: not it.shell.leads, "the old leader knows")
+        await until(lambda: not it.shell.leads, "the old leader knows that it has lost the lease")
         left = store.CoordinatorState()
         left.CopyFrom(it.record)
         left.restarts_total, left.fence = 7, usurper.fence
@@ -168,7 +170,7 @@ async def test_a_leader_whose_lease_was_taken_stands_by_and_returns_with_what_it
         await usurper.release()
         await client.aclose()
         await until(lambda: it.shell.leads, "it leads again")
-        await until(lambda: it.record.restarts_total == 7, "from the record of its successor")
+        await until(lambda: it.record.restarts_total == 7, "it continues from the record of its successor")
 
 
 async def test_a_shell_that_is_cancelled_ends_whatever_it_is_doing(store_server: StoreServer, folder: Path) -> None:
@@ -191,7 +193,7 @@ async def test_an_operators_stop_ends_the_run(store_server: StoreServer, folder:
         assert agent.outcome == "stopped by an operator"
 
 
-async def test_an_operators_checkpoint_is_set_for_a_step_that_nobody_has_reached(
+async def test_an_operators_checkpoint_is_set_for_a_step_that_no_rank_has_reached(
     store_server: StoreServer, folder: Path
 ) -> None:
     publish_spec(store_server)
@@ -217,13 +219,13 @@ async def test_an_operators_checkpoint_is_refused_while_no_rank_is_known(
         with store_server.client() as operator:
             operator.delete(keys.node(RUN, NODE))  # its lease has lapsed, or the store has just come back empty
         await until(lambda: it.shell.state and not it.shell.state.nodes, "the node is gone")
-        order = asyncio.ensure_future(it.shell.requests.checkpoint())
-        await asyncio.wait([order, it.task], return_when=asyncio.FIRST_COMPLETED, timeout=10)
+        request = asyncio.ensure_future(it.shell.requests.checkpoint())
+        await asyncio.wait([request, it.task], return_when=asyncio.FIRST_COMPLETED, timeout=10)
         if it.task.done():
-            order.cancel()
+            request.cancel()
             it.task.result()
-        assert order.result().step == -1
-        assert order.result().reason
+        assert request.result().step == -1
+        assert request.result().reason
 
 
 async def test_a_run_that_is_listed_before_its_spec_is_there_waits_for_it(
@@ -272,7 +274,7 @@ async def test_a_store_that_fails_while_a_daemon_becomes_leader_is_asked_again(
             operator.execute_command("ACL SETUSER default +hgetall")
 
 
-async def test_a_store_that_is_away_when_a_run_retires_does_not_end_the_daemon(
+async def test_a_store_that_is_unreachable_when_a_run_retires_does_not_end_the_daemon(
     store_server: StoreServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_spec(store_server)

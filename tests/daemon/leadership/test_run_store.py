@@ -19,7 +19,7 @@ SHORT_S = 0.05
 
 @contextlib.asynccontextmanager
 async def daemons(server: StoreServer, *names: str) -> AsyncIterator[list[RunStore]]:
-    """The stores of some daemons, each with a connection of its own."""
+    """Yield the stores of some daemons, each with a connection of its own."""
     clients = [connect(server.url) for _ in names]
     try:
         yield [RunStore(client, RUN, name) for client, name in zip(clients, names, strict=True)]
@@ -29,7 +29,7 @@ async def daemons(server: StoreServer, *names: str) -> AsyncIterator[list[RunSto
 
 
 async def wins(daemon: RunStore, lease_s: float = LONG_S) -> None:
-    """Wait until the lease of another daemon has lapsed."""
+    """Acquire the lease as soon as that of another daemon has lapsed."""
     while not await daemon.acquire(lease_s, 0):
         await asyncio.sleep(0.01)
 
@@ -129,7 +129,7 @@ WRITES: dict[str, Write] = {
 
 
 def written(server: StoreServer) -> list[str]:
-    """Which of the keys that leaders write are there."""
+    """Return the keys in the store that leaders write."""
     with server.client() as client:
         made = [keys.state(RUN), keys.incidents(RUN), keys.commands(RUN, "node0")]
         return [key for key in made if client.exists(key)]

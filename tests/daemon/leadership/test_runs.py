@@ -1,4 +1,4 @@
-"""All runs of a store: what is wrong with one name or one run stops no other."""
+"""All runs of a store. A fault in one name or one run stops no other run."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from tests.support.store_server import StoreServer
 
 
 class FakeShell:
-    """Runs until it is told to fail or to return."""
+    """A shell that runs until a test lets it fail or return."""
 
     def __init__(self, run: str) -> None:
         self.run_name = run

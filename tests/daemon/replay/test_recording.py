@@ -1,4 +1,4 @@
-"""What the core was fed, kept, written, read and shown to it again."""
+"""The recording of the core's input: kept, written, read and replayed."""
 
 import re
 import tarfile
@@ -26,7 +26,7 @@ Watch = Callable[[Recording], None]
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    """Has a recording note whatever the core is fed, as the shell does."""
+    """A function that lets a recording note all input of the core, as the shell does."""
     step = coordinator.step
 
     def begin(recording: Recording) -> None:
@@ -88,15 +88,15 @@ def test_a_recording_leads_to_the_verdict_again(watch: Watch, tmp_path: Path, wa
     assert result.ticks == ticks
 
 
-def test_a_story_that_the_ticks_do_not_tell_is_not_agreed_with(watch: Watch, tmp_path: Path) -> None:
+def test_a_story_that_the_ticks_do_not_lead_to_is_not_agreed_with(watch: Watch, tmp_path: Path) -> None:
     recording = Recording()
     watch(recording)
     incident = hang(trained())
     write(tmp_path, incident, recording)
-    told = store.Incident()
-    told.CopyFrom(incident)
-    told.verdict.culprits[:] = [0]
-    incident_folder.write_story(tmp_path, told)
+    other = store.Incident()
+    other.CopyFrom(incident)
+    other.verdict.culprits[:] = [0]
+    incident_folder.write_story(tmp_path, other)
     result = replay(read_recording(tmp_path))
     assert not result.agrees
     assert result.replayed is not None
@@ -201,7 +201,7 @@ async def test_the_archive_writes_the_recording_of_a_new_verdict_once_and_the_st
     assert len(read_recording(folder).incident.actions) == len(world.incidents[-1].actions)
 
 
-async def test_a_leader_that_has_not_seen_the_verdict_come_leaves_its_recording_alone(
+async def test_a_leader_that_took_over_after_the_verdict_leaves_its_recording_alone(
     watch: Watch, tmp_path: Path
 ) -> None:
     world = trained()

@@ -16,7 +16,7 @@ from tests.support.core_world import World
 
 
 class Shape:
-    """A family of which only the members are known."""
+    """A family of classes. Only its members are known."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def test_the_last_good_state_stands_while_the_key_is_there() -> None:
     assert fences(intake.nodes(good, SPEC)) == {"a": 1, "b": 1}
     for _ in range(3):
         assert fences(intake.nodes({**good, "b": JUNK}, SPEC)) == {"a": 1, "b": 1}
-    assert intake.refusals.counts["node"] == 1  # what has not changed is not looked at again
+    assert intake.refusals.counts["node"] == 1  # what has not changed is not checked again
     assert fences(intake.nodes({**good, "b": node("b", 7)}, SPEC)) == {"a": 1, "b": 1}
     assert intake.refusals.counts["node"] == 2
     assert fences(intake.nodes({**good, "b": None}, SPEC)) == {"a": 1, "b": 1}

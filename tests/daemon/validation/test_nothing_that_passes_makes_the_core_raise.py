@@ -1,4 +1,4 @@
-"""Random messages: what the checks let through never makes the core raise."""
+"""Random messages that pass the checks never make the core raise."""
 
 import math
 import random
@@ -12,7 +12,7 @@ from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import DetectorFailed, Observation
 from holdfast_daemon.validation.intake import Intake
 from holdfast_proto.v1 import store_pb2 as store
-from tests.daemon.validation.test_rules import GOOD_EVENTS, good_event
+from tests.daemon.validation.test_event_rules import GOOD_EVENTS, good_event
 from tests.support.core_world import World
 
 INTEGERS = {
@@ -26,7 +26,7 @@ TEXTS = ("", "a", "S", "loss", "gradient", "0", "node0", "0001-dead-rank", "x\ny
 
 
 def mutate(message: Message, chance: random.Random, ratio: float, depth: int = 0) -> None:
-    """Change some fields of a message, and of what it holds, to anything that they can carry."""
+    """Change some fields of a message, and of the messages in it, to any values that they can have."""
     for field in message.DESCRIPTOR.fields:
         if chance.random() > ratio or (field.message_type and field.message_type.GetOptions().map_entry):
             continue
@@ -59,7 +59,7 @@ def anything(field: Any, chance: random.Random) -> Any:
 
 
 def begun(chance: random.Random) -> World:
-    """A run that trains, stands still, or has lost a rank."""
+    """Return a run that trains, stands still, or has lost a rank."""
     world = World(nodes=2, ranks_per_node=2)
     world.until("starting")
     world.tick()

@@ -9,7 +9,7 @@ ENOUGH_S = 10.0
 
 
 class Source:
-    """Counts the items, and holds them until the test lets them through."""
+    """A source that counts its items and holds each until the test lets it through."""
 
     def __init__(self) -> None:
         self.prepared: list[int] = []

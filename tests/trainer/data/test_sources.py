@@ -22,7 +22,7 @@ def open_folder() -> Iterator[Path]:
 
 @contextmanager
 def ordinary_user() -> Iterator[None]:
-    """Root may read everything."""
+    """Act as an ordinary user, because root may read everything."""
     user = os.geteuid()
     if user == 0:
         os.seteuid(NOBODY)

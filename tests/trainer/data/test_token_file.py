@@ -17,7 +17,7 @@ def opened(path: Path, dtype: str = "uint16") -> TokenSpan:
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
 @pytest.mark.parametrize("suffix", ["bin", "npy"])
-def test_ids_are_mapped_from_where_they_lie(tmp_path: Path, dtype: type, suffix: str) -> None:
+def test_ids_are_mapped_from_where_they_are(tmp_path: Path, dtype: type, suffix: str) -> None:
     path = tmp_path / f"tokens.{suffix}"
     tokens: NDArray[Any] = TOKENS.astype(dtype)
     np.save(path, tokens) if suffix == "npy" else tokens.tofile(path)

@@ -13,7 +13,7 @@ TEXT = "".join(f"Line {number}: zwölf Boxkämpfer jagen Viktor.\n" for number i
 
 @pytest.fixture
 def bpe_file(tmp_path: Path) -> Path:
-    """A small byte-level BPE, whose file asks for truncation and padding as files of finished models do."""
+    """A small byte-level BPE. Its file requests truncation and padding, as files of published models do."""
     library = pytest.importorskip("tokenizers")
     bpe = library.Tokenizer(library.models.BPE())
     bpe.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)

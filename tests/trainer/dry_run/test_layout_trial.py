@@ -126,7 +126,7 @@ def die() -> str:
 
 
 class _OwnedByThisProcess:
-    """Part of a cycle, so that only the garbage collector frees it. It ends every other process that frees it."""
+    """An object in a cycle, so that only the garbage collector frees it. It ends every other process that frees it."""
 
     def __init__(self) -> None:
         self._itself = self

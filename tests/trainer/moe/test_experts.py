@@ -27,7 +27,7 @@ def tokens() -> Tensor:
 
 
 def one_by_one(module: MixtureOfExperts, x: Tensor, capacity: int) -> tuple[Tensor, int]:
-    """The output and the number of dropped picks, token by token."""
+    """Return the output and the number of dropped picks, computed token by token."""
     output, dropped = torch.zeros_like(x), 0
     gate, up, down = module.experts.gate, module.experts.up, module.experts.output
     for sample in range(len(x)):
@@ -70,7 +70,7 @@ def test_a_sequence_is_treated_alike_in_any_microbatch() -> None:
 
 
 def balance_losses(probabilities: Tensor, chosen: Tensor) -> Tensor:
-    """Written as in the paper, a sequence at a time: [samples]."""
+    """Return the balance losses as the paper writes them, one sequence at a time. Shape: [samples]."""
     losses = []
     for sample in range(len(probabilities)):
         shares = torch.stack([(chosen[sample] == expert).float().mean() for expert in range(CONFIG.experts)])

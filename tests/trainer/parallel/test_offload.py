@@ -62,7 +62,7 @@ def test_optimizer_on_the_host_trains_to_the_same_bits_with_a_schedule(
 
 
 @pytest.mark.parametrize(("before", "after"), [("host", "host"), ("host", "device"), ("device", "host")])
-def test_run_goes_on_from_the_state_of_either_kind_of_optimizer(before: str, after: str) -> None:
+def test_run_continues_from_the_state_of_either_kind_of_optimizer(before: str, after: str) -> None:
     kinds: dict[str, Callable[[Transformer], Optimizer]] = {
         "host": lambda model: host_optimizer(adamw(model)),
         "device": adamw,

@@ -1,4 +1,4 @@
-"""A ZeRO stage does what its name says: the number of collectives in a step of four microbatches.
+"""Each ZeRO stage makes the right number of collectives in a step of four microbatches.
 
 There are four groups of parameters (three blocks, and the rest), and the loss takes one all-reduce for each axis.
 """

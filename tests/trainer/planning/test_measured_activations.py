@@ -10,7 +10,7 @@ from holdfast_trainer.planning.activations import saved_by_block
 
 
 def saved_bytes(config: TrainerConfig, backend: SDPBackend) -> int:
-    """What autograd saves of one block, parameters and the table of rotations left out, each storage once."""
+    """Return the bytes that autograd saves for one block, each storage once, without parameters and rotations."""
     sequence, samples = config.data.sequence, config.train.global_batch
     block = Block(config.model)
     rotation = rotary_table(config.model, torch.arange(sequence))

@@ -38,7 +38,7 @@ def configuration(compute: str, parallel: dict[str, int]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def measured() -> list[list[dict[str, int]]]:
-    """Of each of CASES, what each of four ranks held."""
+    """Measured memory of each of four ranks, for each of CASES."""
     script = Path(__file__).with_name("measured_ranks.py")
     request = json.dumps([configuration(*case) for case in CASES])
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What papers publish must come out."""
+"""The planner reproduces figures that papers publish."""
 
 from functools import partial
 

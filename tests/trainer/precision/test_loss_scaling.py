@@ -85,7 +85,7 @@ def test_optimizer_that_cannot_skip_a_step_is_refused() -> None:
         LossScaler(FP16, CPU).judge(optimizer, NORM)
 
 
-def test_scale_goes_on_from_its_saved_state_of_plain_numbers() -> None:
+def test_scale_continues_from_its_saved_state_of_plain_numbers() -> None:
     optimizer = AdamW(linear_with_gradient().parameters(), fused=True)
     scaler, later = LossScaler(FP16, CPU), LossScaler(FP16, CPU)
     judge(scaler, optimizer, [OVERFLOW, NORM, NORM])

@@ -1,4 +1,4 @@
-"""Ranks to be harmed: see victims.py."""
+"""Fixtures with ranks that are harmed: see victims.py."""
 
 import json
 import subprocess
@@ -15,22 +15,22 @@ from holdfast_hooks.faults import Fault
 
 
 class Ranks:
-    """Processes that play one scenario, from their start to their end."""
+    """The processes of one scenario, from their start to their end."""
 
-    def __init__(self, process: "subprocess.Popen[str]", folder: Path, order: dict[str, Any]) -> None:
+    def __init__(self, process: "subprocess.Popen[str]", folder: Path, request: dict[str, Any]) -> None:
         assert process.stdin is not None
         self._process = process
         self._folder = folder
-        process.stdin.write(json.dumps({"folder": str(folder), **order}) + "\n")
+        process.stdin.write(json.dumps({"folder": str(folder), **request}) + "\n")
         process.stdin.flush()
         self.pids: list[int] = self._answer()
 
     def wait(self) -> list[int]:
-        """Return the exit codes, as of Popen.returncode."""
+        """Return the exit codes, as in Popen.returncode."""
         return self._answer()  # type: ignore[no-any-return]
 
     def said(self, rank: int) -> list[dict[str, Any]]:
-        """What a rank has told so far, oldest first."""
+        """Return what a rank has reported so far, oldest first."""
         result = self._folder / f"result-{rank}"
         return [json.loads(line) for line in result.read_text().splitlines()] if result.exists() else []
 
@@ -43,17 +43,17 @@ class Ranks:
 
 
 class Victims:
-    """Starts ranks."""
+    """A process that starts ranks."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
         self._folders: list[tempfile.TemporaryDirectory[str]] = []
 
-    def play(self, scenario: str, fault: Fault, *, ranks: int = 2, **order: Any) -> Ranks:
+    def play(self, scenario: str, fault: Fault, *, ranks: int = 2, **options: Any) -> Ranks:
         folder = tempfile.TemporaryDirectory(prefix="hf-")
         self._folders.append(folder)
-        order = {"scenario": scenario, "fault": asdict(fault), "ranks": ranks, **order}
-        return Ranks(self._process, Path(folder.name), order)
+        request = {"scenario": scenario, "fault": asdict(fault), "ranks": ranks, **options}
+        return Ranks(self._process, Path(folder.name), request)
 
 
 @pytest.fixture(scope="package")

@@ -1,4 +1,4 @@
-"""Two ranks reduce; the fault is rank 1's in step 1. Without it, step s gives 10 s + (10 s + 1) on both."""
+"""Two ranks reduce, with a fault of rank 1 in step 1. Without it, step s gives 10 s + (10 s + 1) on both."""
 
 import pytest
 
@@ -11,12 +11,12 @@ STEPS = 4
 
 
 def sums(ranks: Ranks, rank: int, step: int) -> list[float]:
-    """What the two groups' all-reduces gave, as far as the rank has come."""
+    """Return the results of the two groups' all-reduces, as far as the rank has got."""
     return [said["sum"] for said in ranks.said(rank) if said.get("step") == step]
 
 
 def seqs(ranks: Ranks, rank: int) -> list[int]:
-    """How many collectives of the two groups the rank has begun."""
+    """Return the number of collectives that the rank has begun in each of the two groups."""
     counts: list[int] = ranks.said(rank)[-1]["seqs"]
     return counts
 
@@ -31,7 +31,7 @@ def play(victims: Victims, kind: str) -> tuple[Ranks, list[int]]:
 
 def test_a_skipped_collective_leaves_the_rank_one_behind(victims: Victims) -> None:
     ranks, codes = play(victims, "skipped-collective")
-    assert sums(ranks, 1, 1)[0] == 11.0  # what it held itself
+    assert sums(ranks, 1, 1)[0] == 11.0  # its own value
     assert seqs(ranks, 0)[0] == seqs(ranks, 1)[0] + 1
     assert any(codes)
 
@@ -73,7 +73,7 @@ def test_calls_of_every_kind_of_parallelism_pass_by_also_in_the_backward_pass(vi
 
 
 @pytest.mark.parametrize(("layout", "holders"), [("plain", {1}), ("ddp", {0, 1}), ("fsdp", {0})])
-def test_a_gradient_that_is_not_finite_comes_once_and_reaches_whoever_holds_the_sum(
+def test_a_gradient_that_is_not_finite_comes_once_and_reaches_each_rank_that_holds_the_sum(
     victims: Victims, layout: str, holders: set[int]
 ) -> None:
     ranks = victims.play("numbers", Fault("nan-gradient", rank=1, step=1, seed=1), layout=layout)

@@ -1,4 +1,4 @@
-"""An agent's command to a rank to harm itself."""
+"""An agent's command that makes a rank harm itself."""
 
 from collections.abc import Callable
 from pathlib import Path

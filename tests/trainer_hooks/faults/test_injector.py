@@ -4,7 +4,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -16,22 +16,23 @@ from holdfast_hooks.faults.corruption import flip_bit
 from holdfast_hooks.faults.effect import Site
 from holdfast_hooks.telemetry import timeline as timeline_module
 from holdfast_hooks.telemetry.timeline import Timeline
+from tests.support.coroutines import wait_until
 
 Moment = tuple[int, int]
 
 
 class Rank:
-    """A training thread's timeline, and what its black box has been told."""
+    """A training thread's timeline, and the moments that its black box has got."""
 
     def __init__(self) -> None:
-        self.told: list[Moment] = []
-        self.timeline = Timeline(lambda step, phase, unix_ns: self.told.append((step, phase)))
+        self.recorded: list[Moment] = []
+        self.timeline = Timeline(lambda step, phase, unix_ns: self.recorded.append((step, phase)))
         self.injector = Injector(Site(self.timeline, {"model": torch.nn.Linear(2, 2)}), rank=3)
 
     @property
     def is_watched(self) -> bool:
-        told = self.timeline._moment
-        return getattr(told, "__self__", None) is self.injector
+        moment = self.timeline._moment
+        return getattr(moment, "__self__", None) is self.injector
 
     def train(self, steps: int = 1) -> None:
         for _ in range(steps):
@@ -68,7 +69,7 @@ def test_nothing_is_in_the_way_before_arming_and_after_the_last_strike(rank: Ran
     assert rank.is_watched
     assert where_it_struck(rank) == (1, Phase.FORWARD_BACKWARD)
     assert not rank.is_watched
-    assert rank.told[-1] == (1, Phase.FORWARD_BACKWARD)  # the black box knew before
+    assert rank.recorded[-1] == (1, Phase.FORWARD_BACKWARD)  # the black box had it before the fault
 
 
 @pytest.mark.parametrize("phase", [Phase.DATA, Phase.OPTIMIZER])
@@ -77,7 +78,7 @@ def test_it_strikes_in_the_phase_of_its_step(rank: Rank, phase: Phase) -> None:
     assert where_it_struck(rank) == (2, phase)
 
 
-def test_without_a_step_it_strikes_at_once(rank: Rank) -> None:
+def test_without_a_step_it_strikes_immediately(rank: Rank) -> None:
     rank.train(2)
     rank.injector.arm(exception())
     assert where_it_struck(rank) == (2, Phase.FORWARD_BACKWARD)
@@ -102,7 +103,7 @@ def test_what_is_disarmed_does_not_strike(rank: Rank) -> None:
     assert where_it_struck(rank) is None
 
 
-def test_several_faults_strike_each_in_its_turn(rank: Rank) -> None:
+def test_several_faults_strike_one_after_the_other(rank: Rank) -> None:
     rank.injector.arm(exception(step=2), exception(step=0))
     assert where_it_struck(rank) == (0, Phase.FORWARD_BACKWARD)
     assert where_it_struck(rank) == (2, Phase.FORWARD_BACKWARD)
@@ -159,12 +160,12 @@ def test_the_training_thread_waits_until_the_time_is_over(rank: Rank, kind: str)
         ("frozen-disk", "frozen_disk", Phase.FORWARD_BACKWARD),
     ],
 )
-def test_the_training_thread_waits_for_good(kind: str, function: str, phase: Phase, wait_until: "WaitUntil") -> None:
+def test_the_training_thread_waits_forever(kind: str, function: str, phase: Phase) -> None:
     rank = Rank()
     rank.injector.arm(Fault(kind, rank=3, step=1))
     thread = threading.Thread(target=rank.train, args=(3,), daemon=True)
     thread.start()
-    wait_until(lambda: function in innermost_functions(thread))
+    wait_until(lambda: function in innermost_functions(thread), f"the thread is in {function}")
     assert (rank.timeline.step, rank.timeline.phase) == (1, phase)
 
 
@@ -177,24 +178,10 @@ def innermost_functions(thread: threading.Thread) -> list[str]:
     return names
 
 
-WaitUntil = Callable[[Callable[[], bool]], None]
-
-
-@pytest.fixture
-def wait_until() -> WaitUntil:
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.005)
-
-    return wait
-
-
 def test_a_slow_rank_computes_so_much_longer_in_the_phase_itself(rank: Rank) -> None:
     rank.injector.arm(Fault("slow", rank=3, step=1, factor=4.0))
     ratios = []
-    """Time that the phase took, compared with the time that it would have taken."""
+    """Time that each phase took, divided by the time that it would have taken."""
     for step in range(3):
         rank.timeline.begin(step)
         rank.timeline.enter(Phase.DATA)

@@ -28,7 +28,7 @@ def test_the_rank_dies_as_it_enters_the_phase(victims: Victims) -> None:
     assert (newest["step"], newest["phase"]) == (2, Phase.FORWARD_BACKWARD)
 
 
-def test_a_stopped_rank_goes_on_where_it_was(victims: Victims) -> None:
+def test_a_stopped_rank_continues_where_it_was(victims: Victims) -> None:
     ranks = victims.play("alone", Fault("stop", step=2), ranks=1)
     [pid] = ranks.pids
     while state_of(pid) != "T":

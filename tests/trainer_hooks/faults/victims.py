@@ -1,4 +1,4 @@
-"""Ranks to be harmed, forked from one process that has imported torch. Its stdin takes one order a line, as JSON."""
+"""Ranks that are harmed, forked from one process that has imported torch. Each line of its stdin is a JSON request."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # a dispatch mode imports it when it is first used: not within the timeout of a collective
+import torch._dynamo  # the first dispatch mode imports it: too slow within the timeout of a collective
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -49,7 +49,7 @@ def world(folder: Path, rank: int) -> Iterator[None]:
 
 
 def alone(folder: Path, rank: int, fault: Fault, result: Path) -> None:
-    """Tell each phase of a loop as it is entered, and how often another thread has had its turn by then."""
+    """Report each phase of a loop when it is entered, and how often another thread has run since the last one."""
     turns = [0]
 
     def take_turns() -> None:
@@ -68,7 +68,7 @@ def alone(folder: Path, rank: int, fault: Fault, result: Path) -> None:
 
 
 def reduces(folder: Path, rank: int, fault: Fault, result: Path) -> None:
-    """Tell what two all-reduces of two groups give in each step, and how far the groups are when one fails."""
+    """Report the results of one all-reduce in each of two groups, step by step, and the groups' numbers at the end."""
     with world(folder, rank), holdfast_hooks.attach() as hooks:
         groups = [dist.new_group([0, 1], timeout=timedelta(seconds=GLOO_TIMEOUT_S)) for _ in range(2)]
         Injector.into(hooks).arm(fault)
@@ -80,7 +80,7 @@ def reduces(folder: Path, rank: int, fault: Fault, result: Path) -> None:
                     say(result, step=step, sum=value[0].item())
         finally:
             say(result, seqs=[group._get_sequence_number_for_group() for group in groups])
-            # Neither rank leaves before the other has seen for itself, unless that has been aborted.
+            # Neither rank leaves before the other has seen the failure itself, unless the other was aborted.
             (folder / f"done-{rank}").touch()
             deadline_s = time.monotonic() + GLOO_TIMEOUT_S
             while not (folder / f"done-{1 - rank}").exists() and time.monotonic() < deadline_s:
@@ -88,7 +88,7 @@ def reduces(folder: Path, rank: int, fault: Fault, result: Path) -> None:
 
 
 def messages(folder: Path, rank: int, fault: Fault, result: Path) -> None:
-    """Tell what rank 1 receives from rank 0 in each step."""
+    """Report what rank 1 receives from rank 0 in each step."""
     with world(folder, rank), holdfast_hooks.attach() as hooks:
         Injector.into(hooks).arm(fault)
         for step in hooks.steps(until=STEPS):
@@ -102,7 +102,7 @@ def messages(folder: Path, rank: int, fault: Fault, result: Path) -> None:
 
 
 def seen_calls(folder: Path, rank: int, fault: Fault, result: Path) -> None:
-    """Tell which calls pass by in the kinds of parallelism that torch has."""
+    """Report the calls that pass by in torch's kinds of parallelism."""
     names: list[str] = []
 
     def note(call: GroupCall) -> Any:
@@ -146,10 +146,7 @@ def make_model(layout: str) -> torch.nn.Module:
 
 
 def numbers(folder: Path, rank: int, fault: Fault, result: Path, layout: str) -> None:
-    """Tell in each step how many bits of the weights differ from the beginning, and whether gradients are finite.
-
-    ``own``: before anything is summed over ranks, where that can be seen.
-    """
+    """Report in each step how many bits of the weights differ from the first, and whether gradients are finite."""
     with world(folder, rank):
         model = make_model(layout)
         with holdfast_hooks.attach(state={"model": model}) as hooks:
@@ -166,14 +163,14 @@ def numbers(folder: Path, rank: int, fault: Fault, result: Path, layout: str) ->
 
 
 def bits(model: torch.nn.Module) -> list[int]:
-    """Return the weights that this rank holds, each as a whole number without a sign."""
+    """Return the weights that this rank holds, each as an unsigned integer."""
     weights = [local(parameter.detach()).view(torch.int32).flatten() for parameter in model.parameters()]
     return [number & 0xFFFFFFFF for number in torch.cat(weights).tolist()]
 
 
-def fork(order: dict[str, Any]) -> list[int]:
-    folder, pids = Path(order.pop("folder")), []
-    scenario, ranks, fault = globals()[order.pop("scenario")], order.pop("ranks"), Fault(**order.pop("fault"))
+def fork(request: dict[str, Any]) -> list[int]:
+    folder, pids = Path(request.pop("folder")), []
+    scenario, ranks, fault = globals()[request.pop("scenario")], request.pop("ranks"), Fault(**request.pop("fault"))
     for rank in range(ranks):
         pid = os.fork()
         if pid == 0:
@@ -182,7 +179,7 @@ def fork(order: dict[str, Any]) -> list[int]:
             os.dup2(descriptor, 1)
             os.dup2(descriptor, 2)
             os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank))
-            scenario(folder, rank, fault, folder / f"result-{rank}", **order)
+            scenario(folder, rank, fault, folder / f"result-{rank}", **request)
             sys.exit(0)
         pids.append(pid)
     return pids

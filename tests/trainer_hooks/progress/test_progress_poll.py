@@ -12,7 +12,7 @@ from holdfast_hooks.progress.settling import Settling
 
 
 class Recorder:
-    """A Flight Recorder with one group, that counts the full dumps asked of it."""
+    """A Flight Recorder with one group. It counts the requests for full dumps."""
 
     def __init__(self, entries: list[dict[str, Any]]) -> None:
         self.entries = entries
@@ -96,7 +96,7 @@ def test_recorder_that_fails_is_counted_each_time_and_logged_once(
     assert len(caplog.records) == 1
 
 
-def test_point_to_point_calls_are_told_from_collectives() -> None:
+def test_point_to_point_calls_are_distinguished_from_collectives() -> None:
     shift = SeqShift()
     assert shift.before(9) == 0
     for seq in (2, 3, 7):

@@ -1,5 +1,5 @@
-"""The choice of what is compared. That replicas agree until a bit flips is tested with the trainer's own ranks,
-and under DistributedDataParallel in test_worlds.py."""
+"""The choice of what is compared. Other tests check that replicas agree until a bit flips: those with the trainer's
+ranks, and test_worlds.py under DistributedDataParallel."""
 
 from collections.abc import Callable
 
@@ -47,7 +47,7 @@ def test_one_flipped_bit_changes_the_sum(dtype: torch.dtype, elements: int, bit:
     assert piece.sum().item() != before
 
 
-def test_tensors_are_looked_at_where_they_are_whatever_the_order_of_their_dims() -> None:
+def test_tensors_are_read_in_place_whatever_the_order_of_their_dims() -> None:
     tensor = torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1)
     words = as_words(tensor)
     assert words is not None and words.data_ptr() == tensor.data_ptr()

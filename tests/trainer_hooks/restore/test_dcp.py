@@ -53,7 +53,7 @@ def expect_same(found: Any, expected: Any) -> None:
 
 @pytest.fixture
 def checkpoint(bench: Any, make_slots: MakeSlots, folder: Path) -> Path:
-    """What an agent made of a training's snapshot."""
+    """A checkpoint that an agent wrote from a training's snapshot."""
     run = bench(Training(seed=1).state, checkpoint_every=1)
     paths = make_slots()
     run.grant(paths)

@@ -1,4 +1,4 @@
-"""Checkpoints that one layout wrote, loaded in another: real worlds, compared bit by bit."""
+"""Checkpoints of one layout, loaded in another. Real worlds are compared bit by bit."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ World = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[World]]:
-    """What the ranks of every world of every case have written."""
+    """Reports of the ranks, for every world of every case."""
     folder = tmp_path_factory.mktemp("layouts")
     ended = subprocess.run(
         [sys.executable, str(LAYOUTS), str(folder), *CASES.values()], capture_output=True, text=True, timeout=200,
@@ -39,7 +39,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[World]]:
 
 
 def tensors(world: World) -> dict[str, str]:
-    """All tensors in full by name; ranks that have the same one must agree."""
+    """Return all full tensors by name. Ranks that have the same tensor must agree."""
     joined: dict[str, str] = {}
     for rank in world:
         for name, digest in rank["tensors"].items():
@@ -86,7 +86,7 @@ def test_slots_serve_the_layout_that_wrote_them_and_are_emptied_in_another(world
     assert states["replicated"] == [{"COMPLETE"}, {"EMPTY"}]
 
 
-def test_replicated_tensors_are_stored_once_by_turns(worlds: dict[str, list[World]]) -> None:
+def test_replicated_tensors_are_stored_once_and_ranks_share_the_work(worlds: dict[str, list[World]]) -> None:
     stored = [set(rank["stored"]) for rank in worlds["replicated"][0]]
     # Ranks 0 and 2 are replicas of each other, and so are 1 and 3.
     for one, other in ((stored[0], stored[2]), (stored[1], stored[3])):

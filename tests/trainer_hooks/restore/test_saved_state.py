@@ -1,4 +1,4 @@
-"""What ranks saved, put together: which of several tensors of one name counts, and what makes no whole."""
+"""The saved state of all ranks, put together: which of several tensors of one name counts, and what is incomplete."""
 
 from pathlib import Path
 from typing import Any

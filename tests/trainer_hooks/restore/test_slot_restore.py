@@ -14,7 +14,7 @@ MakeSlots = Callable[..., list[Path]]
 
 
 class Training:
-    """A small model with everything that a run needs to go on bit by bit."""
+    """A small model with everything that a run needs to continue bit by bit."""
 
     def __init__(self, width: int = 8, seed: int = 0) -> None:
         torch.manual_seed(seed)

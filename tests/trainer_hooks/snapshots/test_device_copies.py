@@ -1,4 +1,4 @@
-"""The order of things when a GPU copies: on this side of a fake stream, for want of a GPU."""
+"""The order of events when a GPU copies. A fake stream stands in for the GPU."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ MakeSlots = Callable[..., list[Path]]
 
 
 class Stream:
-    """Copies when it is told that the device has come so far. Records what was asked of it."""
+    """A stream that copies when a test lets the device get that far. It records all requests."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []
@@ -67,18 +67,18 @@ class Run:
         self.optimizer = torch.optim.SGD(self.model.parameters(), momentum=0.9)
         self.train()
         state = {"model": self.model, "optimizer": self.optimizer}
-        self.rank = bench(state, late=self._tell, **{"snapshot_every": 1, **context})
+        self.rank = bench(state, late=self._keep_late, **{"snapshot_every": 1, **context})
         self.rank.grant(paths)
-        self._told = threading.Condition()
+        self._reported = threading.Condition()
 
-    def _tell(self, taken: SnapshotTaken) -> None:
-        with self._told:
+    def _keep_late(self, taken: SnapshotTaken) -> None:
+        with self._reported:
             self.late.append(taken)
-            self._told.notify_all()
+            self._reported.notify_all()
 
     def wait_for_late(self, count: int) -> None:
-        with self._told:
-            assert self._told.wait_for(lambda: len(self.late) == count, DEADLINE_S)
+        with self._reported:
+            assert self._reported.wait_for(lambda: len(self.late) == count, DEADLINE_S)
 
     def train(self) -> None:
         self.model(torch.randn(4, 3)).sum().backward()
@@ -107,7 +107,7 @@ OTHERS = ["model/running_mean", "model/running_var", "model/num_batches_tracked"
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
-    """Make all tensors ones that a GPU has to copy."""
+    """Treat all tensors as ones that a GPU has to copy."""
     stream = Stream()
 
     def copy_nothing(tensors: Any, parts: Any) -> list[DeviceCopy]:
@@ -119,7 +119,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
     torch_optimizer._global_optimizer_pre_hooks.clear()
 
 
-def test_snapshot_is_complete_and_told_only_after_the_copies(bench: Any, make_slots: MakeSlots, gpu: Stream) -> None:
+def test_snapshot_is_complete_and_reported_only_after_the_copies(
+    bench: Any, make_slots: MakeSlots, gpu: Stream
+) -> None:
     run = Run(bench, make_slots(3), gpu)
     assert run.rank.end(0) is None
     assert run.states() == [SlotState.WRITING, SlotState.EMPTY, SlotState.EMPTY]
@@ -131,7 +133,7 @@ def test_snapshot_is_complete_and_told_only_after_the_copies(bench: Any, make_sl
     assert run.states() == [SlotState.COMPLETE, SlotState.EMPTY, SlotState.EMPTY]
 
 
-def test_optimizer_waits_once_for_its_copies_and_anything_else_at_once(
+def test_optimizer_waits_once_for_its_copies_and_anything_else_immediately(
     bench: Any, make_slots: MakeSlots, gpu: Stream
 ) -> None:
     run = Run(bench, make_slots(3), gpu)

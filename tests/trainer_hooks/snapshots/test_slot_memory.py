@@ -16,7 +16,7 @@ MakeSlots = Callable[..., list[Path]]
 
 
 def mapped_kib(path: Path) -> int:
-    """How much of a file this process has mapped pages of."""
+    """Return the KiB of a file of which this process has mapped pages."""
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
     for line in lines:
         if line.endswith(str(path)):
@@ -25,7 +25,7 @@ def mapped_kib(path: Path) -> int:
 
 
 class Runtime:
-    """As much of CUDA's runtime as locks memory."""
+    """The part of CUDA's runtime that locks memory."""
 
     def __init__(self, error: int) -> None:
         self.locked: dict[int, int] = {}
@@ -42,7 +42,7 @@ class Runtime:
 
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Runtime:
-    """Make this process one that uses a GPU."""
+    """Make this process look as if it used a GPU."""
     found = Runtime(request.param)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: found)
@@ -85,7 +85,7 @@ def test_memory_is_locked_for_the_gpu_as_long_as_it_is_mapped(make_slots: MakeSl
 def test_memory_is_given_back_when_the_rank_closes_its_hooks(
     bench: Any, make_slots: MakeSlots, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(random_states, "capture", dict)  # else it asks the GPU that is not there
+    monkeypatch.setattr(random_states, "capture", dict)  # otherwise it would ask a GPU, and there is none
     run = bench({"model": torch.nn.Linear(2, 2)}, snapshot_every=1)
     run.grant(make_slots(2))
     assert run.end(0) is not None

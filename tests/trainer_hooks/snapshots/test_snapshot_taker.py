@@ -61,9 +61,9 @@ EMPTY = header(SlotState.EMPTY, -1, generation=0)
         ([header(SlotState.COMPLETE, 5, persist=True), header(SlotState.COMPLETE, 4, persist=True)], None, None),
         # Of three, one is free though another is pinned.
         ([header(SlotState.COMPLETE, 5), header(SlotState.COMPLETE, 4, persist=True), EMPTY], None, 2),
-        # Rolled back: the state that this generation started from counts more than a later step of an older one.
+        # After a rollback, the state from which this generation started counts more than a later step of an older one.
         ([header(SlotState.COMPLETE, 9, generation=1), header(SlotState.COMPLETE, 4, generation=0)], 1, 0),
-        # From the first snapshot of its own on, that is the newest.
+        # From its first own snapshot on, that one is the newest.
         ([header(SlotState.COMPLETE, 9, generation=1), header(SlotState.COMPLETE, 5, generation=2)], 0, 0),
     ],
     ids=str,
@@ -136,7 +136,7 @@ def pinned(bench: Any, make_slots: MakeSlots) -> tuple[Any, list[Path]]:
     return run, paths
 
 
-def test_while_one_of_two_slots_is_pinned_snapshots_go_on_in_the_other(pinned: tuple[Any, list[Path]]) -> None:
+def test_while_one_of_two_slots_is_pinned_snapshots_continue_in_the_other(pinned: tuple[Any, list[Path]]) -> None:
     run, paths = pinned
     assert [run.end(step).slot for step in (3, 4)] == [0, 0]
     assert headers(paths) == [(SlotState.COMPLETE, 4, False), (SlotState.COMPLETE, 1, True)]
@@ -185,7 +185,7 @@ def test_last_step_waits_for_the_grant(bench: Any, make_slots: MakeSlots) -> Non
     assert taken.persist
 
 
-def test_last_step_does_not_wait_for_ever(bench: Any, make_slots: MakeSlots, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_step_does_not_wait_forever(bench: Any, make_slots: MakeSlots, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_taker, "_GRANT_WAIT_S", 0.02)
     monkeypatch.setattr(snapshot_taker, "_PIN_WAIT_S", 0.02)
     run = bench({"counter": Counter()}, snapshot_every=1, checkpoint_every=1)
@@ -257,7 +257,7 @@ def test_torn_snapshot_is_overwritten_first(bench: Any, make_slots: MakeSlots) -
     assert (SlotState.WRITING, 9, False) not in headers(paths)
 
 
-def test_failing_state_is_counted_and_training_goes_on(
+def test_failing_state_is_counted_and_training_continues(
     bench: Any, make_slots: MakeSlots, caplog: pytest.LogCaptureFixture
 ) -> None:
     counter = Counter()

@@ -1,4 +1,4 @@
-"""Steps that all ranks have in common, at any moment, while each has two slots and checkpoints are written."""
+"""All ranks have a step in common at any moment, while each has two slots and checkpoints are written."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ STEPS = 160
 
 
 class World:
-    """Ranks in lockstep: one ends a step only after all have ended the one before."""
+    """Ranks in lockstep: a rank ends a step only after all have ended the step before."""
 
     def __init__(self, bench: Any, make_slots: Callable[..., list[Path]], dice: random.Random) -> None:
         self.ranks: list[Any] = []
@@ -35,10 +35,10 @@ class World:
         self._is_partly_written = False
         """Whether some ranks have their slot back and others do not."""
         self.common: list[int] = []
-        """Newest step that all ranks had complete, in each moment of the last step in which they had pinned alike."""
+        """Newest complete step of all ranks, at each moment of the last step in which all had pinned alike."""
 
     def end(self, step: int) -> None:
-        """Have all ranks end a step, in any order, some while others copy."""
+        """Let all ranks end a step, in any order, and some of them while others copy."""
         self._waiting = self._dice.sample(self.ranks, RANKS)
         self.common = []
         while self._waiting:
@@ -47,7 +47,7 @@ class World:
         self._write()
 
     def in_a_copy(self) -> None:
-        """A rank is copying: look, and perhaps let another one begin to."""
+        """Check the state while a rank copies, and perhaps let another rank begin its copy."""
         if self._waiting and self._dice.random() < 0.5:
             run = self._waiting.pop()
             run.end(run.timeline.step + 1)
@@ -61,7 +61,7 @@ class World:
         return [{slot.header.step for slot in slots if slot.header.state is SlotState.COMPLETE} for slots in self.slots]
 
     def _write(self) -> None:
-        """Be the agents, which write shards as fast as they can and release the slots."""
+        """Act as the agents: write shards as fast as possible and release the slots."""
         for slots in self.slots:
             for slot in slots:
                 if slot.header.persist and self._dice.random() < 0.5:

@@ -63,7 +63,7 @@ def test_names_are_those_of_the_model_without_wrappers() -> None:
     assert sorted(by_name(trained(stage), stage).state_dict()["state"]) == sorted(stage.state_dict())
 
 
-def test_modules_that_cannot_be_told_apart_are_refused() -> None:
+def test_modules_that_cannot_be_distinguished_are_refused() -> None:
     stages = [Stage(first=torch.nn.Linear(2, 3)), Stage(first=torch.nn.Linear(2, 3))]
     with pytest.raises(ValueError, match=r"two parameters have the same name"):
         by_name(trained(*stages), stages)

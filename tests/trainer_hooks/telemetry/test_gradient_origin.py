@@ -13,7 +13,7 @@ Launch = Callable[..., RankContext]
 
 
 class Spoil(torch.autograd.Function):
-    """Nothing forward; backward, a gradient with one NaN."""
+    """A function that does nothing forward, and gives a gradient with one NaN backward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -40,7 +40,7 @@ class Block(torch.nn.Module):
 
 
 def train(model: dict[str, Block], *, bad_in_step: dict[int, str], **watch: Any) -> None:
-    """Train three steps under an agent; the block of that name spoils the gradient in that step."""
+    """Train three steps under an agent. The named block spoils the gradient in the given step."""
     with holdfast_hooks.attach() as hooks:
         hooks.watch_gradients(model, **watch)
         for step in hooks.steps(until=3):
@@ -86,7 +86,7 @@ def test_a_gradient_that_is_bad_from_the_start_is_the_losss(agent: Any, launch: 
     assert origins(agent) == ["", "", "loss"]
 
 
-def test_a_bad_gradient_from_another_rank_is_not_told_again(agent: Any, launch: Launch) -> None:
+def test_a_bad_gradient_from_another_rank_is_not_reported_again(agent: Any, launch: Launch) -> None:
     launch()
     train(blocks(), bad_in_step={0: "loss", 1: "block1"}, then=None)
     assert origins(agent) == ["", "block1", ""]

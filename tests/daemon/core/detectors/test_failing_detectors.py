@@ -1,4 +1,4 @@
-"""A detector that raises, wherever the core asks it: the others are asked all the same."""
+"""A detector that raises, wherever the core calls it. The others are called as usual."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -15,7 +15,7 @@ from tests.support.core_world import World
 
 @dataclass(frozen=True)
 class Broken(Detector):
-    """Raises whenever it is asked."""
+    """A detector that raises in every call."""
 
     name: ClassVar[str] = registry.HANGS[0].name
 

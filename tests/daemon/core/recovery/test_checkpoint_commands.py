@@ -1,4 +1,4 @@
-"""Checkpoints by time, and those that are kept."""
+"""Checkpoints that are due by time, and checkpoints that are pinned."""
 
 from holdfast_daemon.core.detectors.numbers.loss_watch import MIN_HISTORY
 from holdfast_proto.v1 import store_pb2 as store
@@ -15,7 +15,7 @@ def timed() -> World:
     return world
 
 
-def ordered(world: World) -> list[int]:
+def commanded_steps(world: World) -> list[int]:
     return [command.take_checkpoint.step for command in world.sent("take_checkpoint")]
 
 
@@ -24,17 +24,17 @@ def pass_time(world: World, seconds: float) -> None:
     world.train()
 
 
-def test_a_checkpoint_is_ordered_each_time_the_interval_is_over() -> None:
+def test_a_checkpoint_is_commanded_each_time_the_interval_is_over() -> None:
     world = timed()
     pass_time(world, 0.4 * EVERY_S)
-    assert ordered(world) == []
+    assert commanded_steps(world) == []
     pass_time(world, 0.7 * EVERY_S)
-    assert len(ordered(world)) == 1
-    assert ordered(world)[0] > world.rank(0).progress.step
+    assert len(commanded_steps(world)) == 1
+    assert commanded_steps(world)[0] > world.rank(0).progress.step
     pass_time(world, 0.5 * EVERY_S)
-    assert len(ordered(world)) == 1
+    assert len(commanded_steps(world)) == 1
     pass_time(world, 0.6 * EVERY_S)
-    assert len(ordered(world)) == 2
+    assert len(commanded_steps(world)) == 2
 
 
 def test_a_checkpoint_that_is_committed_for_another_reason_puts_the_next_one_off() -> None:
@@ -43,9 +43,9 @@ def test_a_checkpoint_that_is_committed_for_another_reason_puts_the_next_one_off
     world.events.append(store.Event(checkpoint_committed=store.CheckpointCommitted(step=7)))
     world.tick()
     pass_time(world, 0.6 * EVERY_S)
-    assert ordered(world) == []
+    assert commanded_steps(world) == []
     pass_time(world, 0.6 * EVERY_S)
-    assert len(ordered(world)) == 1
+    assert len(commanded_steps(world)) == 1
 
 
 def test_a_new_leader_does_not_begin_to_count_anew() -> None:
@@ -54,17 +54,17 @@ def test_a_new_leader_does_not_begin_to_count_anew() -> None:
     world.lose_leader()
     world.train(4)
     pass_time(world, 0.6 * EVERY_S)
-    assert len(ordered(world)) == 1
+    assert len(commanded_steps(world)) == 1
 
 
-def test_without_an_interval_none_is_ordered() -> None:
+def test_without_an_interval_none_is_commanded() -> None:
     world = running()
     pass_time(world, 10 * EVERY_S)
-    assert ordered(world) == []
+    assert commanded_steps(world) == []
 
 
 def spike(world: World) -> store.Incident:
-    """Let the run train for a while, and then its loss rise for three steps."""
+    """Let the run train for a while, and let its loss then rise for three steps."""
     world.train(MIN_HISTORY)
     world.train(3, loss=50.0)
     incident = world.incidents[-1]
@@ -78,9 +78,9 @@ def test_a_spike_has_the_last_checkpoint_kept_that_is_known_to_be_good() -> None
     # The loss of the last good step was computed before its update, which may have done the harm.
     world.node_states["node0"].checkpoints[:] = [3, proven - 1, proven, proven + 2]
     incident = spike(world)
-    [order] = world.sent("keep_checkpoint")
-    assert order.keep_checkpoint.step == proven - 1
-    assert order.keep_checkpoint.reason == incident.verdict.message
+    [command] = world.sent("keep_checkpoint")
+    assert command.keep_checkpoint.step == proven - 1
+    assert command.keep_checkpoint.reason == incident.verdict.message
     assert f"step {proven - 1}" in incident.actions[-1].what
 
 

@@ -17,7 +17,7 @@ def commit(world: World, step: int) -> None:
 
 
 def stories(world: World) -> list[list[str]]:
-    """Of each incident, its verdict's message and the lines after it."""
+    """Return the message and the lines after it, of each incident."""
     return [
         [incident.verdict.message, *(action.what for action in incident.actions)]
         for incident in world.incidents
@@ -65,7 +65,7 @@ def test_copies_that_fail_after_every_commit_are_one_incident() -> None:
     ]
 
 
-def test_a_story_has_so_many_lines_and_can_be_ended_all_the_same() -> None:
+def test_a_story_with_the_most_lines_can_still_be_ended() -> None:
     world = running()
     for step in range(100):
         fail(world, step)

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be read: a start is refused, a run that has trained waits."""
+"""Checkpoints that cannot be read: a start is refused, and a run that has trained waits."""
 
 import itertools
 
@@ -19,7 +19,7 @@ def start_fails(world: World, reason: str = GONE) -> None:
 
 
 def failing(checkpoints: list[int]) -> World:
-    """Return a world whose first start has not found its files."""
+    """Return a world whose first start did not find its files."""
     world = World(checkpoints=checkpoints)
     world.obeys = False
     world.tick()
@@ -102,10 +102,10 @@ def test_the_incident_of_a_damaged_checkpoint_says_what_was_used_instead() -> No
     assert damaged.actions[-1].what == "generation 1 starts from a checkpoint after step 19 instead"
 
 
-def test_a_shard_that_was_told_of_has_one_incident_with_what_was_used_instead() -> None:
+def test_a_reported_shard_has_one_incident_that_names_the_checkpoint_used_instead() -> None:
     world = World(checkpoints=[19, 39])
-    told = store.CheckpointUnreadable(step=39, reason="digest differs")
-    world.events.append(store.Event(node="node0", checkpoint_unreadable=told))
+    unreadable = store.CheckpointUnreadable(step=39, reason="digest differs")
+    world.events.append(store.Event(node="node0", checkpoint_unreadable=unreadable))
     world.until("starting")
     [damaged] = world.incidents
     assert damaged.verdict.message == "digest differs"

@@ -1,4 +1,4 @@
-"""After the last step: what hangs or fails there undoes nothing."""
+"""Hangs and failures after the last step undo nothing."""
 
 from holdfast_daemon.core.detectors.deaths.late_exit import REPORT_S
 from holdfast_daemon.core.model import StopRequest
@@ -14,24 +14,18 @@ def leave(world: World, *numbers: int) -> None:
         world.rank(number).progress.phase = common.PHASE_IDLE
 
 
-def stand(world: World, seconds: float) -> None:
-    tick_s = 0.1 if seconds < 20.0 else 0.5
-    for _ in range(round(seconds / tick_s)):
-        world.tick(seconds=tick_s)
-
-
 def test_a_process_that_does_not_end_is_reported_within_a_minute() -> None:
     world = running()
     leave(world, 0, 1, 2, 3)
     for number in (0, 1, 2):
         world.end(number, code=0, finished=True)
-    stand(world, REPORT_S - 1)
+    world.stand(REPORT_S - 1)
     assert not world.incidents
-    stand(world, 2.0)
+    world.stand(2.0)
     (incident,) = world.incidents
     assert (incident.verdict.kind, list(incident.verdict.culprits)) == (store.VERDICT_KIND_LATE_EXIT, [3])
     assert REPORT_S < 60.0
-    stand(world, 100.0)
+    world.stand(100.0)
     assert len(world.incidents) == 1
 
 
@@ -41,12 +35,12 @@ def test_it_is_ended_only_when_nothing_has_moved_for_long_and_the_run_has_finish
     world.moving = {3}
     for number in (0, 1, 2):
         world.end(number, code=0, finished=True)
-    stand(world, 500.0)
+    world.stand(500.0)
     assert world.phase == "running"
     world.moving = set()
-    stand(world, 178.0)
+    world.stand(178.0)
     assert world.phase == "running"
-    stand(world, 4.0)
+    world.stand(4.0)
     assert world.phase == "finished"
     assert "rank 3 did not exit after training" in world.state.record.outcome
     assert [command.finish.succeeded for command in world.sent("finish")][-1]
@@ -58,7 +52,7 @@ def test_a_rank_whose_hooks_are_still_open_after_its_loop_counts_once_others_hav
         world.rank(number).progress.phase = common.PHASE_IDLE
         world.end(number, code=0, finished=True)
     world.rank(3).progress.phase = common.PHASE_IDLE
-    stand(world, REPORT_S + 2)
+    world.stand(REPORT_S + 2)
     assert [incident.verdict.kind for incident in world.incidents] == [store.VERDICT_KIND_LATE_EXIT]
 
 
@@ -68,7 +62,7 @@ def test_a_crash_after_training_undoes_nothing() -> None:
     for number in (0, 1, 2):
         world.end(number, code=0, finished=True)
     world.end(3, signal=6, finished=True)
-    stand(world, 1.0)
+    world.stand(1.0)
     assert (world.phase, world.sent("stop"), world.incidents) == ("finished", [], [])
 
 
@@ -87,7 +81,7 @@ def test_a_planned_stop_whose_last_process_hangs_in_its_exit_has_stopped() -> No
     leave(world, 0, 1, 2, 3)
     for number in (0, 1, 2):
         world.end(number, code=0, finished=True)
-    stand(world, 6.0)
+    world.stand(6.0)
     assert world.phase == "finished"
     assert world.state.record.outcome.startswith("stopped after step")
 
@@ -95,6 +89,6 @@ def test_a_planned_stop_whose_last_process_hangs_in_its_exit_has_stopped() -> No
 def test_an_observed_run_is_never_ended() -> None:
     world = running(mode=store.MODE_OBSERVE)
     leave(world, 0, 1, 2, 3)
-    stand(world, 300.0)
+    world.stand(300.0)
     assert (world.phase, world.sent("finish")) == ("running", [])
     assert len(world.incidents) == 1

@@ -1,4 +1,4 @@
-"""Stories of runs that are stopped as planned."""
+"""Runs that are stopped as planned."""
 
 import pytest
 
@@ -12,7 +12,7 @@ GRACE_S = 30.0
 
 
 def leaving(grace_s: float = GRACE_S) -> tuple[World, int]:
-    """Return a run that is to stop, and the step after which."""
+    """Return a run that is to stop, and the step after which it stops."""
     world = running()
     world.tick(StopRequest(grace_s=grace_s))
     assert world.phase == "leaving"
@@ -27,7 +27,7 @@ def leave(world: World, step: int) -> None:
     world.tick()
 
 
-def test_all_ranks_are_told_one_step_that_none_has_finished_when_they_hear_of_it() -> None:
+def test_all_ranks_get_one_step_that_none_has_finished_when_the_command_arrives() -> None:
     world, step = leaving()
     assert {command.leave.step for command in world.sent("leave")} == {step}
     assert step >= world.rank(0).progress.step + LEAD_S / 0.3
@@ -79,7 +79,7 @@ def test_a_run_that_is_being_restarted_stops_once_it_trains_again() -> None:
     assert world.phase == "leaving"
 
 
-def test_a_new_leader_goes_on_with_the_same_step_and_repeats_the_order() -> None:
+def test_a_new_leader_continues_with_the_same_step_and_repeats_the_command() -> None:
     world, step = leaving()
     world.commands.clear()
     world.lose_leader()
@@ -89,7 +89,7 @@ def test_a_new_leader_goes_on_with_the_same_step_and_repeats_the_order() -> None
     assert world.phase == "finished"
 
 
-def test_the_order_is_not_repeated_to_ranks_that_have_reached_the_step() -> None:
+def test_the_command_is_not_repeated_to_ranks_that_have_reached_the_step() -> None:
     world, step = leaving()
     while world.rank(0).progress.step < step:
         world.train()
@@ -99,7 +99,7 @@ def test_the_order_is_not_repeated_to_ranks_that_have_reached_the_step() -> None
 
 
 @pytest.mark.parametrize("grace_s", [0.0, GRACE_S])
-def test_a_run_that_has_not_begun_ends_at_once(grace_s: float) -> None:
+def test_a_run_that_has_not_begun_ends_immediately(grace_s: float) -> None:
     world = World()
     world.node_states["node0"].ready = False
     world.tick(StopRequest(grace_s=grace_s))

@@ -1,4 +1,4 @@
-"""The core beside worlds that somebody else launches."""
+"""The core of runs that another launcher starts."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ SPEC = store.RunSpec(run="r", nodes=1, mode=store.MODE_OBSERVE, preset=store.PRE
 
 
 class ObservedWorld:
-    """One node whose ranks come and go by themselves."""
+    """A world with one node, whose ranks start and end without the agent."""
 
     def __init__(self) -> None:
         self.state: CoreState = coordinator.begin(SPEC)
@@ -57,11 +57,11 @@ class ObservedWorld:
     def kinds(self) -> list[int]:
         return [incident.verdict.kind for incident in self.state.incidents.values()]
 
-    def ordered(self) -> set[str | None]:
-        return {order.WhichOneof("kind") for order in self.commands}
+    def command_kinds(self) -> set[str | None]:
+        return {command.WhichOneof("kind") for command in self.commands}
 
 
-def test_a_world_is_followed_from_its_first_hello_to_its_end_and_nothing_is_ordered_of_its_ranks() -> None:
+def test_a_world_is_followed_from_its_first_hello_to_its_end_and_its_ranks_get_no_commands() -> None:
     world = ObservedWorld()
     world.tick()
     assert world.where == ("waiting", 0)
@@ -77,10 +77,10 @@ def test_a_world_is_followed_from_its_first_hello_to_its_end_and_nothing_is_orde
     world.tick()
     assert world.where == ("finished", 1)
     assert world.kinds == []
-    assert world.ordered() == {"finish"}
+    assert world.command_kinds() == {"finish"}
 
 
-def test_a_world_is_not_over_while_its_ranks_are_not_heard_of() -> None:
+def test_a_world_is_not_over_while_its_ranks_do_not_report() -> None:
     world = ObservedWorld()
     world.launch(1, [10, 11], step=3)
     world.tick()
@@ -94,7 +94,7 @@ def test_the_rank_that_died_first_is_named_once_however_many_die_with_it() -> No
     world.tick()
     world.end(0)
     world.tick()
-    assert world.kinds == []  # an end without a status may be another's fault
+    assert world.kinds == []  # an end without a status may be the fault of another rank
     for rank in (1, 2):
         world.end(rank)
     for _ in range(10):
@@ -103,7 +103,7 @@ def test_the_rank_that_died_first_is_named_once_however_many_die_with_it() -> No
     (incident,) = world.state.incidents.values()
     assert incident.verdict.culprits[0] == 0
     assert incident.state == store.INCIDENT_STATE_NOTED
-    assert world.ordered() == {"gather_evidence"}
+    assert world.command_kinds() == {"gather_evidence"}
 
 
 def test_the_next_world_of_a_launcher_is_judged_by_itself() -> None:
@@ -138,7 +138,7 @@ def test_new_processes_under_an_old_number_are_a_new_world_and_their_steps_count
     assert world.state.counted_steps == {"n": 0}
 
 
-def test_a_new_leader_goes_on_where_the_last_one_was() -> None:
+def test_a_new_leader_continues_where_the_last_one_was() -> None:
     world = ObservedWorld()
     world.launch(3, [10, 11], step=9)
     world.tick()
@@ -158,11 +158,11 @@ def test_ranks_that_end_as_their_operator_wants_have_stopped_and_are_no_incident
     world.end(0, signal=2)
     world.tick()
     world.tick(seconds=5.0)
-    assert (world.where, world.ordered()) == (("leaving", 1), set())
+    assert (world.where, world.command_kinds()) == (("leaving", 1), set())
     world.end(1, code=1)
     world.tick()
     assert (world.where, world.state.record.outcome) == (("finished", 1), "stopped by an operator")
-    assert (world.kinds, world.ordered()) == ([], {"finish"})
+    assert (world.kinds, world.command_kinds()) == ([], {"finish"})
 
 
 def test_ranks_that_were_to_end_and_have_not_are_judged_again() -> None:

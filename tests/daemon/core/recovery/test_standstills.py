@@ -1,4 +1,4 @@
-"""Reported soon, restarted late: what the core does about a run that stands still."""
+"""How the core handles a run that stands still: it reports soon and restarts late."""
 
 import pytest
 
@@ -9,12 +9,6 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.test_coordinator import running
 from tests.support.core_world import World
-
-
-def stand(world: World, seconds: float) -> None:
-    tick_s = 0.1 if seconds < 20.0 else 0.5
-    for _ in range(round(seconds / tick_s)):
-        world.tick(seconds=tick_s)
 
 
 def states(world: World) -> list[str]:
@@ -87,7 +81,7 @@ def test_a_rank_in_a_pause_has_the_time_of_a_pause_though_nothing_moves(phase: "
     assert restarted_after_s(world) == pytest.approx(180.0, abs=0.5)
 
 
-def test_a_stopped_rank_is_restarted_at_once_unless_another_is_stopped_too() -> None:
+def test_a_stopped_rank_is_restarted_immediately_unless_another_is_stopped_too() -> None:
     alone = running()
     alone.hang(culprit=1)
     alone.rank(1).process_state = "T"
@@ -98,7 +92,7 @@ def test_a_stopped_rank_is_restarted_at_once_unless_another_is_stopped_too() -> 
     assert restarted_after_s(two) == pytest.approx(10.0, abs=0.5)
 
 
-def test_a_stopped_rank_in_an_evaluation_is_certain_all_the_same() -> None:
+def test_a_stopped_rank_in_an_evaluation_is_still_a_certain_sign() -> None:
     world = running()
     world.hang(culprit=1)
     world.rank(1).progress.phase = common.PHASE_EVAL
@@ -110,11 +104,11 @@ def test_a_pause_of_all_ranks_is_no_incident_however_they_continue() -> None:
     world = running()
     for number in range(4):
         world.rank(number).process_state = "T"
-    stand(world, 30.0)
+    world.stand(30.0)
     for number in (2, 0, 3, 1):
         world.rank(number).process_state = "S"
         world.rank(number).stalled_s = 0.0  # agents do so: see rank.py
-        stand(world, 0.6)
+        world.stand(0.6)
     world.train(2)
     assert (world.incidents, world.phase) == ([], "running")
 
@@ -171,7 +165,7 @@ def test_ranks_on_gpus_that_spin_in_a_call_count_as_waiting() -> None:
 def test_a_standstill_that_ends_is_resolved_and_costs_no_restart() -> None:
     world = running()
     world.hang(culprit=1)
-    stand(world, 5.0)
+    world.stand(5.0)
     assert states(world) == ["standstill"]
     world.train()
     world.tick()
@@ -182,9 +176,9 @@ def test_a_standstill_that_ends_is_resolved_and_costs_no_restart() -> None:
 def test_a_new_leader_resolves_the_standstill_of_the_one_before() -> None:
     world = running()
     world.hang(culprit=1)
-    stand(world, 5.0)
+    world.stand(5.0)
     world.lose_leader()
-    stand(world, 1.0)
+    world.stand(1.0)
     world.train(3)
     world.tick()
     assert states(world) == ["resolved"]
@@ -193,9 +187,9 @@ def test_a_new_leader_resolves_the_standstill_of_the_one_before() -> None:
 def test_another_verdict_on_the_same_standstill_is_a_line_and_no_second_incident() -> None:
     world = running()
     world.moving = set(range(4))
-    stand(world, 5.0)
+    world.stand(5.0)
     world.hang(culprit=2)
-    stand(world, 5.0)
+    world.stand(5.0)
     (incident,) = world.incidents
     assert incident.verdict.kind == store.VERDICT_KIND_STANDSTILL
     assert any("also seen: rank 2" in action.what for action in incident.actions)
@@ -205,7 +199,7 @@ def test_a_restart_for_another_cause_than_the_one_reported_is_an_incident_of_its
     world = running()
     world.hang(culprit=1)
     world.moving = {1}
-    stand(world, 5.0)
+    world.stand(5.0)
     world.moving = set()
     group = world.rank(2).progress.groups[0]
     world._seq(world.rank(1), enqueued=group.enqueued, completed=group.completed)
@@ -218,7 +212,7 @@ def test_a_restart_for_another_cause_than_the_one_reported_is_an_incident_of_its
 def test_a_death_ends_the_story_of_a_standstill() -> None:
     world = running()
     world.hang(culprit=1)
-    stand(world, 5.0)
+    world.stand(5.0)
     world.end(1, signal=9)
     world.until("starting")
     assert states(world) == ["noted", "open"]
@@ -232,7 +226,7 @@ def test_what_a_run_remembers_of_pauses_is_bounded() -> None:
     record.known_pauses.extend(store.KnownPause(kind=f"k{i}", longest_s=1.0) for i in range(KNOWN_PAUSES))
     object.__setattr__(world.state, "record", record)
     world.hang(culprit=1)
-    stand(world, 5.0)
+    world.stand(5.0)
     world.train()
     world.tick()
     kept = [pause.kind for pause in world.state.record.known_pauses]
@@ -255,7 +249,7 @@ def test_after_three_restarts_that_did_not_help_the_run_is_left_as_it_is() -> No
     for number in range(4):
         world.rank(number).progress.phase = common.PHASE_FORWARD_BACKWARD
         world._seq(world.rank(number), enqueued=1 if number == 1 else 2, completed=1)
-    stand(world, 150.0)
+    world.stand(150.0)
     assert len(world.sent("stop")) == UNCERTAIN_RESTARTS
     assert world.phase != "failed"
     assert has_given_up(world.state.record)
@@ -282,7 +276,7 @@ def test_uncertain_restarts_never_fail_a_run_and_exits_do() -> None:
     assert "restarts in a row brought no new step" in world.state.record.outcome
 
 
-def test_a_rank_that_fails_at_one_step_each_time_is_said_in_the_last_line() -> None:
+def test_a_rank_that_fails_at_one_step_each_time_is_named_in_the_last_line() -> None:
     world = running()
     for _ in range(3):
         world.end(2, code=1, last_words="Traceback\nValueError: bad sample")
@@ -300,7 +294,7 @@ def test_in_observe_mode_nothing_is_ever_restarted() -> None:
     world = running(mode=store.MODE_OBSERVE)
     world.hang(culprit=1)
     world.rank(1).process_state = "T"
-    stand(world, 300.0)
+    world.stand(300.0)
     assert (states(world), world.sent("stop")) == (["standstill"], [])
 
 
@@ -325,7 +319,7 @@ def test_a_standstill_that_is_left_as_it_is_is_reported_though_it_is_a_known_pau
     record.known_pauses.add(kind="hung_collective in forward_backward, unspecified", longest_s=1000.0)
     object.__setattr__(world.state, "record", record)
     world.hang(culprit=1)
-    stand(world, 19.0)
+    world.stand(19.0)
     assert states(world) == ["standstill"]
     assert has_given_up(world.state.record)
 
@@ -335,7 +329,7 @@ def test_a_rank_that_has_left_training_while_others_wait_for_it_is_reported_and_
     world.hang(culprit=1)
     world.rank(1).left_training = True
     world.rank(1).progress.phase = common.PHASE_IDLE
-    stand(world, 300.0)
+    world.stand(300.0)
     (incident,) = world.incidents
     assert incident.verdict.message.startswith("rank 1 has left training while others still wait for it")
     assert (states(world), world.phase) == (["standstill"], "running")
@@ -344,7 +338,7 @@ def test_a_rank_that_has_left_training_while_others_wait_for_it_is_reported_and_
 def test_a_run_that_is_ended_while_it_stands_still_leaves_no_open_incident() -> None:
     world = running()
     world.hang(culprit=1)
-    stand(world, 5.0)
+    world.stand(5.0)
     world.tick(StopRequest())
     assert (states(world), world.phase) == (["noted"], "failed")
 
@@ -353,7 +347,7 @@ def test_a_generation_that_cannot_start_leaves_no_standstill_to_the_next_one() -
     world = running()
     world.end(1, signal=9)
     world.until("starting")
-    stand(world, 70.0)
+    world.stand(70.0)
     assert states(world) == ["open", "standstill"]
     node = world.node_states["node0"]
     node.failed_generation, node.failure = world.state.record.generation, "no memory"

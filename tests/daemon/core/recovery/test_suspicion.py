@@ -1,4 +1,4 @@
-"""What is made durable when a run seems to stand still."""
+"""The evidence that is kept when a run seems to stand still."""
 
 from holdfast_daemon.core.model import StopRequest
 from holdfast_daemon.core.recovery.suspicion import PERSIST_EVERY_S
@@ -88,8 +88,8 @@ def test_a_suspicion_that_resolves_is_counted_and_not_reported() -> None:
     world.hang(culprit=1)
     while not suspicions(world):
         world.tick()
-    orders = [command.gather_evidence for command in world.sent("gather_evidence")]
-    assert [(order.suspicion != "", order.incident, list(order.stack_ranks)) for order in orders] == [
+    commands = [command.gather_evidence for command in world.sent("gather_evidence")]
+    assert [(command.suspicion != "", command.incident, list(command.stack_ranks)) for command in commands] == [
         (True, "", [1, 0])
     ]
     world.train()
@@ -128,7 +128,7 @@ def test_a_rank_of_a_cycle_that_computes_is_the_root_and_not_a_mismatch() -> Non
     for number, peers in ((0, ("a", "b")), (1, ("b", "a"))):
         rank = world.rank(number)
         del rank.progress.groups[:]
-        # Both have posted a call that the other has not: rank 1 ahead of its time, and it computes.
+        # Both have posted a call that the other has not. Rank 1 has done so ahead of time, and it computes.
         rank.progress.groups.add(group=peers[0], members=[0, 1], enqueued=5, completed=4)
         rank.progress.groups.add(group=peers[1], members=[0, 1], enqueued=4, completed=4)
         rank.device, rank.thread_state = "cpu", "S"

@@ -1,4 +1,4 @@
-"""The components that the wait-for graph is searched by."""
+"""The strong components of the wait-for graph."""
 
 from holdfast_daemon.core.waits.strong_components import strong_components
 

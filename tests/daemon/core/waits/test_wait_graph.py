@@ -1,4 +1,4 @@
-"""Hangs told as states of ranks, and who is named for them."""
+"""Hangs as states of ranks, and the ranks that are named for them."""
 
 import itertools
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class World:
         }
 
     def group(self, name: str, enqueued: dict[int, int], *, completed: int | dict[int, int] = 0) -> None:
-        """Put ranks into a group at the given seqs; ``completed``: of all, or by rank."""
+        """Put ranks into a group at the given seqs. ``completed`` holds for all ranks, or gives one number per rank."""
         for rank, seq in enqueued.items():
             done = completed if isinstance(completed, int) else completed[rank]
             self.ranks[rank].progress.groups.add(group=name, members=sorted(enqueued), enqueued=seq, completed=done)
@@ -51,7 +51,7 @@ def test_rank_missing_in_a_collective_is_the_root() -> None:
     assert analysis.cycle == () and analysis.everyone_arrived == ()
 
 
-def test_no_root_while_nobody_waits() -> None:
+def test_no_root_while_no_rank_waits() -> None:
     world = World(2)
     world.group("dp", {0: 6, 1: 6}, completed=6)
     assert world.analyse() == WaitAnalysis((), (), (), (), "", 0, "")
@@ -181,7 +181,7 @@ def test_dead_rank_is_awaited_in_the_call_it_had_enqueued_and_not_completed() ->
     assert analysis.everyone_arrived == ()
 
 
-def test_stopped_rank_waits_for_nobody_because_its_report_is_old() -> None:
+def test_stopped_rank_waits_for_no_rank_because_its_report_is_old() -> None:
     world = World(3)
     world.group("a", {0: 8, 1: 7}, completed=7)
     world.group("b", {1: 5, 2: 4}, completed=4)
@@ -189,7 +189,7 @@ def test_stopped_rank_waits_for_nobody_because_its_report_is_old() -> None:
     assert world.analyse().roots == (1,)
 
 
-def test_silent_rank_waits_for_nobody_because_its_report_is_old() -> None:
+def test_silent_rank_waits_for_no_rank_because_its_report_is_old() -> None:
     world = World(4)
     world.group("a", {0: 8, 1: 7, 3: 8}, completed=7)
     world.group("b", {1: 5, 2: 4}, completed=4)
@@ -241,7 +241,7 @@ def test_sender_waits_for_the_receiver_that_has_not_come() -> None:
 
 
 def test_sender_stuck_after_sending_ahead_is_the_root_though_its_sends_are_pending() -> None:
-    """Rank 0 has sent ahead and is stuck in user code; rank 1 waits, by way of ranks 3 and 2, for rank 0."""
+    """Rank 0 has sent ahead and is stuck in user code. Rank 1 waits for it through ranks 3 and 2."""
     world = World(4)
     world.channel(0, 1, SEND, 5, 3)
     world.channel(1, 0, RECV, 3, 3)
@@ -317,7 +317,7 @@ def test_cycle_that_waits_for_a_dead_rank_is_no_cycle() -> None:
     assert analysis.cycle == ()
 
 
-def test_everyone_arrived_tells_the_call_that_does_not_complete() -> None:
+def test_when_all_have_arrived_the_call_that_does_not_complete_is_named() -> None:
     world = World(3)
     world.group("dp", {0: 5, 1: 5, 2: 6}, completed={0: 5, 1: 4, 2: 4})
     world.ranks[2].progress.groups[0].enqueued = 5
@@ -336,7 +336,7 @@ def test_message_sent_and_not_received_is_a_suspicion_of_the_transport() -> None
     assert analysis.everyone_arrived == (ArrivedCall("pp", 4, (0, 1), "recv", held=(0,)),)
 
 
-def test_group_without_known_members_tells_nothing() -> None:
+def test_group_without_known_members_shows_nothing() -> None:
     world = World(2)
     world.ranks[0].progress.groups.add(group="unknown", enqueued=3, completed=2)
     assert world.analyse().roots == ()

@@ -1,4 +1,4 @@
-"""Which of several ends is the cause, and when that can be told."""
+"""Which of several ends is the cause, and when that can be judged."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def culprits(ranks: Ranks) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [9, 11, 7])
-def test_a_signal_that_no_lost_peer_brings_about_is_judged_at_once(number: int) -> None:
+def test_a_signal_that_no_lost_peer_causes_is_judged_immediately(number: int) -> None:
     ranks = Ranks()
     ranks.end(2, at=NOW, signal=number)
     assert culprits(ranks) == [2]
@@ -33,7 +33,7 @@ def test_an_exception_is_judged_when_the_cascade_has_settled() -> None:
     assert culprits(ranks) == [2]
 
 
-def test_an_exception_of_the_trainers_own_code_is_judged_at_once() -> None:
+def test_an_exception_of_the_trainers_own_code_is_judged_immediately() -> None:
     ranks = Ranks()
     ranks.end(2, at=NOW, code=1, last_words=OWN_MISTAKE)
     assert culprits(ranks) == [2]
@@ -48,7 +48,7 @@ def test_a_rank_that_left_early_is_judged_as_soon_as_another_has_lost_it() -> No
 
 
 def left_in_a_step(*, finished: bool) -> Ranks:
-    """Rank 2 has left with code 0; it and all others have come to call 10 of their group."""
+    """Return ranks of which rank 2 has left with code 0. All have reached call 10 of their group."""
     ranks = Ranks()
     ranks.group("0", dict.fromkeys(range(4), 10), 10)
     ranks.end(2, at=NOW, code=0, finished=finished)
@@ -60,7 +60,7 @@ def enter(ranks: Ranks, number: int, seq: int, *, stalled_s: float = 0.0) -> Non
     ranks[number].stalled_s = stalled_s
 
 
-def test_a_rank_that_left_is_judged_as_soon_as_another_enters_a_call_that_it_never_came_to() -> None:
+def test_a_rank_that_left_is_judged_as_soon_as_another_enters_a_call_that_it_never_entered() -> None:
     ranks = left_in_a_step(finished=True)
     assert culprits(ranks) == []
     enter(ranks, 3, 11)
@@ -90,7 +90,7 @@ def test_a_rank_that_left_after_its_last_step_is_no_early_leaver() -> None:
 
 
 @pytest.mark.parametrize("newest", [{"finished": False}, {"finished": True, "step": 51}], ids=["hooks open", "old"])
-def test_where_calls_may_be_missing_from_what_the_rank_told_others_must_have_waited_for_it(
+def test_where_a_ranks_reports_may_lack_calls_the_others_must_have_waited_for_it(
     newest: dict[str, int],
 ) -> None:
     ranks = left_in_a_step(finished=False)
@@ -104,14 +104,14 @@ def test_where_calls_may_be_missing_from_what_the_rank_told_others_must_have_wai
     assert culprits(ranks) == [2]
 
 
-def test_a_call_in_which_a_living_rank_is_missing_too_says_nothing_of_one_that_left() -> None:
+def test_a_call_in_which_a_living_rank_is_missing_too_proves_nothing_about_one_that_left() -> None:
     ranks = left_in_a_step(finished=False)
     for number in (0, 1):
         enter(ranks, number, 11, stalled_s=10.0)
     assert culprits(ranks) == []
 
 
-def test_an_exception_is_judged_at_once_when_all_ranks_have_ended() -> None:
+def test_an_exception_is_judged_immediately_when_all_ranks_have_ended() -> None:
     ranks = Ranks()
     ranks.end(2, at=NOW, code=1, last_words=RAISED)
     for number in (0, 1, 3):

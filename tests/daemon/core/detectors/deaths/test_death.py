@@ -1,4 +1,4 @@
-"""Which of several exits explains the others, and how it is told."""
+"""Which of several exits explains the others, and how it is reported."""
 
 import signal
 
@@ -54,7 +54,7 @@ def test_rank_that_left_early_comes_before_those_that_lost_it() -> None:
     assert first_cause(exits) == (3,)
 
 
-def test_exit_that_nobody_could_reap_comes_before_those_that_lost_the_rank() -> None:
+def test_exit_that_no_parent_could_reap_comes_before_those_that_lost_the_rank() -> None:
     exits = {0: raised(LOST_PEER, 99.0), 3: RankExit(exited_unix_s=100.0)}
     assert first_cause(exits) == (3,)
 
@@ -64,7 +64,7 @@ def test_all_killed_ranks_are_culprits_the_earliest_first() -> None:
     assert first_cause(exits) == (4, 1)
 
 
-def test_equal_times_are_told_apart_by_the_order_of_the_agent() -> None:
+def test_equal_times_are_distinguished_by_the_order_of_the_agent() -> None:
     exits = {0: raised(BAD_SAMPLE, order=2), 1: raised(BAD_SAMPLE, order=1), 2: raised(BAD_SAMPLE, order=2)}
     assert first_cause(exits) == (1, 0, 2)
 

@@ -1,4 +1,4 @@
-"""Last words as gloo, NCCL, the store and users' code leave them."""
+"""Last words of ranks, as gloo, NCCL, the store and users' code write them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A rank whose data does not come."""
+"""A rank that gets no data."""
 
 from holdfast_daemon.core.detectors.hangs.root_ranks import DataStall, HungCollective
 from holdfast_proto.v1 import common_pb2 as common
@@ -16,7 +16,7 @@ def test_a_root_that_waits_for_data_is_a_data_stall_and_no_hang() -> None:
     assert ranks.verdict(HungCollective()) is None
 
 
-def test_a_stack_within_the_data_loader_tells_it_in_any_phase() -> None:
+def test_a_stack_within_the_data_loader_shows_it_in_any_phase() -> None:
     ranks = hung_in_one_group()
     ranks.stack(1, common.ACTIVITY_DATA, "__next__ (loader.py:9)")
     assert ranks.verdict(DataStall()) is not None

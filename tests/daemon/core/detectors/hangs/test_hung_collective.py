@@ -1,4 +1,4 @@
-"""Who is blamed for a hang, and what it is said to do."""
+"""Which rank is named for a hang, and what it is reported to do."""
 
 from collections.abc import Callable
 
@@ -51,7 +51,7 @@ def spinning_on_a_gpu(ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sign", "activity", "told"),
+    ("sign", "activity", "message"),
     [
         (stopped, common.ACTIVITY_STOPPED, "rank 1 is stopped in forward_backward of step 50"),
         (silent, common.ACTIVITY_GIL_HELD, "rank 1 holds its interpreter lock"),
@@ -63,13 +63,15 @@ def spinning_on_a_gpu(ranks: Ranks) -> None:
         (spinning_on_a_gpu, common.ACTIVITY_UNSPECIFIED, "rank 1 makes no progress"),
     ],
 )
-def test_what_the_root_does_is_reported(sign: Callable[[Ranks], None], activity: "common.Activity", told: str) -> None:
+def test_what_the_root_does_is_reported(
+    sign: Callable[[Ranks], None], activity: "common.Activity", message: str
+) -> None:
     ranks = hung_in_one_group()
     sign(ranks)
     verdict = ranks.verdict(HungCollective())
     assert verdict is not None
     assert (list(verdict.culprits), verdict.activity) == ([1], activity)
-    assert told in verdict.message
+    assert message in verdict.message
 
 
 def test_the_missed_call_is_named_as_the_recorders_of_those_that_wait_name_it() -> None:
@@ -108,7 +110,7 @@ def test_of_two_independent_hangs_both_are_named_the_surer_first_and_in_its_own_
     )
 
 
-def test_a_rank_without_data_beside_a_hung_one_has_its_own_verdict() -> None:
+def test_a_rank_without_data_has_its_own_verdict_while_another_one_hangs() -> None:
     ranks = Ranks()
     ranks.group("a", {0: 4, 1: 5}, 4)
     ranks.group("b", {2: 8, 3: 7}, 7)
@@ -120,7 +122,7 @@ def test_a_rank_without_data_beside_a_hung_one_has_its_own_verdict() -> None:
 
 
 def test_a_rank_that_has_posted_ahead_and_computes_is_the_root_wherever_it_is_in_the_knot() -> None:
-    """The shortest cycle is that of ranks 0 and 1, who only wait."""
+    """The shortest cycle is that of ranks 0 and 1, which only wait."""
     ranks = Ranks()
     ranks.group("a", {0: 5, 1: 4}, 4)
     ranks.group("b", {0: 8, 1: 9}, 8)
@@ -160,8 +162,8 @@ def test_a_rank_that_others_wait_for_while_a_call_that_all_have_entered_holds_it
     assert culprits(ranks) == [0]
 
 
-def test_a_rank_that_has_not_told_yet_that_the_call_is_over_which_held_it_is_not_named() -> None:
-    """Rank 1 kept the others waiting, has come to their call and gone on."""
+def test_a_rank_that_has_not_reported_yet_the_end_of_the_call_that_held_it_is_not_named() -> None:
+    """Rank 1 kept the others waiting. It has joined their call and continued."""
     ranks = Ranks()
     ranks.group("tp", {0: 5, 1: 8}, 4)
     ranks[1].progress.groups[0].completed = 8
@@ -172,8 +174,8 @@ def test_a_rank_that_has_not_told_yet_that_the_call_is_over_which_held_it_is_not
     assert culprits(ranks) == []
 
 
-def test_a_rank_that_has_not_told_yet_of_calls_that_another_has_completed_with_it_is_not_named() -> None:
-    """Rank 0 was held up by a message that has come; rank 1 is some calls further on."""
+def test_a_rank_that_has_not_reported_yet_calls_that_another_has_completed_with_it_is_not_named() -> None:
+    """Rank 0 was held up by a message that has arrived. Rank 1 is some calls further."""
     ranks = Ranks()
     ranks.group("0", {0: 25, 1: 29, 2: 25, 3: 26}, 25)
     assert culprits(ranks) == [0, 2]
@@ -201,7 +203,7 @@ def test_a_rank_that_left_with_code_0_and_is_waited_for_is_the_root() -> None:
     assert finding.last_progress_unix_s == NOW - 8.0
 
 
-def test_nobody_is_judged_before_a_deadline_and_suspected_shortly_before_it() -> None:
+def test_no_rank_is_judged_before_a_deadline_but_suspected_shortly_before_it() -> None:
     ranks = hung_in_one_group()
     for number in range(4):
         ranks[number].stalled_s = 4.0

@@ -1,4 +1,4 @@
-"""A node that is gone, and an agent that is gone alone."""
+"""A node that is gone, and an agent that is gone while its node is there."""
 
 from holdfast_daemon.core.detectors.hangs.lost_node import LostNode
 from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
@@ -27,7 +27,7 @@ def test_a_node_that_others_wait_for_is_lost() -> None:
     assert finding.last_progress_unix_s == NOW - 8.0
 
 
-def test_a_node_whose_ranks_tear_their_connections_is_lost_at_once() -> None:
+def test_a_node_whose_ranks_tear_their_connections_is_lost_immediately() -> None:
     ranks = missing_node()
     for number in range(4):
         ranks[number].stalled_s = 0.0

@@ -1,4 +1,4 @@
-"""Programs that have parted: calls in different orders, different calls, different sizes."""
+"""Mismatched calls: calls in different orders, different calls, different sizes."""
 
 import pytest
 
@@ -15,7 +15,7 @@ EVERYBODY = range(4)
 
 
 def met() -> Ranks:
-    """Four ranks that are all in call 13 of their group."""
+    """Return four ranks that are all in call 13 of their group."""
     ranks = Ranks()
     ranks.group("0", dict.fromkeys(EVERYBODY, 13), 12)
     return ranks
@@ -102,7 +102,7 @@ def test_different_calls_are_not_judged_before_a_deadline() -> None:
 
 
 def crossed() -> Ranks:
-    """Rank 1 calls in group b before group a, rank 0 the other way round."""
+    """Return ranks of which rank 1 calls in group b before group a, and rank 0 the other way round."""
     ranks = Ranks(2)
     ranks.group("a", {0: 5, 1: 4}, 4)
     ranks.group("b", {0: 8, 1: 9}, 8, "mesh_dp")
@@ -169,8 +169,8 @@ def test_of_ranks_that_one_abort_has_ended_the_one_that_called_with_another_size
     assert ranks.verdict(DeadRank()) is None
 
 
-def aborted_beside(sender: int, *victims: int) -> Ranks:
-    """Ranks of which some were aborted in a call of group tp; the others have lost them."""
+def aborted_in_tp(sender: int, *victims: int) -> Ranks:
+    """Return ranks of which some were aborted in a call of group tp. The others have lost them."""
     ranks = Ranks()
     ranks.group("tp", dict.fromkeys((sender, *victims), 5), 4)
     for number in EVERYBODY:
@@ -183,7 +183,7 @@ def aborted_beside(sender: int, *victims: int) -> Ranks:
 
 
 def test_of_two_ranks_in_a_call_that_aborted_one_both_are_named() -> None:
-    ranks = aborted_beside(2, 1)
+    ranks = aborted_in_tp(2, 1)
     found = verdict(ranks)
     assert found is not None
     assert (list(found.culprits), found.group, found.seq, found.op) == ([1, 2], "tp", 5, "gloo:all_reduce")
@@ -198,7 +198,7 @@ def test_of_two_ranks_in_a_call_that_aborted_one_both_are_named() -> None:
 
 
 def test_who_sent_more_than_all_others_expected_is_the_culprit() -> None:
-    found = verdict(aborted_beside(3, 0, 1, 2))
+    found = verdict(aborted_in_tp(3, 0, 1, 2))
     assert found is not None and list(found.culprits) == [3]
 
 
@@ -217,7 +217,7 @@ def test_of_ranks_that_two_neighbours_aborts_have_ended_the_one_that_got_what_th
     )
 
 
-def test_a_rank_that_alone_was_aborted_beside_many_that_called_alike_is_reported_as_dead() -> None:
+def test_a_rank_that_alone_was_aborted_while_many_called_alike_is_reported_as_dead() -> None:
     ranks = met()
     ranks.end(1, signal=6, last_words=ABORTED)
     for number in (0, 2, 3):
@@ -229,7 +229,7 @@ def test_a_rank_that_alone_was_aborted_beside_many_that_called_alike_is_reported
 
 
 def test_a_rank_that_waits_for_an_aborted_one_further_on_in_its_program_is_not_its_partner() -> None:
-    ranks = aborted_beside(2, 1)
+    ranks = aborted_in_tp(2, 1)
     ranks.group("dp", {0: 3, 1: 2}, 2)
     ranks.called((0,), "dp", 3, "gloo:all_gather", "[[8]]")
     ranks[0].exit.phase = common.PHASE_OPTIMIZER
@@ -238,7 +238,7 @@ def test_a_rank_that_waits_for_an_aborted_one_further_on_in_its_program_is_not_i
 
 
 def test_who_was_with_an_aborted_rank_is_asked_until_all_have_ended_or_had_the_time() -> None:
-    ranks = aborted_beside(2, 1)
+    ranks = aborted_in_tp(2, 1)
     ranks[0].ClearField("exit")
     assert verdict(ranks) is None
     assert ranks.verdict(DeadRank()) is None
@@ -247,7 +247,7 @@ def test_who_was_with_an_aborted_rank_is_asked_until_all_have_ended_or_had_the_t
     assert found is not None and list(found.culprits) == [1, 2]
 
 
-def test_an_abort_for_a_size_is_a_death_if_nobody_says_in_which_call() -> None:
+def test_an_abort_for_a_size_is_a_death_if_no_rank_reports_the_call() -> None:
     ranks = met()
     ranks.end(3, at=NOW - NAMES_PATIENCE_S - 0.01, signal=6, last_words=ABORTED)
     assert verdict(ranks) is None

@@ -1,4 +1,4 @@
-"""Calls that everybody has entered and nobody leaves."""
+"""Calls that all ranks have entered and none leaves."""
 
 from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
 from holdfast_daemon.core.detectors.hangs.transport import Transport
@@ -74,17 +74,17 @@ def test_ranks_in_an_evaluation_have_the_time_that_an_evaluation_may_take() -> N
     assert verdict(ranks) is None
 
 
-def test_while_a_node_is_missing_nothing_is_said_of_the_transport() -> None:
+def test_while_a_node_is_missing_the_transport_is_not_judged() -> None:
     ranks = Ranks(8)
     ranks.group("0", dict.fromkeys(range(8), 9), 8)
     ranks.missing = {"node1"}
     assert verdict(ranks) is None
 
 
-def test_right_after_a_stall_those_that_have_not_told_yet_that_they_move_are_not_judged() -> None:
+def test_right_after_a_stall_ranks_that_have_not_reported_their_movement_yet_are_not_judged() -> None:
     ranks = Ranks()
     ranks.group("0", dict.fromkeys(range(4), 9), 8)
-    ranks[2].progress.groups[0].completed = 9  # it kept the others waiting, and is the first to tell
+    ranks[2].progress.groups[0].completed = 9  # it kept the others waiting, and is the first to report
     ranks[2].stalled_s = 0.1
     assert verdict(ranks) is None
     ranks[2].stalled_s = ranks[0].stalled_s

@@ -13,7 +13,7 @@ NO_ANSWER = "Traceback\n  File x\ntorch.distributed.DistStoreError: wait timeout
 
 
 def starting(count: int = 8) -> Ranks:
-    """Ranks that have stood in init for long."""
+    """Return ranks that have been in init for long."""
     ranks = Ranks(count)
     for rank in ranks.ranks.values():
         rank.stalled_s, rank.steps_done, rank.device = 61.0, 0, ""
@@ -41,13 +41,13 @@ def test_nodes_whose_ranks_all_wait_in_init_are_named_and_no_rank_is() -> None:
     )
 
 
-def test_what_no_stack_tells_is_said() -> None:
+def test_what_no_stack_shows_is_reported() -> None:
     found = verdict(waiting_in_init(0, 4))
     assert found is not None
     assert found.message.endswith(" (if none of the 6 ranks whose stacks were not taken is elsewhere)")
 
 
-def test_one_node_alone_or_without_its_stacks_says_nothing_of_a_link() -> None:
+def test_one_node_alone_or_without_its_stacks_shows_nothing_about_a_link() -> None:
     assert verdict(waiting_in_init(0, 1)) is None
     assert verdict(starting()) is None
 
@@ -67,13 +67,13 @@ def test_a_start_is_given_its_time() -> None:
     assert verdict(ranks) is None
 
 
-def test_once_a_step_is_done_calls_tell_more() -> None:
+def test_once_a_step_is_done_calls_show_more() -> None:
     ranks = waiting_in_init(0, 4)
     ranks[0].steps_done = 1
     assert verdict(ranks) is None
 
 
-def test_ranks_that_cannot_connect_are_cut_off_whoever_gives_up_waiting_for_them() -> None:
+def test_ranks_that_cannot_connect_are_cut_off_whichever_rank_gives_up_waiting_for_them() -> None:
     ranks = starting()
     ranks.end(0, code=1, last_words=NO_ANSWER)
     ranks.end(5, code=1, last_words=NOT_CONNECTED)
@@ -83,7 +83,7 @@ def test_ranks_that_cannot_connect_are_cut_off_whoever_gives_up_waiting_for_them
     assert found.message.startswith("node node1 cannot connect to node node0, where all ranks are to meet: torch.")
 
 
-def test_a_store_that_nobody_reaches_is_no_link() -> None:
+def test_a_store_that_no_rank_reaches_is_no_link() -> None:
     ranks = starting()
     ranks.end(1, code=1, last_words=NOT_CONNECTED)
     ranks.end(5, code=1, last_words=NOT_CONNECTED)

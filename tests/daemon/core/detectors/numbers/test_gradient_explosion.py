@@ -21,7 +21,7 @@ def summaries(norms: Iterable[float]) -> Iterable[store.StepSummary]:
     return (store.StepSummary(step=step, grad_norm=norm) for step, norm in enumerate(norms))
 
 
-def told_at(norms: Iterable[float]) -> list[int]:
+def reported_steps(norms: Iterable[float]) -> list[int]:
     return steps_of(show(GradientExplosion(), summaries(norms))[1])
 
 
@@ -33,23 +33,23 @@ def test_three_outlying_norms_of_five_are_reported_once_as_an_early_warning() ->
 
 
 def test_two_outlying_norms_are_not_reported() -> None:
-    assert told_at([*STEADY, 5.0, 5.0, *STEADY]) == []
+    assert reported_steps([*STEADY, 5.0, 5.0, *STEADY]) == []
 
 
 def test_a_rise_of_five_times_is_not_reported() -> None:
-    assert told_at([*STEADY, *[1.25] * 50]) == []
+    assert reported_steps([*STEADY, *[1.25] * 50]) == []
 
 
 def test_an_episode_ends_with_five_calm_steps() -> None:
-    assert told_at([*STEADY, *[5.0] * 10, *STEADY[:5], *[5.0] * 3]) == [202, 217]
+    assert reported_steps([*STEADY, *[5.0] * 10, *STEADY[:5], *[5.0] * 3]) == [202, 217]
 
 
 def test_a_level_that_stays_becomes_the_usual_one() -> None:
-    assert told_at([*STEADY, *[5.0] * (WINDOW_STEPS + 10), *[500.0] * 3]) == [202, 200 + WINDOW_STEPS + 12]
+    assert reported_steps([*STEADY, *[5.0] * (WINDOW_STEPS + 10), *[500.0] * 3]) == [202, 200 + WINDOW_STEPS + 12]
 
 
 def test_the_first_steps_have_nothing_to_be_compared_with() -> None:
-    assert told_at([10.0 * 0.97**step for step in range(20)] + [50.0] * 5) == []
+    assert reported_steps([10.0 * 0.97**step for step in range(20)] + [50.0] * 5) == []
 
 
 def test_norms_that_are_not_finite_and_steps_without_any_are_passed_over() -> None:
@@ -69,17 +69,17 @@ def test_heavy_tailed_noise_that_drifts_is_not_reported(sigma: float) -> None:
     noise = random.Random(7)
     norms = [(1.0 + 10.0 * 0.99**step) * noise.lognormvariate(0.0, sigma) for step in range(4000)]
     lone = [norm * (30.0 if noise.random() < 0.005 else 1.0) for norm in norms]
-    assert told_at(lone) == []
+    assert reported_steps(lone) == []
 
 
-@pytest.mark.skipif(not CURVES.is_dir(), reason="the loss curves are not beside the repository")
+@pytest.mark.skipif(not CURVES.is_dir(), reason="the loss curves are not next to the repository")
 def test_a_healthy_run_is_not_reported_and_bloom_is_by_the_step_in_which_its_loss_jumps() -> None:
     with (CURVES / "gpt2_124m_llmc_clean.csv").open() as file:
         healthy = [float(row["grad_norm"]) for row in csv.DictReader(file)]
     with (CURVES / "bigscience_incident_excerpts.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["run"] == "tr11-176B" and 31214 <= int(row["step"]) <= 31222]
     bloom = [float(row["grad_norm"]) for row in rows]
-    assert told_at(healthy) == []
+    assert reported_steps(healthy) == []
     jump = next(index for index, row in enumerate(rows) if float(row["loss"]) > 5.0)
-    (told,) = told_at([*STEADY, *bloom])
-    assert told <= len(STEADY) + jump
+    (reported,) = reported_steps([*STEADY, *bloom])
+    assert reported <= len(STEADY) + jump

@@ -1,4 +1,4 @@
-"""The loss watch on real loss curves, healthy and not; skipped where the curves are not at hand."""
+"""The loss watch on real loss curves, healthy ones and others. Skipped if the curves are missing."""
 
 import csv
 from functools import cache
@@ -11,7 +11,7 @@ from holdfast_daemon.core.detectors.numbers.loss_watch import SPIKE_OF, LossRead
 CURVES = Path(__file__).parents[5].parent / "shared" / "data" / "loss_curves"
 HEALTHY = ("gpt2_124m_llmc_clean.csv", "gpt2_1p5b_rank0_blips.csv")
 
-pytestmark = pytest.mark.skipif(not CURVES.is_dir(), reason="the loss curves are not beside the repository")
+pytestmark = pytest.mark.skipif(not CURVES.is_dir(), reason="the loss curves are not next to the repository")
 
 
 @cache
@@ -46,7 +46,7 @@ def test_healthy_run_has_blips_and_no_spike(name: str) -> None:
     assert any(reading.blip for reading in readings)
 
 
-# The second curve is one rank's micro-batch loss: rises of less than a half are within its noise.
+# The second curve is the loss of one rank's microbatches. Rises of less than half are within its noise.
 @pytest.mark.parametrize(
     ("name", "rise_ratio"),
     [(HEALTHY[0], 0.2), (HEALTHY[0], 1.0), (HEALTHY[0], 3.0), (HEALTHY[1], 0.5), (HEALTHY[1], 1.0), (HEALTHY[1], 3.0)],
@@ -81,8 +81,8 @@ def test_one_step_jumps_of_any_size_are_no_spike(name: str) -> None:
         ("tr8b-104B", 17060, 17068, 17062),
     ],
 )
-def test_incident_told_by_its_run_is_found(run: str, first: int, last: int, onset: int) -> None:
-    """The excerpts begin shortly before the incident: healthy noise scaled to their level comes before them."""
+def test_incident_reported_by_its_run_is_found(run: str, first: int, last: int, onset: int) -> None:
+    """The excerpts begin shortly before the incident, so healthy noise at their level is put before them."""
     losses = incident(run, first, last)
     before = curve(HEALTHY[0])[15000:15200]
     scale = losses[0] / (sum(before) / len(before))

@@ -1,4 +1,4 @@
-"""The loss watch on made-up losses: what is a blip, a spike, a new level."""
+"""The loss watch on made-up losses: blips, spikes and new levels."""
 
 import math
 from collections.abc import Iterable

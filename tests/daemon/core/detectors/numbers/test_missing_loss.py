@@ -1,4 +1,4 @@
-"""Losses that come no more."""
+"""Losses that are no longer reported."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Numbers that are not finite, and who made them."""
+"""Numbers that are not finite, and the ranks they come from."""
 
 from typing import Any
 

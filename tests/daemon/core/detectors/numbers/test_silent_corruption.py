@@ -11,26 +11,26 @@ def side(part: str, value: int, *ranks: int) -> store.ReplicaHashes:
     return store.ReplicaHashes(part=part, hash=value, ranks=ranks)
 
 
-def told(*replicas: store.ReplicaHashes, steps: int = 1) -> list[store.Verdict]:
-    """Return what is told of replicas that are the same in each of some steps."""
+def verdicts_on(*replicas: store.ReplicaHashes, steps: int = 1) -> list[store.Verdict]:
+    """Return the verdicts on replicas that report the same hashes in each of some steps."""
     return show(SilentCorruption(), [store.StepSummary(step=7 + n, replicas=replicas) for n in range(steps)])[1]
 
 
 def test_the_rank_outside_of_the_majority_is_named() -> None:
-    (verdict,) = told(side(NORM, 1, 0, 2, 4), side(NORM, 2, 6), side(UP, 3, 0, 2, 4, 6))
+    (verdict,) = verdicts_on(side(NORM, 1, 0, 2, 4), side(NORM, 2, 6), side(UP, 3, 0, 2, 4, 6))
     assert (list(verdict.culprits), verdict.confidence_ratio, verdict.step) == ([6], 1.0, 7)
     assert verdict.message == (f"rank 6 holds other values than the replicas' majority of {NORM} at the end of step 7")
 
 
 def test_of_two_replicas_both_are_named_and_not_trusted() -> None:
-    (verdict,) = told(side(NORM, 1, 5), side(NORM, 2, 4), steps=1 + UNDECIDED_STEPS)
+    (verdict,) = verdicts_on(side(NORM, 1, 5), side(NORM, 2, 4), steps=1 + UNDECIDED_STEPS)
     assert verdict.step == 7
     assert (list(verdict.culprits), verdict.confidence_ratio) == ([4, 5], 0.5)
     assert "either may be wrong" in verdict.message
 
 
 def test_half_is_no_majority() -> None:
-    (verdict,) = told(side(NORM, 1, 0, 1), side(NORM, 2, 2), side(NORM, 3, 3), steps=1 + UNDECIDED_STEPS)
+    (verdict,) = verdicts_on(side(NORM, 1, 0, 1), side(NORM, 2, 2), side(NORM, 3, 3), steps=1 + UNDECIDED_STEPS)
     assert (list(verdict.culprits), verdict.confidence_ratio) == ([0, 1, 2, 3], 0.5)
 
 
@@ -44,12 +44,12 @@ def test_what_two_cannot_decide_is_decided_when_all_look() -> None:
 
 
 def test_a_part_with_a_majority_decides_for_those_without() -> None:
-    (verdict,) = told(side(UP, 1, 3), side(UP, 2, 6), side(NORM, 1, 0, 2, 4), side(NORM, 2, 6))
+    (verdict,) = verdicts_on(side(UP, 1, 3), side(UP, 2, 6), side(NORM, 1, 0, 2, 4), side(NORM, 2, 6))
     assert (list(verdict.culprits), verdict.confidence_ratio) == ([6], 1.0)
 
 
 def test_the_rank_that_is_odd_in_most_parts_comes_first() -> None:
-    (verdict,) = told(
+    (verdict,) = verdicts_on(
         side(NORM, 1, 0, 1, 2), side(NORM, 2, 3), side(UP, 1, 0, 1, 4, 5, 6), side(UP, 2, 3), side(UP, 3, 2)
     )
     assert list(verdict.culprits) == [3, 2]
@@ -62,9 +62,9 @@ def test_the_checkpoint_before_the_first_difference_is_the_one_to_keep() -> None
     assert finding.proven_step == 7
 
 
-def test_equal_replicas_whoever_reports_them_say_nothing() -> None:
-    # Ranks 2 and 3 report no hash of the first part: nothing is compared there.
-    assert told(side(NORM, 1, 0, 1), side(UP, 2, 0, 1, 2, 3)) == []
+def test_equal_replicas_are_no_finding_whichever_rank_reports_them() -> None:
+    # Ranks 2 and 3 report no hash of the first part, so nothing is compared there.
+    assert verdicts_on(side(NORM, 1, 0, 1), side(UP, 2, 0, 1, 2, 3)) == []
 
 
 def test_a_generation_is_reported_once() -> None:

@@ -1,4 +1,4 @@
-"""Allocations that succeed only after the cache was emptied, or not at all."""
+"""Allocations that fail, or succeed only after the cache was emptied."""
 
 import random
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from holdfast_proto.v1.session_pb2 import MemoryStatus
 from tests.support.ticks import ticks, watch
 
 Count = Callable[[int, int], int]
-"""(rank, minute) -> so many so far."""
+"""(rank, minute) -> count so far."""
 
 
-def told(minutes: int, *, retries: Count = lambda *_: 0, ooms: Count = lambda *_: 0) -> list[store.Verdict]:
+def verdicts_on(minutes: int, *, retries: Count = lambda *_: 0, ooms: Count = lambda *_: 0) -> list[store.Verdict]:
     def state(rank: int, minute: int) -> store.RankState:
         memory = MemoryStatus(reserved_bytes=1, alloc_retries=retries(rank, minute), ooms=ooms(rank, minute))
         return store.RankState(memory=memory)
@@ -21,22 +21,22 @@ def told(minutes: int, *, retries: Count = lambda *_: 0, ooms: Count = lambda *_
 
 
 def test_retries_in_three_of_ten_minutes_are_reported_once() -> None:
-    (verdict,) = told(60, retries=lambda rank, minute: minute // 2 if rank == 1 else 0)
+    (verdict,) = verdicts_on(60, retries=lambda rank, minute: minute // 2 if rank == 1 else 0)
     assert list(verdict.culprits) == [1]
     assert "the allocator of rank 1 found memory only by emptying its cache in 3 of 10 minutes" in verdict.message
 
 
 def test_many_retries_in_one_minute_are_not_reported() -> None:
-    assert told(60, retries=lambda _, minute: 100 if minute > 20 else 0) == []
+    assert verdicts_on(60, retries=lambda _, minute: 100 if minute > 20 else 0) == []
 
 
-def test_a_rank_that_ran_out_of_memory_is_reported_at_once() -> None:
-    (verdict,) = told(60, ooms=lambda rank, minute: int(rank == 2 and minute > 5))
+def test_a_rank_that_ran_out_of_memory_is_reported_immediately() -> None:
+    (verdict,) = verdicts_on(60, ooms=lambda rank, minute: int(rank == 2 and minute > 5))
     assert (list(verdict.culprits), verdict.message) == ([2], "rank 2 ran out of device memory and went on")
 
 
 def test_after_ten_quiet_minutes_it_is_reported_again() -> None:
-    verdicts = told(60, ooms=lambda rank, minute: (minute > 5) + (minute > 6 + OF_SAMPLES))
+    verdicts = verdicts_on(60, ooms=lambda rank, minute: (minute > 5) + (minute > 6 + OF_SAMPLES))
     assert [list(verdict.culprits) for verdict in verdicts] == [[0, 1, 2, 3]] * 2
 
 
@@ -54,4 +54,4 @@ def test_rare_retries_are_not_reported() -> None:
     counts = [0]
     for _ in range(5000):
         counts.append(counts[-1] + (noise.random() < 0.005))
-    assert told(5000, retries=lambda _, minute: counts[minute]) == []
+    assert verdicts_on(5000, retries=lambda _, minute: counts[minute]) == []

@@ -16,7 +16,7 @@ RANKS = 4
 def watch(
     steps: int, share: Callable[[int, int], float], detector: Detector | None = None
 ) -> tuple[Detector, list[store.Verdict]]:
-    """Show steps of 1 s. ``share(rank, step)``: seconds that the rank waits for data."""
+    """Show a detector steps of 1 s. ``share(rank, step)``: seconds for which the rank waits for data."""
     detector = detector or DataShare()
     verdicts, waited_s = [], [0.0] * RANKS
     for step in range(steps):

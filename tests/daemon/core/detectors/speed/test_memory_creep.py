@@ -16,11 +16,11 @@ LIMIT = 80 * GIB
 NOISE = random.Random(5)
 JITTER = [NOISE.gauss(0.0, 0.05) for _ in range(10_000)]
 Gib = Callable[[int, int], float]
-"""(rank, sample) -> GiB reserved, besides the 20 GiB that all have."""
+"""(rank, sample) -> GiB reserved, in addition to the 20 GiB of every rank."""
 
 
-def told(samples: int, reserved: Gib, *, limit: int = LIMIT, ranks: int = 2) -> list[store.Verdict]:
-    """Return the verdicts of a run that is sampled every 10 s, in one step each."""
+def verdicts_on(samples: int, reserved: Gib, *, limit: int = LIMIT, ranks: int = 2) -> list[store.Verdict]:
+    """Return the verdicts on a run that is sampled every 10 s, once in each step."""
 
     def state(rank: int, sample: int) -> store.RankState:
         held = 20.0 + reserved(rank, sample) + JITTER[(sample * ranks + rank) % len(JITTER)]
@@ -31,13 +31,13 @@ def told(samples: int, reserved: Gib, *, limit: int = LIMIT, ranks: int = 2) -> 
 
 
 def test_a_leak_is_reported_once_with_its_rank_and_the_hours_left() -> None:
-    (verdict,) = told(300, lambda rank, sample: 0.05 * sample if rank == 1 else 0.0)
+    (verdict,) = verdicts_on(300, lambda rank, sample: 0.05 * sample if rank == 1 else 0.0)
     assert list(verdict.culprits) == [1]
     assert verdict.message == ("memory of rank 1 grows by 18 GiB per hour: rank 1 reaches its limit of 80 GiB in 3.2 h")
 
 
 def test_ranks_that_leak_together_are_reported_together_the_first_to_end_first() -> None:
-    (verdict,) = told(300, lambda rank, sample: (0.05 + 0.02 * rank) * sample, ranks=3)
+    (verdict,) = verdicts_on(300, lambda rank, sample: (0.05 + 0.02 * rank) * sample, ranks=3)
     assert list(verdict.culprits) == [2, 1, 0]
 
 
@@ -50,26 +50,26 @@ def test_a_fast_run_is_sampled_by_steps() -> None:
 
 
 def test_growth_that_would_take_days_is_not_reported() -> None:
-    assert told(300, lambda _, sample: 0.05 * sample, limit=2000 * GIB) == []
+    assert verdicts_on(300, lambda _, sample: 0.05 * sample, limit=2000 * GIB) == []
 
 
 def test_an_unknown_limit_is_not_judged() -> None:
-    assert told(300, lambda _, sample: 0.05 * sample, limit=0) == []
+    assert verdicts_on(300, lambda _, sample: 0.05 * sample, limit=0) == []
 
 
 @pytest.mark.parametrize("period_samples", [6, 20, 32, 50])
 def test_a_cache_that_fills_and_is_emptied_is_no_leak(period_samples: int) -> None:
-    assert told(1000, lambda _, sample: 0.3 * (sample % period_samples)) == []
+    assert verdicts_on(1000, lambda _, sample: 0.3 * (sample % period_samples)) == []
 
 
 @pytest.mark.parametrize("steps_at", [(40,), (30, 60), (20, 45, 70)])
 def test_steps_up_at_evaluations_are_no_leak(steps_at: tuple[int, ...]) -> None:
-    assert told(300, lambda _, sample: 5.0 * sum(sample >= at for at in steps_at)) == []
+    assert verdicts_on(300, lambda _, sample: 5.0 * sum(sample >= at for at in steps_at)) == []
 
 
 @pytest.mark.parametrize("time_constant_samples", [5, 15, 40, 60])
 def test_growth_that_ends_with_the_warm_up_is_no_leak(time_constant_samples: int) -> None:
-    assert told(600, lambda _, sample: 15.0 * (1.0 - math.exp(-sample / time_constant_samples))) == []
+    assert verdicts_on(600, lambda _, sample: 15.0 * (1.0 - math.exp(-sample / time_constant_samples))) == []
 
 
 def test_memory_that_wanders_about_a_level_is_no_leak() -> None:
@@ -79,7 +79,7 @@ def test_memory_that_wanders_about_a_level_is_no_leak() -> None:
         for _ in range(5000):
             of_rank.append(0.98 * of_rank[-1] + noise.gauss(0.0, 0.3))
     spikes = [20.0 * (noise.random() < 0.05) for _ in range(5000)]
-    assert told(5000, lambda rank, sample: levels[rank][sample] + spikes[sample]) == []
+    assert verdicts_on(5000, lambda rank, sample: levels[rank][sample] + spikes[sample]) == []
 
 
 def test_a_new_generation_is_sampled_anew() -> None:

@@ -28,7 +28,7 @@ def nothing(_rank: int, _step: int) -> float:
 
 @dataclass
 class Run:
-    """One tick per step. All ranks wait for the slowest at the end of the backward pass."""
+    """A run with one tick per step. All ranks wait for the slowest at the end of the backward pass."""
 
     ranks: int
     compute_s: Seconds
@@ -95,7 +95,7 @@ def test_a_slow_rank_is_named_within_three_windows_with_factor_step_and_phase() 
     )
 
 
-def test_a_slow_optimizer_is_told_from_a_slow_backward_pass() -> None:
+def test_a_slow_optimizer_is_distinguished_from_a_slow_backward_pass() -> None:
     (verdict,) = Run(8, slow(set(), 1), optimizer_s=slow({3}, 10, usual_s=0.1)).verdicts()
     assert (list(verdict.culprits), verdict.phase) == ([3], OPTIMIZER)
 
@@ -179,7 +179,7 @@ def test_what_a_rank_usually_needs_is_known_after_a_restart() -> None:
     assert "1.8 s of its own time per step, 1 s before" in verdict.message
 
 
-def test_what_a_rank_needed_at_another_place_of_the_layout_says_nothing() -> None:
+def test_durations_at_another_place_of_the_layout_do_not_count() -> None:
     detector, _ = watch(Straggler(), Run(2, slow(set(), 1)).steps(60))
     pipeline = Run(2, slow({1}, 1.8), stage_of={0: 0, 1: 1})
     assert watch(detector.restarted(60), pipeline.steps(60))[1] == []

@@ -1,14 +1,15 @@
 """All cases, by topic."""
 
-from .case import OddCase
-from .cases_computing import COMPUTING
-from .cases_data import DATA
-from .cases_ends import ENDINGS, STARTS
-from .cases_files import FILES
-from .cases_outside import OUTSIDE
-from .cases_phases import PHASES
-from .cases_still import STILL
-from .unscaled import UNSCALED
+from benchmarks.odd_runs.case import OddCase
+
+from .busy_ranks import COMPUTING
+from .data_loaders import DATA
+from .marked_phases import PHASES
+from .outside_causes import OUTSIDE
+from .starts_and_ends import ENDINGS, STARTS
+from .still_ranks import STILL
+from .transfers import FILES
+from .users_deadlines import UNSCALED
 
 ALL: tuple[OddCase, ...] = (
     *PHASES,
@@ -23,7 +24,7 @@ ALL: tuple[OddCase, ...] = (
 CASES: dict[str, OddCase] = {
     case.name: case for case in (*ALL, *(case for cases in UNSCALED.values() for case in cases))
 }
-"""Those with the deadlines that users have are among them."""
+"""All cases by name, with those of UNSCALED."""
 for _case in CASES.values():
     _case.check()
 
@@ -39,4 +40,4 @@ QUICK = (
     "all ranks stopped",
     "upload in an exit handler",
 )
-"""Cover every row of the table in under four minutes."""
+"""Names of ten cases that cover every row of the table in under four minutes."""

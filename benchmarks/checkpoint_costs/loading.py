@@ -1,12 +1,13 @@
-"""How fast a state comes back: from the node's memory beside a memory copy, from the disk beside reading the file.
+"""How fast a state is loaded, from the node's memory and from the disk.
 
-From memory: ``restore`` of a slot into a model and an optimizer that were just made, beside torch's ``copy_`` of this
-process's tensors into the same model, and into new tensors for the state that a new optimizer does not have. What this
-process has freed goes back to the kernel before either, as a rank that starts has none: new tensors are new memory.
+From memory, ``restore`` loads a slot into a new model and optimizer. The peer is torch's ``copy_`` of this process's
+tensors into the same model, and into new tensors for the state that a new optimizer does not have. Before either, this
+process returns its freed memory to the kernel. A rank that starts has no freed memory either, so new tensors are new
+memory.
 
-From the disk: what the agent's worker does from the job to its answer, every digest compared, beside reading the
-stored file, which is smaller, and writing it to the slot as it is. Both find nothing of the file in memory, and a slot
-that is new, as at the start of a run: reserved, but no page of it was touched.
+From the disk, the time of the agent's worker counts from the job to its answer, with every digest compared. The peer
+reads the stored file, which is smaller, and writes it to the slot as it is. Both find nothing of the file in memory.
+Both get a new slot, as at the start of a run: its pages are reserved and untouched.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from holdfast_proto.snapshot import DATA_OFFSET, allocate
 
 
 def memory_load_s(slot: Path, state: Mapping[str, Stateful]) -> float:
-    """Return how long a rank takes to restore ``state`` from a slot."""
+    """Return the seconds that a rank takes to restore ``state`` from a slot."""
     give_back_freed_memory()
     start_s = time.perf_counter()
     restore(slot, state, rank=0)
@@ -36,10 +37,10 @@ def memory_load_s(slot: Path, state: Mapping[str, Stateful]) -> float:
 
 
 def memory_copy_s(tensors: Sequence[Tensor], existing: Sequence[Tensor]) -> float:
-    """Return how long copies of ``tensors`` take to the ``existing``, and to new memory for those beyond them."""
+    """Return the seconds for copying ``tensors`` to the ``existing`` ones, and to new memory where those end."""
     give_back_freed_memory()
     start_s = time.perf_counter()
-    kept = []  # else the next one would get the same memory
+    kept = []  # otherwise the next one would get the same memory
     for tensor, place in zip_longest(tensors, existing):
         kept.append(torch.empty_like(tensor) if place is None else place)
         kept[-1].copy_(tensor)
@@ -50,9 +51,9 @@ _READ_BYTES = 1 << 20
 
 
 class DiskLoads:
-    """Loads of one checkpoint of one rank from the disk, by a worker as at the start of a run. A context manager.
+    """Loads one rank's checkpoint from the disk with a worker, as at the start of a run. A context manager.
 
-    ``slot``: a file in shared memory, which is made anew for each load to fill.
+    ``slot`` is a file in shared memory. It is created anew for each load.
     """
 
     def __init__(self, directory: Path, slot: Path) -> None:
@@ -74,15 +75,15 @@ class DiskLoads:
     def _prepare(self) -> None:
         self._slot.unlink(missing_ok=True)
         allocate(self._slot, self._slot_bytes)
-        # The host of a virtual machine takes back what has been free for a while, and is slow to give it again. So that
-        # this hits neither, the kernel is given memory for the file that was in use just now.
+        # The host of a virtual machine takes back memory that has been free for a while, and is slow to give it again.
+        # Reading the file and dropping it leaves the kernel with memory that was in use just now, so neither waits.
         with self._shard.open("rb", buffering=0) as file:
             while file.readinto(self._buffer):
                 pass
         forget(self._shard)
 
     def load_s(self) -> float:
-        """Return how long the worker takes to verify the shard and to unpack it into a slot."""
+        """Return the seconds that the worker takes to verify the shard and to unpack it into a slot."""
         self._prepare()
         start_s = time.perf_counter()
         job = self._workers.run("restore", directory=self._directory, rank=0, slot=str(self._slot), generation=2)
@@ -90,7 +91,7 @@ class DiskLoads:
         return time.perf_counter() - start_s
 
     def read_s(self) -> float:
-        """Return how long it takes to copy the shard into a slot, as it is."""
+        """Return the seconds for copying the shard into a slot, as it is."""
         self._prepare()
         start_s = time.perf_counter()
         with self._slot.open("r+b", buffering=0) as slot, self._shard.open("rb", buffering=0) as file:
@@ -101,7 +102,7 @@ class DiskLoads:
 
 
 def give_back_freed_memory() -> None:
-    """Have the C library, glibc, keep nothing."""
+    """Make the C library (glibc) return all freed memory to the kernel."""
     ctypes.CDLL(None).malloc_trim(0)
 
 

@@ -1,11 +1,11 @@
-"""What hundreds of verdicts come to."""
+"""The score of hundreds of verdicts."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from benchmarks.detection_cases import DEATHS, NOTED, STUCK, Case
-from benchmarks.detection_controls import ControlOutcome
-from benchmarks.detection_run import Outcome
+from benchmarks.harmed_runs.fault_cases import DEATHS, NOTED, STUCK, Case
+from benchmarks.harmed_runs.harmed_run import Outcome
+from benchmarks.harmed_runs.healthy_controls import ControlOutcome
 from holdfast_proto.v1 import store_pb2 as store
 
 WANTED_RANK_RATIO, WANTED_KIND_RATIO = 0.99, 0.95
@@ -14,7 +14,7 @@ WANTED_DEATH_S = 0.2
 
 
 def score(outcomes: Sequence[Outcome], controls: Sequence[ControlOutcome]) -> dict[str, object]:
-    """Return the numbers of ``--json``: ratios 0 to 1, seconds; None where nothing was there to be measured."""
+    """Return the numbers of ``--json``: ratios from 0 to 1, and seconds. None: there was nothing to measure."""
     hangs = [one for one in outcomes if _is_hang(one.case) and one.latency_s is not None]
     deaths = [one for one in outcomes if _is_death(one) and one.latency_s is not None]
     latencies_s = [one.latency_s for one in [*hangs, *deaths] if one.latency_s is not None]
@@ -40,7 +40,7 @@ def score(outcomes: Sequence[Outcome], controls: Sequence[ControlOutcome]) -> di
 
 
 def shortfalls(result: dict[str, object]) -> list[str]:
-    """Return, one line each, what is not as it should be."""
+    """Return a line for each number that misses its goal."""
     limits: dict[str, Callable[[float], bool]] = {
         "rank_top1": lambda ratio: ratio >= WANTED_RANK_RATIO,
         "kind": lambda ratio: ratio >= WANTED_KIND_RATIO,
@@ -57,7 +57,7 @@ def shortfalls(result: dict[str, object]) -> list[str]:
 
 
 def is_right(outcome: Outcome) -> bool:
-    """Whether kind, rank and call are right, as far as there are any."""
+    """Return whether kind, rank and call are right, where the case has them."""
     judged = outcome.judgement
     return judged.kind and judged.rank is not False and judged.call is not False
 
@@ -88,7 +88,7 @@ def _ratio(judged: Iterable[bool | None]) -> float | None:
 
 
 def _quantile(values: Sequence[float], share: float) -> float | None:
-    """Return the least value that no more than ``1 - share`` of all exceed."""
+    """Return the smallest value that at most ``1 - share`` of all exceed."""
     if not values:
         return None
     return round(sorted(values)[max(0, math.ceil(share * len(values)) - 1)], 3)

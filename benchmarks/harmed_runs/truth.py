@@ -1,10 +1,10 @@
-"""Which verdict is right for which fault. The one place where that is said."""
+"""The right verdict for each fault. No other place defines it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchmarks.detection_cases import DEATHS, DUPLICATE, ORDER, STUCK, Case
 from benchmarks.detection_ranks.call_log import LoggedCall, LoggedRank
+from benchmarks.harmed_runs.fault_cases import DEATHS, DUPLICATE, ORDER, STUCK, Case
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -13,14 +13,14 @@ Kind = store.VerdictKind
 RIGHT_KINDS: Mapping[str, tuple["Kind", ...]] = {
     **dict.fromkeys(DEATHS, (store.VERDICT_KIND_DEAD_RANK,)),
     **dict.fromkeys(STUCK, (store.VERDICT_KIND_HUNG_COLLECTIVE,)),
-    # Left out or made twice, a call meets another one. If sizes or operations differ, gloo itself may fail: the first
-    # rank to raise is then dead, and it says so. If the rank that is ahead has nothing else to wait for, nobody is in
-    # a circle, and the others wait for it.
+    # A call that is left out or made twice meets another call. If sizes or operations differ, gloo itself may fail.
+    # Then the first rank that raises is dead, and its exit says so. If the rank that is ahead has nothing else to wait
+    # for, the waits form no circle, and the others wait for it.
     **dict.fromkeys(
         ORDER,
         (store.VERDICT_KIND_MISMATCHED_ORDER, store.VERDICT_KIND_DEAD_RANK, store.VERDICT_KIND_HUNG_COLLECTIVE),
     ),
-    # The sender thinks that it has sent, so both sides have arrived: it is the transport that has lost it.
+    # The sender believes that it has sent, so both sides have arrived: the transport has lost the message.
     "lost-message": (store.VERDICT_KIND_TRANSPORT, store.VERDICT_KIND_HUNG_COLLECTIVE),
     "data-stall": (store.VERDICT_KIND_DATA_STALL,),
     "slow": (store.VERDICT_KIND_STRAGGLER,),
@@ -31,14 +31,14 @@ RIGHT_KINDS: Mapping[str, tuple["Kind", ...]] = {
 }
 
 SYMPTOMS: Mapping[str, tuple["Kind", ...]] = {
-    # A flipped exponent makes a weight so large that the loss or the gradient shows it in the same step.
+    # A flipped exponent makes a weight so large that the loss or the gradient shows the flip in the same step.
     "bit-flip": (
         store.VERDICT_KIND_NON_FINITE,
         store.VERDICT_KIND_LOSS_SPIKE,
         store.VERDICT_KIND_GRADIENT_EXPLOSION,
     ),
 }
-"""What may be told before the verdict that counts, because it is true as well."""
+"""Kinds that may be reported before the verdict that counts, because they are true as well."""
 
 ACTIVITIES: Mapping[str, "common.Activity"] = {
     "stop": common.ACTIVITY_STOPPED,
@@ -57,12 +57,12 @@ _RECORDED = {
     "send": ("send",),
     "recv": ("recv",),
 }
-"""Operation -> how torch's recorder, or our own of messages, spells it."""
+"""Operation -> its names in torch's recorder, or in our own recorder of messages."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What of a verdict is right; None: this fault, or this kind of verdict, has no such thing."""
+    """Which parts of a verdict are right. None: this fault, or this kind of verdict, has no such part."""
 
     kind: bool
     rank: bool | None
@@ -71,13 +71,13 @@ class Judgement:
 
 
 def right_kinds(case: Case) -> tuple["Kind", ...]:
-    """Return the kinds of verdicts that are right."""
-    # In its data phase a rank that computes, or waits for a lock or a disk, is a data loader that does not answer.
+    """Return the right kinds of verdicts."""
+    # A rank that computes in its data phase, or waits there for a lock or a disk, is a data loader without an answer.
     return (store.VERDICT_KIND_DATA_STALL,) if case.waits_for_data else RIGHT_KINDS[case.fault]
 
 
 def judge(case: Case, verdict: store.Verdict | None, ranks: Mapping[int, LoggedRank]) -> Judgement:
-    """Compare a verdict with what was injected. ``ranks``: what they told last; empty where they tell nothing."""
+    """Compare a verdict with the injected fault. ``ranks`` has their newest log entries, if they keep a log."""
     if case.fault == "clock-jump":
         return Judgement(verdict is None, None, None, None)
     if verdict is None:
@@ -98,7 +98,7 @@ def _is_right_rank(case: Case, verdict: store.Verdict) -> bool | None:
     if verdict.kind == store.VERDICT_KIND_TRANSPORT:
         return None if not verdict.culprits else verdict.culprits[0] == case.rank
     if verdict.kind == store.VERDICT_KIND_MISMATCHED_ORDER and len(verdict.culprits) == 2:
-        # Two ranks that contradict each other, and no third in their call: both are named, for either may be wrong.
+        # Two ranks contradict each other and no third one is in their call: both are named, as either may be wrong.
         return case.rank in verdict.culprits
     return bool(verdict.culprits) and verdict.culprits[0] == case.rank
 
@@ -112,7 +112,7 @@ def _names_call(case: Case, verdict: store.Verdict) -> bool:
 
 
 def _is_right_call(case: Case, verdict: store.Verdict, ranks: Mapping[int, LoggedRank]) -> bool:
-    """Whether ranks hang in the call that the verdict names, and wait for the culprit there."""
+    """Return whether ranks hang in the call that the verdict names, and wait for the culprit there."""
     of_order = case.fault not in (*STUCK, "data-stall")
     waiting = (
         call
@@ -121,11 +121,11 @@ def _is_right_call(case: Case, verdict: store.Verdict, ranks: Mapping[int, Logge
         if of_order or (rank != case.rank and case.rank in call.members)
     )
     if case.fault == "wrong-order":
-        # The call that it makes too early the rank does not log: the other one of the circle is what the log knows.
+        # The rank does not log the call that it makes too early. The log has the other call of the circle.
         culprits = set(verdict.culprits)
         circle = {edge.group for edge in verdict.waits if {edge.waiter, edge.awaited} <= culprits}
         return any(call.group in circle | {verdict.group} for call in waiting)
-    # Calls that were left out or doubled shift the numbers of the rank that did it.
+    # A call that was left out or doubled shifts the numbers of its rank.
     return any(_is_same(call, verdict, whatever_seq=of_order) for call in waiting)
 
 

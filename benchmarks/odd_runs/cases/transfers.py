@@ -1,11 +1,11 @@
-"""Pauses in which the rank reads, writes, downloads or uploads, marked as no phase."""
+"""Cases in which the rank reads, writes, downloads or uploads while the script marks no phase."""
 
-from .case import OddCase, Twin
-from .patience import Sign
+from benchmarks.odd_runs.case import OddCase, Twin
+from benchmarks.odd_runs.patience import Sign
 
 
 def _silent(activity: str) -> Twin:
-    """Return a twin whose server falls silent: then nothing moves any more."""
+    """Return a twin whose server falls silent, so that nothing moves any more."""
     return Twin(activity=activity, sign=Sign.LIKELY, from_last_move=True)
 
 

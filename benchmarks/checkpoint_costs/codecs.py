@@ -1,7 +1,7 @@
-"""How small and how fast codecs make the tensors of a checkpoint: Holdfast's, plain zstd and ZipNN.
+"""Ratio and speed of three codecs on the tensors of a checkpoint: Holdfast's, plain zstd and ZipNN.
 
-One thread. Rates are raw megabytes per second of CPU time, the best of several rounds, as other processes' noise is
-not the codec's cost. Every decoded byte is compared.
+They run on one thread. Rates are raw megabytes per second of CPU time. The best of several rounds counts, because the
+noise of other processes is not the codec's cost. Every decoded byte is compared.
 """
 
 import functools
@@ -23,7 +23,7 @@ MISSING = "missing"
 
 @dataclass(frozen=True)
 class Blob:
-    """The bytes of one tensor, and those of an earlier state if that may be used."""
+    """The bytes of one tensor, and those of an earlier state if the codec may use them."""
 
     raw: memoryview
     dtype: str
@@ -32,7 +32,7 @@ class Blob:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a codec made of a case."""
+    """How well a codec did on a case."""
 
     ratio: float
     """Raw size over stored size."""
@@ -42,7 +42,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Contender:
-    """A codec: ``size`` tells how many bytes an encoded blob has."""
+    """A codec. ``size`` returns the number of bytes of an encoded blob."""
 
     encode: Callable[[Blob], Any]
     decode: Callable[[Blob, Any], memoryview]
@@ -50,7 +50,7 @@ class Contender:
 
 
 def make_cases(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, list[Blob]]:
-    """Return the blobs of each case, from the state of two steps by its kinds."""
+    """Return the blobs of each case, made from the states of two steps. A state is one tensor for each kind."""
     new, old = ({kind: raw_bytes(tensor) for kind, tensor in state.items()} for state in (after, before))
     adam = [kind for kind in new if kind != "bf16"]
     return {
@@ -63,7 +63,7 @@ def make_cases(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dic
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:
-    """View a contiguous tensor's memory."""
+    """Return a view of a contiguous tensor's memory."""
     array: Any = tensor.view(uint8).numpy()
     return memoryview(array)
 
@@ -96,19 +96,19 @@ def zstd_1() -> Contender:
 
 
 def zipnn() -> Contender | None:
-    """Return ZipNN (`pip install zipnn`), None if it is not installed."""
+    """Return ZipNN (`pip install zipnn`), or None if it is not installed."""
     if importlib.util.find_spec("zipnn") is None:
         return None
     make = functools.partial(importlib.import_module("zipnn").ZipNN, input_format="byte", threads=1)
     return Contender(
-        encode=lambda blob: make(bytearray_dtype=blob.dtype).compress(bytearray(blob.raw)),  # in place: give it a copy
+        encode=lambda blob: make(bytearray_dtype=blob.dtype).compress(bytearray(blob.raw)),  # ZipNN works in place
         decode=lambda blob, encoded: memoryview(make(bytearray_dtype=blob.dtype).decompress(encoded)),
         size=len,
     )
 
 
 def measure(contender: Contender, blobs: list[Blob], *, rounds: int) -> Figures:
-    """Encode, decode and compare; raises AssertionError if a byte is not what it was."""
+    """Encode, decode and compare. Raises AssertionError if a byte differs."""
     raw_bytes = sum(len(blob.raw) for blob in blobs)
     encode_s = decode_s = float("inf")
     stored_bytes = 0
@@ -127,7 +127,7 @@ def measure(contender: Contender, blobs: list[Blob], *, rounds: int) -> Figures:
 
 
 def measure_all(cases: dict[str, list[Blob]], *, rounds: int) -> dict[str, dict[str, Any]]:
-    """Return case -> contender -> figures. The others know no earlier state, so only we have the delta cases."""
+    """Return case -> contender -> figures. Only Holdfast has the delta cases: the others use no earlier state."""
     contenders = {"holdfast": holdfast(), "zstd_1": zstd_1(), "zipnn": zipnn()}
     found: dict[str, dict[str, Any]] = {}
     for case, blobs in cases.items():

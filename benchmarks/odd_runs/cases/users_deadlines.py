@@ -1,10 +1,10 @@
-"""Three controls for each preset with the deadlines of the table as users have them."""
+"""Three controls for each preset, with the deadlines that users have."""
 
-from .case import OddCase
-from .patience import Sign
+from benchmarks.odd_runs.case import OddCase
+from benchmarks.odd_runs.patience import Sign
 
 _LASTS_S = {"fast": (6.0, 45.0, 100.0), "default": (40.0, 150.0, 240.0), "patient": (150.0, 200.0, 280.0)}
-"""Preset -> seconds of a sleep, of an unmarked and of a marked evaluation."""
+"""Preset -> seconds of a sleep, of an unmarked evaluation and of a marked one."""
 
 
 def unscaled(preset: str) -> tuple[OddCase, ...]:

@@ -1,17 +1,17 @@
-"""Pauses before the first step and after the last one."""
+"""Cases that pause before the first step or after the last one."""
 
-from .case import OddCase, Place, Twin
-from .patience import Sign
+from benchmarks.odd_runs.case import OddCase, Place, Twin
+from benchmarks.odd_runs.patience import Sign
 
 _START_S = 65.0
-"""More than the report deadline of a start, one minute."""
+"""Seconds of a pause in a start: more than its report deadline of one minute."""
 _START_FACTOR = 0.5
-"""Lifts the restart deadline of a phase, INIT among them, to 90 s."""
+"""Factor that sets the restart deadline of a phase, such as INIT, to 90 s."""
 _END_S = 63.0
-"""More than the minute in which a rank that does not end is reported."""
+"""Seconds of a pause at the end: more than the minute after which a rank that does not end is reported."""
 _END_FACTOR = 0.5
 _STILL = Twin(activity="sleep")
-"""What moves is not ended: in the twin, nothing does."""
+"""A rank that moves is not ended, so nothing moves in the twin."""
 
 STARTS = (
     OddCase(

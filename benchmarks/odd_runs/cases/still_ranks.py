@@ -1,10 +1,10 @@
-"""Pauses in which nothing moves."""
+"""Cases in which nothing moves."""
 
-from .case import OddCase
-from .patience import Sign
+from benchmarks.odd_runs.case import OddCase
+from benchmarks.odd_runs.patience import Sign
 
 _STILL_S = 2.0
-"""Between the floor of the preset fast and the scaled patience for a likely sign."""
+"""Seconds of a pause: between the floor of the preset fast and the scaled patience for a likely sign."""
 
 STILL = (
     OddCase(name="sleep in a callback", activity="sleep", by=(1,), sign=Sign.LIKELY, lasts_s=_STILL_S),

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from benchmarks.checkpoint_agent import RUN, AgentProcess
+from benchmarks.checkpoint_costs.agent_process import RUN, AgentProcess
 from holdfast_checkpoint.format.manifest import load_manifest
 from holdfast_hooks import Stateful
 from holdfast_hooks.once import OnceLog
@@ -29,13 +29,13 @@ class Writer(Protocol):
     """One way to write a checkpoint."""
 
     def begin(self) -> None:
-        """Take the state and begin to write it: what the training thread has to wait for."""
+        """Take the state and begin to write it. The training thread waits for this."""
 
     def is_done(self) -> bool:
-        """Whether it is written. Does not wait."""
+        """Return whether the checkpoint is written. Does not wait."""
 
     def finish(self) -> None:
-        """Wait until it is written, and remove it. Raises what has gone wrong."""
+        """Wait until the checkpoint is written, and remove it. Raises the error of the write."""
 
 
 class Holdfast:
@@ -49,12 +49,12 @@ class Holdfast:
         self._snapshots = SnapshotTaker(
             state=state, context=context, rank=0, desk=self._desk, timeline=timeline, once=OnceLog()
         )
-        assert self.snapshot() is None  # asks for slots
+        assert self.snapshot() is None  # this asks for slots
         self.agent = AgentProcess(folder, self._desk.needed_bytes)
         self._desk.receive(SlotGrant(paths=[str(slot) for slot in self.agent.slots]))
         for thread in threading.enumerate():
             if thread.name == "holdfast-slots":
-                thread.join()  # a run has steps to train until its first snapshot
+                thread.join()  # a run trains steps before its first snapshot, so it does not wait for this either
 
     def __enter__(self) -> "Holdfast":
         return self
@@ -64,7 +64,7 @@ class Holdfast:
 
     @property
     def slot_bytes(self) -> int:
-        """Size of one slot."""
+        """Bytes of one slot."""
         assert self._desk.grant is not None
         return self._desk.grant.bytes_per_slot
 
@@ -89,17 +89,17 @@ class Holdfast:
         self.directory = self.agent.finish()
 
     def last_ratio(self) -> float:
-        """Raw over stored bytes of the last checkpoint."""
+        """Return raw over stored bytes of the last checkpoint."""
         manifest = load_manifest(self.directory)
         return manifest.raw_bytes / manifest.stored_bytes
 
     def worker_cpu_s(self) -> float:
-        """CPU time, user and system, that the agent's workers have taken so far."""
+        """Return the CPU time, user and system, that the agent's workers have taken so far."""
         times = [worker.cpu_times() for worker in psutil.Process(self.agent.pid).children()]
         return sum(one.user + one.system for one in times)
 
     def peak_worker_bytes(self) -> int:
-        """Write a checkpoint; return the most memory that the agent's workers had to themselves meanwhile."""
+        """Write a checkpoint and return the peak of the workers' own memory while they write, in bytes."""
         workers = psutil.Process(self.agent.pid).children()
         self.begin()
         peak_kib = 0
@@ -111,7 +111,7 @@ class Holdfast:
 
 
 class AsyncSave:
-    """``dcp.async_save`` with its default stager, or one that stages into shared memory."""
+    """``dcp.async_save`` with its default stager, or with one that stages into shared memory."""
 
     def __init__(self, folder: Path, state: Mapping[str, Stateful], *, shared_memory: bool) -> None:
         self._folder = folder / "dcp"

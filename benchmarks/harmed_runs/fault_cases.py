@@ -1,4 +1,4 @@
-"""The corpus: which fault strikes which rank of which layout, in which phase; the same for the same seed."""
+"""The corpus: which fault strikes which rank of which layout, in which phase. The same seed gives the same corpus."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -21,16 +21,16 @@ LAYOUTS = (
     "trainer:pp2dp2",
     "trainer:dp2tp2",
 )
-"""Axes and sizes, outermost first; with ``trainer:`` the reference trainer's ranks, else detection_ranks."""
+"""Axes and sizes, outermost first. ``trainer:`` stands for ranks of the reference trainer, not of detection_ranks."""
 
 DUPLICATE = "duplicate-samples"
-"""In no catalogue: a trainer that trains again on samples of an earlier step."""
+"""A trainer that trains again on samples of an earlier step. It is in no catalogue of faults."""
 
 DEATHS = ("kill", "segfault", "exception", "exit-0", "out-of-memory")
 STUCK = ("stop", "infinite-loop", "gil-held", "deadlock", "frozen-disk")
 ORDER = ("skipped-collective", "extra-collective", "wrong-shape", "wrong-order")
 NOTED = ("data-stall", "slow", "nan-gradient", "bit-flip", DUPLICATE, "clock-jump")
-"""The run goes on."""
+"""Faults after which the run continues."""
 
 _WEIGHTS = {
     **dict.fromkeys((*DEATHS, *STUCK), 4),
@@ -51,18 +51,18 @@ class Case:
     fault: str
     rank: int
     phase: Phase | None
-    """None: where the kind strikes by itself."""
+    """Phase in which the fault strikes. None: the fault itself decides."""
     seed: int
 
     @property
     def waits_for_data(self) -> bool:
-        """Whether the rank stands still where it should have got its batch; it is let go after a while."""
+        """Whether the rank stands still where it should have got its batch."""
         in_data = self.phase == Phase.DATA and self.fault in ("infinite-loop", "deadlock", "frozen-disk")
         return in_data or self.fault == "data-stall"
 
 
 def ranks_of(layout: str) -> int:
-    """Return how many ranks a layout has."""
+    """Return the number of ranks of a layout."""
     ranks = 1
     for size in parse_layout(layout.removeprefix("trainer:")).values():
         ranks *= size
@@ -70,27 +70,27 @@ def ranks_of(layout: str) -> int:
 
 
 def ranks_of_stage(layout: str) -> int:
-    """Return how many ranks of a layout do the same work."""
+    """Return the number of ranks of a layout that do the same work."""
     return ranks_of(layout) // parse_layout(layout.removeprefix("trainer:"))["pp"]
 
 
 def applies(fault: str, layout: str) -> bool:
-    """Whether a layout can be struck by a fault so that it shows."""
+    """Return whether a fault can show in a layout."""
     sizes = parse_layout(layout.removeprefix("trainer:"))
     if layout.startswith("trainer:") and fault in (*NOTED, *ORDER):
-        return False  # what its numbers and calls are, nothing but Holdfast tells
+        return False  # only Holdfast knows the trainer's numbers and calls
     match fault:
         case "lost-message":
             return sizes["pp"] > 1
         case "wrong-order":
-            return sum(size > 1 for size in sizes.values()) > 1  # an axis of all ranks is the world's group itself
+            return sum(size > 1 for size in sizes.values()) > 1  # a single axis is the world's group
         case "bit-flip":
-            return sizes["dp"] > 2  # of two that differ, nobody can say who is right
+            return sizes["dp"] > 2  # if two differ, nothing shows which one is right
     return True
 
 
 def corpus(*, seed: int, cases: int, layouts: Sequence[str], faults: Sequence[str]) -> dict[str, list[Case]]:
-    """Return layout -> its cases, in the order in which they are injected."""
+    """Return layout -> its cases, in the order in which they are to be injected."""
     chance = random.Random(seed)
     pairs = [
         (layout, fault)
@@ -119,7 +119,10 @@ def _case(layout: str, fault: str, chance: random.Random) -> Case:
 
 
 def _alternating(cases: list[Case]) -> Iterator[Case]:
-    """Yield those that end a generation between those that leave it harmed, as far as there are enough."""
+    """Yield noted cases and stopping cases in turn, as long as there are both.
+
+    A noted case can leave its generation harmed, and a stopping one ends it.
+    """
     noted = [case for case in cases if case.fault in NOTED]
     stopping = [case for case in cases if case.fault not in NOTED]
     while noted or stopping:

@@ -1,4 +1,4 @@
-"""The agent's side of a rank's checkpoints, in a process of its own: slots, and the real saver with its workers."""
+"""The agent's side of a rank's checkpoints in a process of its own: slots, and the real saver with its workers."""
 
 import asyncio
 import multiprocessing
@@ -20,7 +20,7 @@ _PATIENCE_S = 600.0
 
 @dataclass(frozen=True)
 class Written:
-    """A checkpoint that was tried: ``failure`` is empty if it is committed."""
+    """An attempt at a checkpoint. ``failure`` is empty if it is committed."""
 
     step: int
     failure: str
@@ -46,7 +46,7 @@ class AgentProcess:
 
     @property
     def pid(self) -> int:
-        """Parent of the workers."""
+        """Pid of the workers' parent."""
         assert self._process.pid is not None
         return self._process.pid
 
@@ -55,11 +55,11 @@ class AgentProcess:
         self._pipe.send(step)
 
     def is_done(self) -> bool:
-        """Whether what was begun is written, or has failed."""
+        """Return whether the write has ended, with or without success."""
         return self._pipe.poll()
 
     def finish(self) -> Path:
-        """Wait for what was begun; return the checkpoint's directory. Raises RuntimeError if it failed."""
+        """Wait for the end of the write and return the checkpoint's directory. Raises RuntimeError if it failed."""
         written: Written = self._pipe.recv()
         if written.failure:
             raise RuntimeError(written.failure)

@@ -1,10 +1,10 @@
-"""Pauses in a real data loader."""
+"""Cases that pause in a real data loader."""
 
-from .case import OddCase, Twin
-from .patience import Sign
+from benchmarks.odd_runs.case import OddCase, Twin
+from benchmarks.odd_runs.patience import Sign
 
 _STUCK = Twin(activity="loader is stopped", by=(1,))
-"""All ranks in DATA with live workers are never restarted: in the twin one rank's worker is stuck, the others train."""
+"""Ranks that are all in DATA with live workers are never restarted. So in the twin one rank's worker is stopped."""
 
 DATA = (
     OddCase(

@@ -1,10 +1,10 @@
-"""Pauses that another process causes."""
+"""Cases in which another process causes the pause."""
 
-from .case import OddCase, Place, Twin
-from .patience import Sign
+from benchmarks.odd_runs.case import OddCase, Place, Twin
+from benchmarks.odd_runs.patience import Sign
 
 _THEN_STOP_ONE = Twin(activity="then stop rank 1", sign=Sign.CERTAIN)
-"""What happens to the control never stops training: in its twin, rank 1 is stopped for good afterwards."""
+"""A twin for controls whose pause never stops training. Rank 1 is stopped afterwards and stays stopped."""
 _THEN_RESUME_ALL_BUT_ONE = Twin(activity="resume all but rank 1", sign=Sign.CERTAIN)
 
 
@@ -35,7 +35,7 @@ OUTSIDE = (
         0.5,
         Twin(),
         sign=Sign.CERTAIN,
-        lies_between=False,
+        outlasts_report=False,
     ),
     _outside("two of four ranks stopped", "stop two ranks", 1.9, Twin(), sign=Sign.LIKELY, ranks=4),
     _outside("agent stopped", "stop agent", 4.0, _THEN_STOP_ONE),

@@ -1,4 +1,4 @@
-"""Healthy controls: what is slow or odd for a good reason, about which nothing may be said."""
+"""Healthy controls: slow or odd for a good reason, so nothing may be reported about them."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.detection_run import HarmedRun
+from benchmarks.harmed_runs.harmed_run import HarmedRun
 from holdfast_cli.control import rank_pids
 from holdfast_cli.settings.schema import PresetName
 from holdfast_hooks.faults import Fault
@@ -20,13 +20,13 @@ PRESETS = {preset.value: preset for preset in PresetName}
 LAYOUT = "dp2tp2"
 
 FIRST_STEP_S = 8.0
-"""More than the floors of the presets fast and default."""
+"""Longer than the floors of the presets fast and default."""
 OCCASIONAL_S = 3.0
 """Three floors of the preset fast."""
 LOADED_S = 4.0
 FROZEN_S = 4.0
 AFTERMATH_S = 0.7
-"""What is said too soon is said while it lasts or right after."""
+"""Seconds after the end of a control in which a false report may still come."""
 
 _DEADLINE_SHARE = 0.6
 _LONGEST_PAUSE_S = 4.0
@@ -35,7 +35,7 @@ _JUMP_S = 3600.0
 
 @dataclass(frozen=True)
 class ControlOutcome:
-    """A healthy control, and what was said."""
+    """A healthy control, and what was reported about it."""
 
     preset: str
     control: str
@@ -66,17 +66,17 @@ def _said(run: HarmedRun, known: int) -> tuple[str, ...]:
 
 
 def _long_checkpoint(run: HarmedRun, _: float) -> None:
-    run.order("checkpoint", seconds=OCCASIONAL_S)
+    run.assign("checkpoint", seconds=OCCASIONAL_S)
     time.sleep(OCCASIONAL_S)
 
 
 def _evaluation(run: HarmedRun, _: float) -> None:
-    run.order("eval", seconds=OCCASIONAL_S)
+    run.assign("eval", seconds=OCCASIONAL_S)
     time.sleep(OCCASIONAL_S)
 
 
 def _one_evaluates(run: HarmedRun, _: float) -> None:
-    run.order("eval", seconds=OCCASIONAL_S, rank=1)
+    run.assign("eval", seconds=OCCASIONAL_S, rank=1)
     time.sleep(OCCASIONAL_S)
 
 
@@ -128,7 +128,7 @@ def _clock_back(run: HarmedRun, _: float) -> None:
 
 
 def _frozen_checkpoint_disk(run: HarmedRun, _: float) -> None:
-    """Whoever writes checkpoints waits for its disk, as far as anybody else can see."""
+    """Stop the workers that write checkpoints. To other processes they seem to wait for the disk."""
     agent = run.local.stack.pids().get("agent")
     assert agent is not None
     run.local.control.take_checkpoint()
@@ -141,7 +141,7 @@ def _frozen_checkpoint_disk(run: HarmedRun, _: float) -> None:
 
 
 def _workers_of(agent: int) -> list[int]:
-    """Return the processes in which an agent writes checkpoints."""
+    """Return the pids of an agent's checkpoint workers."""
     found = []
     for task in Path(f"/proc/{agent}/task").iterdir():
         with contextlib.suppress(OSError):
@@ -163,4 +163,4 @@ CONTROLS: dict[str, Callable[[HarmedRun, float], None]] = {
     "clock back": _clock_back,
     "frozen disk of the checkpoint": _frozen_checkpoint_disk,
 }
-"""Each gets the run and how long a rank may be held up without being judged."""
+"""Functions by name. Each gets the run, and the seconds for which a rank may be held up without a verdict."""

@@ -1,4 +1,4 @@
-"""A training loop whose state is that of large models: bf16 weights, fp32 master weights, Adam's moments."""
+"""A training loop with a state as large models have it: bf16 weights, fp32 master weights, Adam's moments."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ _SEQUENCE = 128
 _PEAK_RATE = 1e-3
 _WARM_UP_SHARE = 0.1
 _RATE_AFTER_THE_END = 0.01
-"""Of the peak: weights change with every step that is timed, as in a run they do."""
+"""Share of the peak rate. Weights must change with every step that is timed, as they do in a run."""
 
 
 class MasterWeights:
@@ -31,13 +31,13 @@ class MasterWeights:
         return self.tensors
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
-        """Copy them back."""
+        """Copy the values of ``state_dict`` into the live tensors."""
         for name, tensor in self.tensors.items():
             tensor.copy_(state_dict[name])
 
 
 class Training:
-    """The reference trainer's byte-level transformer, trained for ``steps`` steps; the rate decays to zero."""
+    """The reference trainer's byte-level transformer, trained for ``steps`` steps. The rate decays to zero."""
 
     def __init__(self, config: ModelConfig, corpus: Corpus, *, steps: int, batch: int) -> None:
         self.losses: list[float] = []
@@ -56,7 +56,7 @@ class Training:
 
     @property
     def state(self) -> dict[str, Stateful]:
-        """As one gives it to ``attach(state=...)``."""
+        """The state in the form of ``attach(state=...)``."""
         return {"model": self._model, "master": self._master, "optimizer": self._optimizer}
 
     def step(self) -> None:
@@ -75,7 +75,7 @@ class Training:
         self.losses.append(loss.item())
 
     def kinds(self) -> dict[str, Tensor]:
-        """Return the state as one tensor for each kind, copied."""
+        """Return a copy of the state as one tensor for each kind."""
         weights = list(self._model.parameters())
         moments = [self._optimizer.state[master] for master in self._master.tensors.values()]
         return {

@@ -1,7 +1,7 @@
-"""Pauses in which something computes, marked as no phase."""
+"""Cases in which something computes while the script marks no phase."""
 
-from .case import OddCase
-from .patience import Sign
+from benchmarks.odd_runs.case import OddCase
+from benchmarks.odd_runs.patience import Sign
 
 COMPUTING = (
     OddCase(

@@ -1,10 +1,10 @@
-"""Pauses in phases that the script marks."""
+"""Cases that pause in a phase that the script marks."""
 
-from .case import OddCase, Twin
-from .patience import Sign
+from benchmarks.odd_runs.case import OddCase, Twin
+from benchmarks.odd_runs.patience import Sign
 
 _MARKED_S = 6.0
-"""More than four floors of the preset fast: the report deadline of a phase that the run knows."""
+"""Seconds of a pause: more than four floors of the preset fast, the report deadline of a phase that the run knows."""
 
 PHASES = (
     OddCase(name="evaluation marked by all", phase="EVAL", activity="multiply", sign=Sign.PHASE, lasts_s=_MARKED_S),

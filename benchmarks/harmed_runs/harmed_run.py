@@ -1,4 +1,4 @@
-"""A run that is harmed again and again: injects a case, waits for the verdict and for the run to train again."""
+"""A run that is harmed again and again: inject a case, wait for the verdict, wait until the run trains again."""
 
 import contextlib
 import os
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.detection_cases import DEATHS, DUPLICATE, NOTED, Case, ranks_of, ranks_of_stage
 from benchmarks.detection_ranks.call_log import LoggedRank, log_path, read_log
-from benchmarks.detection_ranks.orders import FIRST_STEP_VARIABLE, FOLDER_VARIABLE, Order, give
-from benchmarks.detection_truth import SYMPTOMS, Judgement, judge
+from benchmarks.detection_ranks.tasks import FIRST_STEP_VARIABLE, FOLDER_VARIABLE, Task, publish
+from benchmarks.harmed_runs.fault_cases import DEATHS, DUPLICATE, NOTED, Case, ranks_of, ranks_of_stage
+from benchmarks.harmed_runs.truth import SYMPTOMS, Judgement, judge
 from holdfast_cli.control import ControlClient, ControlError, rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
@@ -22,23 +22,23 @@ from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.control_pb2 import RunStatus
 
 STEPS_LEARNED = 6
-"""Of a generation, before it is harmed: its deadlines are learned by then."""
+"""Steps of a generation before it is harmed. Its deadlines are learned by then."""
 PAST_S, PEERS = 12.0, 4
-"""Where fewer ranks than these do the same work, one is slow against its own past alone: how long that is."""
+"""If fewer than PEERS ranks do the same work, a slow rank is compared with its own past of PAST_S seconds."""
 AHEAD_STEPS = 6
-"""From an order to all ranks, until they carry it out."""
+"""Steps from a task's publication until the ranks carry it out."""
 PATIENCE_S = 60.0
 VERDICT_PATIENCE_S = {"slow": 40.0, "clock-jump": 2.0}
 USUAL_VERDICT_PATIENCE_S = 12.0
 RESTART_PATIENCE = 0.05
-"""Of the usual: what is measured is when a fault is reported and as what, and most faults here never end."""
+"""Factor of --restart-patience. Only reports are measured, and most faults here never end, so runs restart soon."""
 LASTING = ("slow", "bit-flip")
-"""Harm that is there until the generation ends."""
+"""Faults whose harm lasts until the generation ends."""
 
 _POLL_S = 0.03
 _SLOW_FACTOR = 3.0
 _JUMP_S = 3600.0
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 
 TRAINER_CONFIG = """
 [model]
@@ -61,25 +61,25 @@ warmup_steps = 4
 
 @dataclass(frozen=True)
 class Outcome:
-    """A case, and what became of it."""
+    """A case, and how it was judged."""
 
     case: Case
     verdict: store.Verdict | None
     judgement: Judgement
     latency_s: float | None
-    """From the last progress to the verdict."""
+    """Seconds from the last progress to the verdict."""
     deadline_s: float
-    """That was learned when it was injected."""
+    """Deadline in seconds that was learned when the fault was injected."""
     others: tuple[str, ...]
     """Messages of other incidents of the case."""
     took_s: float
-    """All in all, until the run trained again."""
+    """Seconds of the whole case, until the run trained again."""
     calls: str
-    """In which calls the ranks were, as they logged it."""
+    """Calls that the ranks were in, as they logged them."""
 
 
 class RunLostError(Exception):
-    """The run has ended, or stands still for good."""
+    """The run has ended, or stands still and does not recover."""
 
 
 class HarmedRun:
@@ -118,8 +118,8 @@ class HarmedRun:
             },
         )
         self.local = LocalRun(options)
-        self._told: set[str] = set()
-        """Faults of this generation that left a harm, or whose detector tells once in a generation."""
+        self._spent: set[str] = set()
+        """Faults of this generation that left harm, or that their detector reports once in a generation."""
 
     def __enter__(self) -> "HarmedRun":
         self.local.__enter__()
@@ -130,9 +130,9 @@ class HarmedRun:
         self.local.stop()
 
     def harm(self, case: Case) -> Outcome:
-        """Inject a case; return when the run trains again."""
+        """Inject a case; return its outcome when the run trains again."""
         began_s = time.monotonic()
-        if self._told.intersection((case.fault, *LASTING)):
+        if self._spent.intersection((case.fault, *LASTING)):
             self.restart()
         status = self.until_trained()
         if case.fault == "slow" and ranks_of_stage(case.layout) < PEERS:
@@ -147,7 +147,7 @@ class HarmedRun:
         verdict = None if found is None else found.verdict
         judgement = judge(case, verdict, logged)
         if case.fault in NOTED:
-            self._told.add(case.fault)
+            self._spent.add(case.fault)
         if found is None and case.fault != "clock-jump":
             self.restart()
         self._until_over(status.generation, found)
@@ -164,16 +164,16 @@ class HarmedRun:
             deadline_s=deadline_s,
             others=others,
             took_s=time.monotonic() - began_s,
-            calls=_told(logged),
+            calls=_calls(logged),
         )
 
     def restart(self) -> None:
-        """Have a new generation, by killing a rank."""
+        """Kill a rank, so that a new generation starts."""
         generation = self._status().generation
         pid = next(iter(rank_pids(self.local.status()).values()))
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        self._told.clear()
+        self._spent.clear()
         self._until(lambda status: status.generation > generation)
 
     def until_trained(self) -> RunStatus:
@@ -190,12 +190,12 @@ class HarmedRun:
                 return status
 
     def until_trained_on(self) -> RunStatus:
-        """Wait until the run has trained some more steps of whatever generation it is in."""
+        """Wait until the run has trained some more steps, in any generation."""
         reached = self._status().newest_step + STEPS_LEARNED
         return self._until(lambda status: self._is_running(status) and status.newest_step >= reached)
 
     def _until_it_has_a_past(self, status: RunStatus) -> RunStatus:
-        """Wait until a generation has trained for PAST_S since it was ``status``."""
+        """Wait until the generation of ``status`` has trained for PAST_S seconds more."""
         generation, until_s = status.generation, time.monotonic() + PAST_S
         while time.monotonic() < until_s:
             time.sleep(_POLL_S)
@@ -204,12 +204,12 @@ class HarmedRun:
                 raise RunLostError(f"run {self.run} was restarted while nothing was wrong: {status.newest_incident}")
         return status
 
-    def order(self, what: str, *, seconds: float = 0.0, rank: int = -1) -> None:
-        """Have ranks do something in a step soon."""
-        give(self._logs, Order(step=self._status().newest_step + AHEAD_STEPS, what=what, rank=rank, seconds=seconds))
+    def assign(self, what: str, *, seconds: float = 0.0, rank: int = -1) -> None:
+        """Give ranks something to do in a step soon."""
+        publish(self._logs, Task(step=self._status().newest_step + AHEAD_STEPS, what=what, rank=rank, seconds=seconds))
 
     def inject(self, fault: Fault) -> None:
-        """Order a fault of the catalogue."""
+        """Request a fault of the catalogue."""
         self._control.inject_fault(fault.to_message())
 
     def incidents(self) -> list[store.Incident]:
@@ -226,7 +226,7 @@ class HarmedRun:
 
     def _inject(self, case: Case) -> None:
         if case.fault == DUPLICATE:
-            self.order("duplicate", rank=case.rank)
+            self.assign("duplicate", rank=case.rank)
             return
         durations_s = {"clock-jump": _JUMP_S * (1 if case.seed % 2 else -1)}
         self.inject(
@@ -243,7 +243,7 @@ class HarmedRun:
     def _await_verdict(
         self, case: Case, known: int, generation: int, deathbed: "Deathbed"
     ) -> tuple[store.Incident | None, Mapping[int, LoggedRank]]:
-        """Return the first incident that is no mere symptom, and what the ranks had told by then."""
+        """Return the first incident that is no mere symptom, and what the ranks had logged by then."""
         deadline = time.monotonic() + VERDICT_PATIENCE_S.get(case.fault, USUAL_VERDICT_PATIENCE_S)
         last: store.Incident | None = None
         while time.monotonic() < deadline:
@@ -260,7 +260,7 @@ class HarmedRun:
     def _until_over(self, generation: int, found: store.Incident | None) -> None:
         if found is not None and found.state != store.INCIDENT_STATE_NOTED:
             self._until(lambda status: status.generation > generation)
-            self._told.clear()
+            self._spent.clear()
 
     def _logged(self, generation: int) -> dict[int, LoggedRank]:
         logs = {rank: read_log(log_path(self._logs, generation, rank)) for rank in range(self.ranks)}
@@ -285,10 +285,10 @@ class HarmedRun:
             if status.phase in (store.RUN_PHASE_FAILED, store.RUN_PHASE_FINISHED):
                 raise RunLostError(f"run {self.run} has ended: {status.outcome}")
             time.sleep(_POLL_S)
-        raise RunLostError(f"run {self.run} has not come on within {PATIENCE_S:g} s")
+        raise RunLostError(f"run {self.run} has made no progress within {PATIENCE_S:g} s")
 
 
-def _told(logged: Mapping[int, LoggedRank]) -> str:
+def _calls(logged: Mapping[int, LoggedRank]) -> str:
     return "; ".join(
         f"{rank} in " + ", ".join(f"{call.op} {call.seq} of {call.group} {list(call.members)}" for call in log.calls)
         for rank, log in logged.items()
@@ -297,7 +297,7 @@ def _told(logged: Mapping[int, LoggedRank]) -> str:
 
 
 class Deathbed:
-    """Sees when a process ends, to a few milliseconds."""
+    """The end of a process, timed to a few milliseconds."""
 
     def __init__(self, pid: int) -> None:
         self._descriptor = os.pidfd_open(pid)
@@ -310,7 +310,7 @@ class Deathbed:
         os.close(self._descriptor)
 
     def watch(self, for_s: float) -> None:
-        """Watch for so long, or until it ends."""
+        """Watch for ``for_s`` seconds. Returns sooner if the process ends."""
         if self.ended_unix_s is not None:
             time.sleep(for_s)
         elif select.select([self._descriptor], [], [], for_s)[0]:
@@ -320,7 +320,7 @@ class Deathbed:
 def _latency_s(
     case: Case, incident: store.Incident, logged: Mapping[int, LoggedRank], deathbed: Deathbed
 ) -> float | None:
-    """Return the seconds to the verdict, from the rank's end or else its last sign of life that it logged itself."""
+    """Return the seconds to the verdict. They start at the rank's end, or at the last sign of life that it logged."""
     if incident.verdict.kind == store.VERDICT_KIND_DEAD_RANK and case.fault in DEATHS:
         ended = deathbed.ended_unix_s
         return None if ended is None else max(0.0, incident.detected_unix_s - ended)
@@ -330,8 +330,8 @@ def _latency_s(
     return max(0.0, incident.detected_unix_s - marks.get(case.rank, max(marks.values())))
 
 
-def harmed_in_turn(layout: str, cases: list[Case], folder: Path) -> Iterator[Outcome]:
-    """Yield the outcomes of a layout's cases, all in one run; in another one if that does not come back."""
+def harmed_one_by_one(layout: str, cases: list[Case], folder: Path) -> Iterator[Outcome]:
+    """Yield the outcomes of a layout's cases. One run serves all of them, unless it does not recover."""
     left = list(cases)
     while left:
         with HarmedRun(layout, folder, name=f"{layout.replace(':', '-')}-{len(left)}") as run:

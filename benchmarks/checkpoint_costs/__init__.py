@@ -1,0 +1,1 @@
+"""The measurements of benchmarks/checkpoint.py: ways to checkpoint a training loop, loading, and codecs."""

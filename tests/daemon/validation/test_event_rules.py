@@ -1,0 +1,142 @@
+"""An event with one bad value is refused. The good event that it was made from passes."""
+
+import math
+
+import pytest
+
+from holdfast_daemon.validation.event_rules import check_event
+from holdfast_daemon.validation.rules import RefusedError
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.fault_pb2 import Fault
+from tests.daemon.validation.bad_values import HUGE, SPEC, UNKNOWN, set_field
+
+FAULT = Fault(kind="kill", rank=1, step=-1)
+SUMMARY = store.StepSummary(
+    step=4,
+    generation=3,
+    loss_sum=2.0,
+    loss_count=2,
+    tokens=100,
+    duration_s=0.5,
+    ended_unix_s=1.7e9,
+    phase_s={common.PHASE_DATA: 0.1},
+    mfu=store.Mean(sum=1.0, count=2),
+    nonfinite=[store.NonFinite(rank=1, quantity="loss")],
+    samples=[store.SamplesUsed(rank=1, fingerprint=b"x" * 16)],
+    replicas=[store.ReplicaHashes(part="w", hash=1, ranks=[0, 1])],
+)
+CAPTURED = store.EvidenceCaptured(
+    incident="0001-dead-rank",
+    files=["rank-00000.stack.txt", "suspicion/node-a.system.txt"],
+    pending=[common.PendingCall(rank=1, group="0", seq=7, op="gloo:all_reduce")],
+    stacks=[store.StackSummary(rank=1, frame="f (a.py:1)", activity=common.ACTIVITY_DATA)],
+    suspicion="0001-0001",
+)
+EXIT = store.RankExited(rank=1, exit=store.RankExit(code=1, step=3))
+GOOD_EVENTS = {
+    "rank_exited": store.Event(rank_exited=EXIT),
+    "step_summary": store.Event(step_summary=SUMMARY),
+    "checkpoint_committed": store.Event(checkpoint_committed=store.CheckpointCommitted(step=4, duration_s=1.0)),
+    "checkpoint_failed": store.Event(checkpoint_failed=store.CheckpointFailed(step=4, reason="x")),
+    "checkpoint_unreadable": store.Event(checkpoint_unreadable=store.CheckpointUnreadable(step=4, reason="x")),
+    "evidence_captured": store.Event(evidence_captured=CAPTURED),
+    "command_refused": store.Event(command_refused=store.CommandRefused(reason="x")),
+    "snapshot_memory_refused": store.Event(snapshot_memory_refused=store.SnapshotMemoryRefused(directory="/dev/shm")),
+    "fault_injected": store.Event(fault_injected=store.FaultInjected(fault=FAULT, step=4)),
+    "fault_refused": store.Event(fault_refused=store.FaultRefused(fault=FAULT, reason="x")),
+}
+
+
+def good_event(kind: str) -> store.Event:
+    event = store.Event(node="a", generation=3, unix_s=1.7e9)
+    event.MergeFrom(GOOD_EVENTS[kind])
+    return event
+
+
+def test_there_is_a_good_event_of_every_kind() -> None:
+    assert GOOD_EVENTS.keys() == {field.name for field in store.Event.DESCRIPTOR.oneofs_by_name["kind"].fields}
+
+
+@pytest.mark.parametrize("kind", GOOD_EVENTS)
+def test_a_good_event_passes(kind: str) -> None:
+    for spec in (SPEC, None):
+        check_event(good_event(kind), spec)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("field", ["loss_sum", "validation_loss", "grad_norm", "update_norm", "loss_scale"])
+def test_what_training_reports_may_be_not_finite(field: str, value: float) -> None:
+    event = good_event("step_summary")
+    setattr(event.step_summary, field, value)
+    event.step_summary.balance_loss.sum = value
+    check_event(event, SPEC)
+
+
+BAD_EVENTS = [
+    ("command_refused", "node", ""),
+    ("command_refused", "node", "a\nb"),
+    ("command_refused", "generation", HUGE),
+    ("command_refused", "unix_s", math.nan),
+    ("command_refused", "unix_s", -1.0),
+    ("command_refused", "unix_s", 1e18),
+    ("rank_exited", "rank_exited.rank", 4),
+    ("rank_exited", "rank_exited.exit.step", -2),
+    ("rank_exited", "rank_exited.exit.phase", UNKNOWN),
+    ("step_summary", "step_summary.step", -2),
+    ("step_summary", "step_summary.step", HUGE),
+    ("step_summary", "step_summary.generation", HUGE),
+    ("step_summary", "step_summary.loss_count", 2**31),
+    ("step_summary", "step_summary.tokens", HUGE),
+    ("step_summary", "step_summary.dropped_tokens", HUGE),
+    ("step_summary", "step_summary.duration_s", math.nan),
+    ("step_summary", "step_summary.duration_s", -1.0),
+    ("step_summary", "step_summary.ended_unix_s", math.inf),
+    ("step_summary", "step_summary.phase_s", {UNKNOWN: 1.0}),
+    ("step_summary", "step_summary.phase_s", {common.PHASE_DATA: math.nan}),
+    ("step_summary", "step_summary.mfu.count", 2**31),
+    ("step_summary", "step_summary.nonfinite.0.rank", 4),
+    ("step_summary", "step_summary.nonfinite.0.quantity", "soul"),
+    ("step_summary", "step_summary.nonfinite.0.unix_s", math.nan),
+    ("step_summary", "step_summary.samples.0.rank", 4),
+    ("step_summary", "step_summary.samples.0.fingerprint", b"x" * 100),
+    ("step_summary", "step_summary.replicas.0.ranks", [0, 4]),
+    ("checkpoint_committed", "checkpoint_committed.step", -2),
+    ("checkpoint_committed", "checkpoint_committed.duration_s", math.nan),
+    ("checkpoint_failed", "checkpoint_failed.step", HUGE),
+    ("checkpoint_unreadable", "checkpoint_unreadable.reason", "x" * (2**20 + 1)),
+    ("evidence_captured", "evidence_captured.incident", "../../etc"),
+    ("evidence_captured", "evidence_captured.incident", "a/b"),
+    ("evidence_captured", "evidence_captured.suspicion", ".."),
+    ("evidence_captured", "evidence_captured.files", ["/etc/passwd"]),
+    ("evidence_captured", "evidence_captured.files", ["a/../../b"]),
+    ("evidence_captured", "evidence_captured.files", [""]),
+    ("evidence_captured", "evidence_captured.files", ["a\nb"]),
+    ("evidence_captured", "evidence_captured.files", ["x" * 5000]),
+    ("evidence_captured", "evidence_captured.pending.0.rank", 4),
+    ("evidence_captured", "evidence_captured.pending.0.op", "x" * 300),
+    ("evidence_captured", "evidence_captured.stacks.0.rank", 4),
+    ("evidence_captured", "evidence_captured.stacks.0.activity", UNKNOWN),
+    ("evidence_captured", "evidence_captured.stacks.0.frame", "x" * 5000),
+    ("snapshot_memory_refused", "snapshot_memory_refused.directory", "x" * (2**20 + 1)),
+    ("fault_injected", "fault_injected.step", -2),
+    ("fault_injected", "fault_injected.fault.kind", "Kill them all"),
+    ("fault_injected", "fault_injected.fault.phase", UNKNOWN),
+    ("fault_injected", "fault_injected.fault.duration_s", math.nan),
+    ("fault_refused", "fault_refused.fault.factor", -1.0),
+    ("fault_refused", "fault_refused.fault.step", -2),
+]
+
+
+@pytest.mark.parametrize(("kind", "path", "value"), BAD_EVENTS, ids=lambda value: repr(value)[:40])
+def test_an_event_with_one_bad_value_is_refused(kind: str, path: str, value: object) -> None:
+    event = good_event(kind)
+    set_field(path, value)(event)
+    with pytest.raises(RefusedError) as caught:
+        check_event(event, SPEC)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_event_of_no_known_kind_is_refused() -> None:
+    with pytest.raises(RefusedError, match="no kind"):
+        check_event(store.Event(node="a"), SPEC)

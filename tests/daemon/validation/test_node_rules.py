@@ -1,0 +1,133 @@
+"""A state of a node with one bad value is refused. The good state that it was made from passes."""
+
+import math
+
+import pytest
+
+from holdfast_daemon.validation.node_rules import KnownGroups, check_node
+from holdfast_daemon.validation.rules import RefusedError
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+from tests.daemon.validation.bad_values import HUGE, RUN, SPEC, UNKNOWN, set_field
+
+
+def good_node() -> store.NodeState:
+    node = store.NodeState(
+        run=RUN,
+        node="a",
+        generation=3,
+        fence=1_700_000_000_000,
+        checkpoints=[4, 9],
+        reported_unix_s=1.7e9,
+        instance="i",
+    )
+    for number in (0, 1):
+        groups = [common.GroupProgress(group="0", members=[0, 1, 2, 3], enqueued=7, completed=6, description="world")]
+        channels = [common.ChannelProgress(group="0", peer=1, direction=common.DIRECTION_SEND, enqueued=2, completed=2)]
+        progress = common.Progress(step=5, phase=common.PHASE_OPTIMIZER, groups=groups, channels=channels)
+        node.ranks.add(
+            rank=number,
+            pid=10 + number,
+            life=store.LIFE_RUNNING,
+            progress=progress,
+            stalled_s=0.1,
+            process_state="S",
+            thread_state="R",
+            moved="cpu",
+            snapshots=[3, 4],
+            coordinates={"dp": number},
+            phase_s={common.PHASE_DATA: 0.5},
+            pending=[common.PendingCall(rank=number, group="0", seq=7, op="gloo:all_reduce")],
+        )
+    dead = store.RankExit(signal=9, step=5, phase=common.PHASE_OPTIMIZER, exited_unix_s=1.7e9, last_words="E: x")
+    node.ranks[1].exit.CopyFrom(dead)
+    node.ranks[1].life = store.LIFE_EXITED
+    return node
+
+
+BAD_NODES = [
+    ("node", "b"),
+    ("run", "other"),
+    ("generation", HUGE),
+    ("fence", HUGE),
+    ("failed_generation", HUGE),
+    ("checkpoint_generation", HUGE),
+    ("checkpoints", [4, -2]),
+    ("reported_unix_s", math.nan),
+    ("reported_unix_s", 1e12),
+    ("leave_in_s", -1.0),
+    ("instance", "x" * 300),
+    ("failure", "x" * (2**20 + 1)),
+    ("world_size", 2**30),
+    ("ranks.1.rank", 0),
+    ("ranks.1.rank", 4),
+    ("ranks.0.life", UNKNOWN),
+    ("ranks.0.stalled_s", math.nan),
+    ("ranks.0.stalled_s", math.inf),
+    ("ranks.0.stalled_s", -0.5),
+    ("ranks.0.silent_s", -math.inf),
+    ("ranks.0.busy_s", math.nan),
+    ("ranks.0.still_s", math.nan),
+    ("ranks.0.first_step_ended_unix_s", -1.0),
+    ("ranks.0.steps_done", -1),
+    ("ranks.0.process_state", "SS"),
+    ("ranks.0.thread_state", "RR"),
+    ("ranks.0.moved", "soul"),
+    ("ranks.0.device", "x" * 300),
+    ("ranks.0.coordinates", {f"axis{number}": 0 for number in range(65)}),
+    ("ranks.0.coordinates", {"x" * 300: 0}),
+    ("ranks.0.snapshots", [-2]),
+    ("ranks.0.snapshots", [HUGE]),
+    ("ranks.0.phase_s", {UNKNOWN: 1.0}),
+    ("ranks.0.phase_s", {common.PHASE_DATA: math.nan}),
+    ("ranks.0.progress.step", -2),
+    ("ranks.0.progress.step", HUGE),
+    ("ranks.0.progress.phase", UNKNOWN),
+    ("ranks.0.progress.groups.0.members", [0, 4]),
+    ("ranks.0.progress.groups.0.members", [1, 0]),
+    ("ranks.0.progress.groups.0.members", [1, 1]),
+    ("ranks.0.progress.groups.0.group", "x" * 300),
+    ("ranks.0.progress.groups.0.description", "x" * 3000),
+    ("ranks.0.progress.groups.0.enqueued", HUGE),
+    ("ranks.0.progress.groups.0.completed", HUGE),
+    ("ranks.0.progress.channels.0.direction", UNKNOWN),
+    ("ranks.0.progress.channels.0.peer", 4),
+    ("ranks.0.progress.channels.0.enqueued", HUGE),
+    ("ranks.0.pending.0.rank", 4),
+    ("ranks.0.pending.0.seq", HUGE),
+    ("ranks.0.pending.0.op", "x" * 300),
+    ("ranks.1.exit.step", -2),
+    ("ranks.1.exit.phase", UNKNOWN),
+    ("ranks.1.exit.signal", -3),
+    ("ranks.1.exit.exited_unix_s", math.inf),
+]
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new groups", "known groups"])
+@pytest.mark.parametrize(("path", "value"), BAD_NODES, ids=lambda value: repr(value)[:40])
+def test_a_node_with_one_bad_value_is_refused(path: str, value: object, known: bool) -> None:
+    groups = KnownGroups()
+    if known:
+        check_node(good_node(), name="a", run=RUN, spec=SPEC, groups=groups)
+    bad = good_node()
+    set_field(path, value)(bad)
+    with pytest.raises(RefusedError) as caught:
+        check_node(bad, name="a", run=RUN, spec=SPEC, groups=groups)
+    assert "\n" not in str(caught.value)
+    check_node(good_node(), name="a", run=RUN, spec=SPEC, groups=groups)
+
+
+def test_a_good_node_says_which_ranks_are_alive_there() -> None:
+    for spec in (SPEC, None):
+        assert check_node(good_node(), name="a", run=RUN, spec=spec, groups=KnownGroups()) == {(3, 0)}
+
+
+def test_members_that_change_are_checked_again() -> None:
+    groups = KnownGroups()
+    for members in ([0, 1, 2, 3], [0, 1], [0, 2], []):
+        node = good_node()
+        node.ranks[0].progress.groups[0].members[:] = members
+        check_node(node, name="a", run=RUN, spec=SPEC, groups=groups)
+    with pytest.raises(RefusedError, match="do not ascend"):
+        node.ranks[0].progress.groups[0].members[:] = [2, 0]
+        check_node(node, name="a", run=RUN, spec=SPEC, groups=groups)
