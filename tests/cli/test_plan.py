@@ -43,13 +43,6 @@ def test_a_search_prints_the_best_layouts_and_a_command_that_has_them() -> None:
     assert "start the first with" in text
 
 
-def test_a_layout_is_tried() -> None:
-    result = plan("--config", str(DEMO), "--parallel.dp", "1", "--parallel.tp", "1", "--dry-run", "--json")
-    assert result.exit_code == 0, result.stderr
-    printed = json.loads(result.stdout)
-    assert (printed["ranks"], printed["tried"], printed["stages"], printed["problems"]) == (2, 2, 2, [])
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -59,7 +52,6 @@ def test_a_layout_is_tried() -> None:
         (("--model", "7b", "--gpu", "v100"), "change --gpu or [precision]"),
         (("--model", "7b", "--parallel.nope", "3"), "--parallel.nope"),
         (("--model", "175b", "--gpus", "8"), "no layout of --gpus 8 will do"),
-        (("--model", "7b", "--gpus", "8", "--dry-run"), "--dry-run tries one layout"),
     ],
 )
 def test_errors_are_one_line_that_names_the_option(arguments: tuple[str, ...], message: str) -> None:

@@ -224,10 +224,7 @@ class DistributedConfig(Section):
 
 
 class TrainerConfig(BaseSettings):
-    """Train a language model. --config FILE reads a TOML file, and the flags below override it.
-
-    With --dry-run nothing is trained: this process tries one step of the ranks of the layout, without data or memory.
-    """
+    """Train a language model. --config FILE reads a TOML file, and the flags below override it."""
 
     model_config = SettingsConfigDict(
         extra="forbid",

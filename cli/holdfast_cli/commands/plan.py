@@ -4,7 +4,6 @@ from rich.console import Console
 
 from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_cli.flags.planning import PlanFlags
-from holdfast_cli.trainer_command import report_dry_run
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.plan_view import left_out, plan_as_json, render_plan, render_search, search_as_json
 from holdfast_hooks import ConfigurationError as RefusedConfiguration
@@ -18,13 +17,9 @@ _BEST = 5
 
 
 def plan(flags: PlanFlags) -> None:
-    """Try one layout, plan one, or search many."""
-    if flags.dry_run and flags.gpus is not None:
-        raise ConfigurationError("--dry-run tries one layout, but --gpus searches many: leave out one of them")
+    """Plan one layout, or search many."""
     try:
-        if flags.dry_run:
-            report_dry_run(load_layout(flags.config, flags.model, flags.context.args), json=flags.json)
-        elif flags.gpus is None:
+        if flags.gpus is None:
             _plan_layout(flags, _cluster(flags))
         else:
             _search_layouts(flags, _cluster(flags), flags.gpus)

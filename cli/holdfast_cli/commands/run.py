@@ -5,14 +5,13 @@ import time
 from rich.console import Console
 
 from holdfast_cli.checkpoints.location import check_owner, owner_of
-from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.flags.runs import RunFlags
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
 from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import RunSettings
-from holdfast_cli.trainer_command import checked_configuration, report_dry_run
+from holdfast_cli.trainer_command import check_configuration
 from holdfast_cli.views.display import LineDisplay, display_for
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings
@@ -22,16 +21,11 @@ from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 
 
 def run(flags: RunFlags) -> None:
-    """Train until the run ends, or only try its layout."""
+    """Train until the run ends."""
     resolved = resolve("run", flags.given, flags.command, flags.config)
     options = local_run_options(resolved, run=run_name(resolved.settings))
-    layout = checked_configuration(options.command, ranks=options.ranks)
-    if not flags.dry_run:
-        _watch(options, json=flags.json)
-    elif layout is None:
-        raise ConfigurationError("--dry-run needs a command with -m holdfast_trainer, and its packages here")
-    else:
-        report_dry_run(layout, json=flags.json)
+    check_configuration(options.command, ranks=options.ranks)
+    _watch(options, json=flags.json)
 
 
 def run_name(settings: RunSettings) -> str:

@@ -23,7 +23,6 @@ class PlanFlags:
     Examples:
       holdfast plan --config run.toml --parallel.dp 4
       holdfast plan --model 70b --gpus 64 --gpu h100 --parallel.tp 8
-      holdfast plan --config run.toml --dry-run
     """
 
     context: typer.Context
@@ -36,14 +35,6 @@ class PlanFlags:
             help="7b, 13b, 70b or 175b, instead of [model] in the file.", metavar="SIZE", rich_help_panel=_LAYOUT
         ),
     ] = None
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Try a training step of the layout's ranks here, without a GPU and without their memory.",
-            rich_help_panel=_LAYOUT,
-        ),
-    ] = False
     gpus: Annotated[
         int | None,
         typer.Option(help="Search the layouts of N GPUs.", metavar="N", min=1, rich_help_panel=_CLUSTER),

@@ -26,14 +26,6 @@ class RunFlags(SettingFlags):
     command_name: ClassVar[str] = "run"
     command: RankCommand = field(default_factory=list)
     config: ConfigFile = None
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Start nothing: try one step of all ranks of holdfast_trainer in this process.",
-            rich_help_panel=RUN,
-        ),
-    ] = False
     json: Json = False
 
 
