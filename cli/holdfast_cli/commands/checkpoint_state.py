@@ -13,10 +13,11 @@ from holdfast_cli.checkpoints.importing import import_checkpoint, import_into_st
 from holdfast_cli.checkpoints.location import open_remote
 from holdfast_cli.checkpoints.tables import bytes_text
 from holdfast_cli.commands.checkpoint import folder_of, readable
-from holdfast_cli.errors import CommandError
+from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_cli.flags.checkpoints import DrillCheckpointFlags, ExportCheckpointFlags, ImportCheckpointFlags
 from holdfast_cli.views.output import print_json
 from holdfast_proto.exit_codes import ExitCode
+from holdfast_proto.limits import LARGEST_COUNT
 
 
 def drill_checkpoint(flags: DrillCheckpointFlags) -> None:
@@ -55,6 +56,8 @@ def export_step(flags: ExportCheckpointFlags) -> None:
 
 def import_file(flags: ImportCheckpointFlags) -> None:
     """Commit the state in a file as a checkpoint."""
+    if flags.step > LARGEST_COUNT:
+        raise ConfigurationError(f"--step {flags.step}: no run counts that far: use at most {LARGEST_COUNT}")
     try:
         if is_url(flags.into):
             place = open_remote("--into", flags.into)

@@ -238,6 +238,7 @@ def export_and_import(checkpoints: Path, place: Path) -> None:
         (("export", "--checkpoints", "{copy}", "--to", "/no/such/x.pt"), "name a place with room"),
         (("import", "{empty}/x.pt", "--into", "{empty}", "--step", 1, "--run", "r"), "name a file that you can read"),
         (("import", LAYOUTS, "--into", "{empty}", "--step", 1, "--run", "r"), "give it the ending"),
+        (("import", LAYOUTS, "--into", "{empty}", "--step", 10**23, "--run", "r"), "no run counts that far"),
     ],
 )
 def test_errors_are_one_line_with_the_fix(
