@@ -90,14 +90,33 @@ def test_training_continues_after_the_restored_step(agent: Any, bench: Any, laun
 @pytest.mark.parametrize(
     ("state", "message"),
     [
+        (3, "state is of type int: give a dict of objects by name"),
         ({"model": object()}, "state 'model': object has no state_dict"),
         ({"_random": torch.nn.Linear(1, 1)}, "state '_random': the name is taken"),
     ],
 )
-def test_unsuitable_state_is_refused_when_attaching(launch: Launch, state: dict[str, Any], message: str) -> None:
+def test_unsuitable_state_is_refused_when_attaching(launch: Launch, state: Any, message: str) -> None:
     launch()
     with pytest.raises(ConfigurationError, match=message):
         holdfast_hooks.attach(state=state)
+
+
+@pytest.mark.parametrize("under_agent", [True, False])
+def test_what_is_no_phase_is_ignored_with_one_line_and_never_raises(
+    under_agent: bool, agent: Any, launch: Launch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if under_agent:
+        launch()
+    wrong: list[Any] = ["EVAL", 99, None, Phase.EVAL]
+    with holdfast_hooks.attach() as hooks:
+        for _ in hooks.steps(until=3):
+            for phase in wrong:
+                hooks.enter(phase)
+    (line,) = [record.getMessage() for record in caplog.records if "no phase" in record.getMessage()]
+    assert line.startswith("enter('EVAL') was ignored")
+    if under_agent:
+        assert [step.step for step in agent.steps] == [0, 1, 2]
 
 
 def test_state_that_cannot_be_saved_is_refused_before_the_first_step(launch: Launch) -> None:

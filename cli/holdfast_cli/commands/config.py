@@ -41,7 +41,8 @@ def check(flags: CheckConfigFlags) -> None:
         local_run_options(resolved, run=settings.run or "unnamed", command=settings.command or ("true",))
     except ConfigurationError as error:
         raise ConfigurationError(f"{found.path}: {error}") from None
-    print(f"{found.path}: {len(found.values)} settings, nothing is wrong")
+    number = len(found.values)
+    print(f"{found.path}: {number} setting{'' if number == 1 else 's'}, nothing is wrong")
 
 
 def lines_of(resolved: Resolved) -> Iterator[str]:

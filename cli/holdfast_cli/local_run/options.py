@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast_checkpoint.store.locations import is_url
 from holdfast_cli.checkpoints.location import primary_location, secondary_location
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.local_run.store import check_url
@@ -56,6 +57,10 @@ class LocalRunOptions(RunSettings):
         if secondary is not None and secondary == primary:
             raise ConfigurationError(
                 "--checkpoints-secondary is the place of --checkpoints: name another one, or leave it out"
+            )
+        if self.checkpoint_staging is not None and not (primary and is_url(primary)):
+            raise ConfigurationError(
+                "--checkpoint-staging has no effect without a URL in --checkpoints: leave it out, or name a URL"
             )
         if secondary is None and self.checkpoints_secondary_kept is not None:
             raise ConfigurationError(

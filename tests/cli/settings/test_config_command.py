@@ -77,6 +77,7 @@ def test_check_accepts_what_run_accepts(folder: Path) -> None:
         ("[snapshots]\nevery = 0\n", "raise --snapshot-every, or set --checkpoint-every 0"),
         ('[checkpoints]\nlocation = "holdfast.toml"\n', "holdfast.toml: is a file: name a folder or a URL"),
         ('[checkpoints]\nlocation = "a"\nsecondary = "a"\n', "--checkpoints-secondary is the place of --checkpoints"),
+        ('[checkpoints]\nstaging = "a"\n', "has no effect without a URL in --checkpoints"),
         ("[checkpoints]\nsecondary_keep = 2\n", "has no effect without --checkpoints-secondary"),
         ('[store]\nredis = "redis://h:99999/0"\n', "the port is not a number from 0 to 65535"),
         ('[run]\nname = "a/b"\n', "run name 'a/b'"),

@@ -288,7 +288,9 @@ def _wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def reject_unsuitable(state: Mapping[str, Any]) -> None:
-    """Raise TypeError if an entry of the user's state cannot take part in snapshots."""
+    """Raise TypeError if the user's state, or an entry of it, cannot take part in snapshots."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state is of type {type(state).__name__}: give a dict of objects by name")
     for name, stateful in state.items():
         if name == random_states.KEY:
             raise TypeError(f"state {name!r}: the name is taken by the random states; use another")

@@ -1,5 +1,6 @@
 """The training thread's step and phase, and the time that each takes."""
 
+import logging
 from collections.abc import Callable
 from time import monotonic_ns, time_ns
 from typing import Protocol
@@ -15,6 +16,8 @@ class RecordPart(Protocol):
     def put(self, record: StepRecord) -> bool:
         """Put the part into the record of its step; return False while a GPU still owes some of its numbers."""
 
+
+log = logging.getLogger("holdfast_hooks")
 
 Values = dict[str, float | bytes | DeferredNumbers | RecordPart]
 """Values of one step, from the loop's reports and the hooks' own checks, by the field names of StepRecord."""
@@ -41,6 +44,7 @@ class Timeline:
 
     __slots__ = (
         "_began_ns",
+        "_has_refused",
         "_moment",
         "_phase_ns",
         "_since_ns",
@@ -58,6 +62,7 @@ class Timeline:
         """Newest step whose end has been reached."""
         self.values: Values = {}
         self._moment = moment
+        self._has_refused = False
         self._began_ns = self._since_ns = monotonic_ns()
         self._unix_offset_ns = time_ns() - self._since_ns
         self._phase_ns = _NO_TIME.copy()
@@ -86,12 +91,23 @@ class Timeline:
         self._moment(step, _STEP_START, now_ns + self._unix_offset_ns)
 
     def enter(self, phase: int) -> None:
-        """Count the time from now on to ``phase``."""
+        """Count the time from now on to ``phase``. What is no phase is logged once and ignored."""
         now_ns = monotonic_ns()
-        self._phase_ns[self.phase] += now_ns - self._since_ns
+        times_ns = self._phase_ns
+        try:
+            _ = times_ns[phase]  # the cheapest way to find out whether this is a phase
+        except (TypeError, IndexError):
+            self._refuse(phase)
+            return
+        times_ns[self.phase] += now_ns - self._since_ns
         self._since_ns = now_ns
         self.phase = phase
         self._moment(self.step, phase, now_ns + self._unix_offset_ns)
+
+    def _refuse(self, phase: object) -> None:
+        if not self._has_refused:
+            log.warning("enter(%r) was ignored, because that is no phase: use holdfast_hooks.Phase", phase)
+        self._has_refused = True
 
     def end(self) -> StepSample:
         """Close the current step and return its times and values."""
