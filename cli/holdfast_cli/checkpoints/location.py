@@ -81,8 +81,15 @@ def _checked(setting: str, location: str) -> str:
         checked = check_location(setting, location)
         if is_url(checked):
             open_store(setting, checked)
-        elif Path(checked).exists() and not Path(checked).is_dir():
+        elif _is_no_folder(Path(checked)):
             raise ConfigurationError(f"{setting} {location}: is a file: name a folder or a URL")
     except (ValueError, CheckpointError) as error:
         raise ConfigurationError(str(error)) from None
     return checked
+
+
+def _is_no_folder(path: Path) -> bool:
+    try:
+        return path.exists() and not path.is_dir()
+    except OSError:
+        return False  # it cannot be looked at, perhaps only now: the first use of the folder reports why

@@ -94,6 +94,14 @@ def test_check_and_run_refuse_a_wrong_file_in_one_line(folder: Path, text: str, 
     assert [path.name for path in folder.iterdir()] == ["holdfast.toml"]
 
 
+def test_a_folder_that_cannot_be_looked_at_is_reported_in_one_line(folder: Path) -> None:
+    result = holdfast("run", "--checkpoints", "x" * 300, "--", "true")
+    assert result.exit_code == 1
+    assert "File name too long" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert list(folder.iterdir()) == []
+
+
 def test_check_without_a_file_is_refused(folder: Path) -> None:
     result = holdfast("config", "check")
     assert (result.exit_code, result.stderr) == (
