@@ -7,9 +7,7 @@ its ranks, its warm parent, the snapshots and the record in place, and the next 
 import asyncio
 import contextlib
 import functools
-import json
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ from holdfast_agent.rank_supervisor import RankSupervisor
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_checkpoint import processes
 from holdfast_proto import redis_client
-from holdfast_proto.atomic_file import replace_file
+from holdfast_proto.endpoint import write_endpoint
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -66,8 +64,7 @@ class Agent:
         commands = CommandRunner(node, self.supervisor, self.checkpoints, self.link.emit)
         departure = Departure(node, options.preemption_grace_s)
         departure.listen()
-        endpoint = {"pid": os.getpid(), "metrics_port": metrics_port, "socket": str(options.session_socket)}
-        replace_file(options.endpoint_file, json.dumps(endpoint).encode(), mode=0o600)
+        write_endpoint(options.endpoint_file, metrics_port)
         on_serving()
         tasks = [asyncio.create_task(job) for job in self._jobs(commands)]
         ends: list[asyncio.Future[Any]] = [asyncio.create_task(departure.due.wait()), commands.finished]

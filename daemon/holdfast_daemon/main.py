@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import json
 import logging
-import os
 import resource
 import signal
 import sys
@@ -20,7 +18,7 @@ from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_daemon.metrics_collector import DaemonCollector
 from holdfast_daemon.options import DaemonOptions
 from holdfast_proto import metrics_server, redis_client
-from holdfast_proto.atomic_file import replace_file
+from holdfast_proto.endpoint import write_endpoint
 from holdfast_proto.exit_codes import ExitCode
 
 
@@ -46,8 +44,7 @@ async def _serve(options: DaemonOptions) -> None:
     registry.register(DaemonCollector(runs))
     metrics = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
     server = await control.serve(control.ControlService(runs, clock), options.control)
-    endpoint = {"pid": os.getpid(), "metrics_port": metrics.port, "name": options.name}
-    replace_file(options.endpoint_file, json.dumps(endpoint).encode())
+    write_endpoint(options.endpoint_file, metrics.port)
     terminated = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, terminated.set)

@@ -33,3 +33,8 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def describe_exit(code: int) -> str:
+    """Return in words how a child process ended. ``code``: its exit code, or minus the signal that killed it."""
+    return f"exited with code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"

@@ -1,7 +1,6 @@
 """Daemons in processes of their own, started as an operator starts them."""
 
 import contextlib
-import json
 import subprocess
 import sys
 import urllib.request
@@ -12,6 +11,8 @@ from typing import Any
 
 import grpc
 
+from holdfast_proto import run_files
+from holdfast_proto.endpoint import read_endpoint
 from holdfast_proto.v1 import control_pb2_grpc
 from tests.support.coroutines import wait_until
 from tests.support.exposition import total
@@ -29,8 +30,9 @@ class DaemonProcess:
     @property
     def metrics_port(self) -> int:
         """Port at which it serves its metrics."""
-        endpoint = json.loads(self.control.with_name(self.control.name + ".json").read_text())
-        return int(endpoint["metrics_port"])
+        endpoint = read_endpoint(run_files.daemon_endpoint(self.control))
+        assert endpoint is not None
+        return endpoint.metrics_port
 
     @property
     def log(self) -> str:
@@ -67,9 +69,7 @@ def daemon_process(
         process = subprocess.Popen(command, stderr=log)
     it = DaemonProcess(process, control, log_file)
     try:
-        wait_until(
-            lambda: process.poll() is not None or control.with_name(control.name + ".json").exists(), "it serves"
-        )
+        wait_until(lambda: process.poll() is not None or run_files.daemon_endpoint(control).exists(), "it serves")
         assert process.poll() is None, it.log
         yield it
     finally:

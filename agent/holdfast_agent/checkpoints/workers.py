@@ -20,6 +20,7 @@ from holdfast_checkpoint.errors import (
     write_errors,
 )
 from holdfast_checkpoint.store.leftovers import remove_leftovers
+from holdfast_proto.exit_codes import describe_exit
 from holdfast_proto.snapshot import SnapshotError
 
 log = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ class _Worker:
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):  # the pipe still held input that the worker has not read
                 pipe.close()
-        return f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
+        return describe_exit(status)
 
 
 def _clean(directory: Path) -> None:

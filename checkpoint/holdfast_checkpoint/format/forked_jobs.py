@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, CheckpointUnreadable
+from holdfast_proto.exit_codes import describe_exit
 
 _JOBS_AT_MOST = 256
 """Largest number of jobs: a job is one byte in a pipe, from which each process takes its next one."""
@@ -59,8 +60,7 @@ class ForkedJobs:
             answer = _read(self._children[-1].answer)
             status = self._children.pop().end()
             if status:
-                code = os.waitstatus_to_exitcode(status)
-                how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                how = describe_exit(os.waitstatus_to_exitcode(status))
                 raise CheckpointError(
                     f"a process that read the checkpoint {how}: see the agent's log; if the kernel killed it for lack"
                     " of memory, leave the node more free"

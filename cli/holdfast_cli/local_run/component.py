@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast_cli.local_run import die_with_parent
 from holdfast_cli.run_folder.processes import end_process
-from holdfast_proto.exit_codes import ExitCode, signal_name
+from holdfast_proto.exit_codes import ExitCode, describe_exit
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 5.0
@@ -163,8 +163,3 @@ class Component:
         self._backoff_s = next_backoff_s(self._backoff_s, uptime_s)
         self._start_at_s = now_s + self._backoff_s
         log.warning("%s %s after %.1f s, next start in %.1f s", self.spec.name, what, uptime_s, self._backoff_s)
-
-
-def describe_exit(code: int) -> str:
-    """Return in words how a child ended. ``code``: Popen.returncode."""
-    return f"exited with code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"

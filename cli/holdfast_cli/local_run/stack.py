@@ -16,9 +16,9 @@ from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.local_run.redis_server import answers, find_server, server_command
 from holdfast_cli.local_run.store import connect, publish_run
 from holdfast_cli.local_run.supervised_folder import SupervisedFolder
-from holdfast_cli.run_folder.endpoints import Endpoint, read_endpoint
 from holdfast_cli.run_folder.paths import empty_redis_data
 from holdfast_cli.run_folder.sweep import MARKER
+from holdfast_proto.endpoint import Endpoint, read_endpoint
 from holdfast_proto.run_files import process_log
 from holdfast_proto.v1.store_pb2 import RunSpec
 

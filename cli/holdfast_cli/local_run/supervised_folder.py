@@ -10,12 +10,12 @@ from pathlib import Path
 from holdfast_cli.checkpoints.location import primary_location
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.run_folder.ended import save_last_status
-from holdfast_cli.run_folder.endpoints import Endpoint, write_targets
 from holdfast_cli.run_folder.lock import RunLock
 from holdfast_cli.run_folder.paths import RunPaths, make_memory_directory, make_runtime_directory, prepare_directory
 from holdfast_cli.run_folder.processes import identify
-from holdfast_cli.run_folder.record import RunRecord, load_record
+from holdfast_cli.run_folder.record import RunRecord, load_record, write_json
 from holdfast_cli.run_folder.sweep import forget_ranks, sweep
+from holdfast_proto.endpoint import Endpoint
 from holdfast_proto.run_files import process_log
 from holdfast_proto.v1.control_pb2 import RunStatus
 
@@ -64,7 +64,20 @@ class SupervisedFolder:
         if components != self._record.components:
             self._record = replace(self._record, components=components)
             self._record.save()
-            write_targets(self.paths.targets, self._run, "127.0.0.1", endpoints)
+            self._write_targets(endpoints)
+
+    def _write_targets(self, endpoints: dict[str, Endpoint]) -> None:
+        """Write the targets of ``endpoints`` for Prometheus' file_sd_configs."""
+        write_json(
+            self.paths.targets,
+            [
+                {
+                    "targets": [f"127.0.0.1:{endpoint.metrics_port}"],
+                    "labels": {"component": name, "run": self._run},
+                }
+                for name, endpoint in sorted(endpoints.items())
+            ],
+        )
 
     def leave(self, outcome: str, last_status: RunStatus | None) -> None:
         """End what is left of the run, keep how it ended, and give the folder up."""

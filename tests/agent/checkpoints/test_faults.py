@@ -83,7 +83,7 @@ def save_forever(
             try:
                 await save(workers, checkpoints, slots, step, generation)
             except CheckpointError as error:
-                if "was killed by signal 9" not in str(error):  # two workers in a row
+                if "was killed by SIGKILL" not in str(error):  # two workers in a row
                     raise
             if step == first + 1:
                 saved.send_bytes(b"saved")

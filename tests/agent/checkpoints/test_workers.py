@@ -155,9 +155,7 @@ async def test_job_of_two_dead_workers_fails_in_one_line(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(sys, "executable", "/bin/false")
-        with pytest.raises(
-            CheckpointError, match=r"worker ended with exit code 1 .*to write in .*step-00000010"
-        ) as died:
+        with pytest.raises(CheckpointError, match=r"worker exited with code 1 .*to write in .*step-00000010") as died:
             await write(workers, snapshots.slot(0, 10), checkpoints.step_directory(10))
         assert "\n" not in str(died.value)
         patched.setattr(sys, "executable", "/nowhere/python")

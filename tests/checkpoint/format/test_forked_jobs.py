@@ -47,7 +47,7 @@ def test_a_process_that_is_killed_is_an_error() -> None:
         if number == 3:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with ForkedJobs(job, JOBS, processes=2) as jobs, pytest.raises(CheckpointError, match="killed by signal 9"):
+    with ForkedJobs(job, JOBS, processes=2) as jobs, pytest.raises(CheckpointError, match="killed by SIGKILL"):
         jobs.finish()
 
 
@@ -55,7 +55,7 @@ def test_an_unexpected_error_is_printed_and_ends_the_job(capfd: pytest.CaptureFi
     def job(number: int) -> None:
         raise LookupError(f"job {number} is odd")
 
-    with ForkedJobs(job, 1, processes=1) as jobs, pytest.raises(CheckpointError, match="exit code 1"):
+    with ForkedJobs(job, 1, processes=1) as jobs, pytest.raises(CheckpointError, match="exited with code 1"):
         jobs.finish()
     assert "LookupError: job 0 is odd" in capfd.readouterr().err
 

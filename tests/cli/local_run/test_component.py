@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_cli.errors import ConfigurationError
-from holdfast_cli.local_run.component import LONGEST_BACKOFF_S, ComponentSpec, describe_exit, next_backoff_s
+from holdfast_cli.local_run.component import LONGEST_BACKOFF_S, ComponentSpec, next_backoff_s
 from holdfast_cli.local_run.component_keeper import ComponentKeeper
 from holdfast_cli.run_folder.processes import identify
 from tests.support.coroutines import wait_until
@@ -117,9 +117,3 @@ def test_a_component_that_ignores_sigterm_is_killed_at_the_end(spec: Spec) -> No
     assert identity is not None
     keeper.close(0.1)
     assert not identity.is_alive()
-
-
-def test_exits_are_described_in_words() -> None:
-    assert describe_exit(3) == "exited with code 3"
-    assert describe_exit(-9) == "was killed by SIGKILL"
-    assert describe_exit(-63) == "was killed by signal 63"

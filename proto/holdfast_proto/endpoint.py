@@ -1,0 +1,35 @@
+"""The file that an agent and a daemon write once they serve: the command finds their pids and metrics by it.
+
+Its path is in :mod:`holdfast_proto.run_files`.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast_proto.atomic_file import replace_file
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Process and port of a component that serves."""
+
+    pid: int
+    metrics_port: int
+
+
+def write_endpoint(path: Path, metrics_port: int) -> None:
+    """Write that this process serves its metrics on ``metrics_port``. Raises OSError."""
+    endpoint = Endpoint(os.getpid(), metrics_port)
+    replace_file(path, json.dumps(asdict(endpoint)).encode(), mode=0o600)
+
+
+def read_endpoint(path: Path) -> Endpoint | None:
+    """Return the endpoint that a component wrote, or None while there is none."""
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text())
+        return Endpoint(int(fields["pid"]), int(fields["metrics_port"]))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None
