@@ -63,8 +63,14 @@ class ShardFile:
         if digest.hexdigest() != tensor.digest or payload.digest not in (None, tensor.stored_digest):
             raise self.damage(tensor, "does not match its digest")
 
-    def check_stored(self, tensor: StoredTensor) -> None:
-        """Read the payload of a tensor without decoding it. Raises CheckpointUnreadable if its digest is another."""
+    def check(self, index: ShardIndex) -> None:
+        """Read the whole file without decoding it. Raises CheckpointUnreadable if ``index`` describes another one."""
+        self.check_extent(index)
+        for tensor in index.tensors:
+            if tensor.is_stored:
+                self._check_stored(tensor)
+
+    def _check_stored(self, tensor: StoredTensor) -> None:
         digest = new_digest()
         left = tensor.stored_bytes
         with read_errors(self.path):

@@ -81,10 +81,7 @@ def read_back(file: NewFile, index: ShardIndex) -> None:
     """Read a flushed shard from the disk. Raises CheckpointError if it does not return what was written."""
     try:
         with ShardFile(file.path, direct=True) as shard:
-            shard.check_extent(index)
-            for tensor in index.tensors:
-                if tensor.is_stored:
-                    shard.check_stored(tensor)
+            shard.check(index)
     except (CheckpointUnreadable, CheckpointUnavailable) as error:
         raise CheckpointError(
             f"the checkpoint did not read back as it was written ({error}): "

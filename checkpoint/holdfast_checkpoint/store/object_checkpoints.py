@@ -19,6 +19,7 @@ from holdfast_checkpoint.errors import CheckpointError, CheckpointUnavailable, C
 from holdfast_checkpoint.format.history import FIRST, folder_name
 from holdfast_checkpoint.format.keeping import KEPT
 from holdfast_checkpoint.format.manifest import MANIFEST, Manifest, manifest_shards
+from holdfast_checkpoint.format.shard_file import ShardFile
 from holdfast_checkpoint.format.shard_index import (
     ShardIndex,
     index_path,
@@ -78,11 +79,12 @@ class ObjectCheckpoints:
             raise CheckpointUnreadable(f"{self.store.url}/{name} is the manifest of step {manifest.step}")
         return manifest
 
-    def put_shard(self, source: Path, rank: int) -> None:
+    def put_shard(self, source: Path, rank: int, *, check: bool = False) -> None:
         """Put the shard of ``rank`` from a checkpoint's directory, and then its index, unless the same are there.
 
-        Raises CheckpointCommitted if the step is committed with other contents, CheckpointError if a newer generation
-        has saved it.
+        With ``check``, a shard that was written long ago is read and compared with its index first. Raises
+        CheckpointUnreadable if it is damaged, CheckpointCommitted if the step is committed with other contents,
+        CheckpointError if a newer generation has saved it.
         """
         index = load_index(source, rank)
         step = index.step
@@ -96,6 +98,9 @@ class ObjectCheckpoints:
         elif manifest_name(step) in listed:
             self._check_manifest(index)
         path = shard_path(source, rank)
+        if check:
+            with ShardFile(path) as file:
+                file.check(index)
         if not (has_shard and self.store.is_copy(path, shard)):
             # An upload may be retried for so long that another node takes this one's place. So each try checks again.
             self.store.upload(path, shard, check=lambda: self._check_generation(index))

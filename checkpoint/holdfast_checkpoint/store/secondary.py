@@ -177,7 +177,8 @@ class Secondary:
             for rank in mine:
                 if self._closed:
                     return False
-                remote.put_shard(source, rank)
+                # The disk may have damaged it since it was written. A damaged copy would push a good one out.
+                remote.put_shard(source, rank, check=True)
             indexes = remote.complete_set(manifest.step, manifest.world_size, manifest.run)
             if indexes is None or not remote.commit(manifest, indexes):
                 return False

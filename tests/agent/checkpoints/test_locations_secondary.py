@@ -128,6 +128,26 @@ def test_secondary_keeps_its_own_number_and_what_they_build_on(
     assert primary.committed() == [10, 20, 30]
 
 
+def test_checkpoint_that_the_disk_has_damaged_is_not_copied_and_pushes_no_copy_out(
+    opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    secondary = opened(kept=1)
+    snapshots.commit(checkpoints, 10)
+    assert copied(secondary) == [10]
+    secondary.close()
+    snapshots.commit(checkpoints, 20)
+    shard = shard_path(checkpoints.step_directory(20), 1)
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    secondary = opened(kept=1)
+    assert copied(secondary) == [10]
+    assert secondary.lag.checkpoints == 1
+    assert "step-00000020/rank-00001.shard is damaged" in caplog.text
+    snapshots.commit(checkpoints, 30)
+    assert copied(secondary) == [30]
+
+
 def test_mark_goes_along_and_goes_when_it_is_released(
     place: Place, opened: Open, snapshots: "Snapshots", checkpoints: CheckpointDirectory
 ) -> None:
