@@ -44,11 +44,17 @@ class RankWatch:
         self._emit = emit
         self._memory_kills = MemoryKills.of_this_machine()
         self._exit_order = 0
+        self._unclaimed: dict[tuple[int, int, int], int] = {}
+        """Generation, rank and pid -> wait status of ranks that ended before this process watched them."""
         self._jobs = BackgroundJobs(node.errors, "rank_exits")
 
     def watch(self, rank: Rank) -> None:
         """Enter a rank into the node, and notice its end."""
         self._node.ranks[rank.rank] = rank
+        status = self._unclaimed.pop((rank.generation, rank.rank, rank.pid), None)
+        if status is not None:
+            self._ended(rank, exit_of(status))
+            return
         loop = asyncio.get_running_loop()
 
         def settle() -> None:
@@ -101,10 +107,19 @@ class RankWatch:
         self._ended(rank, store.RankExit() if status is None else exit_of(status))
 
     def on_reaped(self, exited: parent_pb.Exited) -> None:
-        """Take in the warm parent's report that it has reaped a rank."""
+        """Take in the warm parent's report that it has reaped a rank.
+
+        A rank may end so quickly that the report arrives before :meth:`watch` is called for it.
+        """
         rank = self._node.ranks.get(exited.rank)
-        if rank is not None and rank.pid == exited.pid and rank.is_alive:
-            self._ended(rank, exit_of(exited.wait_status))
+        if rank is not None and rank.pid == exited.pid:
+            if rank.is_alive:
+                self._ended(rank, exit_of(exited.wait_status))
+        elif exited.generation == self._node.generation:
+            self._unclaimed = {
+                known: status for known, status in self._unclaimed.items() if known[0] == exited.generation
+            }
+            self._unclaimed[exited.generation, exited.rank, exited.pid] = exited.wait_status
 
     def _ended(self, rank: Rank, ended: store.RankExit) -> None:
         node = self._node

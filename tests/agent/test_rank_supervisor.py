@@ -12,6 +12,7 @@ import pytest
 
 from holdfast_agent import rank_supervisor, rank_watch
 from holdfast_agent.processes import agent_record, parent_client
+from holdfast_agent.processes.rank import Rank
 from holdfast_agent.rank_supervisor import RankSupervisor, sweep
 from holdfast_checkpoint import processes
 from holdfast_proto import black_box, keys
@@ -99,6 +100,19 @@ def helper_of(node: RecordedNode, rank: int) -> int:
     """Return the pid of the process that the rank starts, once it has."""
     log = node.options.rank_log(node.generation, rank)
     return int(wait_until(lambda: log.read_text().strip() if log.exists() else "", "the rank has started its helper"))
+
+
+async def test_rank_that_ends_before_it_is_watched_keeps_its_exit_status(folder: Path) -> None:
+    node = make_node(folder)
+    supervisor = node.supervisor()
+    node.begin_generation(1, START)
+    pid = 2**22 + 1  # no process has it
+    supervisor.exits.on_reaped(parent_pb.Exited(generation=1, rank=2, pid=pid, wait_status=3 << 8))
+    supervisor.exits.on_reaped(parent_pb.Exited(generation=1, rank=3, pid=pid + 1, wait_status=signal.SIGSEGV))
+    supervisor.exits.watch(Rank(2, 1, 0, pid, 0))
+    supervisor.exits.watch(Rank(3, 1, 1, pid + 1, 0))
+    exits = [event.rank_exited.exit for event in node.link.emitted]
+    assert [(ended.code, ended.signal) for ended in exits] == [(3, 0), (0, signal.SIGSEGV)]
 
 
 async def test_what_an_earlier_start_has_left_in_a_log_is_no_word_of_the_rank(
