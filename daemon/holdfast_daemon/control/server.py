@@ -9,7 +9,7 @@ from typing import TypeVar
 import grpc
 
 from holdfast_daemon.clock import Clock
-from holdfast_daemon.control.status import status_of
+from holdfast_daemon.control.status import status_of, unknown_status
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.validation.rules import RefusedError, check_fault, check_seconds
 from holdfast_proto.sockets import claimed
@@ -83,7 +83,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         """Return the newest known status, also while the store is unreachable."""
         shell = await self._shell(request.run, context)
         if shell.state is None:
-            return control.RunStatus(run=shell.run_name, store_up=shell.store_up, newest_step=-1)
+            return unknown_status(shell.run_name, store_up=shell.store_up)
         status = status_of(shell.state, self._clock.now(), store_up=shell.store_up)
         status.leader = shell.leads
         return status

@@ -7,6 +7,11 @@ from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD
 
 
+def unknown_status(run: str, *, store_up: bool) -> control.RunStatus:
+    """Return the status of a run whose state this daemon has not read yet."""
+    return control.RunStatus(run=run, store_up=store_up, newest_step=-1, newest_checkpoint=-1, newest_snapshot=-1)
+
+
 def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunStatus:
     """Return the status of a run that this daemon leads."""
     record, telemetry = state.record, state.telemetry

@@ -91,7 +91,8 @@ async def test_without_a_name_among_several_or_none_the_operator_is_asked_for_on
 async def test_a_daemon_that_knows_nothing_yet_says_so(folder: Path) -> None:
     async with operating(folder, idle_shell(folder)) as stub:
         status = await stub.GetStatus(pb.GetStatusRequest())
-        assert (status.run, status.newest_step, status.leader, status.store_up) == (RUN, -1, False, False)
+        assert (status.run, status.leader, status.store_up) == (RUN, False, False)
+        assert (status.newest_step, status.newest_checkpoint, status.newest_snapshot) == (-1, -1, -1)
         assert list((await stub.ListIncidents(pb.ListIncidentsRequest())).incidents) == []
 
 
