@@ -14,7 +14,7 @@ from pathlib import Path
 from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.local_run.redis_server import answers, find_server
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import Incident
+from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_OPEN, INCIDENT_STATE_STANDSTILL, Incident
 from tests.multinode.network import Link, Network, network
 from tests.support.local_runs import wait_for
 
@@ -141,11 +141,15 @@ class Cluster:
         return self.until(lambda status: status.newest_step >= step, f"step {step}")
 
     def until_recovered(self) -> Incident:
-        """Wait until all incidents are over; return the last one."""
+        """Wait until all incidents are over and the last one has recovered; return that one.
+
+        A standstill that is reported first ends as noted, once a verdict explains it.
+        """
 
         def look() -> Incident | None:
             incidents = self.control.incidents()
-            return incidents[-1] if incidents and all(incident.recovered_unix_s for incident in incidents) else None
+            is_over = all(one.state not in (INCIDENT_STATE_OPEN, INCIDENT_STATE_STANDSTILL) for one in incidents)
+            return incidents[-1] if incidents and is_over and incidents[-1].recovered_unix_s else None
 
         return wait_for(look, "a recovery")
 

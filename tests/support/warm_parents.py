@@ -20,6 +20,8 @@ class Agent:
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._connection.settimeout(PATIENCE_S)
         self._connection.connect(str(path))
+        self._own: set[int] = set()
+        """Pids of the ranks that it has forked."""
         self.ready = self.receive().ready
 
     def close(self) -> None:
@@ -41,14 +43,23 @@ class Agent:
         """Return the pid of a new rank."""
         request = pb.Fork(generation=1, rank=rank, command=command, environment=environment, log_path=str(log))
         self.ask(pb.ParentRequest(fork=request))
-        forked = self.receive().forked
+        forked = self.answer().forked
         assert (forked.generation, forked.rank) == (1, rank)
+        self._own.add(forked.pid)
         return forked.pid
 
+    def answer(self) -> pb.ParentReply:
+        """Return the answer to a request. Before it may come the exits of ranks that earlier agents have forked."""
+        while (reply := self.receive()).HasField("exited"):
+            assert reply.exited.pid not in self._own
+        return reply
+
     def end_of(self, pid: int, *, rank: int = 0) -> int:
-        """Return the wait status of a rank. It must be the next one that ends."""
-        exited = self.receive().exited
-        assert (exited.generation, exited.rank, exited.pid) == (1, rank, pid)
+        """Return the wait status of a rank. Of those that this agent has forked, it must be the next one that ends."""
+        while (exited := self.receive().exited).pid != pid:
+            assert exited.pid
+            assert exited.pid not in self._own
+        assert (exited.generation, exited.rank) == (1, rank)
         return exited.wait_status
 
     def code_of(self, command: list[str], log: Path, **environment: str) -> int:

@@ -96,8 +96,9 @@ class WarmParent:
         self._agent: socket.socket | None = None
         self._children: dict[int, pb.Forked] = {}
         """Pid -> child that has not been reaped."""
-        self._unreported: list[pb.ParentReply] = []
-        """Exits of ranks for the next agent, if they ended while none was connected."""
+        self._exits: list[pb.ParentReply] = []
+        """Exits of the newest generation's ranks. Each new agent gets all of them: the kernel may have taken the report
+        of one for an agent that was dying and never read it."""
         self._leaving = False
         self._agent_gone_at = time.monotonic()
         # SIGCHLD wakes the loop through this pipe. The handler does nothing, but without one Python would not write to
@@ -167,19 +168,15 @@ class WarmParent:
             self._agent.close()  # a node has one agent: the newer one replaces one that has died
         self._agent = connection
         ready = pb.Ready(pid=os.getpid(), children=self._children.values(), import_s=self._import_s)
-        unreported, self._unreported = self._unreported, []
-        for reply in (pb.ParentReply(ready=ready), *unreported):
+        for reply in (pb.ParentReply(ready=ready), *self._exits):
             self._send(reply)
 
     def _send(self, reply: pb.ParentReply) -> None:
         if self._agent is not None:
             try:
                 self._agent.send(reply.SerializeToString())
-                return
             except OSError:
                 self._drop_agent()
-        if reply.HasField("exited"):
-            self._unreported.append(reply)
 
     def _drop_agent(self) -> None:
         if self._agent is not None:
@@ -282,8 +279,12 @@ class WarmParent:
                 return
             child = self._children.pop(pid, None)
             if child is not None and child.rank != STORE_RANK:
-                exited = pb.Exited(generation=child.generation, rank=child.rank, pid=pid, wait_status=status)
-                self._send(pb.ParentReply(exited=exited))
+                reply = pb.ParentReply(
+                    exited=pb.Exited(generation=child.generation, rank=child.rank, pid=pid, wait_status=status)
+                )
+                self._exits = [one for one in self._exits if one.exited.generation >= child.generation]
+                self._exits.append(reply)
+                self._send(reply)
 
 
 def _serve_store(address: str, writer: int) -> NoReturn:

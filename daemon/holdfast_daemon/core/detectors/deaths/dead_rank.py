@@ -15,6 +15,10 @@ SETTLE_S = 0.3
 """One death makes its peers fail within milliseconds. If a rank ended with an exception of torch, or a watchdog aborted
 it, it may be a victim: wait for the exits of the others."""
 
+UNEXPLAINED_PATIENCE_S = 1.0
+"""Ranks that have all lost a peer do not say which. If nobody has reported how that peer ended, its agent needs a
+moment to find that the process is gone."""
+
 LOST_PEER_PATIENCE_S = 5.0
 """Ranks that have all lost a peer may have lost it with its node. That shows when the lease of the node has run out."""
 
@@ -68,6 +72,8 @@ def _has_settled(view: View, first: store.RankExit, exits: int) -> bool:
     since_s = view.now - view.first_exit_unix_s
     if death.lost_peer(first) and len(set(view.node_of.values())) > 1:
         return since_s >= LOST_PEER_PATIENCE_S
+    if death.lost_peer(first):
+        return exits == view.world_size or since_s >= UNEXPLAINED_PATIENCE_S
     if death.was_aborted_for_a_size(first):
         return names_are_in(view)
     return death.speaks_for_itself(first) or exits == view.world_size or since_s >= SETTLE_S

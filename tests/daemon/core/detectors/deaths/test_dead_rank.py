@@ -2,7 +2,12 @@
 
 import pytest
 
-from holdfast_daemon.core.detectors.deaths.dead_rank import LOST_PEER_PATIENCE_S, SETTLE_S, DeadRank
+from holdfast_daemon.core.detectors.deaths.dead_rank import (
+    LOST_PEER_PATIENCE_S,
+    SETTLE_S,
+    UNEXPLAINED_PATIENCE_S,
+    DeadRank,
+)
 from holdfast_daemon.core.detectors.deaths.early_leave import WAITED_S
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -136,8 +141,16 @@ def test_ranks_that_lost_a_peer_of_another_node_wait_for_its_lease() -> None:
 
 def test_on_one_node_a_lost_peer_has_no_lease_to_wait_for() -> None:
     ranks = Ranks()
-    ranks.end(0, at=NOW - SETTLE_S - 0.01, code=1, last_words=LOST_PEER)
+    ranks.end(0, at=NOW - UNEXPLAINED_PATIENCE_S - 0.01, code=1, last_words=LOST_PEER)
     assert culprits(ranks) == [0]
+
+
+def test_a_rank_that_lost_a_peer_waits_for_the_exit_of_that_peer() -> None:
+    ranks = Ranks()
+    ranks.end(0, at=NOW - SETTLE_S - 0.1, code=1, last_words=LOST_PEER)
+    assert culprits(ranks) == []
+    ranks.end(2, at=NOW)  # nobody has seen how
+    assert culprits(ranks) == [2]
 
 
 def test_a_rank_that_left_with_code_0_comes_before_those_that_lost_it() -> None:
