@@ -109,10 +109,11 @@ class RankWatch:
     def on_reaped(self, exited: parent_pb.Exited) -> None:
         """Take in the warm parent's report that it has reaped a rank.
 
-        A rank may end so quickly that the report arrives before :meth:`watch` is called for it.
+        A rank may end so quickly that the report arrives before :meth:`watch` is called for it. A report may also come
+        again, and the kernel may have given the pid to a rank of a later generation: that one is left alone.
         """
         rank = self._node.ranks.get(exited.rank)
-        if rank is not None and rank.pid == exited.pid:
+        if rank is not None and (rank.generation, rank.pid) == (exited.generation, exited.pid):
             if rank.is_alive:
                 self._ended(rank, exit_of(exited.wait_status))
         elif exited.generation == self._node.generation:

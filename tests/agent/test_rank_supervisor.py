@@ -115,6 +115,22 @@ async def test_rank_that_ends_before_it_is_watched_keeps_its_exit_status(folder:
     assert [(ended.code, ended.signal) for ended in exits] == [(3, 0), (0, signal.SIGSEGV)]
 
 
+async def test_report_of_an_earlier_generation_ends_no_rank_that_has_got_its_pid(folder: Path) -> None:
+    node = make_node(folder)
+    supervisor = node.supervisor()
+    node.begin_generation(2, START)
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        pid = process.pid
+        supervisor.exits.watch(Rank(2, 2, 0, pid, processes.start_ticks(pid)))
+        supervisor.exits.on_reaped(parent_pb.Exited(generation=1, rank=2, pid=pid, wait_status=3 << 8))
+        try:
+            assert node.ranks[2].is_alive
+            assert node.link.emitted == []
+            assert process.poll() is None
+        finally:
+            process.kill()
+
+
 async def test_what_an_earlier_start_has_left_in_a_log_is_no_word_of_the_rank(
     folder: Path, store_with_rendezvous: StoreServer
 ) -> None:

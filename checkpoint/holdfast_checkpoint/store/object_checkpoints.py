@@ -82,9 +82,9 @@ class ObjectCheckpoints:
     def put_shard(self, source: Path, rank: int, *, check: bool = False) -> None:
         """Put the shard of ``rank`` from a checkpoint's directory, and then its index, unless the same are there.
 
-        With ``check``, a shard that was written long ago is read and compared with its index first. Raises
-        CheckpointUnreadable if it is damaged, CheckpointCommitted if the step is committed with other contents,
-        CheckpointError if a newer generation has saved it.
+        ``check``: read the shard first and compare it with its index. Raises CheckpointUnreadable if it is damaged,
+        CheckpointCommitted if the step is committed with other contents, CheckpointError if a newer generation has
+        saved it.
         """
         index = load_index(source, rank)
         step = index.step
