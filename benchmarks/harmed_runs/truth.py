@@ -46,7 +46,14 @@ ACTIVITIES: Mapping[str, "common.Activity"] = {
 
 _RECORDED = {
     "all_reduce": ("gloo:all_reduce", "gloo:allreduce"),
-    "reduce_scatter": ("gloo:reduce_scatter", "gloo:_reduce_scatter_base", "gloo:reduce_scatter_tensor_coalesced"),
+    # Gloo carries some of these out as an all-reduce, and its recorder names what it carries out.
+    "reduce_scatter": (
+        "gloo:reduce_scatter",
+        "gloo:_reduce_scatter_base",
+        "gloo:reduce_scatter_tensor_coalesced",
+        "gloo:all_reduce",
+        "gloo:allreduce",
+    ),
     "all_gather": ("gloo:all_gather", "gloo:_allgather_base", "gloo:_all_gather_base"),
     "all_to_all": ("gloo:all_to_all",),
     "send": ("send",),

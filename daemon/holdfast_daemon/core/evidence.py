@@ -45,8 +45,13 @@ def _places_of(verdict: store.Verdict, rank: int) -> Iterator[store.CallPlace]:
 
 
 def _is_in_first_place(verdict: store.Verdict, rank: int) -> bool:
-    """Whether a rank can name the call of the verdict itself: in a mismatch only a rank of the first side can."""
-    return not verdict.HasField("mismatch") or rank in verdict.mismatch.sides[0].ranks
+    """Whether a rank can name the call of the verdict itself: in a mismatch only a rank that made it can."""
+    if not verdict.HasField("mismatch"):
+        return True
+    sides = verdict.mismatch.sides
+    return any(
+        (side.call.group, side.call.seq) == (verdict.group, verdict.seq) and rank in side.ranks for side in sides[:1]
+    ) or any(side.HasField("peer") and side.peer in verdict.culprits[:1] and rank in side.ranks for side in sides)
 
 
 def _add_stack(verdict: store.Verdict, stack: store.StackSummary) -> None:

@@ -66,6 +66,10 @@ def _sizes(detail: store.MismatchDetail) -> str:
     inputs = f" ({others.call.sizes})" if others.call.sizes else ""
     where = f"{places.named(others.call)}{inputs}"
     met = ", ".join(_met(side) for side in aborted[:_SIDES_SHOWN])
+    if len(others.ranks) > 1 and len(aborted) == 1:
+        odd = ranks_named(aborted[0].ranks)
+        doubt = f"{odd} made another call there, or called with a wrong size"
+        return f"{ranks_named(others.ranks)} have met {odd} in {where} with another size: {met}; {doubt}"
     if len(others.ranks) > 1:
         return f"ranks have met in {where} with different sizes: {met}; one of them called with a wrong one"
     doubt = "; either may have called with a wrong size" if detail.either else ""
@@ -76,21 +80,30 @@ def _peer(detail: store.MismatchDetail) -> str:
     """Return who sends to whom, and who expects what: the first side has sent, the second waits."""
     sent, waits = detail.sides[0], detail.sides[1]
     sender, waiter = sent.ranks[0], waits.ranks[0]
-    gone = f"rank {sender} has sent a message to rank {sent.peer} in {places.group(sent.call)} that it does not receive"
-    missing = f"rank {waiter} waits for {places.named(waits.call)} from rank {waits.peer}"
-    return f"{gone}, and {missing}, which does not send it: one of them names the wrong peer"
+    group = places.group(sent.call)
+    return (
+        f"rank {sender} has sent message {sent.call.seq} of {group} to rank {sent.peer}, which posts no receive for it,"
+        f" and rank {waiter} waits for message {waits.call.seq} from rank {waits.peer}, which does not send it: one of"
+        " them may name the wrong peer"
+    )
 
 
 def _behind(detail: store.MismatchDetail) -> str:
+    """Return who left out calls: the first side are the others, which wait."""
     others, behind = detail.sides[0], detail.sides[1]
-    calls = f"{behind.missed_calls} {'call' if behind.missed_calls == 1 else 'calls'} fewer"
-    many = len(behind.ranks) > 1
-    place = "have left training" if behind.left and many else "has left training" if behind.left else ""
-    where = place or f"{'are' if many else 'is'} in step {behind.step}"
-    group = places.group(others.call)
+    who, many = ranks_named(behind.ranks), len(behind.ranks) > 1
+    if behind.left:
+        calls = f"{behind.missed_calls} {'call' if behind.missed_calls == 1 else 'calls'} fewer"
+        wait = f"{ranks_named(others.ranks)} {'waits' if len(others.ranks) == 1 else 'wait'}"
+        return (
+            f"{who} {'have' if many else 'has'} left training after step {behind.step} with {calls} in"
+            f" {places.group(others.call)} than the others, and {wait} in {places.named(others.call)}: a part of a step"
+            " was left out there, or made twice here"
+        )
     return (
-        f"{ranks_named(behind.ranks)} {where} after {calls} in {group} than {ranks_named(others.ranks)}"
-        f" {'has' if len(others.ranks) == 1 else 'have'} made: a part of a step was left out there"
+        f"{who} {'are' if many else 'is'} in {places.named(others.call)} in step {behind.step}, and"
+        f" {ranks_named(others.ranks)} in step {others.step}: a part of a step was left out by some, or made twice by"
+        " others"
     )
 
 

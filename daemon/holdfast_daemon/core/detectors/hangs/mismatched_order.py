@@ -1,13 +1,14 @@
 """Ranks that wait for each other, or are in different calls at one number: their programs make different calls.
 
-Four signs. Members of a group have entered its call number ``seq`` and their recorders name different operations or,
+Six signs. Members of a group have entered its call number ``seq`` and their recorders name different operations or,
 where these must agree, different sizes or data types: that is proof, also if other ranks stand still. Or members
 were aborted because they got more than they expected: see aborted_call.py. Or there is a cycle in the wait-for
 graph that holds all of its ranks in their calls: they call in different orders. Or a minority of a group is left behind
-in a call that all others have completed: it waits for more than they had to give.
+in a call that all others have completed: it waits for more than they had to give. Or a message went to one rank while
+another waits for it: see stray_message.py. Or ranks have left out calls: see left_out_calls.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -15,8 +16,11 @@ from holdfast_daemon.core.detectors.deaths.aborted_call import AbortedCall, abor
 from holdfast_daemon.core.detectors.deaths.peer_loss import bytes_expected_and_got
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
-from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.detectors.view import OUTSIDE, View
+from holdfast_daemon.core.waits.left_out_calls import LeftOutCalls, left_out_calls
+from holdfast_daemon.core.waits.meeting import COLLECTIVE, RECV, SEND
 from holdfast_daemon.core.waits.named_calls import MismatchedCall, Signature
+from holdfast_daemon.core.waits.stray_message import StrayMessage, stray_message
 from holdfast_daemon.core.waits.wait_graph import ArrivedCall
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -35,25 +39,41 @@ class MismatchedOrder(Detector):
         aborted = aborted_call(view) if aborts_are_named else None
         if aborted is not None:
             return DetectorResult(self, (_aborted(view, aborted),))
-        if not stands_still:
+        behind = left_out_calls(view.ranks) if stands_still else None
+        if behind is not None and _are_held(view, behind):
+            return DetectorResult(self, (_left_out(view, behind),))
+        if not stands_still or hang.roots(view):
             return DetectorResult(self)
-        cycle = set(view.wait_analysis.cycle)
-        if cycle and cycle <= view.late.keys() and cycle.isdisjoint(view.outside_of_calls) and not hang.roots(view):
-            return DetectorResult(self, (_circle(view),))
-        left_behind = next((call for call in view.wait_analysis.everyone_arrived if call.holds_a_minority), None)
-        if left_behind is not None and hang.have_stalled(view, left_behind.members) and not hang.roots(view):
-            return DetectorResult(self, (_left_behind(view, left_behind),))
-        return DetectorResult(self)
+        return DetectorResult(self, tuple(_knots(view)))
+
+
+def _knots(view: View) -> Iterator[Finding]:
+    """Yield what holds ranks in their calls although nobody is missing."""
+    cycle = set(view.wait_analysis.cycle)
+    if cycle and cycle <= view.late.keys() and cycle.isdisjoint(view.outside_of_calls):
+        stray = stray_message(view.ranks, view.wait_analysis.knot)
+        yield _circle(view) if stray is None else _stray(view, stray)
+        return
+    left_behind = next((call for call in view.wait_analysis.everyone_arrived if call.holds_a_minority), None)
+    if left_behind is not None and hang.have_stalled(view, left_behind.members):
+        yield _left_behind(view, left_behind)
+
+
+def _are_held(view: View, found: LeftOutCalls) -> bool:
+    """Whether all that wait in the call have stalled past their deadlines, and none is busy elsewhere."""
+    is_held = all(view.activity(rank) not in OUTSIDE for rank in found.others)
+    return is_held and hang.have_stalled(view, found.others)
 
 
 def _finding(
     view: View, culprits: Sequence[int], detail: store.MismatchDetail, confidence_ratio: float = 0.0
 ) -> Finding:
-    """Return the finding of a mismatch; its call is that of the first side."""
+    """Return the finding of a mismatch. Its call is the one that lacks the first culprit, or that of the first side."""
     for side in detail.sides:
         stack = view.stacks.get(side.ranks[0])
         side.frame = stack.frame if stack is not None else ""
-    call = detail.sides[0].call
+    missing = (side.call for side in detail.sides if side.HasField("peer") and side.peer in culprits[:1])
+    call = next(missing, detail.sides[0].call)
     verdict = store.Verdict(
         kind=store.VERDICT_KIND_MISMATCHED_ORDER,
         culprits=culprits,
@@ -86,6 +106,29 @@ def _place(view: View, group: str, seq: int, called: Signature) -> store.CallPla
     op, sizes, dtypes = called
     described = hang.description(view, group)
     return store.CallPlace(group=group, description=described, seq=seq, op=op, sizes=sizes, dtypes=dtypes)
+
+
+def _stray(view: View, stray: StrayMessage) -> Finding:
+    described = hang.description(view, stray.group)
+    sent = store.CallPlace(group=stray.group, description=described, seq=stray.sent, op=SEND)
+    awaited = store.CallPlace(group=stray.group, description=described, seq=stray.expected, op=RECV)
+    detail = store.MismatchDetail(form=store.MISMATCH_FORM_PEER, either=True)
+    detail.sides.add(ranks=[stray.sender], call=sent, peer=stray.receiver)
+    detail.sides.add(ranks=[stray.waiter], call=awaited, peer=stray.awaited)
+    return _finding(view, list(dict.fromkeys((stray.sender, stray.waiter))), detail)
+
+
+def _left_out(view: View, found: LeftOutCalls) -> Finding:
+    detail = store.MismatchDetail(
+        form=store.MISMATCH_FORM_BEHIND, either=2 * len(found.behind) == len(found.behind) + len(found.others)
+    )
+    named = hang.pending_call(view, found.others[0], found.group, found.seq)
+    called = (named.op, named.sizes, named.dtypes) if named is not None else (COLLECTIVE, "", "")
+    place = _place(view, found.group, found.seq, called)
+    detail.sides.add(ranks=found.others, call=place, step=found.others_step)
+    detail.sides.add(ranks=found.behind, call=place, step=found.step, missed_calls=found.missed_calls, left=found.left)
+    culprits = [*found.behind, *(found.others if detail.either and not found.left else ())]
+    return _finding(view, culprits, detail)
 
 
 def _left_behind(view: View, call: ArrivedCall) -> Finding:
