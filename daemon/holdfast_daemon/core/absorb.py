@@ -121,6 +121,8 @@ def _progress(tick: Tick) -> None:
                 record.newest_step = reached
     if any(rank.steps_done for rank in ranks.values()):
         checkpoint_reads.see_training(tick)
+    starting = [rank.stalled_s for rank in ranks.values() if not rank.steps_done and rank.life != store.LIFE_EXITED]
+    tick.state = replace(tick.state, deadlines=tick.state.deadlines.observe_start(max(starting, default=0.0)))
 
 
 def _first_exit(tick: Tick) -> None:

@@ -26,8 +26,8 @@ def is_complete(detail: store.MismatchDetail) -> bool:
 
 def sides(detail: store.MismatchDetail) -> list[str]:
     """Return one line for each of the first sides."""
-    line = _wait_line if detail.form == store.MISMATCH_FORM_CIRCLE else _side_line
-    return [line(side) for side in detail.sides[:_SIDES_SHOWN]]
+    line = _SIDE_LINES.get(detail.form, _side_line)
+    return [line(side) + _at(side) for side in detail.sides[:_SIDES_SHOWN]]
 
 
 def _different_calls(detail: store.MismatchDetail) -> str:
@@ -50,7 +50,7 @@ def _wait(side: store.MismatchSide) -> str:
 
 
 def _wait_line(side: store.MismatchSide) -> str:
-    return f"{ranks_named(side.ranks)} waits for rank {side.peer} in {places.named(side.call)}{_at(side)}"
+    return f"{ranks_named(side.ranks)} waits for rank {side.peer} in {places.named(side.call)}"
 
 
 def _left_behind(detail: store.MismatchDetail) -> str:
@@ -115,8 +115,22 @@ def _met(side: store.MismatchSide) -> str:
 
 def _side_line(side: store.MismatchSide) -> str:
     if side.HasField("got_bytes") or not side.call.op:
-        return _met(side) + _at(side)
-    return f"{ranks_named(side.ranks)} in {places.with_inputs(side.call)}: {places.numbered(side.call)}{_at(side)}"
+        return _met(side)
+    return f"{ranks_named(side.ranks)} in {places.with_inputs(side.call)}: {places.numbered(side.call)}"
+
+
+def _message_line(side: store.MismatchSide) -> str:
+    message = f"message {side.call.seq} of {places.group(side.call)}"
+    if side.call.op.rpartition(":")[2].startswith(RECV):
+        return f"{ranks_named(side.ranks)} waits for {message} from rank {side.peer}"
+    return f"{ranks_named(side.ranks)} has sent {message} to rank {side.peer}"
+
+
+def _step_line(side: store.MismatchSide) -> str:
+    who = ranks_named(side.ranks)
+    if side.left:
+        return f"{who} {'has' if len(side.ranks) == 1 else 'have'} left training after step {side.step}"
+    return f"{who} in {places.with_inputs(side.call)}: {places.numbered(side.call)}, step {side.step}"
 
 
 def _at(side: store.MismatchSide) -> str:
@@ -130,4 +144,10 @@ _LINES: Mapping["store.MismatchForm", Callable[[store.MismatchDetail], str]] = {
     store.MISMATCH_FORM_SIZES: _sizes,
     store.MISMATCH_FORM_PEER: _peer,
     store.MISMATCH_FORM_BEHIND: _behind,
+}
+
+_SIDE_LINES: Mapping["store.MismatchForm", Callable[[store.MismatchSide], str]] = {
+    store.MISMATCH_FORM_CIRCLE: _wait_line,
+    store.MISMATCH_FORM_PEER: _message_line,
+    store.MISMATCH_FORM_BEHIND: _step_line,
 }

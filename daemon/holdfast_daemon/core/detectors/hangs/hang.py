@@ -40,7 +40,11 @@ def roots(view: View) -> list[int]:
 def _roots(view: View) -> list[int]:
     analysis = view.wait_analysis
     outrun = _outrun(view)
-    ends = [rank for rank in analysis.roots if _has_left(view, rank) or (rank in view.late and rank not in outrun)]
+    ends = [
+        rank
+        for rank in analysis.roots
+        if _has_left(view, rank) or (rank in view.late and rank not in outrun and not view.may_have_arrived(rank))
+    ]
     if ends:
         return ends
     if analysis.roots or analysis.cycle or analysis.everyone_arrived:
@@ -49,12 +53,22 @@ def _roots(view: View) -> list[int]:
     if not nobody_waits(view):
         return []
     # The others wait in calls that no counter shows, such as those before the first group exists.
-    busy = [rank for rank in sorted(view.late) if view.activity(rank) in OUTSIDE]
+    waits = [rank for rank in view.late if view.activity(rank) == common.ACTIVITY_COLLECTIVE]
     if all(view.activity(rank) == common.ACTIVITY_DATA for rank in view.late):
-        return busy
-    others = [rank for rank in view.late if rank not in busy]
-    all_wait = bool(others) and all(view.activity(rank) == common.ACTIVITY_COLLECTIVE for rank in others)
-    return busy if all_wait or 2 * len(busy) < len(view.late) else []
+        return sorted(view.late)
+    busy = [
+        rank for rank in sorted(view.late) if view.activity(rank) in OUTSIDE or (waits and _is_elsewhere(view, rank))
+    ]
+    all_wait = bool(waits) and len(waits) + len(busy) == len(view.late)
+    by_stacks = bool(waits) and len(busy) < len(waits)
+    by_looks = not waits and 2 * len(busy) < len(view.late)
+    return busy if all_wait or by_stacks or by_looks else []
+
+
+def _is_elsewhere(view: View, number: int) -> bool:
+    """Whether a rank's stack was taken and shows no call of torch, whatever else it does: it may just sleep."""
+    stack = view.stacks.get(number)
+    return stack is not None and bool(stack.frame) and stack.activity != common.ACTIVITY_COLLECTIVE
 
 
 def nobody_waits(view: View) -> bool:
