@@ -29,7 +29,8 @@ WAYS_TO_HANG = {
     "gil_held": "import ctypes\nprint(flush=True)\nctypes.PyDLL(None).sleep(600)",
     "sleep": "import time\nprint(flush=True)\ntime.sleep(600)",
     "pipe": "import os\nown, other = os.pipe()\nprint(flush=True)\nos.read(own, 1)",
-    "process": "import subprocess\nchild = subprocess.Popen(['cat'], stdin=-1, stdout=-3)\nprint(flush=True)\nchild.wait(500)",
+    "process": "import subprocess\n"
+    "child = subprocess.Popen(['cat'], stdin=-1, stdout=-3)\nprint(flush=True)\nchild.wait(500)",
 }
 
 Start = Callable[[str], Rank]
