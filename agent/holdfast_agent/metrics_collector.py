@@ -19,7 +19,7 @@ from holdfast_proto.v1.common_pb2 import Phase
 
 _OF_EACH_RANK: tuple[tuple[MetricFamily, Callable[[Rank], float | None]], ...] = (
     (declared.RANK_UP, lambda rank: rank.is_alive),
-    (declared.RANK_STEP, lambda rank: rank.progress.step),
+    (declared.RANK_STEP, lambda rank: rank.newest_progress.step),
     (declared.RANK_LAST_PROGRESS, lambda rank: rank.last_progress_unix_s),
     (declared.RANK_STEP_DURATION, lambda rank: rank.last_step_s),
     (declared.RANK_PIPELINE_BUBBLE, lambda rank: rank.pipeline_bubble),

@@ -40,7 +40,7 @@ ACTIVITIES: Mapping[str, "common.Activity"] = {
     "infinite-loop": common.ACTIVITY_USER_CODE,
     "gil-held": common.ACTIVITY_GIL_HELD,
     "deadlock": common.ACTIVITY_LOCK,
-    "frozen-disk": common.ACTIVITY_SYSTEM_CALL,
+    "frozen-disk": common.ACTIVITY_PIPE,
     "data-stall": common.ACTIVITY_DATA,
 }
 

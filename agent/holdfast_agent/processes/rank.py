@@ -9,7 +9,7 @@ from holdfast_agent.processes.training_thread import ThreadStatus
 from holdfast_proto import black_box
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PHASE_INIT, PendingCall, Progress
+from holdfast_proto.v1.common_pb2 import PHASE_INIT, BlockedOn, PendingCall, Progress
 
 DYING_PATIENCE_S = 10.0
 """Time that an interpreter may take to end: it joins threads and destroys process groups."""
@@ -53,6 +53,11 @@ class Rank:
     """Size of its log in bytes when the rank started: earlier text is not the rank's."""
     store_port: int = 0
     """Port of its generation's rendezvous store; 0: not known."""
+    place: tuple[int, int] | None = None
+    """Step and phase in its black box during this stall, which are newer than those of a rank that cannot report;
+    None: the box has not been read."""
+    blocked_on: BlockedOn | None = None
+    """What its training thread waits for during this stall; None: nobody has looked, or it waits for nothing."""
     pending: list[PendingCall] = field(default_factory=list)
     """Calls that have been pending for long, or that were pending when the rank ended."""
     exit: store.RankExit | None = None
@@ -122,7 +127,25 @@ class Rank:
         """End a stall."""
         self.stalled_s = 0.0
         self.tree = TreeView()
+        self.place = self.blocked_on = None
         self.moves_total += 1
+
+    def see_place(self, step: int, phase: int) -> None:
+        """Note the step and the phase in its black box. If they change while it reports nothing, it has moved."""
+        place = step, phase
+        if self.place is not None and self.place != place:
+            self.moves()
+        self.place = place
+
+    @property
+    def newest_progress(self) -> Progress:
+        """Progress as reported, with the step and the phase of the black box if that was read in this stall."""
+        if self.place is None:
+            return self.progress
+        newest = Progress()
+        newest.CopyFrom(self.progress)
+        newest.step, newest.phase = self.place  # type: ignore[assignment]
+        return newest
 
     def welcome(self, hello: session.Hello) -> None:
         """Note a new session."""
@@ -197,13 +220,15 @@ class Rank:
             self.finished |= box.finished
             self.pending = [PendingCall(rank=self.rank, **vars(call)) for call in box.pending]
         else:
-            ended.step, ended.phase = self.progress.step, self.progress.phase
+            progress = self.newest_progress
+            ended.step, ended.phase = progress.step, progress.phase
         ended.finished = self.finished
         self.exit = ended
         self.life = store.LIFE_EXITED
         self.process_state = ""
         self.thread = ThreadStatus(busy_s=self.thread.busy_s)
         self.tree = TreeView()
+        self.place = self.blocked_on = None
 
     def state(self, snapshots: list[int]) -> store.RankState:
         """Return the rank's part of the node's state."""
@@ -211,7 +236,7 @@ class Rank:
             rank=self.rank,
             pid=self.pid,
             life=self.life,
-            progress=self.progress,
+            progress=self.newest_progress,
             stalled_s=self.stalled_s,
             silent_s=self.silent_s,
             process_state=self.process_state,
@@ -232,4 +257,5 @@ class Rank:
             traced=self.tree.traced,
             workers=self.tree.workers,
             left_training=self.has_left_training,
+            blocked_on=self.blocked_on,
         )

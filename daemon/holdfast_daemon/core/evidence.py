@@ -58,6 +58,8 @@ def _add_stack(verdict: store.Verdict, stack: store.StackSummary) -> None:
     for held in (*verdict.hang.ranks, verdict.standstill.only, *verdict.death.stopped):
         if held.rank == stack.rank and held.state == store.HELD_STATE_PRESENT:
             held.activity = held.activity or stack.activity
+            if stack.HasField("blocked_on") and not held.HasField("blocked_on"):
+                held.blocked_on.CopyFrom(stack.blocked_on)
             held.frame = held.frame or stack.frame
     for side in verdict.mismatch.sides:
         if side.ranks[0] == stack.rank:

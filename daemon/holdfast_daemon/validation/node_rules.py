@@ -8,6 +8,7 @@ from holdfast_daemon.validation.rules import (
     LIVES,
     PHASES,
     RefusedError,
+    check_blocked_on,
     check_count,
     check_exit,
     check_known,
@@ -157,6 +158,8 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
         check_length(rank.pending, "pending", MOST_GROUPS)
         for call in rank.pending:
             check_pending(call, world_size, "pending")
+    if rank.HasField("blocked_on"):
+        check_blocked_on(rank.blocked_on, "blocked_on")
     _check_progress(rank.progress, world_size)
 
 

@@ -296,7 +296,7 @@ class RankExit(_message.Message):
     def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., last_words: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., exited_unix_s: _Optional[float] = ..., order: _Optional[int] = ..., finished: bool = ..., out_of_memory: bool = ..., kernel_line: _Optional[str] = ...) -> None: ...
 
 class RankState(_message.Message):
-    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training")
+    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -335,6 +335,7 @@ class RankState(_message.Message):
     TRACED_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     LEFT_TRAINING_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_ON_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     life: Life
@@ -359,7 +360,8 @@ class RankState(_message.Message):
     traced: bool
     workers: int
     left_training: bool
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ...) -> None: ...
+    blocked_on: _common_pb2.BlockedOn
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ...) -> None: ...
 
 class NodeState(_message.Message):
     __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "history", "damaged_checkpoints", "awaits_files")
@@ -589,14 +591,16 @@ class EvidenceCaptured(_message.Message):
     def __init__(self, incident: _Optional[str] = ..., files: _Optional[_Iterable[str]] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., stacks: _Optional[_Iterable[_Union[StackSummary, _Mapping]]] = ..., suspicion: _Optional[str] = ...) -> None: ...
 
 class StackSummary(_message.Message):
-    __slots__ = ("rank", "frame", "activity")
+    __slots__ = ("rank", "frame", "activity", "blocked_on")
     RANK_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_ON_FIELD_NUMBER: _ClassVar[int]
     rank: int
     frame: str
     activity: _common_pb2.Activity
-    def __init__(self, rank: _Optional[int] = ..., frame: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ...) -> None: ...
+    blocked_on: _common_pb2.BlockedOn
+    def __init__(self, rank: _Optional[int] = ..., frame: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ...) -> None: ...
 
 class FaultInjected(_message.Message):
     __slots__ = ("fault", "step")
@@ -857,7 +861,7 @@ class DeathDetail(_message.Message):
     def __init__(self, ends: _Optional[_Iterable[_Union[RankEnd, _Mapping]]] = ..., stopped: _Optional[_Iterable[_Union[HeldRank, _Mapping]]] = ...) -> None: ...
 
 class HeldRank(_message.Message):
-    __slots__ = ("rank", "state", "activity", "frame", "step", "phase", "missed", "waiters", "elsewhere")
+    __slots__ = ("rank", "state", "activity", "frame", "step", "phase", "missed", "waiters", "elsewhere", "blocked_on")
     RANK_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
@@ -867,6 +871,7 @@ class HeldRank(_message.Message):
     MISSED_FIELD_NUMBER: _ClassVar[int]
     WAITERS_FIELD_NUMBER: _ClassVar[int]
     ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_ON_FIELD_NUMBER: _ClassVar[int]
     rank: int
     state: HeldState
     activity: _common_pb2.Activity
@@ -876,7 +881,8 @@ class HeldRank(_message.Message):
     missed: CallPlace
     waiters: _containers.RepeatedScalarFieldContainer[int]
     elsewhere: int
-    def __init__(self, rank: _Optional[int] = ..., state: _Optional[_Union[HeldState, str]] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., frame: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., missed: _Optional[_Union[CallPlace, _Mapping]] = ..., waiters: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[int] = ...) -> None: ...
+    blocked_on: _common_pb2.BlockedOn
+    def __init__(self, rank: _Optional[int] = ..., state: _Optional[_Union[HeldState, str]] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., frame: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., missed: _Optional[_Union[CallPlace, _Mapping]] = ..., waiters: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[int] = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ...) -> None: ...
 
 class HangDetail(_message.Message):
     __slots__ = ("ranks", "in_start")

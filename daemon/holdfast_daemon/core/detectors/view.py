@@ -112,7 +112,14 @@ class View:
             return common.ACTIVITY_GIL_HELD
         if rank.progress.phase == common.PHASE_DATA and named != common.ACTIVITY_COLLECTIVE:
             return common.ACTIVITY_DATA
-        return named or _thread_activity(rank)
+        return named or _kernel_activity(rank) or _thread_activity(rank)
+
+    def blocked_on(self, number: int) -> common.BlockedOn | None:
+        """Return what a rank waits for, as its kernel shows it; None: nothing that shows."""
+        stack, rank = self.stacks.get(number), self.known_ranks[number]
+        if stack is not None and stack.HasField("blocked_on"):
+            return stack.blocked_on
+        return rank.blocked_on if rank.HasField("blocked_on") else None
 
     def may_have_arrived(self, number: int) -> bool:
         """Whether a rank may be in a call that its newest report does not know of yet.
@@ -159,6 +166,13 @@ OUTSIDE = (
     common.ACTIVITY_GIL_HELD,
     common.ACTIVITY_LOCK,
     common.ACTIVITY_SYSTEM_CALL,
+    common.ACTIVITY_FILE_LOCK,
+    common.ACTIVITY_PIPE,
+    common.ACTIVITY_SOCKET,
+    common.ACTIVITY_PROCESS,
+    common.ACTIVITY_COMPILER,
+    common.ACTIVITY_DISK,
+    common.ACTIVITY_SLEEP,
 )
 """Activities in which no call holds the rank."""
 
@@ -166,6 +180,12 @@ OUTSIDE = (
 def is_stopped(rank: store.RankState) -> bool:
     """Return whether a signal has stopped the process. A debugger's stop is another state."""
     return rank.life != store.LIFE_EXITED and rank.process_state == "T"
+
+
+def _kernel_activity(rank: store.RankState) -> "common.Activity":
+    """Return what the kernel alone shows. A sleep may be part of a call of torch: only a stack tells them apart."""
+    activity = rank.blocked_on.activity
+    return common.ACTIVITY_UNSPECIFIED if activity == common.ACTIVITY_SLEEP else activity
 
 
 def _thread_activity(rank: store.RankState) -> "common.Activity":

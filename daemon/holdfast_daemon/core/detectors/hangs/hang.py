@@ -117,6 +117,7 @@ def held_rank(view: View, number: int) -> store.HeldRank:
         rank=number,
         state=_held_state(rank),
         activity=view.activity(number),
+        blocked_on=view.blocked_on(number),
         frame=stack.frame if stack is not None else "",
         step=rank.progress.step,
         phase=rank.progress.phase,

@@ -42,6 +42,20 @@ def locked(ranks: Ranks) -> None:
     ranks.stack(1, common.ACTIVITY_LOCK, "flush (metrics.py:41)")
 
 
+def waits_for_a_file_lock(ranks: Ranks) -> None:
+    ranks[1].blocked_on.CopyFrom(common.BlockedOn(activity=common.ACTIVITY_FILE_LOCK, path="/l", pid=9))
+
+
+def has_a_stack_that_shows_more(ranks: Ranks) -> None:
+    waits_for_a_file_lock(ranks)
+    ranks.stack(1, common.ACTIVITY_COMPILER)
+    ranks.stacks[1].blocked_on.CopyFrom(common.BlockedOn(activity=common.ACTIVITY_COMPILER, pid=9, command="cicc"))
+
+
+def sleeps_perhaps_in_a_call(ranks: Ranks) -> None:
+    ranks[1].blocked_on.activity = common.ACTIVITY_SLEEP
+
+
 def silent_of_late(ranks: Ranks) -> None:
     ranks[1].silent_s = 1.0
 
@@ -59,6 +73,9 @@ def spinning_on_a_gpu(ranks: Ranks) -> None:
         (computing, common.ACTIVITY_USER_CODE, "rank 1 runs code of its own"),
         (in_the_kernel, common.ACTIVITY_SYSTEM_CALL, "rank 1 waits in a system call"),
         (locked, common.ACTIVITY_LOCK, "waits for a lock in forward_backward of step 50, at flush (metrics.py:41)"),
+        (waits_for_a_file_lock, common.ACTIVITY_FILE_LOCK, "rank 1 waits for the lock of /l, which pid 9 holds in"),
+        (has_a_stack_that_shows_more, common.ACTIVITY_COMPILER, "rank 1 waits for the compiler pid 9 (cicc) in"),
+        (sleeps_perhaps_in_a_call, common.ACTIVITY_UNSPECIFIED, "rank 1 makes no progress"),
         (silent_of_late, common.ACTIVITY_UNSPECIFIED, "rank 1 makes no progress"),
         (spinning_on_a_gpu, common.ACTIVITY_UNSPECIFIED, "rank 1 makes no progress"),
     ],
