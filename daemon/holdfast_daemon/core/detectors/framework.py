@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self
 
 from holdfast_daemon.core.detectors.view import StepView, View
+from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -22,6 +23,15 @@ class Finding:
     """Whether the ranks exist and do not move, so that their stacks and recorders are worth gathering."""
     proven_step: int | None = None
     """Step before which every state is good; None: no state is in doubt."""
+
+    @property
+    def stops_the_run(self) -> bool:
+        """Whether the run does not train, and a new generation may bring it back.
+
+        Steps that wait too long for data are of the same kind as data that never comes, but the run trains.
+        """
+        kind = self.verdict.kind
+        return kind in RECOVERABLE and (self.stands_still or kind != store.VERDICT_KIND_DATA_STALL)
 
 
 @dataclass(frozen=True)
