@@ -31,6 +31,10 @@ from 0 to 1; the name says which.
   [Daemon: itself](#daemon-itself). Write `max by (run) (...)`: after a change of leader, Prometheus may hold
   the series of both for a while.
 
+* **There is no metric of communication time.** Gloo's Flight Recorder does not say when a call has completed. The
+  numbers of calls say only whether one is under way, and they lag when several are. See *Where the time goes* and
+  *Collectives in flight* on the dashboard instead.
+
 ## Scraping
 
 [`dashboards/prometheus/prometheus.yml`](../dashboards/prometheus/prometheus.yml) is a complete configuration. It loads
