@@ -1,8 +1,8 @@
 """Alerts under their real faults: a run is harmed, a real Prometheus scrapes it, and the alert fires.
 
-These alerts cannot be tried here. HoldfastAllocatorRetries needs a GPU. HoldfastMemoryCreep needs hours, or a leak of
-more memory than a test may take. HoldfastRestartsGivenUp, HoldfastLateExit, HoldfastCheckpointOverdue and the critical
-HoldfastRunHung need minutes of standstill; promtool tests their rules. test_dashboards.py sees HoldfastRankDead.
+promtool alone tests these. HoldfastAllocatorRetries needs a GPU. HoldfastMemoryCreep needs hours, or a leak of more
+memory than a test may take. HoldfastNonFiniteNumbers needs a gradient that spoils no loss. HoldfastRestartsGivenUp,
+HoldfastLateExit, HoldfastCheckpointOverdue and the critical HoldfastRunHung need minutes of their fault.
 """
 
 import os
