@@ -67,6 +67,8 @@ class Rank:
     """Seconds that the rank may still take to end after it has reported an exception, without counting as stalled."""
     coordinates: dict[str, int] = field(default_factory=dict)
     device: str = ""
+    device_uuid: str = ""
+    """UUID of its GPU, once the rank uses it."""
     first_step_ended_unix_s: float = 0.0
     steps_done: int = 0
     adopted_from_step: int | None = None
@@ -80,6 +82,9 @@ class Rank:
     last_step_s: float = 0.0
     pipeline_bubble: float | None = None
     phase_s: dict[int, float] = field(default_factory=dict)
+    """Phase number -> seconds spent in it by the finished steps."""
+    outside_s: dict[int, float] = field(default_factory=dict)
+    """Phase number -> seconds spent in it outside of steps."""
     memory: session.MemoryStatus = field(default_factory=session.MemoryStatus)
     dropped: int = 0
     snapshots_skipped: int = 0
@@ -177,6 +182,8 @@ class Rank:
         self.snapshots_skipped = report.snapshots_skipped_total
         self.snapshots_unchanged_bytes += sum(snapshot.unchanged_bytes for snapshot in report.snapshots)
         self.reporter_cpu_s = report.reporter_cpu_s
+        self.outside_s = dict(report.outside_s)
+        self.device_uuid = report.device_uuid
         self.recorder_failures = report.recorder_failures_total
         self.recorder_attempts = report.recorder_attempts_total
 

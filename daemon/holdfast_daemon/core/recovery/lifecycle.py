@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import takewhile
 
 from holdfast_daemon.core import detection, incidents
-from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.model import counted
 from holdfast_daemon.core.naming import kind_name
 from holdfast_daemon.core.recovery import (
@@ -97,10 +96,9 @@ def running(tick: Tick) -> None:
     judged_in = tick.record.phase
     is_explained = stands_still = False
     for finding in detection.look_at_tick(tick):
-        stops_the_run = finding.verdict.kind in RECOVERABLE
-        if stops_the_run and is_explained:
+        if finding.stops_the_run and is_explained:
             continue
-        is_explained |= stops_the_run
+        is_explained |= finding.stops_the_run
         stands_still |= standstills.is_one(finding)
         response.respond(tick, finding)
         if tick.record.phase != judged_in:
