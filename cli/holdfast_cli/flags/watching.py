@@ -38,7 +38,7 @@ class StopFlags:
     ] = 60.0
 
 
-_Identity = Annotated[str, typer.Argument(metavar="ID", help="Incident: 0001-hung-collective, or 0001 for short.")]
+_Identity = Annotated[str, typer.Argument(metavar="ID", help="Incident: 0001-hung-collective, or 1 for short.")]
 
 
 @dataclass(frozen=True, kw_only=True)
