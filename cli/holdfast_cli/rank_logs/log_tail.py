@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-READ_BYTES = 1 << 18
+READ_BYTES = 1 << 16
 """Most bytes of one log that are read at once. A rank that prints faster is shown later, and delays no other."""
 
-LONGEST_LINE_BYTES = 1 << 16
+LONGEST_LINE_BYTES = 1 << 15
 """A longer line is shown in pieces."""
 
 

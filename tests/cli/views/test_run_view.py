@@ -143,3 +143,25 @@ def test_the_last_status_stays_on_the_screen_however_soon_it_came() -> None:
         display.update(healthy(), Surroundings())
         display.update(killed(3), Surroundings())
     assert "dead: SIGKILL" in output.getvalue()
+
+
+def test_lines_of_ranks_stay_above_the_view_and_cannot_move_the_cursor() -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=80, color_system="standard")
+    with LiveDisplay(console) as display:
+        display.update(healthy(), Surroundings())
+        begun = len(output.getvalue())
+        display.say(["[rank 1] \x1b[31mred\x1b[0m \x1b[2J\x1b[Hnot cleared", "[rank 0] " + "x" * 100])
+        said = output.getvalue()[begun:]
+    assert "[rank 1] \x1b[31mred\x1b[0m" in said
+    assert "\x1b[2J" not in said
+    assert "\x1b[H" not in said
+    assert "x" * 100 in said
+    assert said.index("x" * 100) < said.index("llama")
+
+
+def test_lines_of_ranks_are_printed_as_they_are_without_a_terminal() -> None:
+    output = io.StringIO()
+    with LineDisplay(Console(file=output, width=20)) as display:
+        display.say(["[rank 1] [bold]no markup[/bold] and a long line"])
+    assert output.getvalue() == "[rank 1] [bold]no markup[/bold] and a long line\n"
