@@ -49,7 +49,7 @@ def _culprits(record: RunRecord, flags: LogsFlags) -> tuple[list[int], int]:
         raise CommandError("--culprit names the ranks and the generation: leave out --rank and --generation")
     newest = max(load_incidents(record), key=lambda incident: incident.detected_unix_s, default=None)
     if newest is None:
-        raise CommandError(f"run {record.run} has no incident: leave out --culprit")
+        raise CommandError(f"run {record.run} has had no incident since it was started: leave out --culprit")
     if not newest.verdict.culprits:
         raise CommandError(f"incident {newest.id} names no rank: leave out --culprit, or name ranks with --rank")
     return sorted(newest.verdict.culprits), newest.generation

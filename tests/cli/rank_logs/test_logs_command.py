@@ -98,7 +98,7 @@ def test_logs_that_an_earlier_start_has_left_are_not_those_of_the_newest_generat
 
 
 def test_the_culprits_of_the_newest_incident_are_printed_in_its_generation(logs: Logs) -> None:
-    assert "run tiny has no incident" in logs.print("--culprit").stderr
+    assert "run tiny has had no incident since it was started" in logs.print("--culprit").stderr
     logs.blame("0002-dead-rank", 1, 1)
     logs.blame("0001-dead-rank", 2, 0)
     assert logs.print("--culprit").stdout == "first of 1\nlast of 1\n"
