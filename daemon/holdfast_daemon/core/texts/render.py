@@ -1,0 +1,52 @@
+"""Renders what people read of a verdict from its detail.
+
+A detector fills in what it saw, and evidence that arrives later corrects these fields. The text is never edited: it is
+rendered anew.
+"""
+
+from collections.abc import Callable, Mapping
+
+from holdfast_daemon.core.texts import checkpoints, deaths, hangs, mismatches, speed, transport
+from holdfast_proto.v1 import store_pb2 as store
+
+_RENDERERS: Mapping[str, Callable[[store.Verdict], str]] = {
+    "death": deaths.death,
+    "lost_node": deaths.lost_node,
+    "late_exit": deaths.late_exit,
+    "hang": hangs.hang,
+    "standstill": hangs.standstill,
+    "mismatch": mismatches.mismatch,
+    "transport": transport.transport,
+    "data_share": speed.data_share,
+    "throughput": speed.throughput,
+    "memory": speed.memory,
+    "allocator": speed.allocator,
+    "checkpoint": checkpoints.checkpoint,
+}
+
+
+def render(verdict: store.Verdict) -> str:
+    """Return the line for people; that of a verdict without a detail, which an older version has kept, is as it was."""
+    detail = verdict.WhichOneof("detail")
+    return _RENDERERS[detail](verdict) if detail is not None else verdict.message
+
+
+def is_complete(verdict: store.Verdict) -> bool:
+    """Return whether a detail has what its text cannot do without; one that was kept by another version may not."""
+    match verdict.WhichOneof("detail"):
+        case "mismatch":
+            return mismatches.is_complete(verdict.mismatch)
+        case "throughput":
+            return not verdict.throughput.HasField("step_s") or verdict.throughput.step_before_s > 0.0
+        case "late_exit" | "memory" | "allocator":
+            return bool(verdict.culprits)
+    needed = (("death", verdict.death.ends), ("hang", verdict.hang.ranks), ("lost_node", verdict.lost_node.ranks))
+    return all(ranks for name, ranks in needed if name == verdict.WhichOneof("detail"))
+
+
+def write(verdict: store.Verdict) -> None:
+    """Render the texts of a verdict into it: its line, and the lines of mismatched calls."""
+    verdict.message = render(verdict)
+    if verdict.HasField("mismatch"):
+        del verdict.calls[:]
+        verdict.calls.extend(mismatches.sides(verdict.mismatch))
