@@ -33,6 +33,7 @@ from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_proto import metrics_server, redis_client, run_files
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.private_files import make_private_directory
+from holdfast_proto.store_outage import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
@@ -92,9 +93,9 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     make_private_directory(options.runtime_directory, "--runtime-directory")
     startup.is_alone = not options.record.exists()
     lock = agent_record.lock(options.node_directory / "agent.lock")
-    link = StoreLink(redis_client.connect(options.store_url, options.store_password_file), options.run, options.node)
+    link = _link(options)
     saved = agent_record.load(options.record)
-    spec = await _find_spec(link, saved)
+    spec = await _find_spec(link, saved, options)
     memory = SnapshotMemory(options.shm_directory, run_files.slots(options.directory), spec.run, options.node)
     staging = options.checkpoint_staging or options.node_directory / "checkpoints"
     location = spec.checkpoint_directory
@@ -145,6 +146,12 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
         os.close(lock)
 
 
+def _link(options: AgentOptions) -> StoreLink:
+    outage = StoreOutage(log, options.store_url, "the agent tries again; ranks that train continue")
+    client = redis_client.connect(options.store_url, options.store_password_file)
+    return StoreLink(client, options.run, options.node, outage)
+
+
 def _open_secondary(spec: store.RunSpec, primary: RunCheckpoints, bandwidth: Bandwidth) -> Secondary | None:
     if not spec.checkpoints_secondary:
         return None
@@ -153,18 +160,28 @@ def _open_secondary(spec: store.RunSpec, primary: RunCheckpoints, bandwidth: Ban
     return Secondary(primary, remote, run=spec.run, kept=kept)
 
 
-async def _find_spec(link: StoreLink, saved: AgentRecord | None) -> store.RunSpec:
+async def _find_spec(link: StoreLink, saved: AgentRecord | None, options: AgentOptions) -> store.RunSpec:
     """Return the run's spec from the store, or from the last agent's record if the store is unreachable."""
     deadline = time.monotonic() + SPEC_PATIENCE_S
+    is_reported = False
     while time.monotonic() < deadline:
         spec = await link.load_spec()
         if spec is not None:
             return spec
         if saved is not None and saved.spec.run:
             return saved.spec
+        if link.up and not is_reported:
+            log.warning("Redis at %s knows no run %s yet: the agent waits for it", options.store_url, options.run)
+            is_reported = True
         await asyncio.sleep(0.1)
-    where = "knows no such run" if link.up else "does not answer"
-    raise AgentError(f"the store (--redis) {where} after {SPEC_PATIENCE_S:.0f} s: start the run with `holdfast run`")
+    if link.up:
+        raise AgentError(
+            f"Redis at {options.store_url} knows no run {options.run} after {SPEC_PATIENCE_S:.0f} s: publish it with"
+            " `holdfast publish`, or correct --run"
+        )
+    raise AgentError(
+        f"Redis at {options.store_url} does not answer after {SPEC_PATIENCE_S:.0f} s: start it, or correct --redis"
+    )
 
 
 def _serve_metrics(options: AgentOptions, collector: AgentCollector) -> metrics_server.MetricsServer:

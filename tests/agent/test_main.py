@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_agent import main
 from holdfast_agent.main import Startup
 from holdfast_agent.processes import agent_record
 from holdfast_checkpoint import processes
@@ -16,7 +17,7 @@ from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from tests.support.coroutines import PATIENCE_S
-from tests.support.nodes import NODE, RUN
+from tests.support.nodes import NODE, RUN, agent_options
 from tests.support.store_server import StoreServer
 
 
@@ -106,3 +107,20 @@ def test_only_an_error_that_another_start_cannot_fix_prevents_another_start(
     startup = Startup()
     startup.is_alone = is_alone
     assert startup.exit_code(error) == code
+
+
+async def test_an_agent_says_once_what_it_waits_for_and_in_the_end_what_to_do(
+    folder: Path, store_server: StoreServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(main, "SPEC_PATIENCE_S", 1.0)
+    options = agent_options(folder / "run", folder, store_server.url)
+    with pytest.raises(AgentError, match="publish it with `holdfast publish`, or correct --run"):
+        await main._find_spec(main._link(options), None, options)
+    assert caplog.messages == [f"Redis at {store_server.url} knows no run {RUN} yet: the agent waits for it"]
+    store_server.kill()
+    caplog.clear()
+    with pytest.raises(AgentError, match="start it, or correct --redis"):
+        await main._find_spec(main._link(options), None, options)
+    [line] = caplog.messages
+    assert line.startswith(f"Redis at {store_server.url} cannot be used (")
+    assert line.endswith("the agent tries again; ranks that train continue")

@@ -6,10 +6,11 @@ import shutil
 import sys
 from pathlib import Path
 
+from holdfast_checkpoint.process_title import name_process, title_process
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
 
-def become_rank(request: pb.Fork) -> None:
+def become_rank(request: pb.Fork, run: str) -> None:
     """Turn this forked child into a rank: give it its log and its environment, and run its program.
 
     Modules, their state and the environment are inherited from the warm parent. Stdin, stdout and stderr are replaced.
@@ -21,7 +22,9 @@ def become_rank(request: pb.Fork) -> None:
     os.close(log)
     os.close(null)
     os.environ.update(request.environment)
-    Path("/proc/self/comm").write_text(f"rank {request.rank}")  # what ps and top show
+    name_process(f"rank {request.rank}")
+    # The user's own command stays in it: people look for `train.py` in ps.
+    title_process(f"holdfast: rank {request.rank} of {run}: {' '.join(request.command)}")
     run_program(list(request.command))
 
 

@@ -26,6 +26,10 @@ class RunFlags(SettingFlags):
     command_name: ClassVar[str] = "run"
     command: RankCommand = field(default_factory=list)
     config: ConfigFile = None
+    tee: Annotated[
+        bool,
+        typer.Option("--tee", help="Print what the ranks print too, each line with its rank.", rich_help_panel=OUTPUT),
+    ] = False
     json: Json = False
 
 
