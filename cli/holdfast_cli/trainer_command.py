@@ -1,12 +1,31 @@
-"""Checks the configuration in a command that starts holdfast_trainer."""
+"""Checks the command of a rank before anything starts."""
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
+from holdfast_agent.processes.rank_command import launcher_problem, start_problem
 from holdfast_cli.errors import ConfigurationError
 from holdfast_hooks import ConfigurationError as RefusedConfiguration
 
 _MODULE = ("-m", "holdfast_trainer")
+
+
+def check_starts(command: Sequence[str]) -> None:
+    """Raise ConfigurationError, in one line, if no rank on this machine could start ``command``."""
+    problem = launcher_problem(command) or start_problem(command, Path.cwd())
+    if problem:
+        raise ConfigurationError(problem)
+
+
+def check_published(command: Sequence[str]) -> None:
+    """Raise ConfigurationError, in one line, if ``command`` is a launcher, which no node could run as a rank.
+
+    The agents check whether it can be started: its files may exist on the nodes alone.
+    """
+    problem = launcher_problem(command, "holdfast publish --ranks-per-node N")
+    if problem:
+        raise ConfigurationError(problem)
 
 
 def check_configuration(command: Sequence[str], *, ranks: int) -> None:

@@ -5,7 +5,7 @@ from typer.testing import CliRunner, Result
 
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.main import app
-from holdfast_cli.trainer_command import check_configuration
+from holdfast_cli.trainer_command import check_configuration, check_published
 
 TRAINER = ("python", "-u", "-m", "holdfast_trainer")
 
@@ -42,3 +42,28 @@ def test_the_configuration_of_other_trainers_is_not_checked(command: tuple[str, 
     check_configuration((*command, *wrong), ranks=2)
     with pytest.raises(ConfigurationError, match=r"parallel\.tp"):
         check_configuration((*TRAINER, *wrong), ranks=2)
+
+
+def test_a_command_that_no_rank_could_start_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    directory = tmp_path / "runs"
+    result = run(directory, "--", "python", str(tmp_path / "missing.py"))
+    assert result.exit_code == 78
+    assert result.stderr.startswith(f"holdfast: {tmp_path}/missing.py cannot be started: no such file")
+    assert result.stderr.count("\n") == 1
+    assert not directory.exists()
+
+
+def test_a_launcher_is_refused_with_the_command_to_use(tmp_path: Path) -> None:
+    directory = tmp_path / "runs"
+    result = run(directory, "--", "torchrun", "--nproc-per-node", "4", "train.py", "9")
+    assert result.exit_code == 78
+    assert "`holdfast observe -- torchrun --nproc-per-node 4 train.py 9`" in result.stderr
+    assert "`holdfast run --ranks N -- python train.py 9`" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not directory.exists()
+
+
+def test_a_published_command_may_exist_on_the_nodes_alone() -> None:
+    check_published(("python", "missing.py"))
+    with pytest.raises(ConfigurationError, match=r"`holdfast publish --ranks-per-node N -- python train\.py`"):
+        check_published(("torchrun", "train.py"))

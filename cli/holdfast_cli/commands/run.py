@@ -11,7 +11,7 @@ from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
 from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import RunSettings
-from holdfast_cli.trainer_command import check_configuration
+from holdfast_cli.trainer_command import check_configuration, check_starts
 from holdfast_cli.views.display import LineDisplay, display_for
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings
@@ -24,6 +24,7 @@ def run(flags: RunFlags) -> None:
     """Train until the run ends."""
     resolved = resolve("run", flags.given, flags.command, flags.config)
     options = local_run_options(resolved, run=run_name(resolved.settings))
+    check_starts(options.command)
     check_configuration(options.command, ranks=options.ranks)
     _watch(options, json=flags.json)
 
