@@ -13,12 +13,15 @@ from holdfast_cli.control import rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.main import app
-from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RECOVERED,
+    LIFE_EXITED,
     RUN_PHASE_FAILED,
     RUN_PHASE_FINISHED,
     Incident,
+    RankExit,
+    RunPhase,
     Verdict,
 )
 from tests.support.coroutines import PATIENCE_S
@@ -130,7 +133,8 @@ def run_arguments(options: LocalRunOptions) -> list[str]:
 def prepare_status(options: LocalRunOptions, **fields: Any) -> None:
     directory = options.directory / "testing"
     directory.mkdir(parents=True)
-    write_status(directory, RunStatus(run="testing", generation=1, newest_step=9, loss=1.5, **fields))
+    fields = {"newest_step": 9, "loss": 1.5, **fields}
+    write_status(directory, RunStatus(run="testing", generation=1, **fields))
 
 
 def test_run_exits_zero_only_if_the_run_has_finished(options: Options) -> None:
@@ -138,6 +142,14 @@ def test_run_exits_zero_only_if_the_run_has_finished(options: Options) -> None:
     result = holdfast(*run_arguments(options()), "--ranks", "2", "--", "true", "--ranks", "x")
     assert result.exit_code == 0
     assert "testing finished: 10 steps · loss 1.5000" in result.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("phase", [RUN_PHASE_FINISHED, RUN_PHASE_FAILED])
+def test_a_run_whose_ranks_never_attached_says_so_once(options: Options, phase: "RunPhase") -> None:
+    ended = RankView(life=LIFE_EXITED, exit=RankExit(code=0, never_attached=True))
+    prepare_status(options(), phase=phase, outcome="why", newest_step=-1, ranks=[ended])
+    result = holdfast(*run_arguments(options()), "--", "true")
+    assert result.stderr.count("no rank has called holdfast_hooks.attach()") == 1
 
 
 def test_a_failed_run_prints_its_decisive_reason_and_where_the_logs_are(options: Options) -> None:

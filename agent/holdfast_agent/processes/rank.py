@@ -198,6 +198,7 @@ class Rank:
             self.pending = [PendingCall(rank=self.rank, **vars(call)) for call in box.pending]
         else:
             ended.step, ended.phase = self.progress.step, self.progress.phase
+            ended.never_attached = self.life == store.LIFE_STARTING
         ended.finished = self.finished
         self.exit = ended
         self.life = store.LIFE_EXITED

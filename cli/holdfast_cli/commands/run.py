@@ -1,5 +1,6 @@
 """``holdfast run``: a whole run on this machine."""
 
+import sys
 import time
 
 from rich.console import Console
@@ -12,11 +13,13 @@ from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
 from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import RunSettings
 from holdfast_cli.trainer_command import check_configuration, check_starts
+from holdfast_cli.views.attachment import AttachmentWatch
 from holdfast_cli.views.display import LineDisplay, display_for
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings
 from holdfast_cli.views.summary import closing_line, ended_badly, stopped_line
 from holdfast_proto.message_json import to_json
+from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 
 
@@ -40,11 +43,19 @@ def run_name(settings: RunSettings) -> str:
 
 
 def _watch(options: LocalRunOptions, *, json: bool) -> None:
+    attachment = AttachmentWatch()
     with Interruption() as interruption, LocalRun(options, interruption) as local:
         with LineDisplay(Console(stderr=True)) if json else display_for(Console()) as display:
-            status = local.wait(lambda seen: display.update(seen, Surroundings(notes=local.stack.notes())))
+
+            def show(seen: RunStatus) -> None:
+                attachment.see(seen)
+                display.update(seen, Surroundings(notes=local.stack.notes()))
+
+            status = local.wait(show)
         if json:
             print_json(to_json(status))
+    if attachment.line():
+        print(f"holdfast: {attachment.line()}", file=sys.stderr)
     if status.phase != RUN_PHASE_FINISHED:
         raise ended_badly(status, local.paths.logs)
     if status.HasField("left_step"):

@@ -272,7 +272,7 @@ class RunSpec(_message.Message):
     def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ...) -> None: ...
 
 class RankExit(_message.Message):
-    __slots__ = ("code", "signal", "last_words", "step", "phase", "exited_unix_s", "order", "finished", "out_of_memory", "kernel_line")
+    __slots__ = ("code", "signal", "last_words", "step", "phase", "exited_unix_s", "order", "finished", "out_of_memory", "kernel_line", "never_attached")
     CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     LAST_WORDS_FIELD_NUMBER: _ClassVar[int]
@@ -283,6 +283,7 @@ class RankExit(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     OUT_OF_MEMORY_FIELD_NUMBER: _ClassVar[int]
     KERNEL_LINE_FIELD_NUMBER: _ClassVar[int]
+    NEVER_ATTACHED_FIELD_NUMBER: _ClassVar[int]
     code: int
     signal: int
     last_words: str
@@ -293,7 +294,8 @@ class RankExit(_message.Message):
     finished: bool
     out_of_memory: bool
     kernel_line: str
-    def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., last_words: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., exited_unix_s: _Optional[float] = ..., order: _Optional[int] = ..., finished: bool = ..., out_of_memory: bool = ..., kernel_line: _Optional[str] = ...) -> None: ...
+    never_attached: bool
+    def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., last_words: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., exited_unix_s: _Optional[float] = ..., order: _Optional[int] = ..., finished: bool = ..., out_of_memory: bool = ..., kernel_line: _Optional[str] = ..., never_attached: bool = ...) -> None: ...
 
 class RankState(_message.Message):
     __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training")

@@ -77,3 +77,14 @@ def test_a_change_of_progress_ends_a_stall_and_a_report_without_one_does_not() -
     assert (rank.stalled_s, rank.silent_s, rank.last_progress_unix_s) == (2.0, 1.0, NOW_UNIX_S)
     rank.apply(session.Report(progress=Progress(step=4)), NOW_UNIX_S + 2.0)
     assert (rank.stalled_s, rank.last_progress_unix_s) == (0.0, NOW_UNIX_S + 2.0)
+
+
+def test_only_a_rank_without_session_and_black_box_has_never_attached(folder: Path) -> None:
+    silent, spoke, wrote = make_rank(), make_rank(), make_rank()
+    spoke.welcome(session.Hello())
+    BlackBoxWriter(folder / "box", run="run", generation=1, rank=5, world_size=8)
+    ends = [store.RankExit(code=1) for _ in range(3)]
+    silent.finish(ends[0], None)
+    spoke.finish(ends[1], None)
+    wrote.finish(ends[2], black_box.read(folder / "box"))
+    assert [ended.never_attached for ended in ends] == [True, False, False]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast_daemon.core.detectors.deaths import death
+from holdfast_daemon.core.detectors.deaths import death, failed_start
 from holdfast_daemon.core.detectors.deaths.aborted_call import aborted_call, names_are_in
 from holdfast_daemon.core.detectors.deaths.early_leave import early_leavers
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
@@ -48,6 +48,8 @@ def _verdict(view: View) -> store.Verdict | None:
         exits = early_leavers(view)
     if not exits:
         return None
+    if failed_start.may_be_hopeless(view, exits):
+        return failed_start.verdict(view, exits)
     culprits = death.first_cause(exits)
     first = exits[culprits[0]]
     if death.is_configuration_error(first):
