@@ -26,7 +26,7 @@ def publish(flags: PublishFlags) -> None:
     assert settings.redis_url is not None
     options = local_run_options(resolved, run=settings.run)
     check_published(options.command)
-    check_configuration(options.command, ranks=settings.nodes * options.ranks)
+    check_configuration(options.command, ranks=settings.nodes * options.ranks, is_here=False)
     spec = run_spec(
         options,
         nodes=settings.nodes,

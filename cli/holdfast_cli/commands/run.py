@@ -28,7 +28,7 @@ def run(flags: RunFlags) -> None:
     resolved = resolve("run", flags.given, flags.command, flags.config)
     options = local_run_options(resolved, run=run_name(resolved.settings))
     check_starts(options.command)
-    check_configuration(options.command, ranks=options.ranks)
+    check_configuration(options.command, ranks=options.ranks, is_here=True)
     _watch(options, json=flags.json)
 
 
