@@ -23,6 +23,9 @@ _LAUNCHER_MODULES = (
     "accelerate.commands.launch",
     "deepspeed.launcher.runner",
 )
+_SHELLS = ("sh", "bash", "zsh", "dash")
+_WRAPPERS = ("env", "exec", "nohup", "nice", "numactl", "taskset", "time", "stdbuf", "setsid", "uv", "poetry", "conda")
+"""Programs that run another one in their place."""
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
@@ -72,16 +75,28 @@ def _launcher(command: Sequence[str]) -> str:
         return name
     if _PYTHON.fullmatch(name):
         kind, target = _python_target(command[1:])
-        if kind == "module" and target in _LAUNCHER_MODULES:
-            return f"{name} -m {target}"
-        if kind == "script" and Path(target).name in _LAUNCHERS:
-            return Path(target).name
-    if name == "env":
-        rest = list(command[1:])
-        while rest and "=" in rest[0]:
-            rest.pop(0)
-        return _launcher(rest) if rest else ""
-    return ""
+        is_module = kind == "module" and target in _LAUNCHER_MODULES
+        is_script = kind == "script" and Path(target).name in _LAUNCHERS
+        return f"{name} -m {target}" if is_module else Path(target).name if is_script else ""
+    inner = _wrapped(name, command[1:])
+    return _launcher(inner) if inner else ""
+
+
+def _wrapped(name: str, arguments: Sequence[str]) -> Sequence[str]:
+    """Return the command that a shell or another wrapper runs, as far as that is certain; nothing if it is not."""
+    if name in _SHELLS and arguments[:1] and arguments[0] in ("-c", "-lc"):
+        try:
+            return shlex.split(" ".join(arguments[1:2]))
+        except ValueError:
+            return ()
+    if name not in _WRAPPERS:
+        return ()
+    return arguments[next((at for at, word in enumerate(arguments) if _is_python_or_launcher(word)), len(arguments)) :]
+
+
+def _is_python_or_launcher(word: str) -> bool:
+    name = Path(word).name
+    return name in _LAUNCHERS or _PYTHON.fullmatch(name) is not None
 
 
 def _python_target(arguments: Sequence[str]) -> tuple[str, str]:

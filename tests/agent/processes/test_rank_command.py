@@ -88,6 +88,8 @@ def test_what_may_work_is_left_alone(place: Path, command: str) -> None:
         ("mpirun -n 4 python train.py 9", "mpirun"),
         ("srun --ntasks 4 python train.py 9", "srun"),
         ("env NCCL_DEBUG=INFO torchrun train.py 9", "torchrun"),
+        ("numactl --cpunodebind 0 torchrun train.py 9", "torchrun"),
+        ("uv run python -m torch.distributed.run train.py 9", "python -m torch.distributed.run"),
     ],
 )
 def test_a_launcher_is_named_with_both_ways_to_use_it(command: str, launcher: str) -> None:
