@@ -64,6 +64,8 @@ class Rank:
     device: str = ""
     first_step_ended_unix_s: float = 0.0
     steps_done: int = 0
+    launched_world_size: int = 0
+    """Size of the world that a launcher within the rank's command made; 0: it belongs to the world of this run."""
     adopted_from_step: int | None = None
     """First step of its generation, if an earlier agent started the rank; None after its first report to this one."""
     newest_step: int = -1
@@ -123,6 +125,11 @@ class Rank:
         self.stalled_s = 0.0
         self.tree = TreeView()
         self.moves_total += 1
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether this agent has started the rank, and has not heard from it yet."""
+        return self.life == store.LIFE_STARTING and self.adopted_from_step is None
 
     def welcome(self, hello: session.Hello) -> None:
         """Note a new session."""
@@ -233,4 +240,5 @@ class Rank:
             traced=self.tree.traced,
             workers=self.tree.workers,
             left_training=self.has_left_training,
+            launched_world_size=self.launched_world_size,
         )

@@ -47,7 +47,7 @@ class View:
     pause_patience_s: float = 0.0
     """Seconds that all ranks may be stopped together before that is reported."""
     is_first_start: bool = False
-    """Whether these ranks are the first of the run, and have not all trained yet."""
+    """Whether these ranks are those of the run's first generation, in the mode in which a run may be ended."""
 
     @cached_property
     def known_ranks(self) -> Mapping[int, store.RankState]:

@@ -31,13 +31,11 @@ class DeadRank(Detector):
 
     def see_tick(self, view: View) -> DetectorResult:
         """Judge as soon as the cause can be separated from the cascade."""
-        verdict = _verdict(view)
+        verdict = failed_start.launcher_verdict(view) or _verdict(view)
         if verdict is None:
             return DetectorResult(self)
-        ended = view.ranks[verdict.culprits[0]].exit
-        return DetectorResult(
-            self, (Finding(verdict=verdict, last_progress_unix_s=min(view.now, ended.exited_unix_s)),)
-        )
+        ended_unix_s = view.ranks[verdict.culprits[0]].exit.exited_unix_s or view.now
+        return DetectorResult(self, (Finding(verdict=verdict, last_progress_unix_s=min(view.now, ended_unix_s)),))
 
 
 def _verdict(view: View) -> store.Verdict | None:

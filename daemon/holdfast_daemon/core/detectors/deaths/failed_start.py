@@ -58,3 +58,24 @@ def verdict(view: View, exits: Mapping[int, store.RankExit]) -> store.Verdict | 
         message=f"{who} ended before holdfast_hooks.attach(), so the run is not started again: {error}",
         confidence_ratio=1.0,
     )
+
+
+def launcher_verdict(view: View) -> store.Verdict | None:
+    """Return the verdict on a command that starts ranks of its own within a rank; None if it does not.
+
+    Of the ranks that it starts, Holdfast would see one for each of its own, and could not restart them as a world.
+    """
+    launched = {number: rank.launched_world_size for number, rank in view.ranks.items() if rank.launched_world_size}
+    if not view.is_first_start or not launched:
+        return None
+    first = min(launched)
+    ours = f"{view.world_size} rank{'s' if view.world_size > 1 else ''}"
+    return store.Verdict(
+        kind=store.VERDICT_KIND_BAD_CONFIGURATION,
+        culprits=sorted(launched),
+        message=(
+            f"rank {first} belongs to a world of {launched[first]} ranks, but Holdfast started {ours}: its command "
+            "starts ranks itself: use `holdfast observe -- COMMAND`, or give `holdfast run` the command of one rank"
+        ),
+        confidence_ratio=1.0,
+    )

@@ -88,3 +88,15 @@ def test_without_the_same_end_of_all_ranks_of_a_first_start_it_is_a_death(differ
     found = verdict(ranks)
     assert found is not None
     assert found.kind == store.VERDICT_KIND_DEAD_RANK
+
+
+def test_a_launcher_within_a_rank_ends_the_run_with_the_command_to_use() -> None:
+    ranks = start()
+    ranks[0].launched_world_size = 2
+    found = verdict(ranks)
+    assert found is not None
+    assert found.kind == store.VERDICT_KIND_BAD_CONFIGURATION
+    assert found.message.startswith("rank 0 belongs to a world of 2 ranks, but Holdfast started 4 ranks: its command")
+    assert "`holdfast observe -- COMMAND`" in found.message
+    ranks.is_first_start = False
+    assert verdict(ranks) is None
