@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import time
+from pathlib import Path
 
 from prometheus_client.registry import CollectorRegistry
 
@@ -20,6 +21,7 @@ from holdfast_agent.metrics_collector import AgentCollector
 from holdfast_agent.node import Node
 from holdfast_agent.options import AgentOptions
 from holdfast_agent.processes import agent_record
+from holdfast_agent.processes.rank_command import launcher_problem, start_problem
 from holdfast_agent.rank_supervisor import RankSupervisor, sweep
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
@@ -109,6 +111,7 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     startup.is_alone = not takes_over and not any(processes.is_alive(rank.pid, rank.start_ticks) for rank in left)
     secondary = _open_secondary(spec, place, bandwidth)
     if not takes_over:
+        _expect_startable(spec, options.node)
         place.check_writable()  # if ranks train already, their next checkpoint shows it
         if secondary is not None and not place.committed() and not place.histories.records:
             secondary.hand_over(place.histories)
@@ -150,6 +153,13 @@ def _link(options: AgentOptions) -> StoreLink:
     outage = StoreOutage(log, options.store_url, "the agent tries again; ranks that train continue")
     client = redis_client.connect(options.store_url, options.store_password_file)
     return StoreLink(client, options.run, options.node, outage)
+
+
+def _expect_startable(spec: store.RunSpec, node: str) -> None:
+    """Raise AgentError if this node cannot start the run's command. It may exist on the other nodes only."""
+    problem = spec.command and (launcher_problem(spec.command) or start_problem(spec.command, Path.cwd()))
+    if problem:
+        raise AgentError(f"node {node} cannot train: {problem}")
 
 
 def _open_secondary(spec: store.RunSpec, primary: RunCheckpoints, bandwidth: Bandwidth) -> Secondary | None:

@@ -38,8 +38,9 @@ def agent(folder: Path, server: StoreServer, *arguments: str) -> "subprocess.Com
     )
 
 
-def publish(server: StoreServer, folder: Path) -> store.RunSpec:
-    spec = store.RunSpec(run=RUN, nodes=1, ranks_per_node=1, command=["true"], instance="i", checkpoints_kept=2)
+def publish(server: StoreServer, folder: Path, *command: str) -> store.RunSpec:
+    spec = store.RunSpec(run=RUN, nodes=1, ranks_per_node=1, instance="i", checkpoints_kept=2)
+    spec.command.extend(command or ["true"])
     spec.checkpoint_directory = f"{folder}/checkpoints"
     with server.client() as client:
         client.set(keys.spec(RUN), spec.SerializeToString())
@@ -70,6 +71,18 @@ def test_wrong_setting_is_one_while_no_rank_is_there(folder: Path, store_server:
         done = agent(folder, store_server, "--metrics-port", str(taken.getsockname()[1]))
     assert done.returncode == ExitCode.CONFIGURATION
     assert "--metrics-port" in line_of(done)
+
+
+def test_a_command_that_this_node_cannot_start_is_refused_before_a_rank_exists(
+    folder: Path, store_server: StoreServer
+) -> None:
+    publish(store_server, folder, "python", f"{folder}/missing.py")
+    done = agent(folder, store_server)
+    assert done.returncode == ExitCode.CONFIGURATION
+    assert line_of(done).startswith(
+        f"holdfast agent: node {NODE} cannot train: {folder}/missing.py cannot be started: no such file"
+    )
+    assert not (folder / "checkpoints").exists()
 
 
 def test_with_ranks_of_an_earlier_agent_the_same_failure_is_none_and_leaves_all_in_place(

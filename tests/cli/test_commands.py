@@ -14,13 +14,16 @@ from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.main import app
 from holdfast_proto.run_files import rank_log
-from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RECOVERED,
+    LIFE_EXITED,
     RUN_PHASE_FAILED,
     RUN_PHASE_FINISHED,
     RUN_PHASE_RUNNING,
     Incident,
+    RankExit,
+    RunPhase,
     Verdict,
 )
 from tests.support.coroutines import PATIENCE_S
@@ -141,12 +144,13 @@ def fake_command(*arguments: str) -> list[str]:
 def prepare_status(options: LocalRunOptions, **fields: Any) -> None:
     directory = options.directory / "testing"
     directory.mkdir(parents=True)
-    write_status(directory, RunStatus(run="testing", generation=1, newest_step=9, loss=1.5, **fields))
+    fields = {"newest_step": 9, "loss": 1.5, **fields}
+    write_status(directory, RunStatus(run="testing", generation=1, **fields))
 
 
 def test_run_exits_zero_only_if_the_run_has_finished(options: Options) -> None:
     prepare_status(options(), phase=RUN_PHASE_FINISHED)
-    result = holdfast(*run_arguments(options()), "--ranks", "2", "--", "python", "train.py", "--ranks", "x")
+    result = holdfast(*run_arguments(options()), "--ranks", "2", "--", "true", "--ranks", "x")
     assert result.exit_code == 0
     assert "testing finished: 10 steps · loss 1.5000" in result.stdout.splitlines()[-1]
 
@@ -177,6 +181,14 @@ def test_with_tee_a_run_prints_what_its_ranks_print_since_it_was_started(options
     assert "[rank 0] \x1b[32mstep 1\x1b[0m\n" in printed, errors
     assert "[rank 0] step 2 has not en\n" in printed
     assert "earlier start" not in printed
+
+
+@pytest.mark.parametrize("phase", [RUN_PHASE_FINISHED, RUN_PHASE_FAILED])
+def test_a_run_whose_ranks_never_attached_says_so_once(options: Options, phase: "RunPhase") -> None:
+    ended = RankView(life=LIFE_EXITED, exit=RankExit(code=0, never_attached=True))
+    prepare_status(options(), phase=phase, outcome="why", newest_step=-1, ranks=[ended])
+    result = holdfast(*run_arguments(options()), "--", "true")
+    assert result.stderr.count("no rank has called holdfast_hooks.attach()") == 1
 
 
 def test_a_failed_run_prints_its_decisive_reason_and_where_the_logs_are(options: Options) -> None:

@@ -71,6 +71,8 @@ class Rank:
     """UUID of its GPU, once the rank uses it."""
     first_step_ended_unix_s: float = 0.0
     steps_done: int = 0
+    launched_world_size: int = 0
+    """Size of the world that a launcher within the rank's command made; 0: it belongs to the world of this run."""
     adopted_from_step: int | None = None
     """First step of its generation, if an earlier agent started the rank; None after its first report to this one."""
     newest_step: int = -1
@@ -152,6 +154,11 @@ class Rank:
         newest.step, newest.phase = self.place  # type: ignore[assignment]
         return newest
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether this agent has started the rank, and has not heard from it yet."""
+        return self.life == store.LIFE_STARTING and self.adopted_from_step is None
+
     def welcome(self, hello: session.Hello) -> None:
         """Note a new session."""
         self.life = store.LIFE_RUNNING
@@ -229,6 +236,7 @@ class Rank:
         else:
             progress = self.newest_progress
             ended.step, ended.phase = progress.step, progress.phase
+            ended.never_attached = self.life == store.LIFE_STARTING
         ended.finished = self.finished
         self.exit = ended
         self.life = store.LIFE_EXITED
@@ -265,4 +273,5 @@ class Rank:
             workers=self.tree.workers,
             left_training=self.has_left_training,
             blocked_on=self.blocked_on,
+            launched_world_size=self.launched_world_size,
         )

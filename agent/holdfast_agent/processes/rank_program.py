@@ -31,8 +31,11 @@ def become_rank(request: pb.Fork, run: str) -> None:
 def run_program(command: list[str]) -> None:
     """Run ``python -m module ...`` and ``python script.py ...`` in this process, anything else by exec."""
     program, *arguments = command
-    if not _is_this_python(program) or not arguments or (arguments[0].startswith("-") and arguments[0] != "-m"):
-        os.execvp(sys.executable if _is_this_python(program) else program, command)
+    if not is_this_python(program) or not arguments or (arguments[0].startswith("-") and arguments[0] != "-m"):
+        try:
+            os.execvp(sys.executable if is_this_python(program) else program, command)
+        except OSError as error:  # it does not name the program
+            raise OSError(error.errno, error.strerror, program) from None
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         sys.path.insert(0, str(Path.cwd()))
@@ -43,7 +46,8 @@ def run_program(command: list[str]) -> None:
         runpy.run_path(arguments[0], run_name="__main__")
 
 
-def _is_this_python(program: str) -> bool:
+def is_this_python(program: str) -> bool:
+    """Return whether ``program`` is the interpreter of this process."""
     # As with torchrun, a bare `python` means our interpreter, even if its virtual environment is not activated.
     if program in ("python", "python3"):
         return True

@@ -1,5 +1,6 @@
 """``holdfast run``: a whole run on this machine."""
 
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
 from holdfast_cli.rank_logs.follower import Follower
 from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import RunSettings
-from holdfast_cli.trainer_command import check_configuration
+from holdfast_cli.trainer_command import check_configuration, check_starts
+from holdfast_cli.views.attachment import AttachmentWatch
 from holdfast_cli.views.display import LineDisplay, display_for
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings
@@ -27,7 +29,8 @@ def run(flags: RunFlags) -> None:
     """Train until the run ends."""
     resolved = resolve("run", flags.given, flags.command, flags.config)
     options = local_run_options(resolved, run=run_name(resolved.settings))
-    check_configuration(options.command, ranks=options.ranks)
+    check_starts(options.command)
+    check_configuration(options.command, ranks=options.ranks, is_here=True)
     _watch(options, json=flags.json, tee=flags.tee)
 
 
@@ -44,10 +47,12 @@ def run_name(settings: RunSettings) -> str:
 def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
     printed = Follower(options.directory / options.run, since_unix_s=time.time())
     printed.skip_present()
+    attachment = AttachmentWatch()
     with Interruption() as interruption, LocalRun(options, interruption) as local:
         with LineDisplay(Console(stderr=True)) if json else display_for(Console()) as display:
 
             def show(seen: RunStatus) -> None:
+                attachment.see(seen)
                 if tee:
                     display.say([line.prefixed for line in printed.lines()])
                 display.update(seen, Surroundings(notes=local.stack.notes()))
@@ -60,6 +65,8 @@ def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
                     display.say([line.prefixed for line in printed.rest()])
         if json:
             print_json(to_json(status))
+    if attachment.line():
+        print(f"holdfast: {attachment.line()}", file=sys.stderr)
     if status.phase != RUN_PHASE_FINISHED:
         raise ended_badly(status, local.paths.logs)
     if status.HasField("left_step"):

@@ -139,6 +139,7 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
         and 0.0 <= rank.still_s <= LONGEST_S
         and 0.0 <= rank.first_step_ended_unix_s <= LATEST_UNIX_S
         and 0 <= rank.steps_done <= LARGEST_COUNT
+        and rank.launched_world_size <= MOST_RANKS
         and len(rank.process_state) <= 1
         and len(rank.thread_state) <= 1
         and rank.moved in _MOVED
@@ -188,6 +189,8 @@ def _name_bad_value(rank: store.RankState) -> None:
     check_unix_s(rank.first_step_ended_unix_s, "first_step_ended_unix_s")
     if not 0 <= rank.steps_done <= LARGEST_COUNT:
         raise RefusedError(f"steps_done is {rank.steps_done}")
+    if rank.launched_world_size > MOST_RANKS:
+        raise RefusedError(f"launched_world_size is {rank.launched_world_size}")
     check_text(rank.process_state, "process_state", 1)
     check_text(rank.thread_state, "thread_state", 1)
     if rank.moved not in _MOVED:

@@ -198,19 +198,25 @@ def _restarts_without_progress(record: store.CoordinatorState) -> int:
 
 
 def _why_given_up(tick: Tick, limit: int) -> str:
-    """Return the last line of a run that is not started again.
+    """Return the last line of a run that is not started again: what began it, and not only what came last.
 
     If the same rank ended or hung at the same step each time, it says so: the data or the state of that step does it.
     """
     outcome = tick.record.outcome
     tried = [tick.state.incidents[name] for name in sorted(tick.state.incidents, reverse=True)]
-    verdicts = [incident.verdict for incident in tried if incident.state in _TRIED]
+    tried = [incident for incident in tried if incident.state in _TRIED]
+    verdicts = [incident.verdict for incident in tried]
     same = list(takewhile(lambda one: _place(one) == _place(verdicts[0]), verdicts))
     if len(same) > limit and same[0].culprits:
         step = "before the first step" if same[0].step < 0 else f"at step {same[0].step}"
         times = f"rank {same[0].culprits[0]} fails {step} each time, {len(same)} times in a row"
-        return f"{times}, so its data or state there is the likely cause: {outcome}"
-    return f"{limit} restarts in a row brought no new step: {outcome}"
+        cause = ", so its data or state there is the likely cause" if same[0].step >= 0 else ""
+        return f"{times}{cause}: {outcome}"
+    since = [one.verdict.message for one in takewhile(lambda one: one.reached_step == tick.record.newest_step, tried)]
+    given_up = f"{limit} restarts in a row brought no new step"
+    if not since or since[-1] == outcome:
+        return f"{given_up}: {outcome}"
+    return f"{given_up}. It began with this: {since[-1]}. The last start failed with this: {outcome}"
 
 
 def _place(verdict: store.Verdict) -> tuple[int, list[int], int]:
