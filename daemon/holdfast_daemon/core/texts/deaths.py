@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from holdfast_daemon.core.naming import listed, ranks_named
 from holdfast_daemon.core.texts import hangs
+from holdfast_daemon.core.texts.memory_errors import ran_out_of_memory
 from holdfast_daemon.core.texts.places import moment
 from holdfast_proto.exit_codes import signal_name
 from holdfast_proto.v1 import store_pb2 as store
@@ -58,7 +59,7 @@ def _how(end: store.RankEnd) -> str:
     if end.cause == store.END_CAUSE_LOST_PEER:
         return f"lost a peer ({said})" if said else "lost a peer"
     if said:
-        return f"raised {said}"
+        return ran_out_of_memory(end.said) or f"raised {said}"
     if not end.HasField("code"):
         return "ended and left no exit status"
     return f"exited with code {end.code}" if end.code else "left early with code 0"

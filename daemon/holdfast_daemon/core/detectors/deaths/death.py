@@ -12,6 +12,7 @@ from holdfast_daemon.core.detectors.deaths.peer_loss import (
     raised_outside_torch,
 )
 from holdfast_daemon.core.naming import phase_name
+from holdfast_daemon.core.texts.memory_errors import ran_out_of_memory
 from holdfast_proto.exit_codes import ExitCode, signal_name
 from holdfast_proto.v1 import common_pb2, store_pb2
 
@@ -103,6 +104,8 @@ def _what_happened(rank_exit: store_pb2.RankExit) -> str:
         return f"was killed by {signal_name(rank_exit.signal)}{_why_killed(rank_exit, said)}"
     if connection_lost(rank_exit.last_words):
         return f"lost a peer ({said})" if said else "lost a peer"
+    if memory := ran_out_of_memory(exception_line(rank_exit.last_words)):
+        return memory
     return f"raised {said}" if said else _without_words(rank_exit)
 
 
