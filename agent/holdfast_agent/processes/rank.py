@@ -73,6 +73,7 @@ class Rank:
     # For /metrics.
     last_progress_unix_s: float = field(default_factory=time.time)
     last_step_s: float = 0.0
+    own_wait_s: float = 0.0
     pipeline_bubble: float | None = None
     phase_s: dict[int, float] = field(default_factory=dict)
     memory: session.MemoryStatus = field(default_factory=session.MemoryStatus)
@@ -154,6 +155,7 @@ class Rank:
         self.snapshots_skipped = report.snapshots_skipped_total
         self.snapshots_unchanged_bytes += sum(snapshot.unchanged_bytes for snapshot in report.snapshots)
         self.reporter_cpu_s = report.reporter_cpu_s
+        self.own_wait_s = max(self.own_wait_s, report.own_wait_s)
         self.recorder_failures = report.recorder_failures_total
         self.recorder_attempts = report.recorder_attempts_total
 
@@ -232,4 +234,5 @@ class Rank:
             traced=self.tree.traced,
             workers=self.tree.workers,
             left_training=self.has_left_training,
+            own_wait_s=self.own_wait_s,
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast_hooks.once import OnceLog
+from holdfast_hooks.progress.own_wait import OwnWait
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
 from holdfast_hooks.telemetry.backlog import Backlog
@@ -74,6 +75,7 @@ class ReportBuilder:
         self._completed_steps = 0
         self._held: StepSample | None = None
         self._modules = NewModules()
+        self._own_wait = OwnWait(sources.timeline, once)
 
     @property
     def has_more(self) -> bool:
@@ -82,8 +84,12 @@ class ReportBuilder:
 
     def poll(self) -> None:
         """Poll the progress of every group and channel. The black box gets it with or without an agent."""
-        self._groups = self._sources.progress.poll(last=self._sources.last_words is not None)
+        progress = self._sources.progress
+        self._own_wait.before()
+        self._groups = progress.poll(last=self._sources.last_words is not None)
         self._channels = self._sources.point_to_point.advance()
+        messages_are_done = all(channel.enqueued <= channel.completed for channel in self._channels)
+        self._own_wait.after(no_call_pending=bool(self._groups) and progress.no_call_pending and messages_are_done)
 
     def report(self, *, final: bool = False) -> Report:
         """Return a report of everything new. The ``final`` one leaves out numbers that a GPU still owes."""
@@ -102,6 +108,7 @@ class ReportBuilder:
             recorder_failures_total=sources.progress.failures_total,
             recorder_attempts_total=sources.progress.attempts_total,
             pending=sources.progress.pending.calls,
+            own_wait_s=self._own_wait.total_s,
         )
 
     def _progress(self) -> Progress:
