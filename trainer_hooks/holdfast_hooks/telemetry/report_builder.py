@@ -1,5 +1,6 @@
 """Builds a rank's reports from what the training thread has left behind. Reporter thread only."""
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from holdfast_hooks.progress.own_wait import OwnWait
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
 from holdfast_hooks.telemetry.backlog import Backlog
+from holdfast_hooks.telemetry.bad_gradients import NUMBERS
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_hooks.telemetry.device_memory import DeviceMemory
 from holdfast_hooks.telemetry.timeline import RecordPart, StepSample, Timeline
@@ -38,6 +40,8 @@ class Sources:
     snapshots_skipped_total: int = 0
     """Number of skipped snapshots, which the training thread counts."""
     last_words: str | None = field(default=None)
+    on_bad_number: Callable[[], None] = lambda: None
+    """Called when a loss or gradient norm that a GPU owed is not finite."""
 
 
 class NewModules:
@@ -155,6 +159,8 @@ class ReportBuilder:
             if numbers is None:
                 return False
             value = float(numbers[0])
+            if name in NUMBERS and not math.isfinite(value):
+                self._sources.on_bad_number()
         elif not isinstance(value, (int, float, bytes)):
             return value.put(record)
         try:

@@ -25,7 +25,7 @@ def _own_gradient(verdict: store.Verdict) -> str:
     if detail.module:
         later = f", before {ranks_named(others)}" if others else ""
         return f"{first} made a gradient that is not finite in {detail.module} at step {step}{later}"
-    had = f"had a gradient of {detail.parameter} that was not finite at step {step}, before any sum over ranks"
+    had = f"had a gradient of {detail.parameter} that was not finite at step {step}, before a sum over ranks"
     return f"{first} {had}; {ranks_named(others)} had one, too" if others else f"{first} {had}"
 
 

@@ -95,16 +95,22 @@ def _origin(
 ) -> tuple[Sequence[int], float]:
     """Return the rank where it began, if that is known, and the confidence."""
     first, is_alone = detail.ranks[:1], len(detail.ranks) == 1
-    if own and (is_alone or detail.module):
+    if own and detail.module:
         return first, 1.0 if is_alone else 0.8
     if own:
-        return (), 0.5
+        return (first, 0.9) if is_alone and not _shares_layers(step, first[0]) else ((), 0.5)
     if detail.world_size == 1:
         return first, 1.0
     every_rank_reports = detail.finite_ranks > 0 and detail.finite_ranks + 1 == detail.world_size
     if is_alone and every_rank_reports and not _is_pipeline(step):
         return first, _OF_ONE_LOSS
     return (), 0.5
+
+
+def _shares_layers(step: StepView, rank: int) -> bool:
+    """Return whether the rank exchanges gradients with others within a backward pass, as its place shows."""
+    mine = step.coordinates.get(rank, {}).get("dp")
+    return mine is not None and sum(place.get("dp") == mine for place in step.coordinates.values()) > 1
 
 
 def _is_pipeline(step: StepView) -> bool:

@@ -40,9 +40,9 @@ def test_the_rank_whose_own_gradient_went_bad_first_is_the_origin() -> None:
 
 def test_a_rank_whose_own_gradient_of_a_parameter_was_bad_is_named() -> None:
     (verdict,) = verdicts(*bad("grad_norm", 0, 1, 2, 3), own(2, "model.up.weight"))
-    assert (list(verdict.culprits), verdict.confidence_ratio) == ([2], 1.0)
+    assert (list(verdict.culprits), verdict.confidence_ratio) == ([2], 0.9)
     assert verdict.message == (
-        "rank 2 had a gradient of model.up.weight that was not finite at step 7, before any sum over ranks; grad_norm"
+        "rank 2 had a gradient of model.up.weight that was not finite at step 7, before a sum over ranks; grad_norm"
         " of the run is not finite"
     )
 
@@ -51,9 +51,15 @@ def test_of_two_ranks_with_bad_gradients_of_their_own_none_is_blamed() -> None:
     (verdict,) = verdicts(own(2, "model.up.weight"), own(1, "model.up.weight", 11.0))
     assert list(verdict.culprits) == []
     assert verdict.message == (
-        "rank 2 had a gradient of model.up.weight that was not finite at step 7, before any sum over ranks;"
+        "rank 2 had a gradient of model.up.weight that was not finite at step 7, before a sum over ranks;"
         " rank 1 had one, too"
     )
+
+
+def test_a_rank_that_shares_layers_with_others_is_not_blamed_for_a_bad_gradient() -> None:
+    (verdict,) = verdicts(own(2, "model.up.weight"), coordinates={rank: {"dp": rank // 2} for rank in range(4)})
+    assert list(verdict.culprits) == []
+    assert verdict.message.startswith("rank 2 had a gradient of model.up.weight that was not finite")
 
 
 def test_ranks_that_see_a_norm_of_the_run_are_not_blamed() -> None:
