@@ -21,6 +21,7 @@ from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.step_commands import StepCommands
 from holdfast_hooks.telemetry.backlog import Backlog
+from holdfast_hooks.telemetry.bad_gradients import BadGradients
 from holdfast_hooks.telemetry.device_memory import memory_of
 from holdfast_hooks.telemetry.gradient_origin import GradientWatch
 from holdfast_hooks.telemetry.report_builder import Sources
@@ -80,6 +81,7 @@ class Sidecar:
         self._once = once
         self._replicas = ReplicaCheck(state, once) if state and check_replicas else None
         self._gradients: GradientWatch | None = None
+        self._bad_gradients = BadGradients(state, once) if state else None
         self._has_checks = self._replicas is not None
         self._injector = Injector(Site(timeline, state), identity.rank) if context.faults_allowed else None
         self._finished = False
@@ -91,6 +93,7 @@ class Sidecar:
             device_memory=memory_of(device),
             steps=self._steps,
             snapshots=(self._taken, self._landed),
+            on_bad_number=self._on_bad_number,
         )
         self._reporter = Reporter(
             target=context.agent,
@@ -150,6 +153,15 @@ class Sidecar:
             self._has_checks = True
         self._gradients.watch(modules, then=then)
 
+    def look_at_gradients(self) -> None:
+        """Look at this rank's gradients, because a number that the loop has just reported is not finite."""
+        if self._bad_gradients is None or self._finished:
+            return
+        self._has_checks = True
+        held = self._bad_gradients.look()
+        if held is not None:
+            self._timeline.values["bad_gradient"] = held
+
     def finish(self, *, timeout_s: float, last_words: str | None = None, finished: bool = False) -> None:
         """Send what is left, within ``timeout_s``, and undo every patch. Later calls do nothing.
 
@@ -164,6 +176,8 @@ class Sidecar:
         self._point_to_point.uninstall()
         if self._gradients is not None:
             self._gradients.close()
+        if self._bad_gradients is not None:
+            self._bad_gradients.close()
         if self._injector is not None:
             self._injector.disarm()
         if self._snapshots is not None:
@@ -181,6 +195,17 @@ class Sidecar:
             values["replicas"] = sums
         if self._gradients is not None and (passed := self._gradients.take()) is not None:
             values["nonfinite_origin"] = passed
+        if self._bad_gradients is not None and values.get("overflow") == 1.0:
+            values.pop("bad_gradient", None)  # the step is skipped, and its gradients are bad by design
+            self._bad_gradients.calm()
+        if self._bad_gradients is not None and (own := self._bad_gradients.end_step()) is not None:
+            values["own_gradients"] = own  # after "bad_gradient", which it replaces in the record if it shows more
+
+    def _on_bad_number(self) -> None:
+        """Watch the gradients of the next steps: a number that a GPU owed is not finite (reporter thread)."""
+        if self._bad_gradients is not None:
+            self._bad_gradients.alarm()
+            self._has_checks = True
 
     def _why_no_snapshots(self) -> str:
         if self._snapshots is None:

@@ -82,6 +82,7 @@ class Rank:
     # For /metrics.
     last_progress_unix_s: float = field(default_factory=time.time)
     last_step_s: float = 0.0
+    own_wait_s: float = 0.0
     pipeline_bubble: float | None = None
     phase_s: dict[int, float] = field(default_factory=dict)
     """Phase number -> seconds spent in it by the finished steps."""
@@ -191,6 +192,7 @@ class Rank:
         self.reporter_cpu_s = report.reporter_cpu_s
         self.outside_s = dict(report.outside_s)
         self.device_uuid = report.device_uuid
+        self.own_wait_s = max(self.own_wait_s, report.own_wait_s)
         self.recorder_failures = report.recorder_failures_total
         self.recorder_attempts = report.recorder_attempts_total
 
@@ -274,4 +276,5 @@ class Rank:
             left_training=self.has_left_training,
             blocked_on=self.blocked_on,
             launched_world_size=self.launched_world_size,
+            own_wait_s=self.own_wait_s,
         )

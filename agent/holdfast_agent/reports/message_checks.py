@@ -88,9 +88,10 @@ def clean_report(report: session.Report, world_size: int, refuse: Refuse, *, now
     if len(report.device_uuid) > NAME_CHARACTERS:
         refuse("a device whose UUID is too long")
         report.device_uuid = ""
-    if not _is_time(report.reporter_cpu_s):
-        refuse("a CPU time that is out of range")
-        report.ClearField("reporter_cpu_s")
+    for spent in ("reporter_cpu_s", "own_wait_s"):
+        if not _is_time(getattr(report, spent)):
+            refuse(f"{spent} that is out of range")
+            report.ClearField(spent)
     if len(report.last_words) > WORDS_CHARACTERS:
         refuse("last words that are too long")
         report.last_words = report.last_words[-WORDS_CHARACTERS:]
@@ -133,6 +134,10 @@ def _clean_step(step: session.StepRecord, refuse: Refuse, now_unix_s: float) -> 
         refuse("samples or a module that are too long")
         step.ClearField("samples")
         step.ClearField("nonfinite_origin")
+    bad = step.bad_gradient
+    if len(bad.parameter) > NAME_CHARACTERS or not 0 <= bad.unix_s <= LATEST_UNIX_S:
+        refuse("a bad gradient whose name is too long, or whose time is out of range")
+        step.ClearField("bad_gradient")
     _keep(step.replicas, lambda it: "" if len(it.part) <= NAME_CHARACTERS else "a part whose name is too long", refuse)
 
 

@@ -74,6 +74,18 @@ def _add_nonfinite(summary: store.StepSummary, rank: int, record: session.StepRe
     if record.HasField("nonfinite_origin"):
         origin = record.nonfinite_origin
         summary.nonfinite.add(rank=rank, quantity=GRADIENT, module=origin.module, unix_s=origin.unix_s)
+    if record.HasField("bad_gradient"):
+        _add_bad_gradient(summary, rank, record.bad_gradient)
+
+
+def _add_bad_gradient(summary: store.StepSummary, rank: int, bad: session.BadGradient) -> None:
+    if bad.own:
+        summary.nonfinite.add(rank=rank, quantity=GRADIENT, parameter=bad.parameter, unix_s=bad.unix_s)
+        return
+    # It may come from any rank of a sum: it says more about the rank's numbers, and nothing about the rank.
+    for reported in summary.nonfinite:
+        if reported.rank == rank and reported.quantity != GRADIENT:
+            reported.parameter = bad.parameter
 
 
 def _add_replicas(summary: store.StepSummary, rank: int, record: session.StepRecord) -> None:

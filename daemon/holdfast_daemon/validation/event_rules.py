@@ -72,6 +72,7 @@ def _step_summary(summary: store.StepSummary, world_size: int) -> None:
         if bad.quantity not in NONFINITE:
             raise RefusedError(f"nonfinite.quantity is {bad.quantity[:80]!r}")
         check_text(bad.module, "nonfinite.module")
+        check_text(bad.parameter, "nonfinite.parameter")
         check_unix_s(bad.unix_s, "nonfinite.unix_s")
     check_length(summary.samples, "samples", MOST_RANKS)
     for use in summary.samples:

@@ -38,6 +38,13 @@ def test_phases_and_memory_are_published_as_the_rank_reports_them() -> None:
     assert reported.memory == memory
 
 
+def test_sleep_of_the_training_thread_is_published_and_never_falls() -> None:
+    rank = make_rank()
+    for own_wait_s in (1.5, 0.0):
+        rank.apply(session.Report(own_wait_s=own_wait_s), NOW_UNIX_S)
+        assert rank.state([]).own_wait_s == 1.5
+
+
 def test_a_rank_that_has_reported_its_exception_does_not_stall_while_it_ends_but_not_forever() -> None:
     rank = make_rank()
     rank.pass_time(0.5)

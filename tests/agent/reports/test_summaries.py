@@ -5,7 +5,7 @@ import pytest
 from holdfast_agent.reports.summaries import StepSummaries
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER
-from holdfast_proto.v1.session_pb2 import NonFiniteOrigin, ReplicaHash, StepRecord
+from holdfast_proto.v1.session_pb2 import BadGradient, NonFiniteOrigin, ReplicaHash, StepRecord
 
 
 def test_a_step_is_summed_up_once_all_ranks_have_reported_it() -> None:
@@ -108,3 +108,22 @@ def test_steps_may_be_open_side_by_side() -> None:
     assert summaries.add(0, StepRecord(step=1)) == []
     assert [summary.step for summary in summaries.add(1, StepRecord(step=0))] == [0]
     assert [summary.step for summary in summaries.add(1, StepRecord(step=1))] == [1]
+
+
+def test_a_bad_gradient_of_the_ranks_own_is_reported_as_such() -> None:
+    bad = BadGradient(parameter="model.up.weight", own=True, unix_s=8.5)
+    (summary,) = StepSummaries(generation=1, ranks=1).add(0, StepRecord(step=0, bad_gradient=bad))
+    assert list(summary.nonfinite) == [
+        store.NonFinite(rank=0, quantity="gradient", parameter="model.up.weight", unix_s=8.5)
+    ]
+
+
+def test_a_bad_gradient_that_may_be_a_sum_over_ranks_only_completes_what_the_rank_reports() -> None:
+    bad = BadGradient(parameter="model.up.weight", unix_s=8.5)
+    summaries = StepSummaries(generation=1, ranks=2)
+    summaries.add(0, StepRecord(step=0, grad_norm=math.nan))
+    (summary,) = summaries.add(1, StepRecord(step=0, grad_norm=math.nan, bad_gradient=bad))
+    assert list(summary.nonfinite) == [
+        store.NonFinite(rank=0, quantity="grad_norm"),
+        store.NonFinite(rank=1, quantity="grad_norm", parameter="model.up.weight"),
+    ]

@@ -104,6 +104,7 @@ BAD_EVENTS = [
     ("step_summary", "step_summary.nonfinite.0.rank", 4),
     ("step_summary", "step_summary.nonfinite.0.quantity", "soul"),
     ("step_summary", "step_summary.nonfinite.0.unix_s", math.nan),
+    ("step_summary", "step_summary.nonfinite.0.parameter", "x" * (2**20 + 1)),
     ("step_summary", "step_summary.samples.0.rank", 4),
     ("step_summary", "step_summary.samples.0.fingerprint", b"x" * 100),
     ("step_summary", "step_summary.replicas.0.ranks", [0, 4]),
