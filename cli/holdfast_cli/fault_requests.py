@@ -16,8 +16,8 @@ from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING
 _LOOK_S = 0.1
 
 
-def request_fault(client: ControlClient, fault: Fault) -> None:
-    """Request a fault, and return once its rank has accepted it.
+def request_fault(client: ControlClient, fault: Fault) -> str:
+    """Request a fault; return, once its rank has accepted it, what it waits for and may never get, or "".
 
     Raises ConfigurationError if it makes no sense, ControlError if it is refused.
     """
@@ -25,7 +25,7 @@ def request_fault(client: ControlClient, fault: Fault) -> None:
         check(fault)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
-    client.inject_fault(fault.to_message())
+    return client.inject_fault(fault.to_message())
 
 
 def fault_table() -> Table:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.faults.effect import Site
 from holdfast_hooks.faults.injector import Injector
+from holdfast_hooks.faults.prospects import Prospects
 from holdfast_hooks.identity import Identity
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
@@ -82,6 +83,7 @@ class Sidecar:
         self._gradients: GradientWatch | None = None
         self._has_checks = self._replicas is not None
         self._injector = Injector(Site(timeline, state), identity.rank) if context.faults_allowed else None
+        self._prospects = Prospects() if self._injector is not None else None
         self._finished = False
         self._point_to_point = PointToPointRecord(black_box, once)
         self._sources = Sources(
@@ -103,6 +105,7 @@ class Sidecar:
                 stops=self._stop_commands,
                 refusal=self._why_no_snapshots,
                 injector=self._injector,
+                prospects=self._prospects,
             ),
             desk=self._desk,
             once=once,
@@ -138,7 +141,10 @@ class Sidecar:
                 self._taken.append(taken)
         if self._has_checks:
             self._note_checks(step)
-        self._steps.append(self._timeline.end())
+        sample = self._timeline.end()
+        if self._prospects is not None:
+            self._prospects.step_ended(sample[3], until)
+        self._steps.append(sample)
         return stop
 
     def watch_gradients(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from holdfast_daemon.core.model import CoreState, FaultAnswered, Send, counted, ranks_of
-from holdfast_daemon.core.naming import run_phase_name
+from holdfast_daemon.core.naming import phase_name, run_phase_name
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
@@ -50,7 +50,7 @@ def absorb(tick: Tick, event: store.Event) -> None:
         fault = event.fault_injected.fault
         totals = tick.state.totals
         tick.state = replace(tick.state, totals=replace(totals, faults=counted(totals.faults, fault.kind)))
-        tick.actions.append(FaultAnswered(fault))
+        tick.actions.append(FaultAnswered(fault, waits_for=event.fault_injected.waits_for))
 
 
 def add_to_story(tick: Tick, incident: store.Incident) -> None:
@@ -66,7 +66,14 @@ def _story(event: store.Event) -> str:
         refused = event.fault_refused
         return f"{refused.fault.kind} was not injected into rank {refused.fault.rank}: {refused.reason}"
     injected = event.fault_injected
-    return f"{injected.fault.kind} was injected into rank {injected.fault.rank} in step {injected.step}"
+    fault = injected.fault
+    if injected.waits_for:
+        return f"{fault.kind} was armed in rank {fault.rank} in step {injected.step}: it waits for {injected.waits_for}"
+    if fault.step < 0 and not fault.phase:
+        return f"{fault.kind} was injected into rank {fault.rank} in step {injected.step}"
+    # A rank reports that it has accepted a fault. It reports no strike, because it may not live to do so.
+    phase = f" or later, at the start of the phase {phase_name(fault.phase)}" if fault.phase else ""
+    return f"{fault.kind} was armed in rank {fault.rank} for step {injected.step}{phase}"
 
 
 def _ranks(state: CoreState) -> dict[int, store.RankState]:

@@ -119,6 +119,7 @@ def _command_refused(refused: store.CommandRefused, _: int) -> None:
 def _fault_injected(injected: store.FaultInjected, _: int) -> None:
     check_fault(injected.fault)
     check_step(injected.step, "step")
+    check_text(injected.waits_for, "waits_for")
 
 
 def _fault_refused(refused: store.FaultRefused, _: int) -> None:

@@ -336,7 +336,7 @@ class SamplesUsed(_message.Message):
     def __init__(self, dp: _Optional[int] = ..., rank: _Optional[int] = ..., fingerprint: _Optional[bytes] = ...) -> None: ...
 
 class StepSummary(_message.Message):
-    __slots__ = ("step", "generation", "loss_sum", "loss_count", "validation_loss", "grad_norm", "learning_rate", "tokens", "duration_s", "ended_unix_s", "nonfinite", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas")
+    __slots__ = ("step", "generation", "loss_sum", "loss_count", "validation_loss", "grad_norm", "learning_rate", "tokens", "duration_s", "ended_unix_s", "nonfinite", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "plain", "coverage")
     class PhaseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +365,8 @@ class StepSummary(_message.Message):
     DROPPED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
     step: int
     generation: int
     loss_sum: float
@@ -386,7 +388,21 @@ class StepSummary(_message.Message):
     dropped_tokens: int
     samples: _containers.RepeatedCompositeFieldContainer[SamplesUsed]
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaHashes]
-    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[int] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., ended_unix_s: _Optional[float] = ..., nonfinite: _Optional[_Iterable[_Union[NonFinite, _Mapping]]] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[_Union[Mean, _Mapping]] = ..., pipeline_bubble: _Optional[_Union[Mean, _Mapping]] = ..., balance_loss: _Optional[_Union[Mean, _Mapping]] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[SamplesUsed, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHashes, _Mapping]]] = ...) -> None: ...
+    plain: _containers.RepeatedCompositeFieldContainer[ReplicaHashes]
+    coverage: _containers.RepeatedCompositeFieldContainer[RankCoverage]
+    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[int] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., ended_unix_s: _Optional[float] = ..., nonfinite: _Optional[_Iterable[_Union[NonFinite, _Mapping]]] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[_Union[Mean, _Mapping]] = ..., pipeline_bubble: _Optional[_Union[Mean, _Mapping]] = ..., balance_loss: _Optional[_Union[Mean, _Mapping]] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[SamplesUsed, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHashes, _Mapping]]] = ..., plain: _Optional[_Iterable[_Union[ReplicaHashes, _Mapping]]] = ..., coverage: _Optional[_Iterable[_Union[RankCoverage, _Mapping]]] = ...) -> None: ...
+
+class RankCoverage(_message.Message):
+    __slots__ = ("rank", "replica_bytes", "plain_bytes", "parameter_bytes")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    replica_bytes: int
+    plain_bytes: int
+    parameter_bytes: int
+    def __init__(self, rank: _Optional[int] = ..., replica_bytes: _Optional[int] = ..., plain_bytes: _Optional[int] = ..., parameter_bytes: _Optional[int] = ...) -> None: ...
 
 class NonFinite(_message.Message):
     __slots__ = ("rank", "quantity", "module", "unix_s")
@@ -511,12 +527,14 @@ class StackSummary(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., frame: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ...) -> None: ...
 
 class FaultInjected(_message.Message):
-    __slots__ = ("fault", "step")
+    __slots__ = ("fault", "step", "waits_for")
     FAULT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     fault: _fault_pb2.Fault
     step: int
-    def __init__(self, fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
+    waits_for: str
+    def __init__(self, fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., step: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
 
 class FaultRefused(_message.Message):
     __slots__ = ("fault", "reason")

@@ -4,6 +4,7 @@ from holdfast_daemon.control.status import status_of
 from holdfast_daemon.core import fault_requests
 from holdfast_daemon.core.model import Action, FaultAnswered, FaultRequest
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PHASE_OPTIMIZER
 from holdfast_proto.v1.fault_pb2 import Fault
 from tests.support.core_world import World
 
@@ -56,6 +57,32 @@ def test_a_run_that_does_not_train_is_refused() -> None:
     world = World()
     world.spec.injection_allowed = True
     assert refusal(world, rank=0) == "the run is waiting, not running: try again when it is"
+
+
+@pytest.mark.parametrize(
+    ("injected", "story"),
+    [
+        (store.FaultInjected(fault=FAULT, step=3), "kill was injected into rank 3 in step 3"),
+        (store.FaultInjected(fault=Fault(kind="kill", rank=3, step=9), step=9), "kill was armed in rank 3 for step 9"),
+        (
+            store.FaultInjected(fault=Fault(kind="kill", rank=3, step=-1, phase=PHASE_OPTIMIZER), step=4),
+            "kill was armed in rank 3 for step 4 or later, at the start of the phase optimizer",
+        ),
+        (
+            store.FaultInjected(fault=Fault(kind="kill", rank=3, step=-1), step=4, waits_for="the phase eval"),
+            "kill was armed in rank 3 in step 4: it waits for the phase eval",
+        ),
+    ],
+)
+def test_the_story_claims_no_strike_before_its_step_and_phase(
+    world: World, injected: store.FaultInjected, story: str
+) -> None:
+    world.events.append(store.Event(node="node1", generation=1, unix_s=world.now, fault_injected=injected))
+    [answer] = [action for action in world.tick() if isinstance(action, FaultAnswered)]
+    assert (answer.refusal, answer.waits_for) == ("", injected.waits_for)
+    world.end(3, signal=9)
+    world.until("gathering")
+    assert world.incidents[0].actions[0].what == story
 
 
 def test_what_was_injected_is_counted_and_reported_by_the_incident_that_follows(world: World) -> None:
