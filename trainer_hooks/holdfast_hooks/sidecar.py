@@ -1,7 +1,7 @@
 """Puts together the parts of the hooks that run when an agent has started the rank."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -79,11 +79,13 @@ class Sidecar:
             else None
         )
         self._once = once
-        self._replicas = ReplicaCheck(state, once) if state and check_replicas else None
+        self._replicas = ReplicaCheck(state, once) if check_replicas else None
         self._gradients: GradientWatch | None = None
         self._has_checks = self._replicas is not None
-        self._injector = Injector(Site(timeline, state), identity.rank) if context.faults_allowed else None
-        self._prospects = Prospects() if self._injector is not None else None
+        self._injector = (
+            Injector(Site(timeline, state, self._compared), identity.rank) if context.faults_allowed else None
+        )
+        self._prospects = Prospects(self._compared) if self._injector is not None else None
         self._finished = False
         self._point_to_point = PointToPointRecord(black_box, once)
         self._sources = Sources(
@@ -186,6 +188,9 @@ class Sidecar:
             values["replicas"] = sums
         if self._gradients is not None and (passed := self._gradients.take()) is not None:
             values["nonfinite_origin"] = passed
+
+    def _compared(self) -> "Sequence[torch.Tensor] | None":
+        return () if self._replicas is None else self._replicas.compared
 
     def _why_no_snapshots(self) -> str:
         if self._snapshots is None:

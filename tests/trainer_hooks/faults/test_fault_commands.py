@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import holdfast_hooks
 from holdfast_proto.rank_context import RankContext
@@ -57,6 +58,15 @@ def test_a_rank_says_what_an_accepted_fault_waits_for(agent: AgentServer, launch
                 ack = answer(agent, Fault(kind="exception", rank=3, step=-1, phase=PHASE_EVAL))
     assert ack.accepted
     assert ack.detail == "the phase eval, which the training loop did not enter in its last 2 steps"
+
+
+def test_a_rank_without_replicas_refuses_a_flipped_bit(agent: AgentServer, launch: Launch) -> None:
+    launch(faults_allowed=True)
+    with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
+        for step in hooks.steps(until=2):
+            ack = answer(agent, Fault(kind="bit-flip", rank=3, step=-1))
+            assert not ack.accepted
+            assert ("try again" if step == 0 else "would be seen by nobody") in ack.detail
 
 
 def test_a_rank_of_a_run_that_allows_no_faults_refuses_them(agent: AgentServer, launch: Launch) -> None:

@@ -1,6 +1,7 @@
-"""Whether a fault can still strike, from what a loop has done so far."""
+"""Whether a fault can still strike and be seen, from what a loop has done so far."""
 
 import pytest
+import torch
 
 from holdfast_hooks import Phase
 from holdfast_hooks.faults import Fault
@@ -9,7 +10,7 @@ from holdfast_hooks.faults.prospects import Prospects
 
 def after(steps: int, *phases: Phase, until: int = 1000) -> Prospects:
     """Return what is known after some steps that have entered some phases."""
-    prospects = Prospects()
+    prospects = Prospects(tuple)
     for _ in range(steps):
         prospects.step_ended([1 if phase in phases else 0 for phase in range(max(Phase) + 1)], until)
     return prospects
@@ -52,3 +53,11 @@ def test_a_step_behind_the_end_of_the_loop_never_comes() -> None:
     with pytest.raises(ValueError, match="ends with step 99: name an earlier step"):
         after(3, until=100).waits_for(Fault("kill", step=100))
     assert after(3, until=100).waits_for(Fault("kill", step=99)) == ""
+
+
+def test_a_flipped_bit_that_nobody_could_see_is_refused() -> None:
+    with pytest.raises(ValueError, match="bit-flip would be seen by nobody"):
+        after(3).waits_for(Fault("bit-flip"))
+    with pytest.raises(ValueError, match="first step has ended: try again"):
+        Prospects(lambda: None).waits_for(Fault("bit-flip"))
+    assert Prospects(lambda: [torch.ones(1)]).waits_for(Fault("bit-flip")) == ""
