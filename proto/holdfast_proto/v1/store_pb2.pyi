@@ -62,6 +62,59 @@ class VerdictKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VERDICT_KIND_STANDSTILL: _ClassVar[VerdictKind]
     VERDICT_KIND_LATE_EXIT: _ClassVar[VerdictKind]
 
+class EndCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    END_CAUSE_UNSPECIFIED: _ClassVar[EndCause]
+    END_CAUSE_CONFIGURATION: _ClassVar[EndCause]
+    END_CAUSE_KILLED: _ClassVar[EndCause]
+    END_CAUSE_FAILED: _ClassVar[EndCause]
+    END_CAUSE_LEFT_EARLY: _ClassVar[EndCause]
+    END_CAUSE_LOST_PEER: _ClassVar[EndCause]
+
+class HeldState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HELD_STATE_UNSPECIFIED: _ClassVar[HeldState]
+    HELD_STATE_PRESENT: _ClassVar[HeldState]
+    HELD_STATE_ENDED: _ClassVar[HeldState]
+    HELD_STATE_LEFT: _ClassVar[HeldState]
+
+class MismatchForm(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MISMATCH_FORM_UNSPECIFIED: _ClassVar[MismatchForm]
+    MISMATCH_FORM_DIFFERENT_CALLS: _ClassVar[MismatchForm]
+    MISMATCH_FORM_CIRCLE: _ClassVar[MismatchForm]
+    MISMATCH_FORM_LEFT_BEHIND: _ClassVar[MismatchForm]
+    MISMATCH_FORM_SIZES: _ClassVar[MismatchForm]
+    MISMATCH_FORM_PEER: _ClassVar[MismatchForm]
+    MISMATCH_FORM_BEHIND: _ClassVar[MismatchForm]
+
+class TransportForm(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TRANSPORT_FORM_UNSPECIFIED: _ClassVar[TransportForm]
+    TRANSPORT_FORM_CALL: _ClassVar[TransportForm]
+    TRANSPORT_FORM_MESSAGE: _ClassVar[TransportForm]
+    TRANSPORT_FORM_NO_CONNECTION: _ClassVar[TransportForm]
+    TRANSPORT_FORM_NO_MEETING: _ClassVar[TransportForm]
+
+class Bottleneck(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BOTTLENECK_UNSPECIFIED: _ClassVar[Bottleneck]
+    BOTTLENECK_DATA: _ClassVar[Bottleneck]
+    BOTTLENECK_CHECKPOINTS: _ClassVar[Bottleneck]
+    BOTTLENECK_BUBBLE: _ClassVar[Bottleneck]
+    BOTTLENECK_COMPUTATION: _ClassVar[Bottleneck]
+    BOTTLENECK_COMMUNICATION: _ClassVar[Bottleneck]
+    BOTTLENECK_COMPUTATION_OR_COMMUNICATION: _ClassVar[Bottleneck]
+
+class CheckpointTrouble(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHECKPOINT_TROUBLE_UNSPECIFIED: _ClassVar[CheckpointTrouble]
+    CHECKPOINT_TROUBLE_FAILED: _ClassVar[CheckpointTrouble]
+    CHECKPOINT_TROUBLE_DAMAGED: _ClassVar[CheckpointTrouble]
+    CHECKPOINT_TROUBLE_UNREADABLE: _ClassVar[CheckpointTrouble]
+    CHECKPOINT_TROUBLE_WAITING: _ClassVar[CheckpointTrouble]
+    CHECKPOINT_TROUBLE_NO_MEMORY: _ClassVar[CheckpointTrouble]
+
 class IncidentState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     INCIDENT_STATE_UNSPECIFIED: _ClassVar[IncidentState]
@@ -120,6 +173,41 @@ VERDICT_KIND_THROUGHPUT_DROP: VerdictKind
 VERDICT_KIND_MISSING_LOSS: VerdictKind
 VERDICT_KIND_STANDSTILL: VerdictKind
 VERDICT_KIND_LATE_EXIT: VerdictKind
+END_CAUSE_UNSPECIFIED: EndCause
+END_CAUSE_CONFIGURATION: EndCause
+END_CAUSE_KILLED: EndCause
+END_CAUSE_FAILED: EndCause
+END_CAUSE_LEFT_EARLY: EndCause
+END_CAUSE_LOST_PEER: EndCause
+HELD_STATE_UNSPECIFIED: HeldState
+HELD_STATE_PRESENT: HeldState
+HELD_STATE_ENDED: HeldState
+HELD_STATE_LEFT: HeldState
+MISMATCH_FORM_UNSPECIFIED: MismatchForm
+MISMATCH_FORM_DIFFERENT_CALLS: MismatchForm
+MISMATCH_FORM_CIRCLE: MismatchForm
+MISMATCH_FORM_LEFT_BEHIND: MismatchForm
+MISMATCH_FORM_SIZES: MismatchForm
+MISMATCH_FORM_PEER: MismatchForm
+MISMATCH_FORM_BEHIND: MismatchForm
+TRANSPORT_FORM_UNSPECIFIED: TransportForm
+TRANSPORT_FORM_CALL: TransportForm
+TRANSPORT_FORM_MESSAGE: TransportForm
+TRANSPORT_FORM_NO_CONNECTION: TransportForm
+TRANSPORT_FORM_NO_MEETING: TransportForm
+BOTTLENECK_UNSPECIFIED: Bottleneck
+BOTTLENECK_DATA: Bottleneck
+BOTTLENECK_CHECKPOINTS: Bottleneck
+BOTTLENECK_BUBBLE: Bottleneck
+BOTTLENECK_COMPUTATION: Bottleneck
+BOTTLENECK_COMMUNICATION: Bottleneck
+BOTTLENECK_COMPUTATION_OR_COMMUNICATION: Bottleneck
+CHECKPOINT_TROUBLE_UNSPECIFIED: CheckpointTrouble
+CHECKPOINT_TROUBLE_FAILED: CheckpointTrouble
+CHECKPOINT_TROUBLE_DAMAGED: CheckpointTrouble
+CHECKPOINT_TROUBLE_UNREADABLE: CheckpointTrouble
+CHECKPOINT_TROUBLE_WAITING: CheckpointTrouble
+CHECKPOINT_TROUBLE_NO_MEMORY: CheckpointTrouble
 INCIDENT_STATE_UNSPECIFIED: IncidentState
 INCIDENT_STATE_OPEN: IncidentState
 INCIDENT_STATE_RECOVERED: IncidentState
@@ -683,7 +771,7 @@ class WaitEdge(_message.Message):
     def __init__(self, waiter: _Optional[int] = ..., awaited: _Optional[int] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("kind", "culprits", "message", "confidence_ratio", "waits", "step", "phase", "group", "seq", "op", "activity", "node", "calls")
+    __slots__ = ("kind", "culprits", "message", "confidence_ratio", "waits", "step", "phase", "group", "seq", "op", "activity", "node", "calls", "death", "hang", "standstill", "mismatch", "transport", "lost_node", "late_exit", "data_share", "throughput", "memory", "allocator", "checkpoint")
     KIND_FIELD_NUMBER: _ClassVar[int]
     CULPRITS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -697,6 +785,18 @@ class Verdict(_message.Message):
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
+    DEATH_FIELD_NUMBER: _ClassVar[int]
+    HANG_FIELD_NUMBER: _ClassVar[int]
+    STANDSTILL_FIELD_NUMBER: _ClassVar[int]
+    MISMATCH_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    LOST_NODE_FIELD_NUMBER: _ClassVar[int]
+    LATE_EXIT_FIELD_NUMBER: _ClassVar[int]
+    DATA_SHARE_FIELD_NUMBER: _ClassVar[int]
+    THROUGHPUT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATOR_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     kind: VerdictKind
     culprits: _containers.RepeatedScalarFieldContainer[int]
     message: str
@@ -710,7 +810,237 @@ class Verdict(_message.Message):
     activity: _common_pb2.Activity
     node: str
     calls: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., node: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ...) -> None: ...
+    death: DeathDetail
+    hang: HangDetail
+    standstill: StandstillDetail
+    mismatch: MismatchDetail
+    transport: TransportDetail
+    lost_node: LostNodeDetail
+    late_exit: LateExitDetail
+    data_share: DataShareDetail
+    throughput: ThroughputDetail
+    memory: MemoryDetail
+    allocator: AllocatorDetail
+    checkpoint: CheckpointDetail
+    def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., node: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ..., death: _Optional[_Union[DeathDetail, _Mapping]] = ..., hang: _Optional[_Union[HangDetail, _Mapping]] = ..., standstill: _Optional[_Union[StandstillDetail, _Mapping]] = ..., mismatch: _Optional[_Union[MismatchDetail, _Mapping]] = ..., transport: _Optional[_Union[TransportDetail, _Mapping]] = ..., lost_node: _Optional[_Union[LostNodeDetail, _Mapping]] = ..., late_exit: _Optional[_Union[LateExitDetail, _Mapping]] = ..., data_share: _Optional[_Union[DataShareDetail, _Mapping]] = ..., throughput: _Optional[_Union[ThroughputDetail, _Mapping]] = ..., memory: _Optional[_Union[MemoryDetail, _Mapping]] = ..., allocator: _Optional[_Union[AllocatorDetail, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointDetail, _Mapping]] = ...) -> None: ...
+
+class CallPlace(_message.Message):
+    __slots__ = ("group", "description", "seq", "op", "sizes", "dtypes")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    DTYPES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    description: str
+    seq: int
+    op: str
+    sizes: str
+    dtypes: str
+    def __init__(self, group: _Optional[str] = ..., description: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., sizes: _Optional[str] = ..., dtypes: _Optional[str] = ...) -> None: ...
+
+class RankEnd(_message.Message):
+    __slots__ = ("rank", "cause", "code", "signal", "said", "out_of_memory", "expected_bytes", "got_bytes", "step", "phase")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    SAID_FIELD_NUMBER: _ClassVar[int]
+    OUT_OF_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GOT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    cause: EndCause
+    code: int
+    signal: int
+    said: str
+    out_of_memory: bool
+    expected_bytes: int
+    got_bytes: int
+    step: int
+    phase: _common_pb2.Phase
+    def __init__(self, rank: _Optional[int] = ..., cause: _Optional[_Union[EndCause, str]] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., said: _Optional[str] = ..., out_of_memory: bool = ..., expected_bytes: _Optional[int] = ..., got_bytes: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ...) -> None: ...
+
+class DeathDetail(_message.Message):
+    __slots__ = ("ends", "stopped")
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    ends: _containers.RepeatedCompositeFieldContainer[RankEnd]
+    stopped: _containers.RepeatedCompositeFieldContainer[HeldRank]
+    def __init__(self, ends: _Optional[_Iterable[_Union[RankEnd, _Mapping]]] = ..., stopped: _Optional[_Iterable[_Union[HeldRank, _Mapping]]] = ...) -> None: ...
+
+class HeldRank(_message.Message):
+    __slots__ = ("rank", "state", "activity", "frame", "step", "phase", "missed", "waiters", "elsewhere")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    WAITERS_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    state: HeldState
+    activity: _common_pb2.Activity
+    frame: str
+    step: int
+    phase: _common_pb2.Phase
+    missed: CallPlace
+    waiters: _containers.RepeatedScalarFieldContainer[int]
+    elsewhere: int
+    def __init__(self, rank: _Optional[int] = ..., state: _Optional[_Union[HeldState, str]] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., frame: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., missed: _Optional[_Union[CallPlace, _Mapping]] = ..., waiters: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[int] = ...) -> None: ...
+
+class HangDetail(_message.Message):
+    __slots__ = ("ranks", "in_start")
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    IN_START_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedCompositeFieldContainer[HeldRank]
+    in_start: bool
+    def __init__(self, ranks: _Optional[_Iterable[_Union[HeldRank, _Mapping]]] = ..., in_start: bool = ...) -> None: ...
+
+class StandstillDetail(_message.Message):
+    __slots__ = ("most", "ranks", "world_size", "all_stopped", "step", "phase", "only")
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    ALL_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ONLY_FIELD_NUMBER: _ClassVar[int]
+    most: int
+    ranks: int
+    world_size: int
+    all_stopped: bool
+    step: int
+    phase: _common_pb2.Phase
+    only: HeldRank
+    def __init__(self, most: _Optional[int] = ..., ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., all_stopped: bool = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., only: _Optional[_Union[HeldRank, _Mapping]] = ...) -> None: ...
+
+class MismatchSide(_message.Message):
+    __slots__ = ("ranks", "call", "step", "peer", "expected_bytes", "got_bytes", "missed_calls", "left", "frame")
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GOT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MISSED_CALLS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    call: CallPlace
+    step: int
+    peer: int
+    expected_bytes: int
+    got_bytes: int
+    missed_calls: int
+    left: bool
+    frame: str
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., call: _Optional[_Union[CallPlace, _Mapping]] = ..., step: _Optional[int] = ..., peer: _Optional[int] = ..., expected_bytes: _Optional[int] = ..., got_bytes: _Optional[int] = ..., missed_calls: _Optional[int] = ..., left: bool = ..., frame: _Optional[str] = ...) -> None: ...
+
+class MismatchDetail(_message.Message):
+    __slots__ = ("form", "sides", "either")
+    FORM_FIELD_NUMBER: _ClassVar[int]
+    SIDES_FIELD_NUMBER: _ClassVar[int]
+    EITHER_FIELD_NUMBER: _ClassVar[int]
+    form: MismatchForm
+    sides: _containers.RepeatedCompositeFieldContainer[MismatchSide]
+    either: bool
+    def __init__(self, form: _Optional[_Union[MismatchForm, str]] = ..., sides: _Optional[_Iterable[_Union[MismatchSide, _Mapping]]] = ..., either: bool = ...) -> None: ...
+
+class TransportDetail(_message.Message):
+    __slots__ = ("form", "call", "nodes", "sender", "receiver", "meeting_node", "said", "unseen_ranks")
+    FORM_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_FIELD_NUMBER: _ClassVar[int]
+    MEETING_NODE_FIELD_NUMBER: _ClassVar[int]
+    SAID_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_RANKS_FIELD_NUMBER: _ClassVar[int]
+    form: TransportForm
+    call: CallPlace
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    sender: int
+    receiver: int
+    meeting_node: str
+    said: str
+    unseen_ranks: int
+    def __init__(self, form: _Optional[_Union[TransportForm, str]] = ..., call: _Optional[_Union[CallPlace, _Mapping]] = ..., nodes: _Optional[_Iterable[str]] = ..., sender: _Optional[int] = ..., receiver: _Optional[int] = ..., meeting_node: _Optional[str] = ..., said: _Optional[str] = ..., unseen_ranks: _Optional[int] = ...) -> None: ...
+
+class LostNodeDetail(_message.Message):
+    __slots__ = ("node", "ranks")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LateExitDetail(_message.Message):
+    __slots__ = ("since_s",)
+    SINCE_S_FIELD_NUMBER: _ClassVar[int]
+    since_s: float
+    def __init__(self, since_s: _Optional[float] = ...) -> None: ...
+
+class DataShareDetail(_message.Message):
+    __slots__ = ("share_ratio", "all_alike")
+    SHARE_RATIO_FIELD_NUMBER: _ClassVar[int]
+    ALL_ALIKE_FIELD_NUMBER: _ClassVar[int]
+    share_ratio: float
+    all_alike: bool
+    def __init__(self, share_ratio: _Optional[float] = ..., all_alike: bool = ...) -> None: ...
+
+class ThroughputDetail(_message.Message):
+    __slots__ = ("since_step", "step_s", "step_before_s", "mfu_ratio", "mfu_before_ratio", "bottleneck")
+    SINCE_STEP_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_FIELD_NUMBER: _ClassVar[int]
+    STEP_BEFORE_S_FIELD_NUMBER: _ClassVar[int]
+    MFU_RATIO_FIELD_NUMBER: _ClassVar[int]
+    MFU_BEFORE_RATIO_FIELD_NUMBER: _ClassVar[int]
+    BOTTLENECK_FIELD_NUMBER: _ClassVar[int]
+    since_step: int
+    step_s: float
+    step_before_s: float
+    mfu_ratio: float
+    mfu_before_ratio: float
+    bottleneck: Bottleneck
+    def __init__(self, since_step: _Optional[int] = ..., step_s: _Optional[float] = ..., step_before_s: _Optional[float] = ..., mfu_ratio: _Optional[float] = ..., mfu_before_ratio: _Optional[float] = ..., bottleneck: _Optional[_Union[Bottleneck, str]] = ...) -> None: ...
+
+class MemoryDetail(_message.Message):
+    __slots__ = ("bytes_per_hour", "limit_bytes", "hours_left")
+    BYTES_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HOURS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    bytes_per_hour: float
+    limit_bytes: int
+    hours_left: float
+    def __init__(self, bytes_per_hour: _Optional[float] = ..., limit_bytes: _Optional[int] = ..., hours_left: _Optional[float] = ...) -> None: ...
+
+class AllocatorDetail(_message.Message):
+    __slots__ = ("ran_out", "minutes", "of_minutes")
+    RAN_OUT_FIELD_NUMBER: _ClassVar[int]
+    MINUTES_FIELD_NUMBER: _ClassVar[int]
+    OF_MINUTES_FIELD_NUMBER: _ClassVar[int]
+    ran_out: bool
+    minutes: int
+    of_minutes: int
+    def __init__(self, ran_out: bool = ..., minutes: _Optional[int] = ..., of_minutes: _Optional[int] = ...) -> None: ...
+
+class CheckpointDetail(_message.Message):
+    __slots__ = ("trouble", "reason", "node", "memory")
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    trouble: CheckpointTrouble
+    reason: str
+    node: str
+    memory: SnapshotMemoryRefused
+    def __init__(self, trouble: _Optional[_Union[CheckpointTrouble, str]] = ..., reason: _Optional[str] = ..., node: _Optional[str] = ..., memory: _Optional[_Union[SnapshotMemoryRefused, _Mapping]] = ...) -> None: ...
 
 class IncidentAction(_message.Message):
     __slots__ = ("unix_s", "what")

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self
 
 from holdfast_daemon.core.detectors.view import StepView, View
+from holdfast_daemon.core.texts.render import write
 from holdfast_proto.v1 import store_pb2 as store
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a detector has found: a verdict, and facts that decide how it is handled."""
+    """What a detector has found: a verdict, and facts that decide how it is handled.
+
+    The verdict's texts are rendered from its detail here, so that no detector writes them.
+    """
 
     verdict: store.Verdict
     last_progress_unix_s: float | None = None
@@ -22,6 +26,10 @@ class Finding:
     """Whether the ranks exist and do not move, so that their stacks and recorders are worth gathering."""
     proven_step: int | None = None
     """Step before which every state is good; None: no state is in doubt."""
+
+    def __post_init__(self) -> None:
+        """Render the verdict's texts."""
+        write(self.verdict)
 
 
 @dataclass(frozen=True)

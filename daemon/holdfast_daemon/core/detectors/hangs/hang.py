@@ -4,21 +4,13 @@ from collections.abc import Iterable, Sequence
 
 from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
+from holdfast_daemon.core.texts.activities import does
 from holdfast_daemon.core.waits.named_calls import GroupId, group_id
 from holdfast_daemon.core.waits.wait_graph import MissedCall, WaitAnalysis
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 _EDGES_KEPT = 32
-
-_DOES = {
-    common.ACTIVITY_STOPPED: "is stopped",
-    common.ACTIVITY_DATA: "waits for data",
-    common.ACTIVITY_USER_CODE: "runs code of its own",
-    common.ACTIVITY_GIL_HELD: "holds its interpreter lock",
-    common.ACTIVITY_LOCK: "waits for a lock",
-    common.ACTIVITY_SYSTEM_CALL: "waits in a system call",
-}
 
 
 def stands_still(view: View) -> bool:
@@ -107,7 +99,7 @@ def _has_left(view: View, number: int) -> bool:
 
 def what_it_does(view: View, number: int) -> str:
     """Return in a few words what a rank is seen to do."""
-    return _DOES.get(view.activity(number), "makes no progress")
+    return does(view.activity(number))
 
 
 def hang_finding(view: View, kind: "store.VerdictKind", culprits: Sequence[int], message: str) -> Finding:

@@ -1,0 +1,78 @@
+"""Ranks that have ended, nodes that are lost, processes that do not end."""
+
+import signal
+from collections.abc import Sequence
+
+from holdfast_daemon.core.naming import listed, ranks_named
+from holdfast_daemon.core.texts import hangs
+from holdfast_daemon.core.texts.places import moment
+from holdfast_proto.exit_codes import signal_name
+from holdfast_proto.v1 import store_pb2 as store
+
+_LINE_CHARACTERS = 240
+_ENDS_SHOWN = 4
+
+
+def death(verdict: store.Verdict) -> str:
+    """Return e.g. "rank 2 raised ValueError: bad sample in data of step 7"; ranks that ended alike share a sentence."""
+    detail = verdict.death
+    if verdict.kind == store.VERDICT_KIND_BAD_CONFIGURATION:
+        first = detail.ends[0]
+        return first.said.removeprefix("holdfast: ") or f"rank {first.rank} refused its configuration: see its log"
+    together: dict[str, list[int]] = {}
+    for end in detail.ends:
+        together.setdefault(_how_and_where(end), []).append(end.rank)
+    sentences = [f"{ranks_named(ranks)} {how}" for how, ranks in together.items()]
+    return "; ".join([*_first(sentences), *(f"{hangs.rank_line(rank)}, too" for rank in detail.stopped)])
+
+
+def lost_node(verdict: store.Verdict) -> str:
+    """Return which node is gone, and its ranks."""
+    return f"node {verdict.lost_node.node} is lost, and with it {ranks_named(verdict.lost_node.ranks)}"
+
+
+def late_exit(verdict: store.Verdict) -> str:
+    """Return which ranks left training long ago and still have a process."""
+    left = verdict.culprits
+    who = f"rank {left[0]} has" if len(left) == 1 else f"ranks {listed(left)} have"
+    return f"{who} left training {verdict.late_exit.since_s:.0f} s ago, and the process does not end"
+
+
+def _first(sentences: Sequence[str]) -> Sequence[str]:
+    if len(sentences) <= _ENDS_SHOWN:
+        return sentences
+    return [*sentences[:_ENDS_SHOWN], f"{len(sentences) - _ENDS_SHOWN} more ended otherwise"]
+
+
+def _how_and_where(end: store.RankEnd) -> str:
+    where = moment(end.step, end.phase)
+    return f"{_how(end)} {where}"
+
+
+def _how(end: store.RankEnd) -> str:
+    said = _shortened(end.said)
+    if end.cause == store.END_CAUSE_CONFIGURATION:
+        return f"says that its configuration is wrong: {said}" if said else "says that its configuration is wrong"
+    if end.HasField("signal"):
+        return f"was killed by {signal_name(end.signal)}{_why_killed(end, said)}"
+    if end.cause == store.END_CAUSE_LOST_PEER:
+        return f"lost a peer ({said})" if said else "lost a peer"
+    if said:
+        return f"raised {said}"
+    if not end.HasField("code"):
+        return "ended and left no exit status"
+    return f"exited with code {end.code}" if end.code else "left early with code 0"
+
+
+def _why_killed(end: store.RankEnd, said: str) -> str:
+    if end.signal == signal.SIGKILL:
+        return " (out of memory, says the kernel)" if end.out_of_memory else " (out of memory, or killed by hand)"
+    if end.signal != signal.SIGABRT:
+        return ""
+    if end.HasField("got_bytes"):
+        return f" (a peer sent {end.got_bytes} bytes where it expected {end.expected_bytes})"
+    return f" ({said})" if said else ""
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LINE_CHARACTERS else line[: _LINE_CHARACTERS - 1] + "…"

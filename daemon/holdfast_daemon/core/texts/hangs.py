@@ -1,0 +1,54 @@
+"""Ranks at the root of a hang, and runs in which nobody moves."""
+
+from holdfast_daemon.core.naming import listed, ranks_named
+from holdfast_daemon.core.texts import places
+from holdfast_daemon.core.texts.activities import does
+from holdfast_proto.v1 import store_pb2 as store
+
+_RANKS_DESCRIBED = 3
+
+
+def hang(verdict: store.Verdict) -> str:
+    """Return what the ranks at the root do, the likeliest first, and who waits for it in which call."""
+    first, *others = verdict.hang.ranks
+    parts = [rank_line(first) + _waits(first, in_start=verdict.hang.in_start)]
+    parts += [f"{rank_line(rank)}, too" for rank in others[: _RANKS_DESCRIBED - 1]]
+    rest = [rank.rank for rank in others[_RANKS_DESCRIBED - 1 :]]
+    if rest:
+        parts.append(f"{ranks_named(rest)} {'stands' if len(rest) == 1 else 'stand'} still on their own, too")
+    return "; ".join(parts)
+
+
+def standstill(verdict: store.Verdict) -> str:
+    """Return where most ranks stand still."""
+    detail = verdict.standstill
+    if detail.HasField("only"):
+        return rank_line(detail.only)
+    where = places.moment(detail.step, detail.phase)
+    if detail.all_stopped:
+        return f"all ranks are stopped, most of them {where}"
+    who = "all ranks" if detail.most == detail.ranks else f"{detail.most} of {detail.ranks} ranks"
+    return f"{who} make no progress {where}, and none is known to wait for another"
+
+
+def rank_line(rank: store.HeldRank) -> str:
+    """Return what one rank does, and where."""
+    return f"rank {rank.rank} {_how(rank)}"
+
+
+def _how(rank: store.HeldRank) -> str:
+    if rank.state == store.HELD_STATE_ENDED:
+        return "ended while others still wait for it"
+    if rank.state == store.HELD_STATE_LEFT:
+        return "has left training while others still wait for it"
+    frame = f", at {rank.frame}" if rank.frame else ""
+    return f"{does(rank.activity)} {places.moment(rank.step, rank.phase)}{frame}"
+
+
+def _waits(rank: store.HeldRank, *, in_start: bool) -> str:
+    if not rank.HasField("missed"):
+        return "; the others wait for it in the start of torch.distributed" if in_start else ""
+    waiters = rank.waiters
+    who = f"rank {waiters[0]} waits" if len(waiters) == 1 else f"ranks {listed(waiters)} wait"
+    elsewhere = f", {rank.elsewhere} elsewhere" if rank.elsewhere else ""
+    return f"; {who} for it in {places.named(rank.missed)}{elsewhere}"

@@ -1,0 +1,39 @@
+"""Renders what people read of a verdict from its detail.
+
+A detector fills in what it saw, and evidence that arrives later corrects these fields. The text is never edited: it is
+rendered anew.
+"""
+
+from collections.abc import Callable, Mapping
+
+from holdfast_daemon.core.texts import checkpoints, deaths, hangs, mismatches, speed, transport
+from holdfast_proto.v1 import store_pb2 as store
+
+_RENDERERS: Mapping[str, Callable[[store.Verdict], str]] = {
+    "death": deaths.death,
+    "lost_node": deaths.lost_node,
+    "late_exit": deaths.late_exit,
+    "hang": hangs.hang,
+    "standstill": hangs.standstill,
+    "mismatch": mismatches.mismatch,
+    "transport": transport.transport,
+    "data_share": speed.data_share,
+    "throughput": speed.throughput,
+    "memory": speed.memory,
+    "allocator": speed.allocator,
+    "checkpoint": checkpoints.checkpoint,
+}
+
+
+def render(verdict: store.Verdict) -> str:
+    """Return the line for people; that of a verdict without a detail, which an older version has kept, is as it was."""
+    detail = verdict.WhichOneof("detail")
+    return _RENDERERS[detail](verdict) if detail is not None else verdict.message
+
+
+def write(verdict: store.Verdict) -> None:
+    """Render the texts of a verdict into it: its line, and the lines of mismatched calls."""
+    verdict.message = render(verdict)
+    if verdict.HasField("mismatch"):
+        del verdict.calls[:]
+        verdict.calls.extend(mismatches.sides(verdict.mismatch))

@@ -1,0 +1,32 @@
+"""Calls that all have entered and that do not complete, and nodes that do not reach each other."""
+
+from collections.abc import Iterable
+
+from holdfast_daemon.core.naming import listed
+from holdfast_daemon.core.texts import places
+from holdfast_proto.v1 import store_pb2 as store
+
+
+def transport(verdict: store.Verdict) -> str:
+    """Return which call or meeting does not come about, and between which nodes."""
+    detail = verdict.transport
+    nodes = f"{'node' if len(detail.nodes) == 1 else 'nodes'} {listed(detail.nodes)}"
+    match detail.form:
+        case store.TRANSPORT_FORM_NO_CONNECTION:
+            return f"{nodes} cannot connect to node {detail.meeting_node}, where all ranks are to meet: {detail.said}"
+        case store.TRANSPORT_FORM_NO_MEETING:
+            unseen = detail.unseen_ranks
+            doubt = f" (if none of the {unseen} ranks whose stacks were not taken is elsewhere)" if unseen else ""
+            return f"{nodes} do not reach each other: ranks of each wait in init for others, and do not meet{doubt}"
+    group = places.group(detail.call)
+    if detail.form == store.TRANSPORT_FORM_MESSAGE:
+        sent = f"rank {detail.sender} has sent message {detail.call.seq} of {group}"
+        what = f"{sent}, and it does not come to rank {detail.receiver}"
+    else:
+        what = f"all ranks of {group} have entered call {detail.call.seq}, and it does not complete"
+    return f"{what}{_between(detail.nodes)}: transport or device, not a rank"
+
+
+def _between(nodes: Iterable[str]) -> str:
+    names = list(nodes)
+    return f" between nodes {listed(names)}" if len(names) > 1 else ""
