@@ -127,7 +127,11 @@ def _clean_step(step: session.StepRecord, refuse: Refuse, now_unix_s: float) -> 
         refuse("samples or a module that are too long")
         step.ClearField("samples")
         step.ClearField("nonfinite_origin")
-    _keep(step.replicas, lambda it: "" if len(it.part) <= NAME_CHARACTERS else "a part whose name is too long", refuse)
+    for hashes in (step.replicas, step.plain):
+        _keep(hashes, lambda it: "" if len(it.part) <= NAME_CHARACTERS else "a part whose name is too long", refuse)
+    if any(nbytes > LARGEST_COUNT for _, nbytes in step.coverage.ListFields()):
+        refuse("a number of compared bytes that is out of range")
+        step.ClearField("coverage")
 
 
 def _keep(parts: MutableSequence[_Part], flaw: Callable[[_Part], str], refuse: Refuse) -> None:

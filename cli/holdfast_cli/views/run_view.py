@@ -63,6 +63,8 @@ def _header(status: RunStatus, surroundings: Surroundings) -> Panel:
     if not status.store_up:
         first.append("  Redis is unreachable: training continues", style="bold yellow")
     lines = [first, Text(progress_line(status, surroundings.total_steps)), Text(kept_line(status), style="dim")]
+    if status.replicas_note:
+        lines.append(Text(status.replicas_note, style="dim"))
     if status.outcome:
         lines.append(Text(status.outcome))
     return Panel(Group(*lines), title=surroundings.title or None, title_align="left", box=box.ROUNDED)

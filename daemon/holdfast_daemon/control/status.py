@@ -1,5 +1,6 @@
 """The status of a run as operators see it, made from the core's state."""
 
+from holdfast_daemon.core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_daemon.core.model import CoreState, ranks_of
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_proto.v1 import control_pb2 as control
@@ -41,6 +42,9 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         faults_refused=[event.fault_refused for event in state.newest_faults if event.HasField("fault_refused")],
         ranks=[_view(ranks[number], node_of[number]) for number in sorted(ranks)],
     )
+    corruption = state.detectors[SilentCorruption.name]
+    assert isinstance(corruption, SilentCorruption)
+    status.replicas_note = corruption.note
     if record.HasField("failed_checkpoint"):
         status.failed_checkpoint = record.failed_checkpoint
     if record.HasField("left_step"):

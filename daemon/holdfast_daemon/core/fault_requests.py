@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from holdfast_daemon.core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_daemon.core.model import CoreState, FaultAnswered, Send, counted, ranks_of
 from holdfast_daemon.core.naming import phase_name, run_phase_name
 from holdfast_daemon.core.tick import Tick
@@ -10,6 +11,9 @@ from holdfast_proto.v1.fault_pb2 import Fault
 
 _SHOWN = 8
 """Faults that a run's status lists."""
+
+_BIT_FLIP = "bit-flip"
+"""The one fault that only a comparison with other ranks can show. The rank decides about it as far as it can."""
 
 _PHASES = (store.RUN_PHASE_STARTING, store.RUN_PHASE_RUNNING)
 
@@ -24,7 +28,9 @@ def refusal(state: CoreState, fault: Fault) -> str:
     if not _node_of(state, fault.rank):
         alive = sorted(number for number, rank in _ranks(state).items() if not rank.HasField("exit"))
         return f"there is no rank {fault.rank} that is alive: name one of {', '.join(map(str, alive)) or 'none'}"
-    return ""
+    corruption = state.detectors[SilentCorruption.name]
+    assert isinstance(corruption, SilentCorruption)
+    return corruption.unseen(fault.rank) if fault.kind == _BIT_FLIP else ""
 
 
 def serve(tick: Tick, fault: Fault) -> None:

@@ -40,6 +40,7 @@ def whole() -> session.Report:
                 step=6, ended_unix_s=1.8e9, duration_s=0.2, loss=NAN, grad_norm=INFINITY, tokens=512, mfu=0.4,
                 phase_s={PHASE_DATA: 0.1}, samples=b"x" * 16,
                 replicas=[session.ReplicaHash(part="norm.weight[0:8]", hash=5)],
+                plain=[session.ReplicaHash(part="", hash=5)], coverage=session.ReplicaCoverage(parameter_bytes=4),
             )
         ],
         snapshots=[session.SnapshotTaken(step=6, stall_s=0.01, bytes=1 << 30)],

@@ -110,6 +110,15 @@ def test_lines_contain_only_what_is_new() -> None:
     assert not any("SIGKILL" in line for line in lines)
 
 
+def test_what_is_not_compared_is_reported_once() -> None:
+    sharded = healthy()
+    sharded.replicas_note = "silent corruption is not looked for: the run has one rank"
+    assert list(changes(healthy(), sharded, 120)) == [sharded.replicas_note]
+    assert list(changes(sharded, sharded, 120)) == []
+    sharded_later = healthy()  # another leader does not know it
+    assert list(changes(sharded, sharded_later, 120)) == []
+
+
 def test_a_fault_injected_on_purpose_is_a_line_and_reported_once() -> None:
     harmed = healthy()
     harmed.faults.add(fault=Fault(kind="slow", rank=2), step=41)

@@ -1,12 +1,16 @@
+from dataclasses import replace
+
 import pytest
 
 from holdfast_daemon.control.status import status_of
 from holdfast_daemon.core import fault_requests
+from holdfast_daemon.core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_daemon.core.model import Action, FaultAnswered, FaultRequest
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_OPTIMIZER
 from holdfast_proto.v1.fault_pb2 import Fault
 from tests.support.core_world import World
+from tests.support.steps import view
 
 FAULT = Fault(kind="kill", rank=3, step=-1)
 
@@ -51,6 +55,17 @@ def test_a_rank_that_is_not_there_is_refused_with_those_that_are(world: World) -
     world.end(3, signal=9)
     world.tick()
     assert refusal(world, rank=3)
+
+
+def test_a_flipped_bit_is_refused_in_a_rank_whose_plain_parameters_no_other_rank_holds(world: World) -> None:
+    flip = Fault(kind="bit-flip", rank=3, step=-1)
+    assert fault_requests.refusal(world.state, flip) == ""  # the rank itself decides
+    coverage = [store.RankCoverage(rank=rank, plain_bytes=8, parameter_bytes=8) for rank in range(4)]
+    detector = SilentCorruption().see_step(view(store.StepSummary(step=3, coverage=coverage))).next
+    detectors = {**world.state.detectors, SilentCorruption.name: detector}
+    state = replace(world.state, detectors=detectors)
+    assert "try again later" in fault_requests.refusal(state, flip)
+    assert fault_requests.refusal(state, FAULT) == ""
 
 
 def test_a_run_that_does_not_train_is_refused() -> None:

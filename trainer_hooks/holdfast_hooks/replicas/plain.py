@@ -36,9 +36,12 @@ class _Range:
     """Number of words of the whole parameter."""
 
     def sum(self) -> "torch.Tensor":
-        """Return the sum of the words as an int64 scalar. Raises ValueError if the parameter has another size now."""
+        """Return the sum of the words as an int64 scalar.
+
+        Raises ValueError if the parameter has another size now, RuntimeError if its memory is freed.
+        """
         words = as_words(self.parameter.detach())
-        if words is None or words.numel() != self.words or words.untyped_storage().nbytes() < words.nbytes:
+        if words is None or words.numel() != self.words:
             raise ValueError(f"{self.name} is no longer what it was at first")
         return words[self.start : self.end].sum()
 
@@ -71,7 +74,7 @@ class PlainParameters:
         ]
 
     def sums(self, step: int, portions: int) -> "dict[str, torch.Tensor]":
-        """Return the sums of ``step`` by the names of their parts. Raises ValueError if a parameter was replaced."""
+        """Return the sums of ``step`` by the names of their parts. Raises as :meth:`_Range.sum` does."""
         import torch
 
         if not self._sample:

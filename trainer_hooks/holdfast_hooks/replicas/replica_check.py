@@ -148,7 +148,7 @@ class ReplicaCheck:
     def _plain_sums(self, step: int, portions: int) -> "dict[str, torch.Tensor]":
         try:
             return self._plain.sums(step, portions) if self._plain else {}
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             self._once.warn("plain parameters are not compared", error)
             gone = {id(tensor) for tensor in self._plain.tensors} if self._plain else set()
             self.compared = tuple(tensor for tensor in self.compared or () if id(tensor) not in gone)

@@ -6,7 +6,7 @@ rendered anew.
 
 from collections.abc import Callable, Mapping
 
-from holdfast_daemon.core.texts import checkpoints, deaths, hangs, mismatches, speed, transport
+from holdfast_daemon.core.texts import checkpoints, corruption, deaths, hangs, mismatches, speed, transport
 from holdfast_proto.v1 import store_pb2 as store
 
 _RENDERERS: Mapping[str, Callable[[store.Verdict], str]] = {
@@ -22,6 +22,7 @@ _RENDERERS: Mapping[str, Callable[[store.Verdict], str]] = {
     "memory": speed.memory,
     "allocator": speed.allocator,
     "checkpoint": checkpoints.checkpoint,
+    "corruption": corruption.corruption,
 }
 
 
