@@ -124,7 +124,8 @@ def test_only_trained_parameters_are_taken_and_the_coverage_is_reported_once(mon
     assert (coverage.replica_bytes, coverage.plain_bytes, coverage.parameter_bytes) == (0, 16, 24)
     assert not second.HasField("coverage")
     assert second.plain
-    assert [id(tensor) for tensor in check.compared or ()] == [id(model.weight)]
+    assert check.compared is not None
+    assert [id(tensor) for tensor in check.compared] == [id(model.weight)]
 
 
 def test_a_run_of_one_rank_reports_that_it_compares_nothing() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from holdfast_daemon.core.naming import ranks_named
 from holdfast_daemon.core.texts import places
+from holdfast_daemon.core.waits.meeting import RECV
 from holdfast_proto.v1 import store_pb2 as store
 
 _SIDES_SHOWN = 4
@@ -17,9 +18,16 @@ def mismatch(verdict: store.Verdict) -> str:
     return f"{message} (at {frame})" if frame else message
 
 
+def is_complete(detail: store.MismatchDetail) -> bool:
+    """Return whether a detail has the sides that its form speaks of, and each side its ranks."""
+    least = 2 if detail.form in (store.MISMATCH_FORM_PEER, store.MISMATCH_FORM_BEHIND) else 1
+    return detail.form in _LINES and len(detail.sides) >= least and all(side.ranks for side in detail.sides)
+
+
 def sides(detail: store.MismatchDetail) -> list[str]:
     """Return one line for each of the first sides."""
-    return [_side_line(side) for side in detail.sides[:_SIDES_SHOWN]]
+    line = _wait_line if detail.form == store.MISMATCH_FORM_CIRCLE else _side_line
+    return [line(side) for side in detail.sides[:_SIDES_SHOWN]]
 
 
 def _different_calls(detail: store.MismatchDetail) -> str:
@@ -30,13 +38,19 @@ def _different_calls(detail: store.MismatchDetail) -> str:
 
 def _circle(detail: store.MismatchDetail) -> str:
     everybody = [rank for side in detail.sides for rank in side.ranks]
-    waits = ", ".join(
-        f"{ranks_named(side.ranks)} for {side.peer} in {places.named(side.call)}"
-        for side in detail.sides[:_SIDES_SHOWN]
-    )
+    waits = ", ".join(_wait(side) for side in detail.sides[:_SIDES_SHOWN])
     more = ", ..." if len(detail.sides) > _SIDES_SHOWN else ""
-    order = "their calls are in different orders, or one is missing"
-    return f"{ranks_named(everybody)} wait for each other: {waits}{more}; {order}"
+    all_receive = all(side.call.op.rpartition(":")[2].startswith(RECV) for side in detail.sides)
+    why = "a message was not sent" if all_receive else "their calls are in different orders, or one is missing"
+    return f"{ranks_named(everybody)} wait for each other: {waits}{more}: {why}"
+
+
+def _wait(side: store.MismatchSide) -> str:
+    return f"{ranks_named(side.ranks)} for rank {side.peer} in {places.named(side.call)}"
+
+
+def _wait_line(side: store.MismatchSide) -> str:
+    return f"{ranks_named(side.ranks)} waits for rank {side.peer} in {places.named(side.call)}{_at(side)}"
 
 
 def _left_behind(detail: store.MismatchDetail) -> str:
@@ -49,13 +63,13 @@ def _left_behind(detail: store.MismatchDetail) -> str:
 def _sizes(detail: store.MismatchDetail) -> str:
     """Return who expected which size. The first side has named the call, the others were aborted in it."""
     others, aborted = detail.sides[0], detail.sides[1:]
-    where = places.named(others.call)
-    inputs = f", called with {others.call.sizes}" if others.call.sizes else ""
-    met = "; ".join(_met(side) for side in aborted[:_SIDES_SHOWN])
+    inputs = f" ({others.call.sizes})" if others.call.sizes else ""
+    where = f"{places.named(others.call)}{inputs}"
+    met = ", ".join(_met(side) for side in aborted[:_SIDES_SHOWN])
     if len(others.ranks) > 1:
-        return f"ranks have met in {where} with different sizes: {met}: one of them called with a wrong one"
-    doubt = ": either may have called with a wrong size" if detail.either else ""
-    return f"{ranks_named(others.ranks)} has sent more in {where}{inputs} than others expected: {met}{doubt}"
+        return f"ranks have met in {where} with different sizes: {met}; one of them called with a wrong one"
+    doubt = "; either may have called with a wrong size" if detail.either else ""
+    return f"{ranks_named(others.ranks)} has sent more in {where} than expected: {met}{doubt}"
 
 
 def _peer(detail: store.MismatchDetail) -> str:
@@ -81,18 +95,19 @@ def _behind(detail: store.MismatchDetail) -> str:
 
 
 def _met(side: store.MismatchSide) -> str:
-    met = (
-        "" if not side.HasField("got_bytes") else f": it expected {side.expected_bytes} bytes and got {side.got_bytes}"
-    )
-    return f"{ranks_named(side.ranks)} {'was' if len(side.ranks) == 1 else 'were'} aborted{met}"
+    if not side.HasField("got_bytes"):
+        return f"{ranks_named(side.ranks)} {'was' if len(side.ranks) == 1 else 'were'} aborted"
+    return f"{ranks_named(side.ranks)} expected {side.expected_bytes} bytes and got {side.got_bytes}"
 
 
 def _side_line(side: store.MismatchSide) -> str:
-    frame = f" (at {side.frame})" if side.frame else ""
     if side.HasField("got_bytes") or not side.call.op:
-        return _met(side) + frame
-    peer = f", with rank {side.peer}" if side.HasField("peer") else ""
-    return f"{ranks_named(side.ranks)} in {places.with_inputs(side.call)}: {places.numbered(side.call)}{peer}{frame}"
+        return _met(side) + _at(side)
+    return f"{ranks_named(side.ranks)} in {places.with_inputs(side.call)}: {places.numbered(side.call)}{_at(side)}"
+
+
+def _at(side: store.MismatchSide) -> str:
+    return f", at {side.frame}" if side.frame else ""
 
 
 _LINES: Mapping["store.MismatchForm", Callable[[store.MismatchDetail], str]] = {

@@ -7,6 +7,7 @@ graph that holds all of its ranks in their calls: they call in different orders.
 in a call that all others have completed: it waits for more than they had to give.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -15,12 +16,9 @@ from holdfast_daemon.core.detectors.deaths.peer_loss import bytes_expected_and_g
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.naming import listed, ranks_named
-from holdfast_daemon.core.waits.named_calls import MismatchedCall
+from holdfast_daemon.core.waits.named_calls import MismatchedCall, Signature
 from holdfast_daemon.core.waits.wait_graph import ArrivedCall
 from holdfast_proto.v1 import store_pb2 as store
-
-_SIDES_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -48,60 +46,72 @@ class MismatchedOrder(Detector):
         return DetectorResult(self)
 
 
+def _finding(
+    view: View, culprits: Sequence[int], detail: store.MismatchDetail, confidence_ratio: float = 0.0
+) -> Finding:
+    """Return the finding of a mismatch; its call is that of the first side."""
+    for side in detail.sides:
+        stack = view.stacks.get(side.ranks[0])
+        side.frame = stack.frame if stack is not None else ""
+    call = detail.sides[0].call
+    verdict = store.Verdict(
+        kind=store.VERDICT_KIND_MISMATCHED_ORDER,
+        culprits=culprits,
+        confidence_ratio=confidence_ratio,
+        group=call.group,
+        seq=call.seq,
+        op=call.op,
+        mismatch=detail,
+    )
+    return hang.hang_finding(view, verdict)
+
+
 def _circle(view: View) -> Finding:
     cycle = view.wait_analysis.cycle
-    message = f"ranks {listed(cycle)} wait for each other: their calls are in different orders, or one is missing"
-    finding = hang.hang_finding(view, store.VERDICT_KIND_MISMATCHED_ORDER, list(cycle), message)
-    inside = [edge for edge in view.wait_analysis.edges if edge.waiter in cycle and edge.awaited in cycle]
-    for edge in inside[:_SIDES_SHOWN]:
-        group = hang.group_name(view, edge.group)
-        finding.verdict.calls.append(
-            f"rank {edge.waiter} waits for {edge.awaited} in {edge.op} {edge.seq} of group {group}"
-        )
-    return finding
+    detail = store.MismatchDetail(form=store.MISMATCH_FORM_CIRCLE)
+    inside = {(edge.waiter, edge.awaited): edge for edge in reversed(view.wait_analysis.edges)}
+    for waiter, awaited in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
+        edge = inside.get((waiter, awaited))
+        if edge is not None:
+            detail.sides.add(ranks=[waiter], call=_edge_place(view, edge), peer=awaited)
+    return _finding(view, cycle, detail)
+
+
+def _edge_place(view: View, edge: store.WaitEdge) -> store.CallPlace:
+    named = hang.pending_call(view, edge.waiter, edge.group, edge.seq)
+    return _place(view, edge.group, edge.seq, (named.op, named.sizes, named.dtypes) if named else (edge.op, "", ""))
+
+
+def _place(view: View, group: str, seq: int, called: Signature) -> store.CallPlace:
+    op, sizes, dtypes = called
+    described = hang.description(view, group)
+    return store.CallPlace(group=group, description=described, seq=seq, op=op, sizes=sizes, dtypes=dtypes)
 
 
 def _left_behind(view: View, call: ArrivedCall) -> Finding:
-    where = f"call {call.seq} of group {hang.group_name(view, call.group)}"
-    who = f"{ranks_named(call.held)} {'is' if len(call.held) == 1 else 'are'}"
-    message = f"{who} still in {where}, which all others have completed: it made another call there, or lost data"
-    finding = hang.hang_finding(view, store.VERDICT_KIND_MISMATCHED_ORDER, list(call.held), message)
-    verdict, named = finding.verdict, view.ranks[call.held[0]].pending
-    op = next((one.op for one in named if (one.group, one.seq) == (call.group, call.seq)), call.op)
-    verdict.group, verdict.seq, verdict.op, verdict.confidence_ratio = call.group, call.seq, op, 0.8
-    return finding
+    detail = store.MismatchDetail(form=store.MISMATCH_FORM_LEFT_BEHIND)
+    detail.sides.add(ranks=call.held, call=hang.arrived_place(view, call))
+    return _finding(view, call.held, detail, 0.8)
 
 
 def _mismatched(view: View, call: MismatchedCall) -> Finding:
     most = call.sides[0][1]
     everybody = [rank for _, ranks in call.sides for rank in ranks]
     odd = sorted(set(everybody) - set(most))
-    culprits = odd if 2 * len(odd) < len(everybody) else sorted(everybody)
-    where = f"call {call.seq} of group {hang.group_name(view, call.group)}"
-    sides = [f"{ranks_named(ranks)} in {' '.join(part for part in called if part)}" for called, ranks in call.sides]
-    message = f"ranks have met in different calls: {where} finds {' and '.join(sides[:_SIDES_SHOWN])}"
-    finding = hang.hang_finding(view, store.VERDICT_KIND_MISMATCHED_ORDER, culprits, message)
-    finding.verdict.group, finding.verdict.seq, finding.verdict.op = call.group, call.seq, call.sides[0][0][0]
-    finding.verdict.calls.extend(f"{side}: {where}" for side in sides[:_SIDES_SHOWN])
-    return finding
+    detail = store.MismatchDetail(form=store.MISMATCH_FORM_DIFFERENT_CALLS, either=2 * len(odd) >= len(everybody))
+    for called, ranks in call.sides:
+        detail.sides.add(ranks=ranks, call=_place(view, call.group, call.seq, called))
+    return _finding(view, sorted(everybody) if detail.either else odd, detail)
 
 
 def _aborted(view: View, found: AbortedCall) -> Finding:
-    call, others, aborted = found.call, ranks_named(found.others), ranks_named(found.aborted)
-    where = f"call {call.seq} of group {hang.group_name(view, call.group)}"
-    if len(found.others) > 1:
-        message = f"{aborted} have met in {where} with different sizes: one of them called with a wrong one"
-    else:
-        doubt = "" if len(found.culprits) == 1 else ": either may have called with a wrong size"
-        message = f"{others} has sent more in {where} than {aborted} expected{doubt}"
-    finding = hang.hang_finding(view, store.VERDICT_KIND_MISMATCHED_ORDER, list(found.culprits), message)
-    finding.verdict.group, finding.verdict.seq, finding.verdict.op = call.group, call.seq, call.op
-    finding.verdict.calls.append(f"{others} in {' '.join(part for part in (call.op, call.sizes) if part)}: {where}")
-    finding.verdict.calls.extend(_met(rank, view.ranks[rank].exit) for rank in found.aborted[:_SIDES_SHOWN])
-    return replace(finding, stands_still=False)
-
-
-def _met(rank: int, ended: store.RankExit) -> str:
-    sizes = bytes_expected_and_got(ended.last_words)
-    met = "" if sizes is None else f": it expected {sizes[0]} bytes and got {sizes[1]}"
-    return f"rank {rank} was aborted{met}"
+    call = found.call
+    place = _place(view, call.group, call.seq, (call.op, call.sizes, call.dtypes))
+    detail = store.MismatchDetail(form=store.MISMATCH_FORM_SIZES, either=len(found.culprits) > 1)
+    detail.sides.add(ranks=found.others, call=place)
+    for rank in found.aborted:
+        side = detail.sides.add(ranks=[rank], call=store.CallPlace(group=call.group, seq=call.seq))
+        sizes = bytes_expected_and_got(view.ranks[rank].exit.last_words)
+        if sizes is not None:
+            side.expected_bytes, side.got_bytes = sizes
+    return replace(_finding(view, found.culprits, detail), stands_still=False)

@@ -106,19 +106,20 @@ def test_of_two_independent_hangs_both_are_named_the_surer_first_and_in_its_own_
     assert (verdict.group, verdict.seq, verdict.confidence_ratio) == ("b", 8, 0.8)
     assert [edge.waiter for edge in verdict.waits] == [3, 1, 2]
     assert verdict.message.endswith(
-        "rank 3 waits for it in collective 8 of group b; rank 0 stands still on its own, too"
+        "rank 3 waits for it in collective 8 of group b; rank 0 makes no progress in forward_backward of step 50, too"
     )
 
 
-def test_a_rank_without_data_has_its_own_verdict_while_another_one_hangs() -> None:
+def test_a_rank_without_data_is_named_in_the_verdict_on_another_one_that_hangs() -> None:
     ranks = Ranks()
     ranks.group("a", {0: 4, 1: 5}, 4)
     ranks.group("b", {2: 8, 3: 7}, 7)
     ranks[0].progress.phase = common.PHASE_DATA
-    stalled = ranks.verdict(DataStall())
-    assert culprits(ranks) == [3]
-    assert stalled is not None and list(stalled.culprits) == [0]
-    assert stalled.group == "a"
+    assert ranks.verdict(DataStall()) is None
+    hung = ranks.verdict(HungCollective())
+    assert hung is not None
+    assert (list(hung.culprits), hung.group) == ([3, 0], "b")
+    assert hung.message.endswith("; rank 0 waits for data in data of step 50, too")
 
 
 def test_a_rank_that_has_posted_ahead_and_computes_is_the_root_wherever_it_is_in_the_knot() -> None:

@@ -114,8 +114,8 @@ def test_both_sides_of_crossed_calls_are_reported() -> None:
     assert found is not None
     assert list(found.culprits) == [0, 1]
     assert sorted(found.calls) == [
-        "rank 0 waits for 1 in collective 5 of group a",
-        "rank 1 waits for 0 in collective 9 of group b (mesh_dp)",
+        "rank 0 waits for rank 1 in collective 5 of group a",
+        "rank 1 waits for rank 0 in collective 9 of group b (mesh_dp)",
     ]
 
 
@@ -188,11 +188,12 @@ def test_of_two_ranks_in_a_call_that_aborted_one_both_are_named() -> None:
     assert found is not None
     assert (list(found.culprits), found.group, found.seq, found.op) == ([1, 2], "tp", 5, "gloo:all_reduce")
     assert found.message == (
-        "rank 2 has sent more in call 5 of group tp than rank 1 expected: either may have called with a wrong size"
+        "rank 2 has sent more in gloo:all_reduce 5 of group tp ([[9]]) than expected:"
+        " rank 1 expected 4 bytes and got 64; either may have called with a wrong size"
     )
     assert list(found.calls) == [
         "rank 2 in gloo:all_reduce [[9]]: call 5 of group tp",
-        "rank 1 was aborted: it expected 4 bytes and got 64",
+        "rank 1 expected 4 bytes and got 64",
     ]
     assert ranks.verdict(DeadRank()) is None
 
@@ -213,7 +214,8 @@ def test_of_ranks_that_two_neighbours_aborts_have_ended_the_one_that_got_what_th
     assert found is not None
     assert (list(found.culprits), found.seq) == ([2, 1], 13)
     assert found.message == (
-        "ranks 2, 1 have met in call 13 of group 0 with different sizes: one of them called with a wrong one"
+        "ranks have met in gloo:all_reduce 13 of group 0 ([[8]]) with different sizes:"
+        " rank 2 expected 40 bytes and got 64, rank 1 expected 64 bytes and got 68; one of them called with a wrong one"
     )
 
 
