@@ -48,9 +48,9 @@ def incident_line(incident: Incident) -> str:
 def fault_line(injected: FaultInjected) -> str:
     """Return what was done to a rank on purpose, or will be done to it later."""
     fault = injected.fault
-    what = f"{fault.kind} of rank {fault.rank} in step {injected.step}"
     if injected.waits_for:
-        return f"fault armed: {what}, waits for {injected.waits_for}"
+        return f"fault armed: {fault.kind} of rank {fault.rank}, waits for {injected.waits_for}"
+    what = f"{fault.kind} of rank {fault.rank} in step {injected.step}"
     if fault.phase:
         return f"fault armed: {what} or later, at the start of the phase {enum_phrase(Phase, fault.phase)}"
     return f"fault armed: {what}" if fault.step > 0 else f"fault injected: {what}"

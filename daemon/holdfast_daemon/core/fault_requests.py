@@ -74,7 +74,7 @@ def _story(event: store.Event) -> str:
     injected = event.fault_injected
     fault = injected.fault
     if injected.waits_for:
-        return f"{fault.kind} was armed in rank {fault.rank} in step {injected.step}: it waits for {injected.waits_for}"
+        return f"{fault.kind} was armed in rank {fault.rank}: it waits for {injected.waits_for}"
     if fault.step < 0 and not fault.phase:
         return f"{fault.kind} was injected into rank {fault.rank} in step {injected.step}"
     # A rank reports that it has accepted a fault. It reports no strike, because it may not live to do so.

@@ -130,7 +130,7 @@ def test_a_fault_injected_on_purpose_is_a_line_and_reported_once() -> None:
         "fault injected: slow of rank 2 in step 41",
         "fault armed: kill of rank 1 in step 60 or later, at the start of the phase eval",
         "fault armed: stop of rank 1 in step 70",
-        "fault armed: kill of rank 0 in step 41, waits for the phase eval",
+        "fault armed: kill of rank 0, waits for the phase eval",
         "fault refused: kill of rank 3: step 4 has already ended",
     ]
     assert list(changes(harmed, harmed, 120)) == []

@@ -85,7 +85,7 @@ def test_a_run_that_does_not_train_is_refused() -> None:
         ),
         (
             store.FaultInjected(fault=Fault(kind="kill", rank=3, step=-1), step=4, waits_for="the phase eval"),
-            "kill was armed in rank 3 in step 4: it waits for the phase eval",
+            "kill was armed in rank 3: it waits for the phase eval",
         ),
     ],
 )

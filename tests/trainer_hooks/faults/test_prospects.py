@@ -49,9 +49,9 @@ def test_a_loop_that_skips_a_phase_of_every_step_never_comes_to_it(phase: Phase)
         after(1, Phase.FORWARD_BACKWARD).waits_for(Fault("data-stall", phase=phase))
 
 
-def test_a_step_behind_the_end_of_the_loop_never_comes() -> None:
-    with pytest.raises(ValueError, match="ends with step 99: name an earlier step"):
-        after(3, until=100).waits_for(Fault("kill", step=100))
+def test_a_step_behind_the_end_of_the_loop_is_said_to_be_waited_for() -> None:
+    awaited = after(3, until=100).waits_for(Fault("kill", step=100))
+    assert awaited == "step 100, and the present loop over steps() ends with step 99"
     assert after(3, until=100).waits_for(Fault("kill", step=99)) == ""
 
 

@@ -47,7 +47,8 @@ class Prospects:
         if CATALOGUE[fault.kind].needs_replica:
             self._check_replica(fault.kind)
         if self._until is not None and fault.step >= self._until:
-            raise ValueError(f"the training loop ends with step {self._until - 1}: name an earlier step")
+            # A script may iterate over steps() several times, each time up to a later step.
+            return f"step {fault.step}, and the present loop over steps() ends with step {self._until - 1}"
         phase = fault.phase
         if phase is None or phase in self._entered:
             return ""
