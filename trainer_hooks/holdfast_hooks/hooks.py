@@ -48,8 +48,9 @@ def attach(
             of the rank's share of the data: ranks with different ``dp`` train on different samples.
         device: torch's name of the device on which this rank computes.
         check_replicas: compare, at the end of every step, some of the parameters in ``state`` that several ranks hold
-            alike (under DistributedDataParallel, or as replicated DTensors). This takes a thousandth of the time at
-            most. Pass False if replicas may differ between steps, as with local SGD.
+            alike (under DistributedDataParallel, as replicated DTensors, or as plain tensors that are seen to stay
+            equal). This takes a thousandth of the time at most. Pass False if replicas may differ between steps, as
+            with local SGD.
 
     In a process that no agent has started, all calls work, but the hooks send, save and restore nothing. Under
     ``holdfast observe`` they send everything, and still save and restore nothing.

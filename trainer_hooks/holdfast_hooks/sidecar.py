@@ -1,13 +1,14 @@
 """Puts together the parts of the hooks that run when an agent has started the rank."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.faults.effect import Site
 from holdfast_hooks.faults.injector import Injector
+from holdfast_hooks.faults.prospects import Prospects
 from holdfast_hooks.identity import Identity
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
@@ -79,11 +80,14 @@ class Sidecar:
             else None
         )
         self._once = once
-        self._replicas = ReplicaCheck(state, once) if state and check_replicas else None
+        self._replicas = ReplicaCheck(state, once) if check_replicas else None
         self._gradients: GradientWatch | None = None
         self._bad_gradients = BadGradients(state, once) if state else None
         self._has_checks = self._replicas is not None
-        self._injector = Injector(Site(timeline, state), identity.rank) if context.faults_allowed else None
+        self._injector = (
+            Injector(Site(timeline, state, self._compared), identity.rank) if context.faults_allowed else None
+        )
+        self._prospects = Prospects(self._compared) if self._injector is not None else None
         self._finished = False
         self._point_to_point = PointToPointRecord(black_box, once)
         self._sources = Sources(
@@ -106,6 +110,7 @@ class Sidecar:
                 stops=self._stop_commands,
                 refusal=self._why_no_snapshots,
                 injector=self._injector,
+                prospects=self._prospects,
             ),
             desk=self._desk,
             once=once,
@@ -141,7 +146,10 @@ class Sidecar:
                 self._taken.append(taken)
         if self._has_checks:
             self._note_checks(step)
-        self._steps.append(self._timeline.end())
+        sample = self._timeline.end()
+        if self._prospects is not None:
+            self._prospects.step_ended(sample[3], until)
+        self._steps.append(sample)
         return stop
 
     def watch_gradients(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None) -> None:
@@ -206,6 +214,9 @@ class Sidecar:
         if self._bad_gradients is not None:
             self._bad_gradients.alarm()
             self._has_checks = True
+
+    def _compared(self) -> "Sequence[torch.Tensor] | None":
+        return () if self._replicas is None else self._replicas.compared
 
     def _why_no_snapshots(self) -> str:
         if self._snapshots is None:

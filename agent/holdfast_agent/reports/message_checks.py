@@ -138,7 +138,11 @@ def _clean_step(step: session.StepRecord, refuse: Refuse, now_unix_s: float) -> 
     if len(bad.parameter) > NAME_CHARACTERS or not 0 <= bad.unix_s <= LATEST_UNIX_S:
         refuse("a bad gradient whose name is too long, or whose time is out of range")
         step.ClearField("bad_gradient")
-    _keep(step.replicas, lambda it: "" if len(it.part) <= NAME_CHARACTERS else "a part whose name is too long", refuse)
+    for hashes in (step.replicas, step.plain):
+        _keep(hashes, lambda it: "" if len(it.part) <= NAME_CHARACTERS else "a part whose name is too long", refuse)
+    if any(nbytes > LARGEST_COUNT for _, nbytes in step.coverage.ListFields()):
+        refuse("a number of compared bytes that is out of range")
+        step.ClearField("coverage")
 
 
 def _keep(parts: MutableSequence[_Part], flaw: Callable[[_Part], str], refuse: Refuse) -> None:

@@ -3,6 +3,7 @@
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 from holdfast_proto.message_json import enum_word
+from holdfast_proto.v1.common_pb2 import Phase
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import FaultInjected, FaultRefused, Incident, IncidentState, VerdictKind
 
@@ -65,8 +66,14 @@ def incident_line(incident: Incident) -> str:
 
 
 def fault_line(injected: FaultInjected) -> str:
-    """Return what was done to a rank on purpose."""
-    return f"{injected.fault.kind} of rank {injected.fault.rank} in step {injected.step}"
+    """Return what was done to a rank on purpose, or will be done to it later."""
+    fault = injected.fault
+    if injected.waits_for:
+        return f"fault armed: {fault.kind} of rank {fault.rank}, waits for {injected.waits_for}"
+    what = f"{fault.kind} of rank {fault.rank} in step {injected.step}"
+    if fault.phase:
+        return f"fault armed: {what} or later, at the start of the phase {enum_phrase(Phase, fault.phase)}"
+    return f"fault armed: {what}" if fault.step > 0 else f"fault injected: {what}"
 
 
 def refusal_line(refused: FaultRefused) -> str:

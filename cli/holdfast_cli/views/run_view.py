@@ -77,6 +77,8 @@ def _header(status: RunStatus, surroundings: Surroundings) -> Panel:
     if numbers := numbers_line(status):
         lines.append(Text(numbers))
     lines.append(Text(kept_line(status), style="dim"))
+    if status.replicas_note:
+        lines.append(Text(status.replicas_note, style="dim"))
     if status.outcome:
         lines.append(Text(status.outcome))
     return Panel(Group(*lines), title=surroundings.title or None, title_align="left", box=box.ROUNDED)

@@ -1,5 +1,6 @@
 """The status of a run as operators see it, made from the core's state."""
 
+from holdfast_daemon.core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_daemon.core.model import CoreState, ranks_of
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_proto.v1 import control_pb2 as control
@@ -44,6 +45,9 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
     )
     if record.generation and record.resumed_step >= 0:
         status.resumed_step = record.resumed_step
+    corruption = state.detectors[SilentCorruption.name]
+    assert isinstance(corruption, SilentCorruption)
+    status.replicas_note = corruption.note
     if record.HasField("failed_checkpoint"):
         status.failed_checkpoint = record.failed_checkpoint
     if record.HasField("left_step"):

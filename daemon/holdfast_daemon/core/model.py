@@ -74,6 +74,8 @@ class FaultAnswered:
     fault: Fault
     refusal: str = ""
     """Reason for which it will not strike; empty: the rank has accepted it."""
+    waits_for: str = ""
+    """What an accepted fault waits for and may never get; empty: it is bound to strike."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Hello(_message.Message):
     def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., local_world_size: _Optional[int] = ..., store_port: _Optional[int] = ...) -> None: ...
 
 class StepRecord(_message.Message):
-    __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "nonfinite_origin", "bad_gradient")
+    __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "nonfinite_origin", "bad_gradient", "plain", "coverage")
     class PhaseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,8 @@ class StepRecord(_message.Message):
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     NONFINITE_ORIGIN_FIELD_NUMBER: _ClassVar[int]
     BAD_GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
     step: int
     ended_unix_s: float
     duration_s: float
@@ -110,7 +112,19 @@ class StepRecord(_message.Message):
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaHash]
     nonfinite_origin: NonFiniteOrigin
     bad_gradient: BadGradient
-    def __init__(self, step: _Optional[int] = ..., ended_unix_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[float] = ..., pipeline_bubble: _Optional[float] = ..., balance_loss: _Optional[float] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[bytes] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHash, _Mapping]]] = ..., nonfinite_origin: _Optional[_Union[NonFiniteOrigin, _Mapping]] = ..., bad_gradient: _Optional[_Union[BadGradient, _Mapping]] = ...) -> None: ...
+    plain: _containers.RepeatedCompositeFieldContainer[ReplicaHash]
+    coverage: ReplicaCoverage
+    def __init__(self, step: _Optional[int] = ..., ended_unix_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[float] = ..., pipeline_bubble: _Optional[float] = ..., balance_loss: _Optional[float] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[bytes] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHash, _Mapping]]] = ..., nonfinite_origin: _Optional[_Union[NonFiniteOrigin, _Mapping]] = ..., bad_gradient: _Optional[_Union[BadGradient, _Mapping]] = ..., plain: _Optional[_Iterable[_Union[ReplicaHash, _Mapping]]] = ..., coverage: _Optional[_Union[ReplicaCoverage, _Mapping]] = ...) -> None: ...
+
+class ReplicaCoverage(_message.Message):
+    __slots__ = ("replica_bytes", "plain_bytes", "parameter_bytes")
+    REPLICA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    replica_bytes: int
+    plain_bytes: int
+    parameter_bytes: int
+    def __init__(self, replica_bytes: _Optional[int] = ..., plain_bytes: _Optional[int] = ..., parameter_bytes: _Optional[int] = ...) -> None: ...
 
 class ReplicaHash(_message.Message):
     __slots__ = ("part", "hash")

@@ -443,7 +443,7 @@ class SamplesUsed(_message.Message):
     def __init__(self, dp: _Optional[int] = ..., rank: _Optional[int] = ..., fingerprint: _Optional[bytes] = ...) -> None: ...
 
 class StepSummary(_message.Message):
-    __slots__ = ("step", "generation", "loss_sum", "loss_count", "validation_loss", "grad_norm", "learning_rate", "tokens", "duration_s", "ended_unix_s", "nonfinite", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas")
+    __slots__ = ("step", "generation", "loss_sum", "loss_count", "validation_loss", "grad_norm", "learning_rate", "tokens", "duration_s", "ended_unix_s", "nonfinite", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "plain", "coverage")
     class PhaseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -472,6 +472,8 @@ class StepSummary(_message.Message):
     DROPPED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
     step: int
     generation: int
     loss_sum: float
@@ -493,7 +495,21 @@ class StepSummary(_message.Message):
     dropped_tokens: int
     samples: _containers.RepeatedCompositeFieldContainer[SamplesUsed]
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaHashes]
-    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[int] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., ended_unix_s: _Optional[float] = ..., nonfinite: _Optional[_Iterable[_Union[NonFinite, _Mapping]]] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[_Union[Mean, _Mapping]] = ..., pipeline_bubble: _Optional[_Union[Mean, _Mapping]] = ..., balance_loss: _Optional[_Union[Mean, _Mapping]] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[SamplesUsed, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHashes, _Mapping]]] = ...) -> None: ...
+    plain: _containers.RepeatedCompositeFieldContainer[ReplicaHashes]
+    coverage: _containers.RepeatedCompositeFieldContainer[RankCoverage]
+    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., loss_sum: _Optional[float] = ..., loss_count: _Optional[int] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., duration_s: _Optional[float] = ..., ended_unix_s: _Optional[float] = ..., nonfinite: _Optional[_Iterable[_Union[NonFinite, _Mapping]]] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[_Union[Mean, _Mapping]] = ..., pipeline_bubble: _Optional[_Union[Mean, _Mapping]] = ..., balance_loss: _Optional[_Union[Mean, _Mapping]] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[_Iterable[_Union[SamplesUsed, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHashes, _Mapping]]] = ..., plain: _Optional[_Iterable[_Union[ReplicaHashes, _Mapping]]] = ..., coverage: _Optional[_Iterable[_Union[RankCoverage, _Mapping]]] = ...) -> None: ...
+
+class RankCoverage(_message.Message):
+    __slots__ = ("rank", "replica_bytes", "plain_bytes", "parameter_bytes")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    replica_bytes: int
+    plain_bytes: int
+    parameter_bytes: int
+    def __init__(self, rank: _Optional[int] = ..., replica_bytes: _Optional[int] = ..., plain_bytes: _Optional[int] = ..., parameter_bytes: _Optional[int] = ...) -> None: ...
 
 class NonFinite(_message.Message):
     __slots__ = ("rank", "quantity", "module", "unix_s", "parameter")
@@ -622,12 +638,14 @@ class StackSummary(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., frame: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ...) -> None: ...
 
 class FaultInjected(_message.Message):
-    __slots__ = ("fault", "step")
+    __slots__ = ("fault", "step", "waits_for")
     FAULT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     fault: _fault_pb2.Fault
     step: int
-    def __init__(self, fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
+    waits_for: str
+    def __init__(self, fault: _Optional[_Union[_fault_pb2.Fault, _Mapping]] = ..., step: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
 
 class FaultRefused(_message.Message):
     __slots__ = ("fault", "reason")
@@ -776,7 +794,7 @@ class WaitEdge(_message.Message):
     def __init__(self, waiter: _Optional[int] = ..., awaited: _Optional[int] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("kind", "culprits", "message", "confidence_ratio", "waits", "step", "phase", "group", "seq", "op", "activity", "node", "calls", "death", "hang", "standstill", "mismatch", "transport", "lost_node", "late_exit", "data_share", "throughput", "memory", "allocator", "checkpoint", "non_finite", "straggler")
+    __slots__ = ("kind", "culprits", "message", "confidence_ratio", "waits", "step", "phase", "group", "seq", "op", "activity", "node", "calls", "death", "hang", "standstill", "mismatch", "transport", "lost_node", "late_exit", "data_share", "throughput", "memory", "allocator", "checkpoint", "non_finite", "straggler", "corruption")
     KIND_FIELD_NUMBER: _ClassVar[int]
     CULPRITS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -804,6 +822,7 @@ class Verdict(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     NON_FINITE_FIELD_NUMBER: _ClassVar[int]
     STRAGGLER_FIELD_NUMBER: _ClassVar[int]
+    CORRUPTION_FIELD_NUMBER: _ClassVar[int]
     kind: VerdictKind
     culprits: _containers.RepeatedScalarFieldContainer[int]
     message: str
@@ -831,7 +850,8 @@ class Verdict(_message.Message):
     checkpoint: CheckpointDetail
     non_finite: NonFiniteDetail
     straggler: StragglerDetail
-    def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., node: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ..., death: _Optional[_Union[DeathDetail, _Mapping]] = ..., hang: _Optional[_Union[HangDetail, _Mapping]] = ..., standstill: _Optional[_Union[StandstillDetail, _Mapping]] = ..., mismatch: _Optional[_Union[MismatchDetail, _Mapping]] = ..., transport: _Optional[_Union[TransportDetail, _Mapping]] = ..., lost_node: _Optional[_Union[LostNodeDetail, _Mapping]] = ..., late_exit: _Optional[_Union[LateExitDetail, _Mapping]] = ..., data_share: _Optional[_Union[DataShareDetail, _Mapping]] = ..., throughput: _Optional[_Union[ThroughputDetail, _Mapping]] = ..., memory: _Optional[_Union[MemoryDetail, _Mapping]] = ..., allocator: _Optional[_Union[AllocatorDetail, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointDetail, _Mapping]] = ..., non_finite: _Optional[_Union[NonFiniteDetail, _Mapping]] = ..., straggler: _Optional[_Union[StragglerDetail, _Mapping]] = ...) -> None: ...
+    corruption: CorruptionDetail
+    def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., node: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ..., death: _Optional[_Union[DeathDetail, _Mapping]] = ..., hang: _Optional[_Union[HangDetail, _Mapping]] = ..., standstill: _Optional[_Union[StandstillDetail, _Mapping]] = ..., mismatch: _Optional[_Union[MismatchDetail, _Mapping]] = ..., transport: _Optional[_Union[TransportDetail, _Mapping]] = ..., lost_node: _Optional[_Union[LostNodeDetail, _Mapping]] = ..., late_exit: _Optional[_Union[LateExitDetail, _Mapping]] = ..., data_share: _Optional[_Union[DataShareDetail, _Mapping]] = ..., throughput: _Optional[_Union[ThroughputDetail, _Mapping]] = ..., memory: _Optional[_Union[MemoryDetail, _Mapping]] = ..., allocator: _Optional[_Union[AllocatorDetail, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointDetail, _Mapping]] = ..., non_finite: _Optional[_Union[NonFiniteDetail, _Mapping]] = ..., straggler: _Optional[_Union[StragglerDetail, _Mapping]] = ..., corruption: _Optional[_Union[CorruptionDetail, _Mapping]] = ...) -> None: ...
 
 class CallPlace(_message.Message):
     __slots__ = ("group", "description", "seq", "op", "sizes", "dtypes")
@@ -1084,6 +1104,18 @@ class StragglerDetail(_message.Message):
     usual_s: float
     by_peers: bool
     def __init__(self, kind: _Optional[_Union[OwnTimeKind, str]] = ..., own_s: _Optional[float] = ..., usual_s: _Optional[float] = ..., by_peers: bool = ...) -> None: ...
+
+class CorruptionDetail(_message.Message):
+    __slots__ = ("part", "more_parts", "has_majority", "equal_step")
+    PART_FIELD_NUMBER: _ClassVar[int]
+    MORE_PARTS_FIELD_NUMBER: _ClassVar[int]
+    HAS_MAJORITY_FIELD_NUMBER: _ClassVar[int]
+    EQUAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    part: str
+    more_parts: int
+    has_majority: bool
+    equal_step: int
+    def __init__(self, part: _Optional[str] = ..., more_parts: _Optional[int] = ..., has_majority: bool = ..., equal_step: _Optional[int] = ...) -> None: ...
 
 class IncidentAction(_message.Message):
     __slots__ = ("unix_s", "what")

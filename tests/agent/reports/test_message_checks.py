@@ -41,6 +41,7 @@ def whole() -> session.Report:
                 phase_s={PHASE_DATA: 0.1}, samples=b"x" * 16,
                 bad_gradient=session.BadGradient(parameter="norm.weight", unix_s=1.8e9),
                 replicas=[session.ReplicaHash(part="norm.weight[0:8]", hash=5)],
+                plain=[session.ReplicaHash(part="", hash=5)], coverage=session.ReplicaCoverage(parameter_bytes=4),
             )
         ],
         snapshots=[session.SnapshotTaken(step=6, stall_s=0.01, bytes=1 << 30)],

@@ -5,7 +5,7 @@ import pytest
 from holdfast_agent.reports.summaries import StepSummaries
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER
-from holdfast_proto.v1.session_pb2 import BadGradient, NonFiniteOrigin, ReplicaHash, StepRecord
+from holdfast_proto.v1.session_pb2 import BadGradient, NonFiniteOrigin, ReplicaCoverage, ReplicaHash, StepRecord
 
 
 def test_a_step_is_summed_up_once_all_ranks_have_reported_it() -> None:
@@ -90,6 +90,16 @@ def test_ranks_that_hold_a_part_with_the_same_hash_are_reported_together() -> No
         store.ReplicaHashes(part="norm", hash=7, ranks=[4, 6]),
         store.ReplicaHashes(part="norm", hash=8, ranks=[5]),
     ]
+
+
+def test_plain_parameters_are_reported_like_replicas_and_their_coverage_by_rank() -> None:
+    summaries = StepSummaries(generation=1, ranks=2)
+    coverage = ReplicaCoverage(replica_bytes=1, plain_bytes=2, parameter_bytes=4)
+    summaries.add(4, StepRecord(step=0, plain=[ReplicaHash(part="", hash=7)], coverage=coverage))
+    (summary,) = summaries.add(5, StepRecord(step=0, plain=[ReplicaHash(part="", hash=7)]))
+    assert list(summary.plain) == [store.ReplicaHashes(part="", hash=7, ranks=[4, 5])]
+    assert list(summary.replicas) == []
+    assert list(summary.coverage) == [store.RankCoverage(rank=4, replica_bytes=1, plain_bytes=2, parameter_bytes=4)]
 
 
 def test_a_step_that_a_rank_never_reports_is_closed_before_the_next_one() -> None:

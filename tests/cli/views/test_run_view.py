@@ -9,6 +9,7 @@ from holdfast_cli.views.display import LineDisplay, LiveDisplay, display_for
 from holdfast_cli.views.phrases import progress_line
 from holdfast_cli.views.plain import HEARTBEAT_S, changes
 from holdfast_cli.views.run_view import Surroundings, render
+from holdfast_proto.v1.common_pb2 import PHASE_EVAL
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RUN_PHASE_FAILED, RUN_PHASE_STARTING, RankExit
@@ -155,12 +156,27 @@ def test_lines_contain_only_what_is_new() -> None:
     assert not any("SIGKILL" in line for line in lines)
 
 
+def test_what_is_not_compared_is_reported_once() -> None:
+    sharded = healthy()
+    sharded.replicas_note = "silent corruption is not looked for: the run has one rank"
+    assert list(changes(healthy(), sharded, 120)) == [sharded.replicas_note]
+    assert list(changes(sharded, sharded, 120)) == []
+    sharded_later = healthy()  # another leader does not know it
+    assert list(changes(sharded, sharded_later, 120)) == []
+
+
 def test_a_fault_injected_on_purpose_is_a_line_and_reported_once() -> None:
     harmed = healthy()
     harmed.faults.add(fault=Fault(kind="slow", rank=2), step=41)
+    harmed.faults.add(fault=Fault(kind="kill", rank=1, step=60, phase=PHASE_EVAL), step=60)
+    harmed.faults.add(fault=Fault(kind="stop", rank=1, step=70), step=70)
+    harmed.faults.add(fault=Fault(kind="kill", rank=0, phase=PHASE_EVAL), step=41, waits_for="the phase eval")
     harmed.faults_refused.add(fault=Fault(kind="kill", rank=3), reason="step 4 has already ended")
     assert list(changes(healthy(), harmed, 120)) == [
         "fault injected: slow of rank 2 in step 41",
+        "fault armed: kill of rank 1 in step 60 or later, at the start of the phase eval",
+        "fault armed: stop of rank 1 in step 70",
+        "fault armed: kill of rank 0, waits for the phase eval",
         "fault refused: kill of rank 3: step 4 has already ended",
     ]
     assert list(changes(harmed, harmed, 120)) == []

@@ -6,7 +6,17 @@ rendered anew.
 
 from collections.abc import Callable, Mapping
 
-from holdfast_daemon.core.texts import checkpoints, deaths, hangs, mismatches, non_finite, speed, stragglers, transport
+from holdfast_daemon.core.texts import (
+    checkpoints,
+    corruption,
+    deaths,
+    hangs,
+    mismatches,
+    non_finite,
+    speed,
+    stragglers,
+    transport,
+)
 from holdfast_proto.v1 import store_pb2 as store
 
 _RENDERERS: Mapping[str, Callable[[store.Verdict], str]] = {
@@ -24,6 +34,7 @@ _RENDERERS: Mapping[str, Callable[[store.Verdict], str]] = {
     "checkpoint": checkpoints.checkpoint,
     "non_finite": non_finite.non_finite,
     "straggler": stragglers.straggler,
+    "corruption": corruption.corruption,
 }
 
 
