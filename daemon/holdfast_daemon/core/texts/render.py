@@ -13,6 +13,7 @@ from holdfast_daemon.core.texts import (
     hangs,
     mismatches,
     non_finite,
+    refusals,
     speed,
     stragglers,
     transport,
@@ -32,6 +33,8 @@ _RENDERERS: Mapping[str, Callable[[store.Verdict], str]] = {
     "memory": speed.memory,
     "allocator": speed.allocator,
     "checkpoint": checkpoints.checkpoint,
+    "program": refusals.program,
+    "launcher": refusals.launcher,
     "non_finite": non_finite.non_finite,
     "straggler": stragglers.straggler,
     "corruption": corruption.corruption,
@@ -51,9 +54,14 @@ def is_complete(verdict: store.Verdict) -> bool:
             return mismatches.is_complete(verdict.mismatch)
         case "throughput":
             return not verdict.throughput.HasField("step_s") or verdict.throughput.step_before_s > 0.0
-        case "late_exit" | "memory" | "allocator":
+        case "late_exit" | "memory" | "allocator" | "launcher" | "straggler":
             return bool(verdict.culprits)
-    needed = (("death", verdict.death.ends), ("hang", verdict.hang.ranks), ("lost_node", verdict.lost_node.ranks))
+    needed = (
+        ("death", verdict.death.ends),
+        ("hang", verdict.hang.ranks),
+        ("lost_node", verdict.lost_node.ranks),
+        ("non_finite", verdict.non_finite.ranks),
+    )
     return all(ranks for name, ranks in needed if name == verdict.WhichOneof("detail"))
 
 

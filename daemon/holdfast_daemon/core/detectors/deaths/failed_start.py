@@ -50,13 +50,9 @@ def verdict(view: View, exits: Mapping[int, store.RankExit]) -> store.Verdict | 
     """Return the verdict once every rank has ended, None before. The exits are those of a start without hope."""
     if len(exits) < view.world_size:
         return None
-    who = "rank 0" if view.world_size == 1 else f"all {view.world_size} ranks"
-    error = error_of_program(exits[min(exits)])
+    detail = store.ProgramDetail(world_size=view.world_size, error=error_of_program(exits[min(exits)]))
     return store.Verdict(
-        kind=store.VERDICT_KIND_BAD_CONFIGURATION,
-        culprits=sorted(exits),
-        message=f"{who} ended before holdfast_hooks.attach(), so the run is not started again: {error}",
-        confidence_ratio=1.0,
+        kind=store.VERDICT_KIND_BAD_CONFIGURATION, culprits=sorted(exits), confidence_ratio=1.0, program=detail
     )
 
 
@@ -68,14 +64,7 @@ def launcher_verdict(view: View) -> store.Verdict | None:
     launched = {number: rank.launched_world_size for number, rank in view.ranks.items() if rank.launched_world_size}
     if not view.is_first_start or not launched:
         return None
-    first = min(launched)
-    ours = f"{view.world_size} rank{'s' if view.world_size > 1 else ''}"
+    detail = store.LauncherDetail(launched_world_size=launched[min(launched)], world_size=view.world_size)
     return store.Verdict(
-        kind=store.VERDICT_KIND_BAD_CONFIGURATION,
-        culprits=sorted(launched),
-        message=(
-            f"rank {first} belongs to a world of {launched[first]} ranks, but Holdfast started {ours}: its command "
-            "starts ranks itself: use `holdfast observe -- COMMAND`, or give `holdfast run` the command of one rank"
-        ),
-        confidence_ratio=1.0,
+        kind=store.VERDICT_KIND_BAD_CONFIGURATION, culprits=sorted(launched), confidence_ratio=1.0, launcher=detail
     )
