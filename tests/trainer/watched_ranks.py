@@ -58,7 +58,7 @@ def check_origin(rank: Rank, watch: GradientWatch) -> None:
     # Tensor-parallel ranks exchange gradients within a block, so theirs go bad in it at the same time.
     tp = rank.config.parallel.tp
     assert first // tp == culprit // tp, reported
-    assert module == reported[culprit][3], reported
+    assert reported[culprit][3] in module.split(" to "), reported  # a part of the chain, in a long one
     assert sum(one[0] > 0 for one in reported) <= tp, reported
 
 
