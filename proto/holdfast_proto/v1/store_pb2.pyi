@@ -827,7 +827,7 @@ class CallPlace(_message.Message):
     def __init__(self, group: _Optional[str] = ..., description: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., sizes: _Optional[str] = ..., dtypes: _Optional[str] = ...) -> None: ...
 
 class RankEnd(_message.Message):
-    __slots__ = ("rank", "cause", "code", "signal", "said", "out_of_memory", "expected_bytes", "got_bytes", "step", "phase")
+    __slots__ = ("rank", "cause", "code", "signal", "said", "out_of_memory", "expected_bytes", "got_bytes", "step", "phase", "raised")
     RANK_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
@@ -838,6 +838,7 @@ class RankEnd(_message.Message):
     GOT_BYTES_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
+    RAISED_FIELD_NUMBER: _ClassVar[int]
     rank: int
     cause: EndCause
     code: int
@@ -848,7 +849,8 @@ class RankEnd(_message.Message):
     got_bytes: int
     step: int
     phase: _common_pb2.Phase
-    def __init__(self, rank: _Optional[int] = ..., cause: _Optional[_Union[EndCause, str]] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., said: _Optional[str] = ..., out_of_memory: bool = ..., expected_bytes: _Optional[int] = ..., got_bytes: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ...) -> None: ...
+    raised: bool
+    def __init__(self, rank: _Optional[int] = ..., cause: _Optional[_Union[EndCause, str]] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., said: _Optional[str] = ..., out_of_memory: bool = ..., expected_bytes: _Optional[int] = ..., got_bytes: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., raised: bool = ...) -> None: ...
 
 class DeathDetail(_message.Message):
     __slots__ = ("ends", "stopped")

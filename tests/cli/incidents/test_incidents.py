@@ -177,7 +177,7 @@ def record_a_death(folder: Path) -> store.Incident:
     excerpt = recording.excerpt()
     assert excerpt is not None
     incident_folder.write_story(folder, found)
-    incident_folder.write_recording(folder, excerpt, dropped_ticks=0)
+    incident_folder.write_recording(folder, excerpt, found.verdict, dropped_ticks=0)
     return found
 
 

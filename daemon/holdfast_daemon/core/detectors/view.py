@@ -100,7 +100,8 @@ class View:
         """Return what a rank does, as far as can be seen from outside.
 
         The order of the tests matters. A stopped or silent rank reports nothing, so that its phase is out of date and
-        cannot decide; only then may the phase say that it waits for data.
+        cannot decide; only then may the phase say that it waits for data. A stack that shows a call of torch is
+        newer than the silence, which a loaded machine may explain.
         """
         rank = self.known_ranks[number]
         stack = self.stacks.get(number)
@@ -108,12 +109,21 @@ class View:
             return common.ACTIVITY_UNSPECIFIED
         if rank.process_state in ("T", "t"):
             return common.ACTIVITY_STOPPED
-        if self._is_silent(rank):
-            return common.ACTIVITY_GIL_HELD
         named = stack.activity if stack is not None else common.ACTIVITY_UNSPECIFIED
+        if self._is_silent(rank) and named != common.ACTIVITY_COLLECTIVE:
+            return common.ACTIVITY_GIL_HELD
         if rank.progress.phase == common.PHASE_DATA and named != common.ACTIVITY_COLLECTIVE:
             return common.ACTIVITY_DATA
         return named or _thread_activity(rank)
+
+    def may_have_arrived(self, number: int) -> bool:
+        """Whether a rank may be in a call that its newest report does not know of yet.
+
+        Its stack shows a call of torch, and its reporter has not run for a while.
+        """
+        stack = self.stacks.get(number)
+        in_a_call = stack is not None and stack.activity == common.ACTIVITY_COLLECTIVE
+        return in_a_call and self.known_ranks[number].silent_s > _SILENT_S
 
     def _is_silent(self, rank: store.RankState) -> bool:
         least_s = max(_SILENT_S, _SILENT_RATIO * self._usual_silence_s, _SILENT_SHARE * rank.stalled_s)

@@ -15,6 +15,7 @@ from holdfast_daemon.core.recovery import (
     membership,
     new_generation,
     response,
+    second_fault,
     standstills,
     suspicion,
 )
@@ -113,6 +114,7 @@ def running(tick: Tick) -> None:
 
 def gathering(tick: Tick) -> None:
     """Wait for the evidence, for a limited time."""
+    second_fault.add_to_open(tick)
     present = {name for name in tick.record.nodes if name in tick.state.nodes}
     complete = present <= tick.state.evidence_from
     if complete or tick.now - tick.record.phase_since_unix_s > EVIDENCE_PATIENCE_S:

@@ -357,7 +357,7 @@ def test_a_rank_that_has_left_training_while_others_wait_for_it_is_reported_and_
     world.rank(1).progress.phase = common.PHASE_IDLE
     world.stand(300.0)
     (incident,) = world.incidents
-    assert incident.verdict.message.startswith("rank 1 has left training while others still wait for it")
+    assert incident.verdict.message.startswith("rank 1 has left training after step 5 with 1 call fewer in group 0")
     assert (states(world), world.phase) == (["standstill"], "running")
 
 

@@ -14,7 +14,6 @@ from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
 from holdfast_daemon.core.detectors.view import StepView, View
-from holdfast_daemon.core.naming import ranks_named
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -114,12 +113,11 @@ def _verdict(view: View, share: float, waited_s: Mapping[int, float]) -> store.V
         key=lambda rank: (-waited_s[rank], rank),
     )
     culprits = most if 2 * len(most) < len(view.ranks) else []
-    who = f", {ranks_named(culprits)} longest" if culprits else ", all ranks alike" if most else ""
     return store.Verdict(
         kind=store.VERDICT_KIND_DATA_STALL,
         culprits=culprits,
-        message=f"steps wait {share:.0%} of their time for data{who}",
         step=max((rank.progress.step for rank in view.ranks.values()), default=0),
         phase=common.PHASE_DATA,
         confidence_ratio=1.0,
+        data_share=store.DataShareDetail(share_ratio=share, all_alike=bool(most) and not culprits),
     )
