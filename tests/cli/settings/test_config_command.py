@@ -115,7 +115,7 @@ def test_a_run_starts_from_a_file_alone(options: Callable[..., LocalRunOptions],
     (folder / "holdfast.toml").write_text(f"""
 [run]
 name = "testing"
-command = ["python", "train.py"]
+command = ["true"]
 directory = "{settings.directory.name}"
 [checkpoints]
 location = "elsewhere"
