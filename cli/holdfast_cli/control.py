@@ -64,10 +64,10 @@ class ControlClient:
         request = control_pb2.TakeCheckpointRequest(run=self._run)
         return self._call("TakeCheckpoint", request, control_pb2.TakeCheckpointResponse).step
 
-    def inject_fault(self, fault: Fault) -> None:
-        """Request a fault. Returns once the rank has accepted it; the effect shows in the run."""
+    def inject_fault(self, fault: Fault) -> str:
+        """Request a fault; return, once the rank has accepted it, what it waits for and may never get, or ""."""
         request = control_pb2.InjectFaultRequest(run=self._run, fault=fault)
-        self._call("InjectFault", request, control_pb2.InjectFaultResponse, timeout_s=_ANSWER_S)
+        return self._call("InjectFault", request, control_pb2.InjectFaultResponse, timeout_s=_ANSWER_S).waits_for
 
     def stop_run(self, *, grace_s: float = 0.0) -> None:
         """Request the end of the run: within ``grace_s`` after a last checkpoint, or immediately for 0.

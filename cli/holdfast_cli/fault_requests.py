@@ -16,8 +16,8 @@ from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING
 _LOOK_S = 0.1
 
 
-def request_fault(client: ControlClient, fault: Fault) -> None:
-    """Request a fault, and return once its rank has accepted it.
+def request_fault(client: ControlClient, fault: Fault) -> str:
+    """Request a fault; return, once its rank has accepted it, what it waits for and may never get, or "".
 
     Raises ConfigurationError if it makes no sense, ControlError if it is refused.
     """
@@ -25,7 +25,7 @@ def request_fault(client: ControlClient, fault: Fault) -> None:
         check(fault)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
-    client.inject_fault(fault.to_message())
+    return client.inject_fault(fault.to_message())
 
 
 def fault_table() -> Table:
@@ -53,13 +53,23 @@ class RandomInjection:
     def carry_out(self, client: ControlClient, report: Callable[[str], None]) -> None:
         """Continue for ``steps``, or until the run has ended; ``report`` gets a line for each fault.
 
-        Raises ConfigurationError for settings that make no sense, ControlError if a fault is refused.
+        A fault that is refused ends nothing: another kind may strike, or the same one later. Raises ConfigurationError
+        for settings that make no sense, ControlError if the daemon is unreachable or the first fault is refused.
         """
-        status = client.status()
-        for fault in self._faults(status):
-            if not self._request(client, fault):
+        are_accepted = False
+        for fault in self._faults(client.status()):
+            try:
+                waits_for = self._request(client, fault)
+            except ControlError as error:
+                if error.unreachable or not are_accepted:
+                    raise
+                report(f"{fault.kind} of rank {fault.rank} in step {fault.step}: {error}")
+                continue
+            if waits_for is None:
                 return
-            report(f"rank {fault.rank} has accepted {fault.kind} in step {fault.step}")
+            are_accepted = True
+            then = f": it waits for {waits_for}" if waits_for else f" in step {fault.step}"
+            report(f"rank {fault.rank} has accepted {fault.kind}{then}")
 
     def _faults(self, status: RunStatus) -> Iterator[Fault]:
         first = status.newest_step + 1
@@ -78,16 +88,14 @@ class RandomInjection:
                 return
             yield fault
 
-    def _request(self, client: ControlClient, fault: Fault) -> bool:
-        """Request a fault as soon as the run is at its step; return False if the run ends before."""
+    def _request(self, client: ControlClient, fault: Fault) -> str | None:
+        """Request a fault as soon as the run is at its step; return what it waits for, or None if the run ends."""
         while not has_ended(status := client.status()):
             if status.phase == RUN_PHASE_RUNNING and status.newest_step + 1 >= fault.step:
                 try:
-                    request_fault(client, replace(fault, step=-1))
+                    return request_fault(client, replace(fault, step=-1))
                 except ControlError:
                     if client.status().phase == RUN_PHASE_RUNNING:
                         raise
-                else:
-                    return True
             time.sleep(_LOOK_S)
-        return False
+        return None

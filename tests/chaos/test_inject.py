@@ -33,7 +33,8 @@ def test_a_requested_fault_is_refused_or_strikes_its_rank_and_either_is_reported
         status = json.loads(holdfast(runs, "status", "--json", "--run", "injected").stdout)
         refused, injected = (action["what"] for action in status["newest_incident"]["actions"][:2])
         assert refused.startswith("kill was not injected into rank 3: step 1 has already ended")
-        assert injected.startswith("kill was injected into rank 3 in step ")
+        assert injected.startswith("kill was armed in rank 3 for step ")
+        assert injected.endswith("or later, at the start of the phase optimizer")
         page = find_record(runs.folder, "injected").components["daemon"]
         with urlopen(f"http://127.0.0.1:{page['metrics_port']}/metrics") as metrics:
             assert 'holdfast_faults_injected_total{kind="kill",run="injected"} 1.0' in metrics.read().decode()

@@ -8,6 +8,7 @@ from holdfast_cli.control import ControlClient, ControlError
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.fault_requests import RandomInjection
 from holdfast_cli.main import app
+from holdfast_cli.run_folder.target import Target
 from holdfast_hooks.faults import CATALOGUE
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
@@ -51,6 +52,8 @@ class Daemon(ControlClient):
         super().__init__(Path("none.sock"), "run")
         self._step = itertools.count()
         self.newest = -1
+        self.refused = ""
+        """Kind of fault that ranks refuse."""
         self.requested: list[tuple[int, Fault]] = []
 
     def status(self) -> RunStatus:
@@ -59,16 +62,31 @@ class Daemon(ControlClient):
         phase = RUN_PHASE_FINISHED if self.newest >= 100 else phase
         return RunStatus(newest_step=self.newest, phase=phase, ranks=[RankView(rank=rank) for rank in range(4)])
 
-    def inject_fault(self, fault: Fault) -> None:
+    def inject_fault(self, fault: Fault) -> str:
         if 20 <= self.newest + 1 < 40:
             raise ControlError("it stops just now", unreachable=False)
+        if fault.kind == self.refused:
+            raise ControlError("nobody could see it", unreachable=False)
         self.requested.append((self.newest, fault))
+        return "the phase eval" if fault.phase else ""
 
 
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
     monkeypatch.setattr("holdfast_cli.fault_requests._LOOK_S", 0.0)
     return Daemon()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "then"), [((), "`holdfast incidents` shows"), (("--phase", "eval"), "it waits for the phase eval")]
+)
+def test_the_answer_says_what_a_fault_waits_for(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], then: str
+) -> None:
+    monkeypatch.setattr(Target, "connect", lambda self: daemon)
+    result = inject("kill", "--rank", "1", "--control", "none.sock", *arguments)
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"rank 1 has accepted kill: {then}")
 
 
 def test_random_faults_are_requested_when_the_run_is_at_their_steps_and_trains(daemon: Daemon) -> None:
@@ -81,6 +99,19 @@ def test_random_faults_are_requested_when_the_run_is_at_their_steps_and_trains(d
         assert fault.step == -1
         assert fault.rank in (1, 2)
         assert not 20 <= newest < 40
+
+
+def test_a_refused_fault_is_a_line_and_the_random_plan_continues(daemon: Daemon) -> None:
+    lines: list[str] = []
+    daemon.refused = "bit-flip"
+    injection = RandomInjection(rate_per_step=1.0, kinds=("kill", "bit-flip"), ranks=(1,), seed=2, steps=12)
+    injection.carry_out(daemon, lines.append)
+    refused = [line for line in lines if line.endswith("nobody could see it")]
+    assert refused
+    assert len(refused) + len(daemon.requested) == len(lines) == 12
+    only = RandomInjection(rate_per_step=1.0, kinds=("bit-flip",), ranks=(1,), seed=2, steps=12)
+    with pytest.raises(ControlError, match="nobody could see it"):
+        only.carry_out(daemon, lines.append)
 
 
 def test_random_faults_are_over_after_the_last_of_their_steps(daemon: Daemon) -> None:

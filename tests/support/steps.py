@@ -15,11 +15,13 @@ def view(summary: store.StepSummary, **changes: object) -> StepView:
     return StepView(summary=summary, **fields)  # type: ignore[arg-type]
 
 
-def show(detector: Detector, summaries: Iterable[store.StepSummary]) -> tuple[Detector, list[store.Verdict]]:
-    """Return the detector after steps, and its verdicts."""
+def show(
+    detector: Detector, summaries: Iterable[store.StepSummary], **changes: object
+) -> tuple[Detector, list[store.Verdict]]:
+    """Return the detector after steps, and its verdicts. ``changes``: as with :func:`view`."""
     verdicts = []
     for summary in summaries:
-        result = detector.see_step(view(summary))
+        result = detector.see_step(view(summary, **changes))
         detector = result.next
         verdicts += [finding.verdict for finding in result.findings]
     return detector, verdicts

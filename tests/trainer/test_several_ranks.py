@@ -64,6 +64,7 @@ def test_fp8_composes_with_tensor_parallelism_and_sharding(run_ranks: RunRanks) 
     "parallel",
     [
         {"dp": 2, "pp": 2, "zero": 0, "microbatches": 2},
+        {"dp": 4, "dp_shard": 2, "zero": 2},  # HSDP: each shard has one copy
         {"pp": 2, "tp": 2, "schedule": "zero-bubble", "microbatches": 4},
     ],
 )

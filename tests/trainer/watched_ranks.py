@@ -9,7 +9,7 @@ import torch.distributed as dist
 import holdfast_hooks
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.replicas.replica_check import ReplicaCheck
-from holdfast_hooks.replicas.sets import replica_sets
+from holdfast_hooks.replicas.sets import held_parameters
 from holdfast_hooks.telemetry.gradient_origin import GradientWatch
 from holdfast_proto.v1.session_pb2 import StepRecord
 from holdfast_trainer.config import TrainerConfig
@@ -34,7 +34,7 @@ def check_watched(config: TrainerConfig) -> None:
         assert not found(watch).HasField("nonfinite_origin")
         assert conflicts(replicas, step) == set()
 
-    sets = replica_sets(state)
+    sets = held_parameters(state).sets
     assert sets, "the layout holds nothing twice"
     if dist.get_rank() == dist.get_world_size() - 1:
         tensor = next(iter(next(iter(sets.values())).values()))
@@ -58,7 +58,7 @@ def check_origin(rank: Rank, watch: GradientWatch) -> None:
     # Tensor-parallel ranks exchange gradients within a block, so theirs go bad in it at the same time.
     tp = rank.config.parallel.tp
     assert first // tp == culprit // tp, reported
-    assert module == reported[culprit][3], reported
+    assert reported[culprit][3] in module.split(" to "), reported  # a part of the chain, in a long one
     assert sum(one[0] > 0 for one in reported) <= tp, reported
 
 

@@ -1,6 +1,7 @@
 """Tests that need several real ranks: progress of groups and channels, and sharded tensors."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -108,6 +109,17 @@ def test_a_flipped_bit_shows_in_what_replicas_report_and_the_end_of_a_rank_in_it
     *_, last = [report for report in agent.of("report") if "bad sample" in report.last_words]
     assert [call.op for call in last.pending] == ["gloo:all_reduce"]
     assert [call.seq for call in black_box.read(folder / "black-box-1").pending] == [last.pending[0].seq]
+
+
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
+def test_only_the_rank_whose_gradients_were_bad_before_the_sum_over_ranks_says_so(
+    agent: Any, folder: Path, sharding: str
+) -> None:
+    with world(f"bad_gradients_{sharding}", folder) as process:
+        assert process.wait(120) == 0
+    bad = [(record.step, record.bad_gradient.parameter) for record in agent.steps if record.bad_gradient.own]
+    assert bad == [(3, "rank1.1.weight")]
+    assert sorted(record.step for record in agent.steps if math.isnan(record.grad_norm)) == [1, 1, 3, 3]
 
 
 def test_sharded_training_is_restored_bit_by_bit(folder: Path) -> None:

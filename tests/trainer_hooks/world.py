@@ -159,9 +159,54 @@ def fsdp(folder: Path, rank: int) -> None:
     (folder / f"result-{rank}.json").write_text(json.dumps(result))
 
 
+class Spoilt(torch.nn.Linear):
+    """A layer whose weight gets a gradient with one NaN while ``is_bad``. Its output is as ever."""
+
+    is_bad = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        return y + (self.weight[0, 0] * 0).sqrt() if self.is_bad else y
+
+
+def bad_gradients(folder: Path, rank: int, *, wrap: Any) -> None:
+    """Train six steps and skip those with a gradient that is not finite: rank 1 makes one in steps 1 and 3."""
+    os.environ.update(context(folder, rank).to_environment())
+    torch.manual_seed(0)
+    spoilt = Spoilt(4, 4)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), spoilt, torch.nn.Linear(4, 4))
+    trained = wrap(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with holdfast_hooks.attach(state={f"rank{rank}": model}) as hooks:
+        for step in hooks.steps(until=100):
+            if step == 6:  # not the last one, which would wait for a slot for the state
+                break
+            spoilt.is_bad = rank == 1 and step in (1, 3)
+            trained(torch.ones(2, 4)).sum().backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+            hooks.report(grad_norm=norm)
+            if norm.isfinite():
+                optimizer.step()
+            optimizer.zero_grad()
+
+
+def bad_gradients_ddp(folder: Path, rank: int) -> None:
+    bad_gradients(folder, rank, wrap=torch.nn.parallel.DistributedDataParallel)
+
+
+def bad_gradients_fsdp(folder: Path, rank: int) -> None:
+    def wrap(model: torch.nn.Sequential) -> Any:
+        for part in model:
+            fully_shard(part)
+        return fully_shard(model)
+
+    bad_gradients(folder, rank, wrap=wrap)
+
+
 def main(scenario: str, folder: Path) -> None:
     children = []
-    if scenario == "corrupt":
+    if scenario in ("corrupt", "bad_gradients_ddp"):
         importlib.import_module(
             "torch._dynamo"
         )  # under DistributedDataParallel each rank would take its own time for it

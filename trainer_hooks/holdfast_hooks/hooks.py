@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from holdfast_hooks.restore.starting_point import start_from
 from holdfast_hooks.sidecar import Sidecar
 from holdfast_hooks.snapshots.snapshot_taker import reject_unsuitable
 from holdfast_hooks.state.encoding import Stateful
+from holdfast_hooks.telemetry.bad_gradients import NUMBERS
 from holdfast_hooks.telemetry.deferred import to_number
 from holdfast_hooks.telemetry.last_words import LastWords
 from holdfast_hooks.telemetry.timeline import Timeline
@@ -46,8 +48,9 @@ def attach(
             of the rank's share of the data: ranks with different ``dp`` train on different samples.
         device: torch's name of the device on which this rank computes.
         check_replicas: compare, at the end of every step, some of the parameters in ``state`` that several ranks hold
-            alike (under DistributedDataParallel, or as replicated DTensors). This takes a thousandth of the time at
-            most. Pass False if replicas may differ between steps, as with local SGD.
+            alike (under DistributedDataParallel, as replicated DTensors, or as plain tensors that are seen to stay
+            equal). This takes a thousandth of the time at most. Pass False if replicas may differ between steps, as
+            with local SGD.
 
     In a process that no agent has started, all calls work, but the hooks send, save and restore nothing. Under
     ``holdfast observe`` they send everything, and still save and restore nothing.
@@ -178,21 +181,32 @@ class Hooks:
         values = self._timeline.values
         if type(loss) is float:
             values["loss"] = loss
+            if loss - loss:  # the cheapest test: only of a number that is not finite it is NaN, which is true
+                self._look_at_gradients()
         elif loss is not None:
             self._note("loss", loss)
         if type(grad_norm) is float:
             values["grad_norm"] = grad_norm
+            if grad_norm - grad_norm:
+                self._look_at_gradients()
         elif grad_norm is not None:
             self._note("grad_norm", grad_norm)
         if learning_rate is not None:
             self._note("learning_rate", learning_rate)
-        if validation_loss is not None:
-            self._note("validation_loss", validation_loss)
         # One test for all values that most steps do not report. `is` never asks a tensor for its value.
         if not (
-            update_norm is loss_scale is overflow is mfu is pipeline_bubble is balance_loss is dropped_tokens is None
+            validation_loss
+            is update_norm
+            is loss_scale
+            is overflow
+            is mfu
+            is pipeline_bubble
+            is balance_loss
+            is dropped_tokens
+            is None
         ):
             self._note_all(
+                validation_loss=validation_loss,
                 update_norm=update_norm,
                 loss_scale=loss_scale,
                 overflow=overflow,
@@ -270,9 +284,15 @@ class Hooks:
         restored = start_from(self._context, self._state, rank=self._sidecar.rank, coordinates=self._coordinates)
         self._next_step = restored + 1
 
+    def _look_at_gradients(self) -> None:
+        if self._sidecar is not None:
+            self._sidecar.look_at_gradients()
+
     def _note(self, name: str, value: "float | torch.Tensor") -> None:
         try:
-            self._timeline.values[name] = to_number(value)
+            number = self._timeline.values[name] = to_number(value)
+            if type(number) is float and name in NUMBERS and not math.isfinite(number):
+                self._look_at_gradients()
         except (TypeError, ValueError, RuntimeError) as error:
             self._once.warn(f"{name} is not reported", error)
 

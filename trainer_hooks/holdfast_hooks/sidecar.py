@@ -1,13 +1,14 @@
 """Puts together the parts of the hooks that run when an agent has started the rank."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.faults.effect import Site
 from holdfast_hooks.faults.injector import Injector
+from holdfast_hooks.faults.prospects import Prospects
 from holdfast_hooks.identity import Identity
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
@@ -21,6 +22,7 @@ from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
 from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.step_commands import StepCommands
 from holdfast_hooks.telemetry.backlog import Backlog
+from holdfast_hooks.telemetry.bad_gradients import BadGradients
 from holdfast_hooks.telemetry.device_memory import memory_of
 from holdfast_hooks.telemetry.gradient_origin import GradientWatch
 from holdfast_hooks.telemetry.report_builder import Sources
@@ -78,10 +80,14 @@ class Sidecar:
             else None
         )
         self._once = once
-        self._replicas = ReplicaCheck(state, once) if state and check_replicas else None
+        self._replicas = ReplicaCheck(state, once) if check_replicas else None
         self._gradients: GradientWatch | None = None
+        self._bad_gradients = BadGradients(state, once) if state else None
         self._has_checks = self._replicas is not None
-        self._injector = Injector(Site(timeline, state), identity.rank) if context.faults_allowed else None
+        self._injector = (
+            Injector(Site(timeline, state, self._compared), identity.rank) if context.faults_allowed else None
+        )
+        self._prospects = Prospects(self._compared) if self._injector is not None else None
         self._finished = False
         self._point_to_point = PointToPointRecord(black_box, once)
         self._sources = Sources(
@@ -91,6 +97,7 @@ class Sidecar:
             device_memory=memory_of(device),
             steps=self._steps,
             snapshots=(self._taken, self._landed),
+            on_bad_number=self._on_bad_number,
         )
         self._reporter = Reporter(
             target=context.agent,
@@ -103,6 +110,7 @@ class Sidecar:
                 stops=self._stop_commands,
                 refusal=self._why_no_snapshots,
                 injector=self._injector,
+                prospects=self._prospects,
             ),
             desk=self._desk,
             once=once,
@@ -138,7 +146,10 @@ class Sidecar:
                 self._taken.append(taken)
         if self._has_checks:
             self._note_checks(step)
-        self._steps.append(self._timeline.end())
+        sample = self._timeline.end()
+        if self._prospects is not None:
+            self._prospects.step_ended(sample[3], until)
+        self._steps.append(sample)
         return stop
 
     def watch_gradients(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None) -> None:
@@ -150,6 +161,15 @@ class Sidecar:
             self._has_checks = True
         self._gradients.watch(modules, then=then)
 
+    def look_at_gradients(self) -> None:
+        """Look at this rank's gradients, because a number that the loop has just reported is not finite."""
+        if self._bad_gradients is None or self._finished:
+            return
+        self._has_checks = True
+        held = self._bad_gradients.look()
+        if held is not None:
+            self._timeline.values["bad_gradient"] = held
+
     def finish(self, *, timeout_s: float, last_words: str | None = None, finished: bool = False) -> None:
         """Send what is left, within ``timeout_s``, and undo every patch. Later calls do nothing.
 
@@ -158,11 +178,14 @@ class Sidecar:
         if self._finished:
             return
         self._finished = True
+        self._timeline.close()
         deadline_s = monotonic() + timeout_s
         self._reporter.finish(timeout_s=timeout_s, last_words=last_words, finished=finished)
         self._point_to_point.uninstall()
         if self._gradients is not None:
             self._gradients.close()
+        if self._bad_gradients is not None:
+            self._bad_gradients.close()
         if self._injector is not None:
             self._injector.disarm()
         if self._snapshots is not None:
@@ -180,6 +203,20 @@ class Sidecar:
             values["replicas"] = sums
         if self._gradients is not None and (passed := self._gradients.take()) is not None:
             values["nonfinite_origin"] = passed
+        if self._bad_gradients is not None and values.get("overflow") == 1.0:
+            values.pop("bad_gradient", None)  # the step is skipped, and its gradients are bad by design
+            self._bad_gradients.calm()
+        if self._bad_gradients is not None and (own := self._bad_gradients.end_step()) is not None:
+            values["own_gradients"] = own  # after "bad_gradient", which it replaces in the record if it shows more
+
+    def _on_bad_number(self) -> None:
+        """Watch the gradients of the next steps: a number that a GPU owed is not finite (reporter thread)."""
+        if self._bad_gradients is not None:
+            self._bad_gradients.alarm()
+            self._has_checks = True
+
+    def _compared(self) -> "Sequence[torch.Tensor] | None":
+        return () if self._replicas is None else self._replicas.compared
 
     def _why_no_snapshots(self) -> str:
         if self._snapshots is None:

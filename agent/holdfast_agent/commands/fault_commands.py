@@ -25,12 +25,12 @@ class FaultCommands:
     async def inject(self, fault: Fault) -> None:
         """Pass the fault to its rank; emit FaultInjected if the rank accepts it, else FaultRefused."""
         generation = self._node.generation
-        reason = await self._ask(fault)
-        if reason:
-            self.refuse(fault, generation, reason)
+        answer = await self._ask(fault)
+        if not answer.accepted:
+            self.refuse(fault, generation, answer.detail)
         else:
             step = max(fault.step, self._node.ranks[fault.rank].progress.step)
-            injected = store.FaultInjected(fault=fault, step=step)
+            injected = store.FaultInjected(fault=fault, step=step, waits_for=answer.detail)
             self._emit(store.Event(generation=generation, fault_injected=injected))
 
     def refuse(self, fault: Fault, generation: int, reason: str) -> None:
@@ -39,17 +39,19 @@ class FaultCommands:
         refused = store.FaultRefused(fault=fault, reason=reason)
         self._emit(store.Event(generation=generation, fault_refused=refused))
 
-    async def _ask(self, fault: Fault) -> str:
-        """Return why the rank will not be harmed; "" if it will."""
+    async def _ask(self, fault: Fault) -> session.CommandAck:
+        """Return the rank's answer, or why there is none."""
         if not self._node.spec.injection_allowed:
-            return "this run allows no faults: start it with --allow-faults"
+            return _refusal("this run allows no faults: start it with --allow-faults")
         rank = self._node.ranks.get(fault.rank)
         if rank is None or not rank.is_alive:
-            return "it is not alive on this node"
+            return _refusal("it is not alive on this node")
         answer = rank.command(session.RankCommand(inject_fault=fault))
         done, _ = await asyncio.wait([answer], timeout=ACK_PATIENCE_S)
         if not done:
-            return f"it has not answered within {ACK_PATIENCE_S:.0f} s"
-        if answer.cancelled():
-            return "it has no session"
-        return "" if answer.result().accepted else answer.result().detail
+            return _refusal(f"it has not answered within {ACK_PATIENCE_S:.0f} s")
+        return _refusal("it has no session") if answer.cancelled() else answer.result()
+
+
+def _refusal(reason: str) -> session.CommandAck:
+    return session.CommandAck(accepted=False, detail=reason)

@@ -112,5 +112,5 @@ async def _dump(rank: Rank, folder: EvidenceFolder, option: str, patience_s: flo
         folder.miss(f"{name}.txt ({option})", str(error))
         return None
     folder.write(f"{name}.json", text)
-    folder.write(f"{name}.txt", stack_dump.render(threads))
+    folder.write(f"{name}.txt", stack_dump.render(threads, rank.pid))
     return threads

@@ -67,8 +67,12 @@ class Rank:
     """Seconds that the rank may still take to end after it has reported an exception, without counting as stalled."""
     coordinates: dict[str, int] = field(default_factory=dict)
     device: str = ""
+    device_uuid: str = ""
+    """UUID of its GPU, once the rank uses it."""
     first_step_ended_unix_s: float = 0.0
     steps_done: int = 0
+    launched_world_size: int = 0
+    """Size of the world that a launcher within the rank's command made; 0: it belongs to the world of this run."""
     adopted_from_step: int | None = None
     """First step of its generation, if an earlier agent started the rank; None after its first report to this one."""
     newest_step: int = -1
@@ -78,8 +82,12 @@ class Rank:
     # For /metrics.
     last_progress_unix_s: float = field(default_factory=time.time)
     last_step_s: float = 0.0
+    own_wait_s: float = 0.0
     pipeline_bubble: float | None = None
     phase_s: dict[int, float] = field(default_factory=dict)
+    """Phase number -> seconds spent in it by the finished steps."""
+    outside_s: dict[int, float] = field(default_factory=dict)
+    """Phase number -> seconds spent in it outside of steps."""
     memory: session.MemoryStatus = field(default_factory=session.MemoryStatus)
     dropped: int = 0
     snapshots_skipped: int = 0
@@ -147,6 +155,11 @@ class Rank:
         newest.step, newest.phase = self.place  # type: ignore[assignment]
         return newest
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether this agent has started the rank, and has not heard from it yet."""
+        return self.life == store.LIFE_STARTING and self.adopted_from_step is None
+
     def welcome(self, hello: session.Hello) -> None:
         """Note a new session."""
         self.life = store.LIFE_RUNNING
@@ -177,6 +190,9 @@ class Rank:
         self.snapshots_skipped = report.snapshots_skipped_total
         self.snapshots_unchanged_bytes += sum(snapshot.unchanged_bytes for snapshot in report.snapshots)
         self.reporter_cpu_s = report.reporter_cpu_s
+        self.outside_s = dict(report.outside_s)
+        self.device_uuid = report.device_uuid
+        self.own_wait_s = max(self.own_wait_s, report.own_wait_s)
         self.recorder_failures = report.recorder_failures_total
         self.recorder_attempts = report.recorder_attempts_total
 
@@ -222,6 +238,7 @@ class Rank:
         else:
             progress = self.newest_progress
             ended.step, ended.phase = progress.step, progress.phase
+            ended.never_attached = self.life == store.LIFE_STARTING
         ended.finished = self.finished
         self.exit = ended
         self.life = store.LIFE_EXITED
@@ -258,4 +275,6 @@ class Rank:
             workers=self.tree.workers,
             left_training=self.has_left_training,
             blocked_on=self.blocked_on,
+            launched_world_size=self.launched_world_size,
+            own_wait_s=self.own_wait_s,
         )

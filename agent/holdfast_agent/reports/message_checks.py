@@ -82,9 +82,16 @@ def clean_report(report: session.Report, world_size: int, refuse: Refuse, *, now
     if any(number > LARGEST_COUNT for _, number in report.memory.ListFields()):
         refuse("a memory status that is out of range")
         report.ClearField("memory")
-    if not _is_time(report.reporter_cpu_s):
-        refuse("a CPU time that is out of range")
-        report.ClearField("reporter_cpu_s")
+    for phase in [phase for phase, s in report.outside_s.items() if phase not in PHASES or not _is_time(s)]:
+        refuse("a phase outside of steps that is unknown, or whose duration is out of range")
+        del report.outside_s[phase]
+    if len(report.device_uuid) > NAME_CHARACTERS:
+        refuse("a device whose UUID is too long")
+        report.device_uuid = ""
+    for spent in ("reporter_cpu_s", "own_wait_s"):
+        if not _is_time(getattr(report, spent)):
+            refuse(f"{spent} that is out of range")
+            report.ClearField(spent)
     if len(report.last_words) > WORDS_CHARACTERS:
         refuse("last words that are too long")
         report.last_words = report.last_words[-WORDS_CHARACTERS:]
@@ -127,7 +134,15 @@ def _clean_step(step: session.StepRecord, refuse: Refuse, now_unix_s: float) -> 
         refuse("samples or a module that are too long")
         step.ClearField("samples")
         step.ClearField("nonfinite_origin")
-    _keep(step.replicas, lambda it: "" if len(it.part) <= NAME_CHARACTERS else "a part whose name is too long", refuse)
+    bad = step.bad_gradient
+    if len(bad.parameter) > NAME_CHARACTERS or not 0 <= bad.unix_s <= LATEST_UNIX_S:
+        refuse("a bad gradient whose name is too long, or whose time is out of range")
+        step.ClearField("bad_gradient")
+    for hashes in (step.replicas, step.plain):
+        _keep(hashes, lambda it: "" if len(it.part) <= NAME_CHARACTERS else "a part whose name is too long", refuse)
+    if any(nbytes > LARGEST_COUNT for _, nbytes in step.coverage.ListFields()):
+        refuse("a number of compared bytes that is out of range")
+        step.ClearField("coverage")
 
 
 def _keep(parts: MutableSequence[_Part], flaw: Callable[[_Part], str], refuse: Refuse) -> None:

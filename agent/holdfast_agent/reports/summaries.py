@@ -1,6 +1,7 @@
 """Folds the step records of a node's ranks into one StepSummary per step."""
 
 import math
+from collections.abc import Iterable, MutableSequence
 
 from holdfast_proto.step_quantities import GRADIENT, MEANS, WATCHED
 from holdfast_proto.v1 import session_pb2 as session
@@ -36,7 +37,9 @@ class StepSummaries:
         reported.add(rank)
         _fold(summary, record)
         _add_nonfinite(summary, rank, record)
-        _add_replicas(summary, rank, record)
+        _add_hashes(summary.replicas, rank, record.replicas)
+        _add_hashes(summary.plain, rank, record.plain)
+        _add_coverage(summary, rank, record)
         _add_samples(summary, rank, dp, record.samples)
         if len(reported) < self._ranks:
             while len(self._open) > OPEN_STEPS:  # a rank of this node reports none, or other steps than its peers
@@ -74,13 +77,41 @@ def _add_nonfinite(summary: store.StepSummary, rank: int, record: session.StepRe
     if record.HasField("nonfinite_origin"):
         origin = record.nonfinite_origin
         summary.nonfinite.add(rank=rank, quantity=GRADIENT, module=origin.module, unix_s=origin.unix_s)
+    if record.HasField("bad_gradient"):
+        _add_bad_gradient(summary, rank, record.bad_gradient)
 
 
-def _add_replicas(summary: store.StepSummary, rank: int, record: session.StepRecord) -> None:
-    known = {(hashes.part, hashes.hash): hashes for hashes in summary.replicas}
-    for replica in record.replicas:
-        hashes = known.get((replica.part, replica.hash)) or summary.replicas.add(part=replica.part, hash=replica.hash)
-        hashes.ranks.append(rank)
+def _add_bad_gradient(summary: store.StepSummary, rank: int, bad: session.BadGradient) -> None:
+    if bad.own:
+        summary.nonfinite.add(rank=rank, quantity=GRADIENT, parameter=bad.parameter, unix_s=bad.unix_s)
+        return
+    # It may come from any rank of a sum: it says more about the rank's numbers, and nothing about the rank.
+    for reported in summary.nonfinite:
+        if reported.rank == rank and reported.quantity != GRADIENT:
+            reported.parameter = bad.parameter
+
+
+def _add_hashes(
+    sides: MutableSequence[store.ReplicaHashes], rank: int, reported: Iterable[session.ReplicaHash]
+) -> None:
+    known = {(side.part, side.hash): side for side in sides}
+    for replica in reported:
+        side = known.get((replica.part, replica.hash))
+        if side is None:
+            sides.append(store.ReplicaHashes(part=replica.part, hash=replica.hash, ranks=[rank]))
+        else:
+            side.ranks.append(rank)
+
+
+def _add_coverage(summary: store.StepSummary, rank: int, record: session.StepRecord) -> None:
+    if record.HasField("coverage"):
+        coverage = record.coverage
+        summary.coverage.add(
+            rank=rank,
+            replica_bytes=coverage.replica_bytes,
+            plain_bytes=coverage.plain_bytes,
+            parameter_bytes=coverage.parameter_bytes,
+        )
 
 
 def _add_samples(summary: store.StepSummary, rank: int, dp: int, fingerprint: bytes) -> None:

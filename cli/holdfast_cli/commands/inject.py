@@ -38,5 +38,6 @@ def inject(flags: InjectFlags) -> None:
         factor=flags.factor,
         seed=flags.seed,
     )
-    request_fault(find_target(flags.directory, flags.run, flags.control).connect(), fault)
-    print(f"rank {flags.rank} has accepted {flags.kind}: `holdfast incidents` shows the effect")
+    waits_for = request_fault(find_target(flags.directory, flags.run, flags.control).connect(), fault)
+    then = f"it waits for {waits_for}" if waits_for else "`holdfast incidents` shows the effect"
+    print(f"rank {flags.rank} has accepted {flags.kind}: {then}")

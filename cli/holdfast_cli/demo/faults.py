@@ -46,7 +46,7 @@ class FaultPlan:
     moment; the plan then tries again.
     """
 
-    def __init__(self, faults: Sequence[PlannedFault], inject: Callable[[Fault], None]) -> None:
+    def __init__(self, faults: Sequence[PlannedFault], inject: Callable[[Fault], object]) -> None:
         self._waiting = list(faults)
         self._inject = inject
         self.injected: list[Injected] = []

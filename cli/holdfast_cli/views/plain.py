@@ -28,7 +28,9 @@ def changes(previous: RunStatus | None, current: RunStatus, total_steps: int | N
         yield f"{current.run} {phase}, generation {current.generation}{outcome}"
         if current.newest_step >= 0:
             yield f"{progress_line(current, total_steps)} · {kept_line(current)}"
-    yield from (f"fault injected: {fault_line(one)}" for one in current.faults if one not in before.faults)
+    if current.replicas_note and current.replicas_note != before.replicas_note:
+        yield current.replicas_note
+    yield from (fault_line(one) for one in current.faults if one not in before.faults)
     refused = (one for one in current.faults_refused if one not in before.faults_refused)
     yield from (f"fault refused: {refusal_line(one)}" for one in refused)
     yield from _odd_ranks(before, current)

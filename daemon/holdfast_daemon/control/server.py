@@ -127,10 +127,10 @@ class ControlService(control_pb2_grpc.ControlServicer):
         """Request a fault and wait for the answer of its rank, which knows whether it can be injected."""
         shell = await self._leading(request.run, context)
         await _checked(context, check_fault, request.fault, "fault")
-        refusal = await shell.requests.fault(request.fault)
-        if refusal:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
-        return control.InjectFaultResponse()
+        answer = await shell.requests.fault(request.fault)
+        if answer.refusal:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, answer.refusal)
+        return control.InjectFaultResponse(waits_for=answer.waits_for)
 
 
 async def _checked(context: "grpc.aio.ServicerContext", check: Callable[..., None], *value: object) -> None:

@@ -2,14 +2,18 @@
 
 from dataclasses import replace
 
+from holdfast_daemon.core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_daemon.core.model import CoreState, FaultAnswered, Send, counted, ranks_of
-from holdfast_daemon.core.naming import run_phase_name
+from holdfast_daemon.core.naming import phase_name, run_phase_name
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
 
 _SHOWN = 8
 """Faults that a run's status lists."""
+
+_BIT_FLIP = "bit-flip"
+"""The one fault that only a comparison with other ranks can show. The rank decides about it as far as it can."""
 
 _PHASES = (store.RUN_PHASE_STARTING, store.RUN_PHASE_RUNNING)
 
@@ -24,7 +28,9 @@ def refusal(state: CoreState, fault: Fault) -> str:
     if not _node_of(state, fault.rank):
         alive = sorted(number for number, rank in _ranks(state).items() if not rank.HasField("exit"))
         return f"there is no rank {fault.rank} that is alive: name one of {', '.join(map(str, alive)) or 'none'}"
-    return ""
+    corruption = state.detectors[SilentCorruption.name]
+    assert isinstance(corruption, SilentCorruption)
+    return corruption.unseen(fault.rank) if fault.kind == _BIT_FLIP else ""
 
 
 def serve(tick: Tick, fault: Fault) -> None:
@@ -50,7 +56,7 @@ def absorb(tick: Tick, event: store.Event) -> None:
         fault = event.fault_injected.fault
         totals = tick.state.totals
         tick.state = replace(tick.state, totals=replace(totals, faults=counted(totals.faults, fault.kind)))
-        tick.actions.append(FaultAnswered(fault))
+        tick.actions.append(FaultAnswered(fault, waits_for=event.fault_injected.waits_for))
 
 
 def add_to_story(tick: Tick, incident: store.Incident) -> None:
@@ -66,7 +72,14 @@ def _story(event: store.Event) -> str:
         refused = event.fault_refused
         return f"{refused.fault.kind} was not injected into rank {refused.fault.rank}: {refused.reason}"
     injected = event.fault_injected
-    return f"{injected.fault.kind} was injected into rank {injected.fault.rank} in step {injected.step}"
+    fault = injected.fault
+    if injected.waits_for:
+        return f"{fault.kind} was armed in rank {fault.rank}: it waits for {injected.waits_for}"
+    if fault.step < 0 and not fault.phase:
+        return f"{fault.kind} was injected into rank {fault.rank} in step {injected.step}"
+    # A rank reports that it has accepted a fault. It reports no strike, because it may not live to do so.
+    phase = f" or later, at the start of the phase {phase_name(fault.phase)}" if fault.phase else ""
+    return f"{fault.kind} was armed in rank {fault.rank} for step {injected.step}{phase}"
 
 
 def _ranks(state: CoreState) -> dict[int, store.RankState]:

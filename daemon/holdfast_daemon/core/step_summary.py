@@ -1,5 +1,7 @@
 """Merges the summaries that nodes send of one step."""
 
+from collections.abc import MutableSequence
+
 from holdfast_proto.step_quantities import MEANS
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -22,18 +24,19 @@ def merge(one: store.StepSummary, other: store.StepSummary) -> store.StepSummary
             getattr(merged, name).CopyFrom(store.Mean(sum=mean.sum + more.sum, count=mean.count + more.count))
     for phase, spent_s in one.phase_s.items():
         merged.phase_s[phase] = max(spent_s, merged.phase_s[phase])
-    _join_replicas(merged)
+    _join(merged.replicas)
+    _join(merged.plain)
     return merged
 
 
-def _join_replicas(merged: store.StepSummary) -> None:
+def _join(sides: MutableSequence[store.ReplicaHashes]) -> None:
     """Join the entries of the same part with the same hash."""
     joined: dict[tuple[str, int], store.ReplicaHashes] = {}
-    for replica in merged.replicas:
-        same = joined.setdefault((replica.part, replica.hash), replica)
-        if same is not replica:
-            same.ranks.extend(replica.ranks)
-    if len(joined) < len(merged.replicas):
+    for side in sides:
+        same = joined.setdefault((side.part, side.hash), side)
+        if same is not side:
+            same.ranks.extend(side.ranks)
+    if len(joined) < len(sides):
         kept = [*joined.values()]
-        merged.ClearField("replicas")
-        merged.replicas.extend(kept)
+        del sides[:]
+        sides.extend(kept)

@@ -23,7 +23,7 @@ class Requests:
         self._new: list[Request] = []
         """Requests that the core has not seen."""
         self._checkpoints: list[asyncio.Future[CheckpointAnswered]] = []
-        self._faults: list[tuple[Fault, asyncio.Future[str]]] = []
+        self._faults: list[tuple[Fault, asyncio.Future[FaultAnswered]]] = []
         self._stops: list[tuple[StopRequest, asyncio.Future[str]]] = []
 
     async def checkpoint(self) -> CheckpointAnswered:
@@ -43,9 +43,9 @@ class Requests:
         self._new.append(request)
         return answer
 
-    async def fault(self, fault: Fault) -> str:
-        """Ask that a fault be injected; return "" once the rank has accepted it, or why it will not strike."""
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    async def fault(self, fault: Fault) -> FaultAnswered:
+        """Ask that a fault be injected; return the answer once the rank has accepted it or it is refused."""
+        answer: asyncio.Future[FaultAnswered] = asyncio.get_running_loop().create_future()
         waiter = (fault, answer)
         self._faults.append(waiter)
         self._new.append(FaultRequest(fault))
@@ -83,12 +83,12 @@ class Requests:
                     if not waiter.done():
                         waiter.set_result(answer)
                 self._checkpoints.clear()
-            case FaultAnswered(fault=fault, refusal=refusal):
+            case FaultAnswered(fault=fault):
                 # Two operators may have asked for equal faults: the one that has waited longest gets the first answer.
                 waiting = (waiter for asked, waiter in self._faults if asked == fault and not waiter.done())
                 first = next(waiting, None)
                 if first is not None:
-                    first.set_result(refusal)
+                    first.set_result(answer)
 
     def refuse_all(self, reason: str) -> None:
         """Answer every request that has no answer yet with a refusal."""

@@ -4,7 +4,7 @@ What the training script reports passes as it is: a loss or a norm that is not f
 What agents and hooks measure themselves must be finite.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast_daemon.validation.rules import (
@@ -72,17 +72,29 @@ def _step_summary(summary: store.StepSummary, world_size: int) -> None:
         if bad.quantity not in NONFINITE:
             raise RefusedError(f"nonfinite.quantity is {bad.quantity[:80]!r}")
         check_text(bad.module, "nonfinite.module")
+        check_text(bad.parameter, "nonfinite.parameter")
         check_unix_s(bad.unix_s, "nonfinite.unix_s")
     check_length(summary.samples, "samples", MOST_RANKS)
     for use in summary.samples:
         check_rank(use.rank, world_size, "samples")
         check_length(use.fingerprint, "samples.fingerprint", FINGERPRINT_BYTES)
-    check_length(summary.replicas, "replicas", MOST_RANKS)
-    for replica in summary.replicas:
-        check_text(replica.part, "replicas.part")
-        check_length(replica.ranks, "replicas.ranks", MOST_RANKS)
-        for rank in replica.ranks:
-            check_rank(rank, world_size, "replicas.ranks")
+    _hashes(summary.replicas, world_size, "replicas")
+    _hashes(summary.plain, world_size, "plain")
+    check_length(summary.coverage, "coverage", MOST_RANKS)
+    for coverage in summary.coverage:
+        check_rank(coverage.rank, world_size, "coverage.rank")
+        check_count(coverage.replica_bytes, "coverage.replica_bytes")
+        check_count(coverage.plain_bytes, "coverage.plain_bytes")
+        check_count(coverage.parameter_bytes, "coverage.parameter_bytes")
+
+
+def _hashes(sides: Sequence[store.ReplicaHashes], world_size: int, field: str) -> None:
+    check_length(sides, field, MOST_RANKS)
+    for side in sides:
+        check_text(side.part, f"{field}.part")
+        check_length(side.ranks, f"{field}.ranks", MOST_RANKS)
+        for rank in side.ranks:
+            check_rank(rank, world_size, f"{field}.ranks")
 
 
 def _checkpoint_committed(committed: store.CheckpointCommitted, _: int) -> None:
@@ -122,6 +134,7 @@ def _command_refused(refused: store.CommandRefused, _: int) -> None:
 def _fault_injected(injected: store.FaultInjected, _: int) -> None:
     check_fault(injected.fault)
     check_step(injected.step, "step")
+    check_text(injected.waits_for, "waits_for")
 
 
 def _fault_refused(refused: store.FaultRefused, _: int) -> None:

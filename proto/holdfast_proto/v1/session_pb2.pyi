@@ -62,7 +62,7 @@ class Hello(_message.Message):
     def __init__(self, run: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., local_world_size: _Optional[int] = ..., store_port: _Optional[int] = ...) -> None: ...
 
 class StepRecord(_message.Message):
-    __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "nonfinite_origin")
+    __slots__ = ("step", "ended_unix_s", "duration_s", "loss", "validation_loss", "grad_norm", "learning_rate", "tokens", "phase_s", "update_norm", "loss_scale", "overflow", "mfu", "pipeline_bubble", "balance_loss", "dropped_tokens", "samples", "replicas", "nonfinite_origin", "bad_gradient", "plain", "coverage")
     class PhaseSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,9 @@ class StepRecord(_message.Message):
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     NONFINITE_ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    BAD_GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
     step: int
     ended_unix_s: float
     duration_s: float
@@ -108,7 +111,20 @@ class StepRecord(_message.Message):
     samples: bytes
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaHash]
     nonfinite_origin: NonFiniteOrigin
-    def __init__(self, step: _Optional[int] = ..., ended_unix_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[float] = ..., pipeline_bubble: _Optional[float] = ..., balance_loss: _Optional[float] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[bytes] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHash, _Mapping]]] = ..., nonfinite_origin: _Optional[_Union[NonFiniteOrigin, _Mapping]] = ...) -> None: ...
+    bad_gradient: BadGradient
+    plain: _containers.RepeatedCompositeFieldContainer[ReplicaHash]
+    coverage: ReplicaCoverage
+    def __init__(self, step: _Optional[int] = ..., ended_unix_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., loss: _Optional[float] = ..., validation_loss: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., tokens: _Optional[int] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., update_norm: _Optional[float] = ..., loss_scale: _Optional[float] = ..., overflow: bool = ..., mfu: _Optional[float] = ..., pipeline_bubble: _Optional[float] = ..., balance_loss: _Optional[float] = ..., dropped_tokens: _Optional[int] = ..., samples: _Optional[bytes] = ..., replicas: _Optional[_Iterable[_Union[ReplicaHash, _Mapping]]] = ..., nonfinite_origin: _Optional[_Union[NonFiniteOrigin, _Mapping]] = ..., bad_gradient: _Optional[_Union[BadGradient, _Mapping]] = ..., plain: _Optional[_Iterable[_Union[ReplicaHash, _Mapping]]] = ..., coverage: _Optional[_Union[ReplicaCoverage, _Mapping]] = ...) -> None: ...
+
+class ReplicaCoverage(_message.Message):
+    __slots__ = ("replica_bytes", "plain_bytes", "parameter_bytes")
+    REPLICA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    replica_bytes: int
+    plain_bytes: int
+    parameter_bytes: int
+    def __init__(self, replica_bytes: _Optional[int] = ..., plain_bytes: _Optional[int] = ..., parameter_bytes: _Optional[int] = ...) -> None: ...
 
 class ReplicaHash(_message.Message):
     __slots__ = ("part", "hash")
@@ -125,6 +141,16 @@ class NonFiniteOrigin(_message.Message):
     module: str
     unix_s: float
     def __init__(self, module: _Optional[str] = ..., unix_s: _Optional[float] = ...) -> None: ...
+
+class BadGradient(_message.Message):
+    __slots__ = ("parameter", "own", "unix_s")
+    PARAMETER_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    parameter: str
+    own: bool
+    unix_s: float
+    def __init__(self, parameter: _Optional[str] = ..., own: bool = ..., unix_s: _Optional[float] = ...) -> None: ...
 
 class SnapshotTaken(_message.Message):
     __slots__ = ("step", "slot", "persist", "stall_s", "bytes", "unchanged_bytes")
@@ -157,7 +183,14 @@ class MemoryStatus(_message.Message):
     def __init__(self, allocated_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., alloc_retries: _Optional[int] = ..., ooms: _Optional[int] = ..., limit_bytes: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("progress", "steps", "snapshots", "memory", "dropped_total", "snapshots_skipped_total", "reporter_cpu_s", "modules", "last_words", "recorder_failures_total", "recorder_attempts_total", "finished", "pending")
+    __slots__ = ("progress", "steps", "snapshots", "memory", "dropped_total", "snapshots_skipped_total", "reporter_cpu_s", "modules", "last_words", "recorder_failures_total", "recorder_attempts_total", "finished", "pending", "outside_s", "device_uuid", "own_wait_s")
+    class OutsideSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +204,9 @@ class Report(_message.Message):
     RECORDER_ATTEMPTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
+    OUTSIDE_S_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_UUID_FIELD_NUMBER: _ClassVar[int]
+    OWN_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     progress: _common_pb2.Progress
     steps: _containers.RepeatedCompositeFieldContainer[StepRecord]
     snapshots: _containers.RepeatedCompositeFieldContainer[SnapshotTaken]
@@ -184,7 +220,10 @@ class Report(_message.Message):
     recorder_attempts_total: int
     finished: bool
     pending: _containers.RepeatedCompositeFieldContainer[_common_pb2.PendingCall]
-    def __init__(self, progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[StepRecord, _Mapping]]] = ..., snapshots: _Optional[_Iterable[_Union[SnapshotTaken, _Mapping]]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., dropped_total: _Optional[int] = ..., snapshots_skipped_total: _Optional[int] = ..., reporter_cpu_s: _Optional[float] = ..., modules: _Optional[_Iterable[str]] = ..., last_words: _Optional[str] = ..., recorder_failures_total: _Optional[int] = ..., recorder_attempts_total: _Optional[int] = ..., finished: bool = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ...) -> None: ...
+    outside_s: _containers.ScalarMap[int, float]
+    device_uuid: str
+    own_wait_s: float
+    def __init__(self, progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[StepRecord, _Mapping]]] = ..., snapshots: _Optional[_Iterable[_Union[SnapshotTaken, _Mapping]]] = ..., memory: _Optional[_Union[MemoryStatus, _Mapping]] = ..., dropped_total: _Optional[int] = ..., snapshots_skipped_total: _Optional[int] = ..., reporter_cpu_s: _Optional[float] = ..., modules: _Optional[_Iterable[str]] = ..., last_words: _Optional[str] = ..., recorder_failures_total: _Optional[int] = ..., recorder_attempts_total: _Optional[int] = ..., finished: bool = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., outside_s: _Optional[_Mapping[int, float]] = ..., device_uuid: _Optional[str] = ..., own_wait_s: _Optional[float] = ...) -> None: ...
 
 class SlotRequest(_message.Message):
     __slots__ = ("bytes_per_slot", "slots")

@@ -18,7 +18,9 @@ def node_of_two(folder: Path, *, allowed: bool = True) -> RecordedNode:
     return node
 
 
-async def requested(node: RecordedNode, fault: Fault, *, accepted: bool = True) -> list[session.RankCommand]:
+async def requested(
+    node: RecordedNode, fault: Fault, *, accepted: bool = True, detail: str = "too late"
+) -> list[session.RankCommand]:
     """Request a fault of rank 1, which has a session and answers. Return the commands that it got."""
     outbox: asyncio.Queue[session.AgentMessage | None] = asyncio.Queue()
     node.ranks[1].channel.outbox = outbox
@@ -27,7 +29,7 @@ async def requested(node: RecordedNode, fault: Fault, *, accepted: bool = True) 
     async def answer() -> None:
         while (message := await outbox.get()) is not None:
             got.append(message.command)
-            ack = session.CommandAck(id=message.command.id, accepted=accepted, detail="too late")
+            ack = session.CommandAck(id=message.command.id, accepted=accepted, detail=detail)
             await node.messages.receive(node.ranks[1], session.RankMessage(ack=ack))
 
     task = asyncio.create_task(answer())
@@ -38,7 +40,7 @@ async def requested(node: RecordedNode, fault: Fault, *, accepted: bool = True) 
 
 async def test_a_fault_that_its_rank_accepts_is_reported_with_the_step_that_the_rank_is_in(folder: Path) -> None:
     node = node_of_two(folder)
-    [command] = await requested(node, FAULT)
+    [command] = await requested(node, FAULT, detail="")
     assert (command.inject_fault, command.generation) == (FAULT, 3)
     [event] = node.link.emitted
     assert (event.generation, event.fault_injected.fault, event.fault_injected.step) == (3, FAULT, 7)
@@ -48,6 +50,12 @@ async def test_a_fault_of_a_later_step_is_reported_with_that_step(folder: Path) 
     node = node_of_two(folder)
     await requested(node, Fault(kind="kill", rank=1, step=9))
     assert node.link.emitted[0].fault_injected.step == 9
+
+
+async def test_what_an_accepted_fault_waits_for_is_reported(folder: Path) -> None:
+    node = node_of_two(folder)
+    await requested(node, FAULT, detail="the phase eval")
+    assert node.link.emitted[0].fault_injected.waits_for == "the phase eval"
 
 
 async def test_the_refusal_of_a_rank_is_reported(folder: Path) -> None:

@@ -39,12 +39,17 @@ def whole() -> session.Report:
             session.StepRecord(
                 step=6, ended_unix_s=1.8e9, duration_s=0.2, loss=NAN, grad_norm=INFINITY, tokens=512, mfu=0.4,
                 phase_s={PHASE_DATA: 0.1}, samples=b"x" * 16,
+                bad_gradient=session.BadGradient(parameter="norm.weight", unix_s=1.8e9),
                 replicas=[session.ReplicaHash(part="norm.weight[0:8]", hash=5)],
+                plain=[session.ReplicaHash(part="", hash=5)], coverage=session.ReplicaCoverage(parameter_bytes=4),
             )
         ],
         snapshots=[session.SnapshotTaken(step=6, stall_s=0.01, bytes=1 << 30)],
         memory=session.MemoryStatus(allocated_bytes=1 << 30),
         reporter_cpu_s=0.5,
+        outside_s={PHASE_DATA: 0.1},
+        device_uuid="GPU-1",
+        own_wait_s=1.5,
         modules=["torch", "torch.distributed._tensor"],
         last_words="ValueError: bad sample",
         pending=[PendingCall(group="0", seq=5, op="gloo:all_reduce")],
@@ -87,12 +92,13 @@ def test_step_with_an_impossible_duration_counts_as_done(duration_s: float) -> N
     report.steps[0].duration_s = report.steps[0].ended_unix_s = duration_s
     report.steps[0].phase_s[PHASE_DATA] = duration_s
     report.steps[0].mfu = NAN
-    report.reporter_cpu_s = duration_s
+    report.reporter_cpu_s = report.outside_s[PHASE_DATA] = duration_s
+    report.device_uuid = "x" * 5000
     report, reasons = cleaned(report)
     [step] = report.steps
     assert (step.step, step.duration_s, dict(step.phase_s), step.HasField("mfu")) == (6, 0.0, {}, False)
     assert step.ended_unix_s == NOW_UNIX_S
-    assert (report.reporter_cpu_s, len(reasons)) == (0.0, 5)
+    assert (report.reporter_cpu_s, dict(report.outside_s), report.device_uuid, len(reasons)) == (0.0, {}, "", 7)
 
 
 @pytest.mark.parametrize(
@@ -215,3 +221,18 @@ def test_daemon_refuses_nothing_of_what_an_agent_lets_pass(excess: int) -> None:
             check_event(store.Event(node="a", generation=1, step_summary=summary), None)
     left = limits.MOST_GROUPS if excess else 2
     assert (len(progress.groups), len(report.pending)) == (left, left)
+
+
+@pytest.mark.parametrize("bad", [session.BadGradient(parameter="x" * 300), session.BadGradient(unix_s=NAN)])
+def test_a_bad_gradient_that_makes_no_sense_is_removed_and_the_step_stays(bad: session.BadGradient) -> None:
+    report = whole()
+    report.steps[0].bad_gradient.CopyFrom(bad)
+    report, reasons = cleaned(report)
+    assert not report.steps[0].HasField("bad_gradient")
+    assert (report.steps[0].tokens, len(reasons)) == (512, 1)
+
+
+@pytest.mark.parametrize("seconds", [NAN, -1.0, INFINITY])
+def test_a_sleep_that_is_out_of_range_is_removed(seconds: float) -> None:
+    report, reasons = cleaned(session.Report(own_wait_s=seconds))
+    assert (report.own_wait_s, reasons) == (0.0, ["own_wait_s that is out of range"])

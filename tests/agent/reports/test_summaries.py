@@ -5,7 +5,7 @@ import pytest
 from holdfast_agent.reports.summaries import StepSummaries
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER
-from holdfast_proto.v1.session_pb2 import NonFiniteOrigin, ReplicaHash, StepRecord
+from holdfast_proto.v1.session_pb2 import BadGradient, NonFiniteOrigin, ReplicaCoverage, ReplicaHash, StepRecord
 
 
 def test_a_step_is_summed_up_once_all_ranks_have_reported_it() -> None:
@@ -92,6 +92,16 @@ def test_ranks_that_hold_a_part_with_the_same_hash_are_reported_together() -> No
     ]
 
 
+def test_plain_parameters_are_reported_like_replicas_and_their_coverage_by_rank() -> None:
+    summaries = StepSummaries(generation=1, ranks=2)
+    coverage = ReplicaCoverage(replica_bytes=1, plain_bytes=2, parameter_bytes=4)
+    summaries.add(4, StepRecord(step=0, plain=[ReplicaHash(part="", hash=7)], coverage=coverage))
+    (summary,) = summaries.add(5, StepRecord(step=0, plain=[ReplicaHash(part="", hash=7)]))
+    assert list(summary.plain) == [store.ReplicaHashes(part="", hash=7, ranks=[4, 5])]
+    assert list(summary.replicas) == []
+    assert list(summary.coverage) == [store.RankCoverage(rank=4, replica_bytes=1, plain_bytes=2, parameter_bytes=4)]
+
+
 def test_a_step_that_a_rank_never_reports_is_closed_before_the_next_one() -> None:
     summaries = StepSummaries(generation=1, ranks=2)
     closed: list[int] = []
@@ -108,3 +118,22 @@ def test_steps_may_be_open_side_by_side() -> None:
     assert summaries.add(0, StepRecord(step=1)) == []
     assert [summary.step for summary in summaries.add(1, StepRecord(step=0))] == [0]
     assert [summary.step for summary in summaries.add(1, StepRecord(step=1))] == [1]
+
+
+def test_a_bad_gradient_of_the_ranks_own_is_reported_as_such() -> None:
+    bad = BadGradient(parameter="model.up.weight", own=True, unix_s=8.5)
+    (summary,) = StepSummaries(generation=1, ranks=1).add(0, StepRecord(step=0, bad_gradient=bad))
+    assert list(summary.nonfinite) == [
+        store.NonFinite(rank=0, quantity="gradient", parameter="model.up.weight", unix_s=8.5)
+    ]
+
+
+def test_a_bad_gradient_that_may_be_a_sum_over_ranks_only_completes_what_the_rank_reports() -> None:
+    bad = BadGradient(parameter="model.up.weight", unix_s=8.5)
+    summaries = StepSummaries(generation=1, ranks=2)
+    summaries.add(0, StepRecord(step=0, grad_norm=math.nan))
+    (summary,) = summaries.add(1, StepRecord(step=0, grad_norm=math.nan, bad_gradient=bad))
+    assert list(summary.nonfinite) == [
+        store.NonFinite(rank=0, quantity="grad_norm"),
+        store.NonFinite(rank=1, quantity="grad_norm", parameter="model.up.weight"),
+    ]

@@ -127,6 +127,24 @@ def test_what_earlier_starts_left_is_listed_on_demand_and_shown_by_its_folders_n
     assert refused.exit_code == 1
 
 
+@pytest.mark.parametrize("identity", ["1", "01", "0001", IDENTITY])
+def test_an_incident_is_named_by_its_id_or_by_its_number(folder: Path, tmp_path: Path, identity: str) -> None:
+    shown = holdfast("incidents", "show", identity, "--directory", str(tmp_path))
+    assert "rank 2 is stopped" in shown.stdout, shown.stderr
+
+
+def test_a_number_that_several_earlier_incidents_have_is_answered_with_their_names(
+    folder: Path, tmp_path: Path
+) -> None:
+    for name, detected_unix_s in (("0002-dead-rank.500", 500.0), ("0002-dead-rank.600", 600.0)):
+        story = incident()
+        story.detected_unix_s = detected_unix_s
+        incident_folder.write_story(folder.with_name(name), story)
+    refused = holdfast("incidents", "show", "2", "--directory", str(tmp_path))
+    assert refused.exit_code == 1
+    assert "name one of 0002-dead-rank.500, 0002-dead-rank.600" in refused.stderr
+
+
 def test_an_export_holds_the_whole_folder_and_is_the_same_every_time(folder: Path, tmp_path: Path) -> None:
     targets = [tmp_path / "one.tar.gz", tmp_path / "two.tar.gz"]
     for target in targets:

@@ -54,7 +54,10 @@ def test_ranks_of_all_nodes_that_hold_a_part_with_one_hash_are_put_together() ->
     def side(part: str, value: int, *ranks: int) -> store.ReplicaHashes:
         return store.ReplicaHashes(part=part, hash=value, ranks=ranks)
 
-    one = store.StepSummary(replicas=[side("a", 1, 0, 1), side("b", 2, 0)])
-    other = store.StepSummary(replicas=[side("a", 1, 2), side("a", 9, 3), side("b", 2, 3)])
-    assert list(merge(one, other).replicas) == [side("a", 1, 0, 1, 2), side("b", 2, 0, 3), side("a", 9, 3)]
-    assert list(one.replicas) == [side("a", 1, 0, 1), side("b", 2, 0)]
+    ours = [side("a", 1, 0, 1), side("b", 2, 0)]
+    theirs = [side("a", 1, 2), side("a", 9, 3), side("b", 2, 3)]
+    joined = [side("a", 1, 0, 1, 2), side("b", 2, 0, 3), side("a", 9, 3)]
+    one, other = store.StepSummary(replicas=ours, plain=ours), store.StepSummary(replicas=theirs, plain=theirs)
+    merged = merge(one, other)
+    assert [list(merged.replicas), list(merged.plain)] == [joined, joined]
+    assert list(one.replicas) == ours

@@ -30,10 +30,10 @@ async def test_equal_faults_are_answered_one_by_one_in_the_order_of_their_reques
     first, second = (asyncio.create_task(requests.fault(FAULT)) for _ in range(2))
     await asyncio.sleep(0)
     requests.answer(FaultAnswered(FAULT, "no"))
-    assert await first == "no"
+    assert (await first).refusal == "no"
     assert not second.done()
     requests.answer(FaultAnswered(FAULT))
-    assert await second == ""
+    assert await second == FaultAnswered(FAULT)
 
 
 async def test_a_stop_is_answered_once_the_core_has_taken_it_in() -> None:
@@ -55,7 +55,7 @@ async def test_a_request_that_the_core_failed_on_is_refused_and_the_others_wait_
     shown = requests.take()
     requests.settle(shown, failed=[one for one in shown if isinstance(one, StopRequest | FaultRequest)])
     assert "the daemon failed on this request" in await stop
-    assert "the daemon failed on this request" in await fault
+    assert "the daemon failed on this request" in (await fault).refusal
     assert not checkpoint.done()
     checkpoint.cancel()
 
@@ -67,6 +67,6 @@ async def test_all_requests_are_refused_when_another_daemon_leads() -> None:
     checkpoint = asyncio.create_task(requests.checkpoint())
     await asyncio.sleep(0)
     requests.refuse_all("another daemon leads now")
-    assert [await stop, await fault] == ["another daemon leads now"] * 2
+    assert [await stop, (await fault).refusal] == ["another daemon leads now"] * 2
     assert await checkpoint == CheckpointAnswered(-1, "another daemon leads now")
     assert requests.take() == ()

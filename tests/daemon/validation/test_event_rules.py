@@ -25,6 +25,8 @@ SUMMARY = store.StepSummary(
     nonfinite=[store.NonFinite(rank=1, quantity="loss")],
     samples=[store.SamplesUsed(rank=1, fingerprint=b"x" * 16)],
     replicas=[store.ReplicaHashes(part="w", hash=1, ranks=[0, 1])],
+    plain=[store.ReplicaHashes(part="", hash=1, ranks=[0, 1])],
+    coverage=[store.RankCoverage(rank=1, replica_bytes=1, plain_bytes=1, parameter_bytes=2)],
 )
 BLOCKED = common.BlockedOn(
     activity=common.ACTIVITY_PROCESS,
@@ -104,9 +106,13 @@ BAD_EVENTS = [
     ("step_summary", "step_summary.nonfinite.0.rank", 4),
     ("step_summary", "step_summary.nonfinite.0.quantity", "soul"),
     ("step_summary", "step_summary.nonfinite.0.unix_s", math.nan),
+    ("step_summary", "step_summary.nonfinite.0.parameter", "x" * (2**20 + 1)),
     ("step_summary", "step_summary.samples.0.rank", 4),
     ("step_summary", "step_summary.samples.0.fingerprint", b"x" * 100),
     ("step_summary", "step_summary.replicas.0.ranks", [0, 4]),
+    ("step_summary", "step_summary.plain.0.ranks", [0, 4]),
+    ("step_summary", "step_summary.coverage.0.rank", 4),
+    ("step_summary", "step_summary.coverage.0.parameter_bytes", HUGE),
     ("checkpoint_committed", "checkpoint_committed.step", -2),
     ("checkpoint_committed", "checkpoint_committed.duration_s", math.nan),
     ("checkpoint_failed", "checkpoint_failed.step", HUGE),

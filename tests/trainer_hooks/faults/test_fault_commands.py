@@ -4,10 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import holdfast_hooks
 from holdfast_proto.rank_context import RankContext
-from holdfast_proto.v1.common_pb2 import PHASE_INIT
+from holdfast_proto.v1.common_pb2 import PHASE_EVAL, PHASE_INIT
 from holdfast_proto.v1.fault_pb2 import Fault
 from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
 from tests.trainer_hooks.conftest import AgentServer
@@ -44,7 +45,30 @@ def test_a_rank_refuses_what_makes_no_sense_here(agent: AgentServer, launch: Lau
                 assert "has already ended" in answer(agent, Fault(kind="exception", rank=3, step=1)).detail
                 assert "init is over" in answer(agent, Fault(kind="exception", rank=3, phase=PHASE_INIT)).detail
                 assert "needs a torch module" in answer(agent, Fault(kind="bit-flip", rank=3, step=5)).detail
+                assert "did not enter it" in answer(agent, Fault(kind="data-stall", rank=3, step=-1)).detail
                 assert "no fault is called" in answer(agent, Fault(kind="none", rank=3)).detail
+
+
+def test_a_rank_says_what_an_accepted_fault_waits_for(agent: AgentServer, launch: Launch) -> None:
+    launch(faults_allowed=True)
+    with holdfast_hooks.attach() as hooks:
+        for step in hooks.steps(until=3):
+            if step == 2:
+                ack = answer(agent, Fault(kind="exception", rank=3, step=-1, phase=PHASE_EVAL))
+                late = answer(agent, Fault(kind="exception", rank=3, step=3))
+    assert late.accepted
+    assert late.detail.startswith("step 3, and")
+    assert ack.accepted
+    assert ack.detail == "the phase eval, which the training loop did not enter in its last 2 steps"
+
+
+def test_a_rank_without_replicas_refuses_a_flipped_bit(agent: AgentServer, launch: Launch) -> None:
+    launch(faults_allowed=True)
+    with holdfast_hooks.attach(state={"model": torch.nn.Linear(2, 2)}) as hooks:
+        for step in hooks.steps(until=2):
+            ack = answer(agent, Fault(kind="bit-flip", rank=3, step=-1))
+            assert not ack.accepted
+            assert ("try again" if step == 0 else "would be seen by nobody") in ack.detail
 
 
 def test_a_rank_of_a_run_that_allows_no_faults_refuses_them(agent: AgentServer, launch: Launch) -> None:

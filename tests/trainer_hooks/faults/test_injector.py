@@ -236,6 +236,16 @@ def test_every_bit_of_every_type_can_be_flipped(dtype: torch.dtype) -> None:
         assert sum(changed) == 1
 
 
+def test_a_bit_is_flipped_where_other_ranks_hold_a_copy_if_there_are_copies() -> None:
+    model = torch.nn.Linear(3, 2)
+    weight, bias = model.weight.detach().clone(), model.bias.detach().clone()
+    site = Site(Timeline(lambda step, phase, unix_ns: None), {"model": model}, lambda: [model.bias])
+    for seed in range(20):
+        flip_bit(Fault("bit-flip", seed=seed), site)
+    assert torch.equal(model.weight, weight)
+    assert not torch.equal(model.bias, bias)
+
+
 def drawn(seed: int, count: int, rate: float = 0.1) -> list[Fault]:
     faults = random_faults(rate_per_step=rate, kinds=("kill", "slow", "bit-flip"), ranks=range(8), seed=seed)
     return list(itertools.islice(faults, count))

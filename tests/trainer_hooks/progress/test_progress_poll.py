@@ -110,3 +110,16 @@ def test_forgotten_point_to_point_calls_still_count() -> None:
         shift.use(seq)
     assert shift.before(5001) == 5000
     assert shift.before(4901) == 4900
+
+
+def test_a_poll_says_for_certain_that_no_call_is_pending_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder([ENTRY])
+    poll = poll_of(recorder, monkeypatch)
+    poll.poll()
+    assert not poll.no_call_pending
+    recorder.status["0"]["last_completed_collective"] = "5"
+    poll.poll()
+    assert poll.no_call_pending
+    recorder.status["1"] = {"last_enqueued_collective": "1", "last_completed_collective": "1"}  # of no known group
+    poll.poll()
+    assert not poll.no_call_pending

@@ -24,6 +24,8 @@ class Kind:
     """Phase in which it strikes if the fault names none."""
     needs_model: bool = False
     """Whether the state given to ``attach`` must have a module."""
+    needs_replica: bool = False
+    """Whether Holdfast sees it only if another rank holds a copy of what it changes."""
 
 
 _FOR_A_WHILE = ("duration_s",)
@@ -99,6 +101,7 @@ CATALOGUE: Mapping[str, Kind] = {
         strike=corruption.flip_bit,
         takes=("seed",),
         needs_model=True,
+        needs_replica=True,
         what="one bit of one weight, as this rank holds it",
         verdict="silent corruption",
     ),

@@ -53,16 +53,16 @@ class NanGradient:
 
 
 def flip_bit(fault: Fault, site: Site) -> None:
-    """Flip one bit of one element of one weight, as this rank holds it. ``seed`` selects all three."""
+    """Flip one bit of one element of one weight, as this rank holds it. ``seed`` selects all three.
+
+    If other ranks hold some of the weights, too, it flips one of those: Holdfast can see no other.
+    """
     import torch
 
     whole_number = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    weights = [
-        weight
-        for module in site.modules()
-        for parameter in module.parameters(recurse=False)
-        if (weight := local(parameter.detach())).numel() and weight.is_floating_point()
-    ]
+    own = (parameter for module in site.modules() for parameter in module.parameters(recurse=False))
+    compared = [weight.detach() for weight in site.compared() or () if can_flip(weight)]
+    weights = compared or [weight for parameter in own if can_flip(weight := local(parameter.detach()))]
     chance = random.Random(fault.seed)
     weight = chance.choice(weights)
     bits = weight.view(whole_number[weight.element_size()])
@@ -72,6 +72,11 @@ def flip_bit(fault: Fault, site: Site) -> None:
     # The top bit of a signed number has a negative value.
     mask = -(1 << bit) if bit == top and bits.dtype is not torch.uint8 else 1 << bit
     bits[place] ^= mask
+
+
+def can_flip(weight: "torch.Tensor") -> bool:
+    """Return whether a bit of this tensor can be flipped."""
+    return weight.numel() > 0 and weight.is_floating_point()
 
 
 def local(tensor: "torch.Tensor") -> "torch.Tensor":

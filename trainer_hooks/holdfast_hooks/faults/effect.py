@@ -1,6 +1,6 @@
 """The interfaces of a fault: the rank that it harms, its strike, and the effect that lasts."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -18,6 +18,8 @@ class Site:
     timeline: Timeline
     state: Mapping[str, Any]
     """State given to ``attach``."""
+    compared: "Callable[[], Sequence[torch.Tensor] | None]" = tuple
+    """Returns the tensors that are compared with those of other ranks; None: not known yet."""
 
     def modules(self) -> "Iterator[torch.nn.Module]":
         """Yield every module of the state that has parameters of its own, in the model's order."""

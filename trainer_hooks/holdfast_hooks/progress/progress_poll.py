@@ -46,6 +46,8 @@ class ProgressPoll:
     def __init__(self, black_box: BlackBoxWriter | None, point_to_point: PointToPointRecord, once: OnceLog) -> None:
         self.failures_total = 0
         self.pending = PendingCalls(black_box)
+        self.no_call_pending = False
+        """Whether the newest poll saw for certain that no collective of any group was pending."""
         self._black_box = black_box
         self._point_to_point = point_to_point
         self._once = once
@@ -59,6 +61,7 @@ class ProgressPoll:
         ``last``: an exception ends this rank, so :attr:`pending` names the calls that it had not finished.
         """
         self.attempts_total += 1
+        self.no_call_pending = False
         try:
             dump = find_dump()
             return [] if dump is None else self._read(dump, last=last)
@@ -76,6 +79,7 @@ class ProgressPoll:
         seqs = {key: self._seqs(self._groups[key], status[key]) for key in status if key in self._groups}
         self._settle(dump, seqs)
         seqs = {key: (enqueued, self._completed(key, completed)) for key, (enqueued, completed) in seqs.items()}
+        self.no_call_pending = len(seqs) == len(status) and all(pair[0] <= pair[1] for pair in seqs.values())
         self._name_pending(dump, seqs, last=last)
         return [self._progress(self._groups[key], *pair) for key, pair in seqs.items()]
 

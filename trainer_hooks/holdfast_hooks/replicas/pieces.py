@@ -3,13 +3,15 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     import torch
 
 PIECE_BYTES = 1 << 20
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+
+_Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def _packed(small: "Mapping[str, torch.Tensor]") -> Piece:
     return Piece(f"{first}..{others[-1]}" if others else first, tuple(small.values()))
 
 
-class Rotation:
+class Rotation(Generic[_Part]):
     """Chooses the pieces of one set of ranks for each step. The choice depends on the step alone, so that ranks agree.
 
     Step s begins at piece s * stride, modulo an odd number that has no common factor with the stride. So a rank that
@@ -87,13 +89,13 @@ class Rotation:
     golden ratio spreads the pieces of successive checks evenly.
     """
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[_Part]) -> None:
         self._pieces = pieces
         self._modulus = len(pieces) | 1
         near = max(1, round(self._modulus * _GOLDEN_RATIO))
         self._stride = next(n for n in range(near, 0, -1) if math.gcd(n, self._modulus) == 1)
 
-    def at(self, step: int, count: int) -> list[Piece]:
+    def at(self, step: int, count: int) -> list[_Part]:
         """Return up to ``count`` pieces for ``step``. A larger count gives the same pieces and more."""
         if count >= len(self._pieces):
             return list(self._pieces)

@@ -7,13 +7,17 @@ thread only.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast_hooks.once import OnceLog
-from holdfast_hooks.replicas.pieces import Rotation, cut
-from holdfast_hooks.replicas.sets import replica_sets
+from holdfast_hooks.replicas.pieces import Piece, Rotation, as_words, cut
+from holdfast_hooks.replicas.plain import PlainParameters
+from holdfast_hooks.replicas.sets import held_parameters
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
-from holdfast_proto.v1.session_pb2 import ReplicaHash, StepRecord
+from holdfast_proto.v1.session_pb2 import ReplicaCoverage, ReplicaHash, StepRecord
+
+if TYPE_CHECKING:
+    import torch
 
 BUDGET_RATIO = 0.001
 """Largest share of the training thread's time."""
@@ -28,15 +32,24 @@ class ReplicaSums:
     """Sums of the pieces that were checked in one step."""
 
     names: tuple[str, ...]
+    """Names of the pieces that other ranks must hold alike, and then of those that they may hold alike."""
+    replicas: int
+    """Number of pieces of the first sort."""
     sums: DeferredNumbers
+    coverage: ReplicaCoverage | None = None
 
     def put(self, record: StepRecord) -> bool:
         """Put the hashes into the step's record (reporter thread); return False while a GPU still owes them."""
         sums = self.sums.read()
         if sums is None:
             return False
-        for name, total in zip(self.names, sums, strict=True):
-            record.replicas.append(ReplicaHash(part=name, hash=int(total) & _HASH_BITS))
+        hashes = [
+            ReplicaHash(part=name, hash=int(total) & _HASH_BITS) for name, total in zip(self.names, sums, strict=True)
+        ]
+        record.replicas.extend(hashes[: self.replicas])
+        record.plain.extend(hashes[self.replicas :])
+        if self.coverage is not None:
+            record.coverage.CopyFrom(self.coverage)
         return True
 
 
@@ -87,33 +100,57 @@ class ReplicaCheck:
     def __init__(self, state: Mapping[str, Any], once: OnceLog, *, budget_ratio: float = BUDGET_RATIO) -> None:
         self._state = state
         self._once = once
-        self._rotations: list[Rotation] | None = None
         self._pace = CheckPace(budget_ratio)
+        self._has_looked = False
+        self._rotations: list[Rotation[Piece]] = []
+        self._plain: PlainParameters | None = None
+        self.compared: tuple[torch.Tensor, ...] | None = None
+        """Tensors whose change on this rank alone could be seen; None: not known before the first step has ended."""
 
     def check(self, step: int) -> ReplicaSums | None:
         """Return the sums of the pieces of ``step`` at its end, or None if no check is due."""
-        if not self._pace.is_due(step) or self._rotations == []:
+        if (self._has_looked and not self.compared) or not self._pace.is_due(step):
             return None
         try:
-            if self._rotations is None:
-                self._rotations = self._find()
-            return self._sum(step)
+            coverage = None if self._has_looked else self._look()
+            return self._sum(step, coverage)
         except Exception as error:  # noqa: BLE001 - the user's own objects may raise anything; training continues
             self._once.warn("replicas are not compared", repr(error))
-            self._rotations = []
+            self._has_looked, self.compared = True, ()
             return None
 
-    def _find(self) -> list[Rotation]:
+    def _look(self) -> ReplicaCoverage:
         # Once. Parameters that replace these later are not compared, which is better than a false alarm.
-        sets = replica_sets(self._state)
-        pieces = [cut(tensors, holders=str(min(ranks))) for ranks, tensors in sets.items()]
-        return [Rotation(of_set) for of_set in pieces if of_set]
+        held = held_parameters(self._state)
+        pieces = [cut(tensors, holders=str(min(ranks))) for ranks, tensors in held.sets.items()]
+        self._rotations = [Rotation(of_set) for of_set in pieces if of_set]
+        self._plain = PlainParameters(held.plain) if held.plain else None
+        replicas = [
+            tensor for of_set in held.sets.values() for tensor in of_set.values() if as_words(tensor) is not None
+        ]
+        self.compared = (*replicas, *(self._plain.tensors if self._plain else ()))
+        self._has_looked = True
+        return ReplicaCoverage(
+            replica_bytes=sum(tensor.nbytes for tensor in replicas),
+            plain_bytes=self._plain.nbytes if self._plain else 0,
+            parameter_bytes=held.nbytes,
+        )
 
-    def _sum(self, step: int) -> ReplicaSums | None:
-        assert self._rotations is not None
+    def _sum(self, step: int, coverage: ReplicaCoverage | None) -> ReplicaSums:
         began_s = monotonic()
         portions = self._pace.portions
         pieces = [piece for rotation in self._rotations for piece in rotation.at(step, portions)]
-        sums = DeferredNumbers.of([piece.sum() for piece in pieces])
+        plain = self._plain_sums(step, portions)
+        sums = DeferredNumbers.of([*(piece.sum() for piece in pieces), *plain.values()])
         self._pace.worked(step, began_s=began_s, ended_s=monotonic())
-        return ReplicaSums(tuple(piece.name for piece in pieces), sums) if pieces else None
+        return ReplicaSums((*(piece.name for piece in pieces), *plain), len(pieces), sums, coverage)
+
+    def _plain_sums(self, step: int, portions: int) -> "dict[str, torch.Tensor]":
+        try:
+            return self._plain.sums(step, portions) if self._plain else {}
+        except (ValueError, RuntimeError) as error:
+            self._once.warn("plain parameters are not compared", error)
+            gone = {id(tensor) for tensor in self._plain.tensors} if self._plain else set()
+            self.compared = tuple(tensor for tensor in self.compared or () if id(tensor) not in gone)
+            self._plain = None
+            return {}

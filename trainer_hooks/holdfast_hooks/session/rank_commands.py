@@ -5,6 +5,7 @@ from pathlib import Path
 
 from holdfast_hooks.faults.fault import Fault
 from holdfast_hooks.faults.injector import Injector
+from holdfast_hooks.faults.prospects import Prospects
 from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError, find_dump
 from holdfast_hooks.step_commands import StepCommands
 from holdfast_proto.atomic_file import replace_file
@@ -26,6 +27,7 @@ class RankCommands:
         stops: commands to leave the loop at the end of a step.
         refusal: returns why this rank takes no snapshots, or "" if it does.
         injector: the faults of this rank; None if the run allows none.
+        prospects: what the training loop has done so far, for faults; None if the run allows none.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class RankCommands:
         stops: StepCommands,
         refusal: Callable[[], str],
         injector: Injector | None = None,
+        prospects: Prospects | None = None,
     ) -> None:
         self._generation = generation
         self._rank = rank
@@ -44,6 +47,7 @@ class RankCommands:
         self._stops = stops
         self._refusal = refusal
         self._injector = injector
+        self._prospects = prospects
         self._accepted_faults: list[Fault] = []
 
     def execute(self, command: RankCommand) -> CommandAck:
@@ -76,13 +80,15 @@ class RankCommands:
                 return False, f"unknown command {kind}"
 
     def _accept_fault(self, fault: fault_pb2.Fault) -> Outcome:
-        if self._injector is None:
+        if self._injector is None or self._prospects is None:
             return False, "this run allows no faults: start it with --allow-faults"
         try:
-            self._accepted_faults += self._injector.accept(Fault.from_message(fault))
+            accepted = self._injector.accept(Fault.from_message(fault))
+            awaited = [waits_for for one in accepted if (waits_for := self._prospects.waits_for(one))]
         except ValueError as error:
             return False, str(error)
-        return True, ""
+        self._accepted_faults += accepted
+        return True, "; ".join(awaited)
 
     def _capture_evidence(self, directory: Path) -> Outcome:
         path = directory / flight_recorder_dump(self._rank)

@@ -1,5 +1,6 @@
 """The background thread that reports to the agent and carries out its commands."""
 
+import random
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,9 @@ from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
 
 _DEFAULT_INTERVAL_S = 0.2
 _OUTBOX_MESSAGES = 256
+_JITTER = 0.25
+"""Share of the interval by which a poll comes earlier or later. Polls in step with the training loop would see the same
+moment of each step, and their samples would not show how long that moment is."""
 
 
 class Reporter:
@@ -33,6 +37,7 @@ class Reporter:
         self._once = once
         self._interval_s = _DEFAULT_INTERVAL_S
         self._next_poll_s = monotonic()
+        self._chance = random.Random()  # its own: the state of Python's generator belongs to the training loop
         self._report_due = False
         self._outbox: deque[RankMessage] = deque(maxlen=_OUTBOX_MESSAGES)
         self._deadline_s: float | None = None
@@ -74,7 +79,7 @@ class Reporter:
     def _tick(self) -> None:
         self._read_inbox()
         if monotonic() >= self._next_poll_s:
-            self._next_poll_s = monotonic() + self._interval_s
+            self._next_poll_s = monotonic() + self._interval_s * self._chance.uniform(1 - _JITTER, 1 + _JITTER)
             self._report_due = True
             self._builder.poll()
             self._ask_for_slots()

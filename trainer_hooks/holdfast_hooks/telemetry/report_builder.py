@@ -1,5 +1,6 @@
 """Builds a rank's reports from what the training thread has left behind. Reporter thread only."""
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -7,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast_hooks.once import OnceLog
+from holdfast_hooks.progress.own_wait import OwnWait
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
 from holdfast_hooks.telemetry.backlog import Backlog
+from holdfast_hooks.telemetry.bad_gradients import NUMBERS
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
 from holdfast_hooks.telemetry.device_memory import DeviceMemory
 from holdfast_hooks.telemetry.timeline import RecordPart, StepSample, Timeline
@@ -37,6 +40,8 @@ class Sources:
     snapshots_skipped_total: int = 0
     """Number of skipped snapshots, which the training thread counts."""
     last_words: str | None = field(default=None)
+    on_bad_number: Callable[[], None] = lambda: None
+    """Called when a loss or gradient norm that a GPU owed is not finite."""
 
 
 class NewModules:
@@ -74,6 +79,7 @@ class ReportBuilder:
         self._completed_steps = 0
         self._held: StepSample | None = None
         self._modules = NewModules()
+        self._own_wait = OwnWait(sources.timeline, once)
 
     @property
     def has_more(self) -> bool:
@@ -82,8 +88,12 @@ class ReportBuilder:
 
     def poll(self) -> None:
         """Poll the progress of every group and channel. The black box gets it with or without an agent."""
-        self._groups = self._sources.progress.poll(last=self._sources.last_words is not None)
+        progress = self._sources.progress
+        self._own_wait.before()
+        self._groups = progress.poll(last=self._sources.last_words is not None)
         self._channels = self._sources.point_to_point.advance()
+        messages_are_done = all(channel.enqueued <= channel.completed for channel in self._channels)
+        self._own_wait.after(no_call_pending=bool(self._groups) and progress.no_call_pending and messages_are_done)
 
     def report(self, *, final: bool = False) -> Report:
         """Return a report of everything new. The ``final`` one leaves out numbers that a GPU still owes."""
@@ -102,6 +112,9 @@ class ReportBuilder:
             recorder_failures_total=sources.progress.failures_total,
             recorder_attempts_total=sources.progress.attempts_total,
             pending=sources.progress.pending.calls,
+            outside_s=sources.timeline.outside_s(),
+            device_uuid=self._device_uuid(),
+            own_wait_s=self._own_wait.total_s,
         )
 
     def _progress(self) -> Progress:
@@ -148,6 +161,8 @@ class ReportBuilder:
             if numbers is None:
                 return False
             value = float(numbers[0])
+            if name in NUMBERS and not math.isfinite(value):
+                self._sources.on_bad_number()
         elif not isinstance(value, (int, float, bytes)):
             return value.put(record)
         try:
@@ -163,6 +178,13 @@ class ReportBuilder:
             while (snapshot := backlog.pop()) is not None:
                 taken.append(snapshot)
         return taken
+
+    def _device_uuid(self) -> str:
+        try:
+            return self._sources.device_memory.uuid()
+        except (RuntimeError, AssertionError, AttributeError) as error:  # torch asserts that it knows the device
+            self._once.warn("the UUID of the GPU is not reported", error)
+            return ""
 
     def _memory(self) -> MemoryStatus | None:
         try:

@@ -46,6 +46,8 @@ class View:
     """Unix time at which more than one rank was last seen stopped; 0: never."""
     pause_patience_s: float = 0.0
     """Seconds that all ranks may be stopped together before that is reported."""
+    is_first_start: bool = False
+    """Whether these ranks are those of the run's first generation, in the mode in which a run may be ended."""
 
     @cached_property
     def known_ranks(self) -> Mapping[int, store.RankState]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from holdfast_daemon.core.naming import listed, ranks_named
 from holdfast_daemon.core.texts import hangs
+from holdfast_daemon.core.texts.memory_errors import ran_out_of_memory
 from holdfast_daemon.core.texts.places import moment
 from holdfast_proto.exit_codes import signal_name
 from holdfast_proto.v1 import store_pb2 as store
@@ -63,7 +64,9 @@ def _how(end: store.RankEnd) -> str:
         return f"was killed by {signal_name(end.signal)}{_why_killed(end, said)}"
     if end.cause == store.END_CAUSE_LOST_PEER:
         return f"lost a peer ({said})" if said else "lost a peer"
-    return f"raised {said}" if end.raised else _without_exception(end, said)
+    if end.raised:
+        return ran_out_of_memory(end.said) or f"raised {said}"
+    return _without_exception(end, said)
 
 
 def _without_exception(end: store.RankEnd, said: str) -> str:

@@ -6,7 +6,18 @@ rendered anew.
 
 from collections.abc import Callable, Mapping
 
-from holdfast_daemon.core.texts import checkpoints, deaths, hangs, mismatches, speed, transport
+from holdfast_daemon.core.texts import (
+    checkpoints,
+    corruption,
+    deaths,
+    hangs,
+    mismatches,
+    non_finite,
+    refusals,
+    speed,
+    stragglers,
+    transport,
+)
 from holdfast_proto.v1 import store_pb2 as store
 
 _RENDERERS: Mapping[str, Callable[[store.Verdict], str]] = {
@@ -22,6 +33,11 @@ _RENDERERS: Mapping[str, Callable[[store.Verdict], str]] = {
     "memory": speed.memory,
     "allocator": speed.allocator,
     "checkpoint": checkpoints.checkpoint,
+    "program": refusals.program,
+    "launcher": refusals.launcher,
+    "non_finite": non_finite.non_finite,
+    "straggler": stragglers.straggler,
+    "corruption": corruption.corruption,
 }
 
 
@@ -38,9 +54,14 @@ def is_complete(verdict: store.Verdict) -> bool:
             return mismatches.is_complete(verdict.mismatch)
         case "throughput":
             return not verdict.throughput.HasField("step_s") or verdict.throughput.step_before_s > 0.0
-        case "late_exit" | "memory" | "allocator":
+        case "late_exit" | "memory" | "allocator" | "launcher" | "straggler":
             return bool(verdict.culprits)
-    needed = (("death", verdict.death.ends), ("hang", verdict.hang.ranks), ("lost_node", verdict.lost_node.ranks))
+    needed = (
+        ("death", verdict.death.ends),
+        ("hang", verdict.hang.ranks),
+        ("lost_node", verdict.lost_node.ranks),
+        ("non_finite", verdict.non_finite.ranks),
+    )
     return all(ranks for name, ranks in needed if name == verdict.WhichOneof("detail"))
 
 

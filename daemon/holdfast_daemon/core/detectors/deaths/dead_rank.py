@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast_daemon.core.detectors.deaths import death
+from holdfast_daemon.core.detectors.deaths import death, failed_start
 from holdfast_daemon.core.detectors.deaths.aborted_call import aborted_call, names_are_in
 from holdfast_daemon.core.detectors.deaths.early_leave import early_leavers
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
@@ -33,13 +33,11 @@ class DeadRank(Detector):
 
     def see_tick(self, view: View) -> DetectorResult:
         """Judge as soon as the cause can be separated from the cascade."""
-        verdict = _verdict(view)
+        verdict = failed_start.launcher_verdict(view) or _verdict(view)
         if verdict is None:
             return DetectorResult(self)
-        ended = view.ranks[verdict.culprits[0]].exit
-        return DetectorResult(
-            self, (Finding(verdict=verdict, last_progress_unix_s=min(view.now, ended.exited_unix_s)),)
-        )
+        ended_unix_s = view.ranks[verdict.culprits[0]].exit.exited_unix_s or view.now
+        return DetectorResult(self, (Finding(verdict=verdict, last_progress_unix_s=min(view.now, ended_unix_s)),))
 
 
 def _verdict(view: View) -> store.Verdict | None:
@@ -50,6 +48,8 @@ def _verdict(view: View) -> store.Verdict | None:
         exits = early_leavers(view)
     if not exits:
         return None
+    if failed_start.may_be_hopeless(view, exits):
+        return failed_start.verdict(view, exits)
     culprits = death.first_cause(exits)
     first = exits[culprits[0]]
     ends = [death.end_of(number, exits[number]) for number in culprits]

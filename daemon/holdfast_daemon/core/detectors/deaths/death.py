@@ -14,6 +14,8 @@ from holdfast_daemon.core.detectors.deaths.peer_loss import (
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.v1 import store_pb2
 
+_SAID_CHARACTERS = 2000
+
 # Signals with which a process also ends as a consequence: NCCL's watchdog aborts a rank whose peer is gone,
 # launchers terminate the other ranks when one has failed.
 _SECONDARY_SIGNALS = {signal.SIGABRT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE}
@@ -78,7 +80,7 @@ def end_of(rank: int, rank_exit: store_pb2.RankExit) -> store_pb2.RankEnd:
     end = store_pb2.RankEnd(
         rank=rank,
         cause=_cause(rank_exit),
-        said=exception_line(rank_exit.last_words),
+        said=exception_line(rank_exit.last_words)[:_SAID_CHARACTERS],
         raised=names_an_exception(rank_exit.last_words),
         out_of_memory=rank_exit.out_of_memory,
         step=rank_exit.step,

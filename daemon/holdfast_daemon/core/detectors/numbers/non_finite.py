@@ -1,14 +1,22 @@
-"""A number that must be finite is not: which one, and which rank saw it first."""
+"""A number that must be finite is not: which one, on which ranks, and where it began if that is known.
 
+After a sum over ranks every rank has the same NaN, so that a rank which reports one is not its origin. Two things name
+an origin: a rank's own gradient, which was seen before any sum; and a loss that is not finite on one rank alone, while
+all others report a finite one. In a pipeline that loss may come from an earlier stage, and then it names nobody.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.view import StepView
-from holdfast_proto.step_quantities import GRADIENT
+from holdfast_proto.step_quantities import GRADIENT, WATCHED
 from holdfast_proto.v1 import store_pb2 as store
 
 _OF_GRADIENTS = ("grad_norm", "update_norm", GRADIENT)
+_OF_ONE_LOSS = 0.9
+"""Confidence in the only rank whose loss is not finite: its samples or its memory are bad, or its own code is."""
 
 
 def unexpected(summary: store.StepSummary) -> list[store.NonFinite]:
@@ -18,35 +26,92 @@ def unexpected(summary: store.StepSummary) -> list[store.NonFinite]:
 
 @dataclass(frozen=True)
 class NonFinite(Detector):
-    """Reports once in a generation. A rank that saw where its own gradient went bad is the origin."""
+    """Reports once in a generation, and once more if the origin shows only in a later step."""
 
     name: ClassVar[str] = "non_finite"
 
     _reported: bool = False
+    _named: bool = False
 
     def see_step(self, step: StepView) -> DetectorResult:
         """Look for what is not finite and should be."""
         bad = unexpected(step.summary)
-        if not bad or self._reported:
+        own = [one for one in bad if one.quantity == GRADIENT]
+        if not bad or self._named or (self._reported and not own):
             return DetectorResult(self)
-        first = min(bad, key=lambda one: (one.quantity != GRADIENT, one.unix_s, one.rank))
-        others = [one.quantity for one in bad if one.quantity != GRADIENT]
-        if first.quantity == GRADIENT:
-            rest = f"; {others[0]} of the run is not finite" if others else ""
-            message = (
-                f"rank {first.rank} made a gradient that is not finite in {first.module} at step {step.step}{rest}"
-            )
-        else:
-            message = f"{first.quantity} is not finite since step {step.step}, first seen by rank {first.rank}"
+        detail = _own_gradient(own, bad) if own else _reported_number(step, bad)
+        detail.world_size = len(step.coordinates)
+        culprits, confidence = _origin(step, detail, own)
         verdict = store.Verdict(
             kind=store.VERDICT_KIND_NON_FINITE,
-            culprits=[first.rank],
-            message=message,
+            culprits=culprits,
             step=step.step,
-            confidence_ratio=1.0 if first.quantity == GRADIENT or len(bad) == 1 else 0.5,
+            confidence_ratio=confidence,
+            non_finite=detail,
         )
-        return DetectorResult(NonFinite(_reported=True), (Finding(verdict=verdict, proven_step=step.step),))
+        return DetectorResult(
+            NonFinite(_reported=True, _named=bool(own)), (Finding(verdict=verdict, proven_step=step.step),)
+        )
 
     def restarted(self, _after_step: int) -> Self:
         """Report again."""
         return type(self)()
+
+
+def _own_gradient(own: Sequence[store.NonFinite], bad: Iterable[store.NonFinite]) -> store.NonFiniteDetail:
+    ordered = sorted(own, key=lambda one: (one.unix_s, one.rank))
+    return store.NonFiniteDetail(
+        quantity=GRADIENT,
+        ranks=list(dict.fromkeys(one.rank for one in ordered)),
+        module=ordered[0].module,
+        parameter=ordered[0].parameter,
+        also=_quantities(bad)[:1],
+    )
+
+
+def _reported_number(step: StepView, bad: Sequence[store.NonFinite]) -> store.NonFiniteDetail:
+    first, *also = _quantities(bad)
+    of_first = sorted((one for one in bad if one.quantity == first), key=lambda one: one.rank)
+    ranks = list(dict.fromkeys(one.rank for one in of_first))
+    holders = [one for one in sorted(bad, key=lambda one: one.rank) if one.parameter and one.rank == ranks[0]]
+    finite = step.summary.loss_count - len(ranks) if first == "loss" else 0
+    return store.NonFiniteDetail(
+        quantity=first,
+        ranks=ranks,
+        finite_ranks=max(0, finite),
+        parameter=holders[0].parameter if holders else "",
+        also=also,
+    )
+
+
+def _quantities(bad: Iterable[store.NonFinite]) -> list[str]:
+    """Return what is not finite, the loss first: a bad loss makes bad gradients."""
+    named = {one.quantity for one in bad}
+    return [quantity for quantity in WATCHED if quantity in named]
+
+
+def _origin(
+    step: StepView, detail: store.NonFiniteDetail, own: Sequence[store.NonFinite]
+) -> tuple[Sequence[int], float]:
+    """Return the rank where it began, if that is known, and the confidence."""
+    first, is_alone = detail.ranks[:1], len(detail.ranks) == 1
+    if own and detail.module:
+        return first, 1.0 if is_alone else 0.8
+    if own:
+        return (first, 0.9) if is_alone and not _shares_layers(step, first[0]) else ((), 0.5)
+    if detail.world_size == 1:
+        return first, 1.0
+    every_rank_reports = detail.finite_ranks > 0 and detail.finite_ranks + 1 == detail.world_size
+    if is_alone and every_rank_reports and not _is_pipeline(step):
+        return first, _OF_ONE_LOSS
+    return (), 0.5
+
+
+def _shares_layers(step: StepView, rank: int) -> bool:
+    """Return whether the rank exchanges gradients with others within a backward pass, as its place shows."""
+    mine = step.coordinates.get(rank, {}).get("dp")
+    return mine is not None and sum(place.get("dp") == mine for place in step.coordinates.values()) > 1
+
+
+def _is_pipeline(step: StepView) -> bool:
+    return len({coordinates.get("pp", 0) for coordinates in step.coordinates.values()}) > 1

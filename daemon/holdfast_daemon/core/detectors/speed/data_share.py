@@ -22,6 +22,9 @@ PERSISTENT_S = 60.0
 WARM_UP_STEPS = 2
 """Of a generation: data loaders start in them."""
 
+SLOW_DATA = "slow_data"
+"""Counter of reports. Incidents of this kind are counted together with those of data that never comes."""
+
 _SHARE_LIMIT, _CALM_SHARE = 0.3, 0.2
 _RISE_LIMIT_RATIO = 2.0
 _MOST_WAIT_RATIO = 0.5
@@ -75,7 +78,7 @@ class DataShare(Detector):
         if self._reported or since_unix_s is None or view.now - since_unix_s < PERSISTENT_S:
             return DetectorResult(watch)
         verdict = _verdict(view, self._newest_share, _waited_s(self._earlier or self._marked, view.ranks))
-        return DetectorResult(replace(watch, _reported=True), findings_of(verdict))
+        return DetectorResult(replace(watch, _reported=True), findings_of(verdict), anomalies=(SLOW_DATA,))
 
     def restarted(self, _after_step: int) -> Self:
         """Begin again."""

@@ -22,6 +22,8 @@ class OwnTime:
     """In the optimizer phase, by the clock: its own work and waits alike."""
     occasional_s: float
     """In phases that are no part of most steps, by the clock: so much of ``busy_s`` at most was no training."""
+    asleep_s: float = 0.0
+    """Its training thread slept in forward, backward or the optimizer while no call with other ranks was pending."""
 
 
 def is_measured(rank: store.RankState) -> bool:
@@ -53,4 +55,5 @@ def _own_time(then: store.RankState, now: store.RankState) -> OwnTime:
         data_s=per_step(common.PHASE_DATA),
         optimizer_s=per_step(common.PHASE_OPTIMIZER),
         occasional_s=sum(map(per_step, _OCCASIONAL)),
+        asleep_s=max(0.0, now.own_wait_s - then.own_wait_s) / steps,
     )

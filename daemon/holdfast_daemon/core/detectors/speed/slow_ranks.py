@@ -1,8 +1,8 @@
 """Which ranks were slower than their peers over some steps.
 
-Two measures of a rank's own time per step, x: its training thread's busy time, and its wait for data. Peers are ranks
-of the same pipeline stage; p is the median x of the stage. A rank is slow if x exceeds what it is compared with by more
-than 10 % of the step, so that it matters, and
+Three measures of a rank's own time per step, x: its training thread's busy time, its wait for data, and its sleep while
+no call with other ranks is pending. Peers are ranks of the same pipeline stage; p is the median x of the stage. A rank
+is slow if x exceeds what it is compared with by more than 10 % of the step, so that it matters, and
 
 * among four or more ranks of a stage: x > 1.3 p, and (x - p) / max(1.4826 x MAD, 5 % of p) > 4; or
 * x has grown, from what it usually is, by a factor g > 1.3 G and (g - G) / max(1.4826 x MAD, 5 % of G) > 4, where G is
@@ -11,15 +11,20 @@ than 10 % of the step, so that it matters, and
 
 A machine that is loaded as a whole slows all ranks alike and makes none of them slow. A rank's busy time outside
 of training, and in a data phase that is longer than its peers', is left out of its own x but not of its peers'.
+
+Sleep is estimated from samples, one every 0.2 s. Of n samples that are expected to find a rank asleep, sqrt(n) more or
+fewer do, so that x must also exceed what it is compared with by four times that, and by four samples.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import sqrt
 from statistics import median, median_low
 
 from holdfast_daemon.core.detectors.numbers.robust import spread
 from holdfast_daemon.core.detectors.speed.own_time import OwnTime
 from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
 
 _RATIO_LIMIT = 1.3
 _Z_LIMIT = 4.0
@@ -31,6 +36,9 @@ _USUAL_FLOOR_SHARE = 0.05
 
 _LEAST_PEERS = 3
 """Besides the rank itself, for a spread that means something."""
+
+_SAMPLE_S = 0.2
+"""Time between two samples of a rank's sleep."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,8 @@ class Slow:
     """Compared with its peers' time; else with its own earlier time."""
     phase: int
     """In which its own time grew most."""
+    kind: "store.OwnTimeKind"
+    """What it does in its own time."""
 
     @property
     def excess_s(self) -> float:
@@ -53,7 +63,12 @@ class Slow:
 
 
 def slow_ranks(
-    times: Mapping[int, OwnTime], stages: Mapping[int, int], usual: Mapping[int, OwnTime], *, step_s: float
+    times: Mapping[int, OwnTime],
+    stages: Mapping[int, int],
+    usual: Mapping[int, OwnTime],
+    *,
+    step_s: float,
+    steps: int,
 ) -> dict[int, Slow]:
     """Return the slow ranks.
 
@@ -62,46 +77,75 @@ def slow_ranks(
         stages: pipeline stage of each rank.
         usual: of ranks whose earlier times are known.
         step_s: duration of a step.
+        steps: number of steps over which ``times`` were taken.
     """
     by_stage: dict[int, dict[int, OwnTime]] = {}
     for number, own in times.items():
         by_stage.setdefault(stages[number], {})[number] = own
-    slow = dict(_beyond_their_past(times, usual, step_s))
+    slow = dict(_beyond_their_past(times, usual, step_s, steps))
     for of_stage in by_stage.values():
         if len(of_stage) > _LEAST_PEERS:
-            slow |= dict(_beyond_their_peers(of_stage, step_s))
+            slow |= dict(_beyond_their_peers(of_stage, step_s, steps))
     return slow
 
 
-def _beyond_their_peers(times: Mapping[int, OwnTime], step_s: float) -> Iterator[tuple[int, Slow]]:
+@dataclass(frozen=True)
+class _Measure:
+    """One way to measure a rank's own time."""
+
+    kind: "store.OwnTimeKind"
+    of: Callable[[OwnTime], float]
+    """Time as peers are compared with."""
+    own_s: Callable[[OwnTime], float]
+    """Time of a rank that is judged: the part that is certainly its own."""
+
+    def noise_s(self, expected_s: float, steps: int) -> float:
+        """Return the standard deviation of the time per step over some steps that comes from sampling alone."""
+        if self.kind != store.OWN_TIME_KIND_ASLEEP:
+            return 0.0
+        return _SAMPLE_S * sqrt(max(1.0, expected_s * steps / _SAMPLE_S)) / steps
+
+
+def _measures(typical: OwnTime) -> tuple[_Measure, ...]:
+    # A rank whose own time is high by several measures is reported by the last one.
+    return (
+        _Measure(store.OWN_TIME_KIND_ASLEEP, _asleep_s, _asleep_s),
+        _Measure(store.OWN_TIME_KIND_BUSY, _busy_s, _training_s(typical)),
+        _Measure(store.OWN_TIME_KIND_DATA, _data_s, _data_s),
+    )
+
+
+def _beyond_their_peers(times: Mapping[int, OwnTime], step_s: float, steps: int) -> Iterator[tuple[int, Slow]]:
     typical = _typical(times)
-    for of, own_s in ((_busy_s, _training_s(typical)), (_data_s, _data_s)):
-        peers = spread((of(own) for own in times.values()), least_sigma_ratio=_LEAST_SIGMA_RATIO)
+    for measure in _measures(typical):
+        peers = spread((measure.of(own) for own in times.values()), least_sigma_ratio=_LEAST_SIGMA_RATIO)
+        sigma = max(peers.sigma, measure.noise_s(peers.middle, steps))
         for number, own in times.items():
-            seconds = own_s(own)
-            if not _matters(seconds, peers.middle, step_s) or seconds - peers.middle <= _Z_LIMIT * peers.sigma:
+            seconds = measure.own_s(own)
+            if not _matters(seconds, peers.middle, step_s) or seconds - peers.middle <= _Z_LIMIT * sigma:
                 continue
-            yield number, Slow(seconds, peers.middle, by_peers=True, phase=_phase(of, own, typical, seconds))
+            phase = _phase(measure, own, typical, seconds)
+            yield number, Slow(seconds, peers.middle, by_peers=True, phase=phase, kind=measure.kind)
 
 
 def _beyond_their_past(
-    times: Mapping[int, OwnTime], usual: Mapping[int, OwnTime], step_s: float
+    times: Mapping[int, OwnTime], usual: Mapping[int, OwnTime], step_s: float, steps: int
 ) -> Iterator[tuple[int, Slow]]:
     known = {number: own for number, own in times.items() if number in usual}
     if len(known) < 2:
         return
     typical, floor_s = _typical(known), _USUAL_FLOOR_SHARE * step_s
-    for of, own_s in ((_busy_s, _training_s(typical)), (_data_s, _data_s)):
-        before_s = {number: max(of(usual[number]), floor_s) for number in known}
-        growths = (max(of(own), floor_s) / before_s[number] for number, own in known.items())
+    for measure in _measures(typical):
+        before_s = {number: max(measure.of(usual[number]), floor_s) for number in known}
+        growths = (max(measure.of(own), floor_s) / before_s[number] for number, own in known.items())
         peers = spread(growths, least_sigma_ratio=_LEAST_SIGMA_RATIO, median_of=median_low)
         growth = max(1.0, peers.middle)
         for number, own in known.items():
-            seconds, compared_s = own_s(own), before_s[number] * growth
-            is_odd = seconds - compared_s > _Z_LIMIT * peers.sigma * before_s[number]
-            if is_odd and _matters(seconds, compared_s, step_s):
-                phase = _phase(of, own, usual[number], seconds)
-                yield number, Slow(seconds, of(usual[number]), by_peers=False, phase=phase)
+            seconds, compared_s = measure.own_s(own), before_s[number] * growth
+            sigma_s = max(peers.sigma * before_s[number], measure.noise_s(compared_s, steps))
+            if seconds - compared_s > _Z_LIMIT * sigma_s and _matters(seconds, compared_s, step_s):
+                phase = _phase(measure, own, usual[number], seconds)
+                yield number, Slow(seconds, measure.of(usual[number]), by_peers=False, phase=phase, kind=measure.kind)
 
 
 def _matters(seconds: float, compared_s: float, step_s: float) -> bool:
@@ -114,6 +158,7 @@ def _typical(times: Mapping[int, OwnTime]) -> OwnTime:
         data_s=median_low(own.data_s for own in times.values()),
         optimizer_s=median(own.optimizer_s for own in times.values()),
         occasional_s=median(own.occasional_s for own in times.values()),
+        asleep_s=median(own.asleep_s for own in times.values()),
     )
 
 
@@ -125,14 +170,18 @@ def _data_s(own: OwnTime) -> float:
     return own.data_s
 
 
+def _asleep_s(own: OwnTime) -> float:
+    return own.asleep_s
+
+
 def _training_s(typical: OwnTime) -> Callable[[OwnTime], float]:
     """Return the least that a rank was busy with training. A rank that writes or loads is busy with that."""
     return lambda own: own.busy_s - own.occasional_s - max(0.0, own.data_s - typical.data_s)
 
 
-def _phase(of: Callable[[OwnTime], float], own: OwnTime, compared: OwnTime, seconds: float) -> int:
-    if of is _data_s:
+def _phase(measure: _Measure, own: OwnTime, compared: OwnTime, seconds: float) -> int:
+    if measure.kind == store.OWN_TIME_KIND_DATA:
         return common.PHASE_DATA
     # A rank that is slow in backward makes its peers wait in the same phase, and its clock shows nothing.
-    in_optimizer = own.optimizer_s - compared.optimizer_s > (seconds - compared.busy_s) / 2
+    in_optimizer = own.optimizer_s - compared.optimizer_s > (seconds - measure.of(compared)) / 2
     return common.PHASE_OPTIMIZER if in_optimizer else common.PHASE_FORWARD_BACKWARD

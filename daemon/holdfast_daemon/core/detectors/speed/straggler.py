@@ -19,7 +19,6 @@ from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, f
 from holdfast_daemon.core.detectors.speed.own_time import OwnTime, is_measured, own_times
 from holdfast_daemon.core.detectors.speed.slow_ranks import Slow, slow_ranks
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.naming import phase_name, ranks_named
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -89,6 +88,7 @@ class Straggler(Detector):
             {number: view.ranks[number].coordinates.get("pp", 0) for number in times},
             self._usual if self._windows >= _HISTORY_WINDOWS else {},
             step_s=(view.now - self._since_unix_s) / steps,
+            steps=steps,
         )
         judged = replace(
             self._begin(view),
@@ -120,26 +120,19 @@ class Straggler(Detector):
 
     def _verdict(self, view: View, slow: Mapping[int, Slow]) -> store.Verdict:
         culprits = list(slow)
-        first, node = slow[culprits[0]], _slow_node(view, culprits)
+        first = slow[culprits[0]]
         of_first = self._slow[culprits[0]]
-        since_step = self._window_steps[of_first.index(True) - len(of_first)]
-        who = f"node {node} is" if node else f"{ranks_named(culprits)} {'is' if len(culprits) == 1 else 'are'}"
-        whose = "" if len(culprits) == 1 else f"{ranks_named(culprits[:1])} needs "
-        compared = f"its peers {first.usual_s:.3g} s" if first.by_peers else f"{first.usual_s:.3g} s before"
-        factor = f" ({first.own_s / first.usual_s:.1f} times as much)" if first.usual_s > 0.0 else ""
         phase: common.Phase = first.phase  # type: ignore[assignment]
-        message = (
-            f"{who} slow since step {since_step}, in {phase_name(phase)}:"
-            f" {whose}{first.own_s:.3g} s of its own time per step, {compared}{factor}"
-        )
         return store.Verdict(
             kind=store.VERDICT_KIND_STRAGGLER,
             culprits=culprits,
-            message=message,
             confidence_ratio=1.0 if first.by_peers else 0.8,
-            step=since_step,
+            step=self._window_steps[of_first.index(True) - len(of_first)],
             phase=phase,
-            node=node,
+            node=_slow_node(view, culprits),
+            straggler=store.StragglerDetail(
+                kind=first.kind, own_s=first.own_s, usual_s=first.usual_s, by_peers=first.by_peers
+            ),
         )
 
 
@@ -149,6 +142,7 @@ def _averaged(before: OwnTime, newest: OwnTime) -> OwnTime:
         data_s=before.data_s + _WEIGHT * (newest.data_s - before.data_s),
         optimizer_s=before.optimizer_s + _WEIGHT * (newest.optimizer_s - before.optimizer_s),
         occasional_s=before.occasional_s + _WEIGHT * (newest.occasional_s - before.occasional_s),
+        asleep_s=before.asleep_s + _WEIGHT * (newest.asleep_s - before.asleep_s),
     )
 
 

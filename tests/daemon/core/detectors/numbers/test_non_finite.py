@@ -2,13 +2,27 @@
 
 from typing import Any
 
+import pytest
+
 from holdfast_daemon.core.detectors.numbers.non_finite import NonFinite
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.steps import show
 
+REPLICAS = {rank: {"dp": rank} for rank in range(4)}
+STAGES = {rank: {"dp": rank // 2, "pp": rank % 2} for rank in range(4)}
 
-def verdicts(*bad: store.NonFinite, **numbers: Any) -> list[store.Verdict]:
-    return show(NonFinite(), [store.StepSummary(step=7, nonfinite=bad, **numbers)])[1]
+
+def verdicts(*bad: store.NonFinite, coordinates: object = REPLICAS, **numbers: Any) -> list[store.Verdict]:
+    summary = store.StepSummary(step=7, nonfinite=bad, **numbers)
+    return show(NonFinite(), [summary], coordinates=coordinates)[1]
+
+
+def bad(quantity: str, *ranks: int) -> list[store.NonFinite]:
+    return [store.NonFinite(rank=rank, quantity=quantity) for rank in ranks]
+
+
+def own(rank: int, parameter: str, unix_s: float = 10.0) -> store.NonFinite:
+    return store.NonFinite(rank=rank, quantity="gradient", parameter=parameter, unix_s=unix_s)
 
 
 def test_the_rank_whose_own_gradient_went_bad_first_is_the_origin() -> None:
@@ -17,15 +31,85 @@ def test_the_rank_whose_own_gradient_went_bad_first_is_the_origin() -> None:
         store.NonFinite(rank=2, quantity="gradient", module="layers.3", unix_s=11.0),
         store.NonFinite(rank=5, quantity="gradient", module="layers.1", unix_s=10.5),
     )
-    assert (list(verdict.culprits), verdict.confidence_ratio) == ([5], 1.0)
+    assert (list(verdict.culprits), verdict.confidence_ratio) == ([5], 0.8)
     assert verdict.message == (
-        "rank 5 made a gradient that is not finite in layers.1 at step 7; grad_norm of the run is not finite"
+        "rank 5 made a gradient that is not finite in layers.1 at step 7, before rank 2; grad_norm of the run is not"
+        " finite"
     )
 
 
-def test_without_an_origin_the_first_to_see_it_is_named_and_not_trusted() -> None:
-    (verdict,) = verdicts(*(store.NonFinite(rank=rank, quantity="grad_norm") for rank in (3, 1)))
-    assert (list(verdict.culprits), verdict.confidence_ratio) == ([1], 0.5)
+def test_a_rank_whose_own_gradient_of_a_parameter_was_bad_is_named() -> None:
+    (verdict,) = verdicts(*bad("grad_norm", 0, 1, 2, 3), own(2, "model.up.weight"))
+    assert (list(verdict.culprits), verdict.confidence_ratio) == ([2], 0.9)
+    assert verdict.message == (
+        "rank 2 had a gradient of model.up.weight that was not finite at step 7, before a sum over ranks; grad_norm"
+        " of the run is not finite"
+    )
+
+
+def test_of_two_ranks_with_bad_gradients_of_their_own_none_is_blamed() -> None:
+    (verdict,) = verdicts(own(2, "model.up.weight"), own(1, "model.up.weight", 11.0))
+    assert list(verdict.culprits) == []
+    assert verdict.message == (
+        "rank 2 had a gradient of model.up.weight that was not finite at step 7, before a sum over ranks;"
+        " rank 1 had one, too"
+    )
+
+
+def test_a_rank_that_shares_layers_with_others_is_not_blamed_for_a_bad_gradient() -> None:
+    (verdict,) = verdicts(own(2, "model.up.weight"), coordinates={rank: {"dp": rank // 2} for rank in range(4)})
+    assert list(verdict.culprits) == []
+    assert verdict.message.startswith("rank 2 had a gradient of model.up.weight that was not finite")
+
+
+def test_ranks_that_see_a_norm_of_the_run_are_not_blamed() -> None:
+    (verdict,) = verdicts(*bad("grad_norm", 3, 1, 0, 2))
+    assert list(verdict.culprits) == []
+    assert verdict.message == ("grad_norm is not finite since step 7, on all 4 ranks; no rank is known as the origin")
+    (verdict,) = verdicts(*bad("grad_norm", 3, 1))
+    assert verdict.message == "grad_norm is not finite since step 7, on ranks 1, 3; no rank is known as the origin"
+
+
+def test_a_parameter_with_a_bad_gradient_is_named_and_its_holder_is_not_blamed() -> None:
+    reports = bad("grad_norm", 0, 1, 2, 3)
+    reports[0].parameter = "model.up.weight"
+    (verdict,) = verdicts(*reports)
+    assert list(verdict.culprits) == []
+    assert verdict.message == (
+        "grad_norm is not finite since step 7, on all 4 ranks; rank 0 holds such a gradient of model.up.weight;"
+        " no rank is known as the origin"
+    )
+
+
+def test_the_only_rank_whose_loss_is_not_finite_is_the_origin() -> None:
+    (verdict,) = verdicts(*bad("grad_norm", 0, 1, 2, 3), *bad("loss", 2), loss_count=4)
+    assert (list(verdict.culprits), verdict.confidence_ratio) == ([2], 0.9)
+    assert verdict.message == (
+        "loss is not finite since step 7, on rank 2 alone: 3 other ranks report a finite one;"
+        " grad_norm is not finite either"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "loss_count", "coordinates"),
+    [
+        ((1, 2), 4, REPLICAS),  # they may share the sum that went bad
+        ((0, 1, 2, 3), 4, REPLICAS),
+        ((3,), 2, REPLICAS),  # ranks that report no loss may be the origin
+        ((3,), 4, STAGES),  # so may an earlier stage
+    ],
+)
+def test_a_bad_loss_that_may_come_from_another_rank_blames_nobody(
+    ranks: tuple[int, ...], loss_count: int, coordinates: object
+) -> None:
+    (verdict,) = verdicts(*bad("loss", *ranks), loss_count=loss_count, coordinates=coordinates)
+    assert list(verdict.culprits) == []
+    assert verdict.message.endswith("; no rank is known as the origin")
+
+
+def test_the_rank_of_a_run_of_one_is_named() -> None:
+    (verdict,) = verdicts(*bad("loss", 0), loss_count=1, coordinates={0: {}})
+    assert (list(verdict.culprits), verdict.message) == ([0], "loss is not finite since step 7")
 
 
 def test_gradients_of_a_skipped_step_are_not_reported() -> None:
@@ -33,7 +117,13 @@ def test_gradients_of_a_skipped_step_are_not_reported() -> None:
 
 
 def test_a_generation_is_reported_once() -> None:
-    bad = [store.StepSummary(step=step, nonfinite=[store.NonFinite(rank=1, quantity="loss")]) for step in range(3)]
-    detector, found = show(NonFinite(), bad)
+    steps = [store.StepSummary(step=step, nonfinite=bad("loss", 1)) for step in range(3)]
+    detector, found = show(NonFinite(), steps)
     assert [verdict.step for verdict in found] == [0]
-    assert len(show(detector.restarted(2), bad)[1]) == 1
+    assert len(show(detector.restarted(2), steps)[1]) == 1
+
+
+def test_an_origin_that_shows_in_a_later_step_is_reported_once_more() -> None:
+    steps = [store.StepSummary(step=step, nonfinite=bad("grad_norm", 0, 1)) for step in range(3)]
+    steps += [store.StepSummary(step=step, nonfinite=[own(1, "model.up.weight")]) for step in (3, 4)]
+    assert [(v.step, list(v.culprits)) for v in show(NonFinite(), steps)[1]] == [(0, []), (3, [1])]

@@ -34,6 +34,9 @@ class Run:
     compute_s: Seconds
     data_s: Seconds = nothing
     optimizer_s: Seconds = nothing
+    asleep_s: Seconds = nothing
+    seen_asleep_s: Seconds | None = None
+    """As samples show it; None: as it is."""
     checkpoint_s: Seconds = nothing
     busy_in_checkpoint: frozenset[int] = frozenset()
     stage_of: Mapping[int, int] = field(default_factory=dict)
@@ -42,13 +45,17 @@ class Run:
 
     def steps(self, count: int) -> Iterator[View]:
         now = START_UNIX_S
-        busy = [0.0] * self.ranks
+        busy, asleep = [0.0] * self.ranks, [0.0] * self.ranks
+        seen_asleep_s = self.seen_asleep_s or self.asleep_s
         spent: list[dict[int, float]] = [dict.fromkeys((CHECKPOINT, DATA, BACKWARD, OPTIMIZER), 0.0)] * self.ranks
         for step in range(count):
             numbers = range(self.ranks)
-            yield tick(now, [self._state(rank, step, busy[rank], spent[rank]) for rank in numbers], self.node_of)
+            yield tick(
+                now, [self._state(rank, step, busy[rank], asleep[rank], spent[rank]) for rank in numbers], self.node_of
+            )
             checkpoint_s = max(self.checkpoint_s(rank, step) for rank in numbers)
-            training_s = [self.data_s(rank, step) + self.compute_s(rank, step) for rank in numbers]
+            own_s = [self.data_s(rank, step) + self.compute_s(rank, step) for rank in numbers]
+            training_s = [seconds + self.asleep_s(rank, step) for rank, seconds in enumerate(own_s)]
             optimizer_s = [self.optimizer_s(rank, step) for rank in numbers]
             for rank in numbers:
                 spent[rank] = {
@@ -59,14 +66,18 @@ class Run:
                 }
                 busy[rank] += self.compute_s(rank, step) + optimizer_s[rank]
                 busy[rank] += checkpoint_s if rank in self.busy_in_checkpoint else 0.0
+                asleep[rank] += seen_asleep_s(rank, step)
             now += max(training_s) + max(optimizer_s) + checkpoint_s
 
-    def _state(self, rank: int, step: int, busy_s: float, phase_s: Mapping[int, float]) -> store.RankState:
+    def _state(
+        self, rank: int, step: int, busy_s: float, own_wait_s: float, phase_s: Mapping[int, float]
+    ) -> store.RankState:
         return store.RankState(
             rank=rank,
             progress=common.Progress(step=step),
             steps_done=step,
             busy_s=busy_s,
+            own_wait_s=own_wait_s,
             phase_s=phase_s,
             coordinates={"pp": self.stage_of[rank]} if self.stage_of else {},
             device=self.device,
@@ -183,6 +194,49 @@ def test_durations_at_another_place_of_the_layout_do_not_count() -> None:
     detector, _ = watch(Straggler(), Run(2, slow(set(), 1)).steps(60))
     pipeline = Run(2, slow({1}, 1.8), stage_of={0: 0, 1: 1})
     assert watch(detector.restarted(60), pipeline.steps(60))[1] == []
+
+
+def test_a_rank_that_sleeps_in_its_forward_pass_is_named_although_it_computes_no_longer_than_its_peers() -> None:
+    (verdict,) = Run(8, slow(set(), 1), asleep_s=slow({3}, 50, usual_s=0.01)).verdicts()
+    assert (list(verdict.culprits), verdict.phase, verdict.confidence_ratio) == ([3], BACKWARD, 1.0)
+    assert verdict.message == (
+        "rank 3 is slow since step 3, in forward_backward: its training thread sleeps about 0.5 s per step while no"
+        " call with other ranks is pending, those of its peers 0.01 s"
+    )
+
+
+def test_a_rank_of_two_that_begins_to_sleep_is_compared_with_its_own_past() -> None:
+    (verdict,) = Run(2, slow(set(), 1), asleep_s=slow({1}, 60, since=43, usual_s=0.01)).verdicts()
+    assert (list(verdict.culprits), verdict.step) == ([1], 43)
+    assert verdict.message.endswith(
+        "its training thread sleeps about 0.6 s per step while no call with other ranks is pending, 0.01 s before"
+    )
+
+
+def test_of_two_ranks_that_sleep_the_longer_one_is_described() -> None:
+    sleeps = {3: 0.5, 5: 0.4}
+    (verdict,) = Run(8, slow(set(), 1), asleep_s=lambda rank, _: sleeps.get(rank, 0.0)).verdicts()
+    assert verdict.message.startswith(
+        "ranks 3, 5 are slow since step 3, in forward_backward: the training thread of ra"
+    )
+
+
+def test_ranks_that_all_sleep_alike_are_no_stragglers() -> None:
+    assert Run(8, slow(set(), 1), asleep_s=lambda *_: 0.5).verdicts() == []
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+@pytest.mark.parametrize(("step_s", "share"), [(0.05, 0.02), (0.4, 0.02), (0.4, 0.2), (2.0, 0.5)])
+def test_the_noise_of_samples_makes_no_straggler(ranks: int, step_s: float, share: float) -> None:
+    noise = random.Random(ranks)
+
+    def seen_asleep_s(_rank: int, _step: int) -> float:
+        looks = int(step_s / 0.2 + noise.random())
+        return 0.2 * sum(noise.random() < share for _ in range(looks))
+
+    run = Run(ranks, slow(set(), 1, usual_s=(1 - share) * step_s), asleep_s=lambda *_: share * step_s)
+    run.seen_asleep_s = seen_asleep_s
+    assert run.verdicts(round(1000 / step_s)) == []
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 16])

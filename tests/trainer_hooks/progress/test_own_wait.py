@@ -1,0 +1,62 @@
+"""How long the training thread sleeps for reasons of its own: the main thread of these tests takes its place."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.phases import Phase
+from holdfast_hooks.progress.own_wait import OwnWait
+from holdfast_hooks.telemetry.timeline import Timeline
+
+SAMPLES = 30
+
+
+def slept_s(*, while_sampling: Callable[[threading.Thread], None], phase: Phase, no_call_pending: bool = True) -> float:
+    """Return the estimate after some samples that another thread takes."""
+    timeline = Timeline(lambda step, phase, unix_ns: None)
+    timeline.begin(0)
+    timeline.enter(phase)
+    own_wait = OwnWait(timeline, OnceLog())
+
+    def sample() -> None:
+        for _ in range(SAMPLES):
+            own_wait.before()
+            time.sleep(0.002)
+            own_wait.after(no_call_pending=no_call_pending)
+
+    sampler = threading.Thread(target=sample)
+    began_s = time.monotonic()
+    sampler.start()
+    while_sampling(sampler)
+    assert own_wait.total_s <= time.monotonic() - began_s
+    return own_wait.total_s
+
+
+def sleep(sampler: threading.Thread) -> None:
+    sampler.join()
+
+
+def compute(sampler: threading.Thread) -> None:
+    while sampler.is_alive():
+        pass
+
+
+@pytest.mark.parametrize("phase", [Phase.FORWARD_BACKWARD, Phase.OPTIMIZER])
+def test_a_training_thread_that_sleeps_for_itself_is_seen(phase: Phase) -> None:
+    assert slept_s(while_sampling=sleep, phase=phase) > 0.5 * SAMPLES * 0.002
+
+
+def test_a_training_thread_that_computes_does_not_sleep() -> None:
+    assert slept_s(while_sampling=compute, phase=Phase.FORWARD_BACKWARD) == 0.0
+
+
+def test_a_training_thread_that_waits_for_other_ranks_does_not_sleep_for_itself() -> None:
+    assert slept_s(while_sampling=sleep, phase=Phase.FORWARD_BACKWARD, no_call_pending=False) == 0.0
+
+
+@pytest.mark.parametrize("phase", [Phase.DATA, Phase.CHECKPOINT, Phase.EVAL, Phase.IDLE])
+def test_sleep_in_other_phases_does_not_count(phase: Phase) -> None:
+    assert slept_s(while_sampling=sleep, phase=phase) == 0.0

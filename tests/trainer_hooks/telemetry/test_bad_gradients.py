@@ -1,0 +1,152 @@
+"""What a rank finds in its gradients after it has reported a number that is not finite."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+
+import holdfast_hooks
+from holdfast_hooks.telemetry import bad_gradients
+from holdfast_hooks.telemetry.bad_gradients import BadGradients
+from holdfast_proto.rank_context import RankContext
+from holdfast_proto.v1.session_pb2 import BadGradient
+
+Launch = Callable[..., RankContext]
+Clip = Callable[[Iterable[torch.Tensor]], torch.Tensor]
+
+
+class Spoil(torch.autograd.Function):
+    """A function that does nothing forward, and gives a gradient with one NaN backward."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor) -> torch.Tensor:
+        return weight.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> torch.Tensor:
+        spoilt: torch.Tensor = gradients[0].clone()
+        spoilt.view(-1)[0] = math.nan
+        return spoilt
+
+
+class Layer(torch.nn.Module):
+    """A layer whose weight gets a bad gradient while ``is_bad``; its input gets a good one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4, 4))
+        self.is_bad = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = Spoil.apply(self.weight) if self.is_bad else self.weight  # type: ignore[no-untyped-call]
+        return x @ weight
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = Layer(), Layer(), Layer()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.third(self.second(self.first(x)))
+        return y
+
+
+def norm_of(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
+    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+
+
+def clipped(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
+    return torch.nn.utils.clip_grad_norm_(list(parameters), 1.0)
+
+
+def train(
+    model: Model, *, bad_in: set[int], norm: Clip = norm_of, skip_bad: bool = True, steps: int = 6, **report: Any
+) -> None:
+    """Train under an agent. The second layer's gradient is bad in some steps, and those steps may be skipped."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    with holdfast_hooks.attach(state={"model": model, "optimizer": optimizer}) as hooks:
+        for step in hooks.steps(until=steps):
+            model.second.is_bad = step in bad_in
+            model(torch.ones(2, 4)).sum().backward()
+            grad_norm = norm(model.parameters())
+            hooks.report(grad_norm=grad_norm, **report)
+            if math.isfinite(grad_norm) or not skip_bad:
+                optimizer.step()
+            optimizer.zero_grad()
+
+
+def found(agent: Any) -> list[tuple[str, bool]]:
+    gradients: list[BadGradient] = [step.bad_gradient for step in agent.steps]
+    return [(bad.parameter, bad.own) for bad in gradients]
+
+
+NOTHING = ("", False)
+
+
+@pytest.fixture
+def launched(agent: Any, launch: Launch) -> Any:
+    launch()
+    return agent
+
+
+def test_the_parameter_that_holds_a_bad_gradient_is_reported_and_no_claim_on_its_origin(launched: Any) -> None:
+    train(Model(), bad_in={2})
+    assert found(launched) == [NOTHING, NOTHING, ("model.second.weight", False), NOTHING, NOTHING, NOTHING]
+
+
+def test_gradients_that_clipping_has_made_bad_throughout_name_no_parameter(launched: Any) -> None:
+    train(Model(), bad_in={2}, norm=clipped)
+    assert found(launched) == [NOTHING] * 6
+
+
+def test_a_gradient_that_goes_bad_again_is_the_ranks_own_whatever_clipping_does(launched: Any) -> None:
+    train(Model(), bad_in={2, 4}, norm=clipped)
+    assert found(launched) == [NOTHING] * 4 + [("model.second.weight", True), NOTHING]
+
+
+def test_after_a_step_with_bad_gradients_no_rank_is_an_origin(launched: Any) -> None:
+    train(Model(), bad_in={2}, norm=clipped, skip_bad=False)
+    assert found(launched) == [NOTHING] * 6
+
+
+def test_a_step_that_is_skipped_for_an_overflow_is_not_looked_at(launched: Any) -> None:
+    train(Model(), bad_in={2, 4}, overflow=True)
+    assert found(launched) == [NOTHING] * 6
+
+
+def test_a_run_that_lives_with_bad_gradients_is_not_slowed_down_forever(
+    launched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bad_gradients, "_WATCHED_STEPS", 1)
+    train(Model(), bad_in=set(range(40)), steps=40)
+    assert 0 < sum(bad != NOTHING for bad in found(launched)) <= 8 + 2 * 3
+
+
+def test_a_healthy_run_is_not_looked_at(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(_: object) -> None:
+        raise AssertionError("a healthy run is looked at")
+
+    monkeypatch.setattr(BadGradients, "look", look)
+    train(Model(), bad_in=set())
+    assert found(launched) == [NOTHING] * 6
+
+
+@pytest.mark.parametrize("bad_in", [{1}, {4}, {5}])
+def test_no_hook_stays_on_the_model(launched: Any, bad_in: set[int]) -> None:
+    model = Model()
+    train(model, bad_in=bad_in)
+    assert not any(parameter._backward_hooks for parameter in model.parameters())
+
+
+def test_objects_that_raise_do_not_stop_the_run(launched: Any) -> None:
+    class Broken(torch.nn.Module):
+        def named_parameters(self, *_: object, **__: object) -> Any:
+            raise RuntimeError("on purpose")
+
+    with holdfast_hooks.attach(state={"broken": Broken()}, check_replicas=False) as hooks:
+        for _ in hooks.steps(until=3):
+            hooks.report(loss=math.nan)
+    assert found(launched) == [NOTHING] * 3
