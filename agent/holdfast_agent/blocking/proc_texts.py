@@ -12,6 +12,12 @@ MOST_DESCRIPTORS = 64
 """Descriptors of one poll() or select() that are looked at."""
 
 POLL_ENTRY = struct.Struct("=ihh")
+LOCK_BYTES = 20
+"""Bytes of the memory around a futex that :func:`is_python_lock` needs, from 8 before it."""
+
+_LOCK_WORDS = struct.Struct("=IIIII")
+_LOCK_SIZES = (0x31, 0x35)
+_MOST_WAITING = 4096
 _WRITE_BITS = 0o3
 _DELETED = " (deleted)"
 _LOCK = re.compile(r"\d+: *(->)? *(FLOCK|POSIX|OFDLCK) +\w+ +\w+ +(-?\d+) +\w+:\w+:(\d+) ")
@@ -92,6 +98,19 @@ def parse_string(data: bytes) -> str:
     """Return the text up to the first zero byte, as a path to show; empty if there is no end."""
     text, end, _ = data.partition(b"\0")
     return clean(text.decode(errors="replace"), LONGEST_PATH) if end else ""
+
+
+def is_python_lock(data: bytes) -> bool:
+    """Return whether the 20 bytes around a futex, from 8 before it, are a lock of Python that a thread waits for.
+
+    Such a lock is a semaphore of glibc in a piece of memory of its own: in front is the size of that piece, then come
+    the value 0, the number of waiting threads, and a flag that is 0. Where gloo and torch wait, on condition variables,
+    the number of references is in front, and that is a multiple of 8.
+    """
+    if len(data) != LOCK_BYTES:
+        return False
+    size, above, value, waiting, shared = _LOCK_WORDS.unpack(data)
+    return size in _LOCK_SIZES and above == value == shared == 0 and 0 < waiting <= _MOST_WAITING
 
 
 def parse_inode(link: str) -> int:

@@ -64,7 +64,7 @@ class ProcessFiles:
         except OSError:
             return b""
         try:
-            return os.pread(descriptor, size, address) if address else b""
+            return os.pread(descriptor, size, address) if address > 0 else b""
         except (OSError, OverflowError):
             return b""
         finally:

@@ -8,6 +8,7 @@ from holdfast_agent.blocking.proc_texts import (
     DescriptorInfo,
     clean,
     holder_of,
+    is_python_lock,
     parse_descriptor_info,
     parse_inode,
     parse_locks,
@@ -64,6 +65,22 @@ def test_descriptors_of_poll_and_select_are_found_up_to_a_limit() -> None:
     assert parse_poll(struct.pack("=ihhihhihh", 5, 1, 0, -1, 1, 0, 6, 1, 0) + b"rest") == [5, 6]
     assert len(parse_poll(struct.pack("=ihh", 5, 1, 0) * 1000)) == MOST_DESCRIPTORS
     assert parse_select(bytes([0b1000, 0b1])) == [3, 8]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((0x31, 0, 0, 1, 0), True),
+        ((0x35, 0, 0, 3, 0), True),  # in an arena that is not the first
+        ((0, 8, 0, 1, 0), False),  # a condition variable, first group: references are in front
+        ((8, 0, 0, 1, 0), False),  # second group
+        ((0x31, 0, 0, 0, 0), False),  # nobody waits
+        ((0x31, 0, 2, 1, 0), False),  # no semaphore
+    ],
+)
+def test_a_lock_of_python_is_told_from_a_condition_variable(words: tuple[int, ...], expected: bool) -> None:
+    assert is_python_lock(struct.pack("=5I", *words)) == expected
+    assert not is_python_lock(b"")
 
 
 def test_names_from_outside_fit_into_one_line() -> None:

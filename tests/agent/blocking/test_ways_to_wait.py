@@ -29,6 +29,7 @@ def locked(): file = open(f"{folder}/own", "w"); fcntl.flock(file, 2); return fi
 def child(): process = multiprocessing.Process(target=time.sleep, args=(600,)); process.start(); return process
 """
 
+LOCK = "lock futex - unspecified"
 WAYS = {
     "flock": ("ready(); fcntl.flock(held, 2)", "file_lock flock {folder}/held foreign"),
     "lockf": (
@@ -75,6 +76,13 @@ WAYS = {
         "server = socket.create_server(('127.0.0.1', 0)); ready(); server.accept()",
         "unspecified accept - unspecified",
     ),
+    "lock": ("import threading; lock = threading.Lock(); lock.acquire(); ready(); lock.acquire()", LOCK),
+    "lock with a limit": (
+        "import threading; lock = threading.Lock(); lock.acquire(); ready(); lock.acquire(timeout=500)",
+        LOCK,
+    ),
+    "queue of threads": ("import queue; ready(); queue.Queue().get()", LOCK),
+    "simple queue": ("import queue; ready(); queue.SimpleQueue().get()", LOCK),
     "sleep": ("ready(); time.sleep(600)", "sleep nanosleep - unspecified"),
 }
 

@@ -74,7 +74,7 @@ async def test_the_stack_shows_how_a_rank_hangs(start: Start, tmp_path: Path, wa
 
 async def test_a_rank_that_is_held_for_its_stacks_is_not_taken_for_stopped(start: Start, folder: Path) -> None:
     node = make_node(folder)
-    rank = node.ranks[4] = start("lock")
+    rank = node.ranks[4] = start("sleep")
     node.pass_time(0.1)
     seen: set[str] = set()
 
@@ -124,7 +124,7 @@ async def test_when_native_frames_take_too_long_the_others_are_had(
 ) -> None:
     monkeypatch.setattr(stacks, "NATIVE_PATIENCE_S", 0.0)
     folder = EvidenceFolder(tmp_path, "node0")
-    rank = start("lock")
+    rank = start("sleep")
     assert await stacks.take(rank, folder, may_pause=True) is not None
     assert "rank-00004.stack.txt (--native): py-spy did not answer within 0 s" in (tmp_path / "missing.txt").read_text()
     wait_until(lambda: processes.process_state(rank.pid) == "S", "the rank continues as before")

@@ -65,7 +65,7 @@ CATALOGUE: Mapping[str, Kind] = {
         strike=stuck.frozen_disk,
         takes=_FOR_A_WHILE,
         what="reads from a file that does not answer",
-        verdict="hung collective: system call",
+        verdict="hung collective: pipe",
     ),
     "slow": Kind(
         strike=slow.SlowPasses,

@@ -185,9 +185,10 @@ def is_stopped(rank: store.RankState) -> bool:
 
 
 def _kernel_activity(rank: store.RankState) -> "common.Activity":
-    """Return what the kernel alone shows. A sleep may be part of a call of torch: only a stack tells them apart."""
+    """Return what the kernel alone shows. A sleep or a lock may be part of a call of torch: only a stack says so."""
     activity = rank.blocked_on.activity
-    return common.ACTIVITY_UNSPECIFIED if activity == common.ACTIVITY_SLEEP else activity
+    may_be_a_call = activity in (common.ACTIVITY_SLEEP, common.ACTIVITY_LOCK)
+    return common.ACTIVITY_UNSPECIFIED if may_be_a_call else activity
 
 
 def _thread_activity(rank: store.RankState) -> "common.Activity":
