@@ -48,7 +48,7 @@ def synthetic_score(curves: Iterable[Curve]) -> dict[str, str | int]:
     figures["bad resume"] = _share(resume_alarms(curve, BAD_RESUME_RATIO) > 0 for curve in healthy)
     figures["good resume: false alarms"] = sum(resume_alarms(curve, 1.0) for curve in healthy)
     figures["change of cadence: false"] = sum(missing_alarms(before, after, 0) for before, after in CADENCES)
-    figures["loss gone: found"] = _share(missing_alarms(before, before, 4 * before + 20) == 1 for before, _ in CADENCES)
+    figures["loss gone: found"] = _share(missing_alarms(before, before, 7 * before + 20) == 1 for before, _ in CADENCES)
     return figures
 
 
