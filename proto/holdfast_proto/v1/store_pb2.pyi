@@ -61,6 +61,7 @@ class VerdictKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VERDICT_KIND_MISSING_LOSS: _ClassVar[VerdictKind]
     VERDICT_KIND_STANDSTILL: _ClassVar[VerdictKind]
     VERDICT_KIND_LATE_EXIT: _ClassVar[VerdictKind]
+    VERDICT_KIND_LOSS_RISE: _ClassVar[VerdictKind]
 
 class EndCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -173,6 +174,7 @@ VERDICT_KIND_THROUGHPUT_DROP: VerdictKind
 VERDICT_KIND_MISSING_LOSS: VerdictKind
 VERDICT_KIND_STANDSTILL: VerdictKind
 VERDICT_KIND_LATE_EXIT: VerdictKind
+VERDICT_KIND_LOSS_RISE: VerdictKind
 END_CAUSE_UNSPECIFIED: EndCause
 END_CAUSE_CONFIGURATION: EndCause
 END_CAUSE_KILLED: EndCause
