@@ -13,6 +13,7 @@ from holdfast_daemon.core.detectors.hangs.transport import Transport
 from holdfast_daemon.core.detectors.hangs.unreachable import Unreachable
 from holdfast_daemon.core.detectors.numbers.duplicate_samples import DuplicateSamples
 from holdfast_daemon.core.detectors.numbers.gradient_explosion import GradientExplosion
+from holdfast_daemon.core.detectors.numbers.loss_rise import LossRise
 from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
 from holdfast_daemon.core.detectors.numbers.missing_loss import MissingLoss
 from holdfast_daemon.core.detectors.numbers.non_finite import NonFinite
@@ -38,6 +39,7 @@ ALL: tuple[type[Detector], ...] = (
     NonFinite,
     MissingLoss,
     LossSpike,
+    LossRise,
     OverflowLoop,
     DuplicateSamples,
     SilentCorruption,

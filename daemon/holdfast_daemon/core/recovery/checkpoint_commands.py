@@ -6,6 +6,8 @@ from holdfast_daemon.core.naming import run_phase_name
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
+PINS_PER_KIND = 2
+
 
 def serve(tick: Tick) -> None:
     """Take a checkpoint that an operator requested, or answer why there is none now."""
@@ -40,14 +42,33 @@ def restart_timer(tick: Tick) -> None:
 
 
 def keep_newest_before(tick: Tick, step: int, incident: store.Incident) -> None:
-    """Pin the newest checkpoint from before ``step``, and add that to the incident's story."""
+    """Pin the newest checkpoint from before ``step``, and add that to the incident's story.
+
+    At most two are pinned for each kind of incident: a run with many spikes would otherwise fill its disk. The oldest
+    two stay, because only operators release a checkpoint.
+    """
     committed = {known for node in tick.state.nodes.values() for known in node.checkpoints}
     good = max((known for known in committed - set(tick.record.unreadable_checkpoints) if known < step), default=None)
+    pinned = [pin for pin in tick.record.pinned if pin.step in committed]
+    steps = [pin.step for pin in pinned if pin.kind == incident.verdict.kind]
     if good is None:
         incidents.add_line(tick, incident, "there is no checkpoint from before it that could be kept")
+    elif good not in steps and len(steps) >= PINS_PER_KIND:
+        known = " and ".join(map(str, steps))
+        incidents.add_line(
+            tick,
+            incident,
+            f"the checkpoint of step {good}, from before it, is not kept: those of steps {known} were kept for earlier"
+            " incidents of this kind, and Holdfast keeps no more",
+        )
     else:
         message = store.KeepCheckpoint(step=good, reason=incident.verdict.message)
         tick.send(tick.record.nodes, lambda _: store.NodeCommand(keep_checkpoint=message))
+        if good not in steps:
+            pinned.append(store.PinnedCheckpoint(kind=incident.verdict.kind, step=good))
+        with tick.edit_record() as record:
+            del record.pinned[:]
+            record.pinned.extend(pinned)
         incidents.add_line(tick, incident, f"the checkpoint of step {good}, from before it, is kept")
 
 

@@ -91,3 +91,24 @@ def test_an_unreadable_checkpoint_is_not_kept() -> None:
     incident = spike(world)
     assert not world.sent("keep_checkpoint")
     assert "no checkpoint" in incident.actions[-1].what
+
+
+def test_a_third_checkpoint_is_not_kept_for_a_kind_until_an_earlier_one_is_gone() -> None:
+    world = running()
+    checkpoints = world.node_states["node0"].checkpoints
+
+    def kept() -> list[int]:
+        return [command.keep_checkpoint.step for command in world.sent("keep_checkpoint")]
+
+    good: list[int] = []
+    world.train(2 * MIN_HISTORY)
+    for _ in range(3):
+        good.append(world.rank(0).progress.step + MIN_HISTORY // 2)
+        checkpoints.append(good[-1])
+        incident = spike(world)
+    assert kept() == good[:2]
+    assert incident.actions[-1].what.startswith(f"the checkpoint of step {good[2]}, from before it, is not kept")
+    checkpoints.remove(good[0])  # an operator has released it, and it was removed when it was old
+    incident = spike(world)
+    assert kept() == [*good[:2], good[2]]
+    assert "is kept" in incident.actions[-1].what

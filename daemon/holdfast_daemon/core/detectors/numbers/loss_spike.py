@@ -4,9 +4,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
-from holdfast_daemon.core.detectors.numbers.loss_watch import LossReading, LossWatch
+from holdfast_daemon.core.detectors.numbers.loss_watch import SPIKE_OF, SPIKE_STEPS, LossReading, LossWatch
 from holdfast_daemon.core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
+
+RATE_JUMP_RATIO = 1.5
+"""A schedule that begins anew raises the learning rate by more from one step to the next; a warm-up, from its third
+step on, by less. The loss rises then, as the schedule means it to."""
 
 
 @dataclass(frozen=True)
@@ -18,24 +22,36 @@ class LossSpike(Detector):
     zscore: float = 0.0
     """Of the newest loss."""
     _watch: LossWatch = field(default_factory=LossWatch)
+    _learning_rate: float = 0.0
+    """Newest that was reported; 0: none."""
 
     def see_step(self, step: StepView) -> DetectorResult:
         """Judge the loss against its own past."""
-        watch, reading = self._watch.observe(step.step, step.loss)
+        rate = step.summary.learning_rate or self._learning_rate
+        begins_anew = 0.0 < RATE_JUMP_RATIO * self._learning_rate < rate
+        before = self._watch.with_new_level() if begins_anew else self._watch
+        watch, reading = before.observe(step.step, step.loss)
         zscore = self.zscore if step.loss is None else reading.zscore
         anomalies = tuple(kind for kind in ("blip", "spike") if getattr(reading, kind))
         finding = (_finding(step, reading),) if reading.spike else ()
-        return DetectorResult(LossSpike(zscore, watch), finding, anomalies)
+        return DetectorResult(LossSpike(zscore, watch, rate), finding, anomalies)
 
-    def restarted(self, _after_step: int) -> Self:
-        """Begin a new baseline."""
-        return type(self)()
+    def restarted(self, after_step: int) -> Self:
+        """Keep what is known of the steps up to ``after_step``."""
+        return type(self)(_watch=self._watch.resumed(after_step))
 
 
 def _finding(step: StepView, reading: LossReading) -> Finding:
-    message = (
-        f"loss spike at step {step.step}: {step.loss:.4g}, {reading.zscore:.0f} robust standard"
-        " deviations above its median, in 3 of 5 steps"
-    )
+    if reading.resumed_after is None:
+        message = (
+            f"loss spike at step {step.step}: {step.loss:.4g}, {reading.zscore:.1f} robust standard deviations above"
+            f" its level of {reading.level:.4g}, and high in {SPIKE_STEPS} of {SPIKE_OF} steps"
+        )
+    else:
+        message = (
+            f"the run resumed badly after step {reading.resumed_after}: the loss is {step.loss:.4g} at step"
+            f" {step.step}, and was {reading.level:.4g} before the restart: the state or the data may be other than"
+            " before"
+        )
     verdict = store.Verdict(kind=store.VERDICT_KIND_LOSS_SPIKE, message=message, step=step.step, confidence_ratio=1.0)
     return Finding(verdict=verdict, proven_step=reading.proven_step)

@@ -8,7 +8,11 @@ from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, f
 from holdfast_daemon.core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
 
-LIMIT_STEPS = 5
+LIMIT_STEPS = 20
+HABIT_RATIO, REPORTED_RATIO = 6, 2
+"""How many times the longest gap must pass. Runs change how often they report, from every 100th step to every 500th.
+A gap that was reported may have been an outage and not a habit: less of it is needed to report the next one."""
+
 _REPORTS_TO_KNOW_CADENCE = 3
 
 
@@ -16,7 +20,7 @@ _REPORTS_TO_KNOW_CADENCE = 3
 class MissingLoss(Detector):
     """Reports once, until a loss comes again.
 
-    A run may report every n-th step only: twice its longest gap is still no loss of reports.
+    A run may report every n-th step only, and may change n. So the limit follows the longest gap so far.
     """
 
     name: ClassVar[str] = "missing_loss"
@@ -27,15 +31,14 @@ class MissingLoss(Detector):
     _without: int = 0
     """Steps since then."""
     _longest_gap: int = 0
-    """Most steps without a loss between two losses."""
+    """Most steps without a loss between two losses, of the gaps that were not reported."""
+    _longest_reported: int = 0
+    """The same, of those that were."""
 
     def see_step(self, step: StepView) -> DetectorResult:
         """Count steps without a loss."""
         if step.loss is not None:
-            # A gap that was reported is no habit of the run.
-            is_habit = self._reports and self._without < self._limit
-            longest_gap = max(self._longest_gap, self._without) if is_habit else self._longest_gap
-            return DetectorResult(MissingLoss(self._reports + 1, step.step, 0, longest_gap))
+            return DetectorResult(self._learnt(step.step))
         without = self._without + 1
         watch = replace(self, _without=without)
         if without != self._limit:
@@ -52,8 +55,17 @@ class MissingLoss(Detector):
         """Count from 0. How often the run reports a loss stays known."""
         return replace(self, _without=0)
 
+    def _learnt(self, step: int) -> "MissingLoss":
+        """Return the detector after a loss, which ends a gap."""
+        watch = replace(self, _reports=self._reports + 1, _newest_step=step, _without=0)
+        if not self._reports:
+            return watch
+        if self._without < self._limit:
+            return replace(watch, _longest_gap=max(self._longest_gap, self._without))
+        return replace(watch, _longest_reported=max(self._longest_reported, self._without))
+
     @property
     def _limit(self) -> float:
         if self._reports < _REPORTS_TO_KNOW_CADENCE:
             return math.inf
-        return max(LIMIT_STEPS, 2 * self._longest_gap + 1)
+        return max(LIMIT_STEPS, HABIT_RATIO * self._longest_gap + 1, REPORTED_RATIO * self._longest_reported + 1)

@@ -29,15 +29,16 @@ def test_three_outlying_norms_of_five_are_reported_once_as_an_early_warning() ->
     _, verdicts = show(GradientExplosion(), summaries([*STEADY, 5.0, 0.25, 5.0, 0.25, 5.0, 6.0, 7.0]))
     (verdict,) = verdicts
     assert verdict.step == 204
-    assert verdict.message.startswith("early warning: the gradient norm is 5 at step 204, 20 times its median")
+    assert verdict.message.startswith("early warning: the gradient norm is 5 at step 204, ")
 
 
 def test_two_outlying_norms_are_not_reported() -> None:
     assert reported_steps([*STEADY, 5.0, 5.0, *STEADY]) == []
 
 
-def test_a_rise_of_five_times_is_not_reported() -> None:
-    assert reported_steps([*STEADY, *[1.25] * 50]) == []
+def test_a_rise_of_two_and_a_half_times_is_not_reported_and_of_four_times_is() -> None:
+    assert reported_steps([*STEADY, *[0.625] * 50]) == []
+    assert reported_steps([*STEADY, *[1.0] * 50]) == [202]
 
 
 def test_an_episode_ends_with_five_calm_steps() -> None:

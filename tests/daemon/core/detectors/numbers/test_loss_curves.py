@@ -89,4 +89,5 @@ def test_incident_reported_by_its_run_is_found(run: str, first: int, last: int, 
     found = spikes_at([*(loss * scale for loss in before), *losses])
     interval = 10 if run == "tr1-13B" or first == 6900 else 1
     assert len(found) == 1
-    assert 2 <= found[0] - 200 - (onset - first) // interval < SPIKE_OF
+    # The point before the onset that was told is high in some of them.
+    assert 1 <= found[0] - 200 - (onset - first) // interval < SPIKE_OF

@@ -1,11 +1,15 @@
 """The loss watch on made-up losses: blips, spikes and new levels."""
 
 import math
+import random
 from collections.abc import Iterable
 
 import pytest
 
+from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
 from holdfast_daemon.core.detectors.numbers.loss_watch import MIN_HISTORY, WINDOW, LossReading, LossWatch
+from holdfast_proto.v1 import store_pb2 as store
+from tests.support.steps import show, steps_of
 
 NOISE = [0.01 * math.sin(12.9898 * i) for i in range(1000)]
 
@@ -101,9 +105,79 @@ def test_nothing_is_judged_before_there_is_enough_history() -> None:
     assert all(reading == LossReading() for reading in readings[:MIN_HISTORY])
 
 
-def test_loss_of_zero_can_be_judged() -> None:
+def test_loss_that_was_always_zero_is_not_judged() -> None:
     _, readings = watch_all([0.0] * 100 + [0.5] * 3)
-    assert spikes_at(readings) == [102]
+    assert spikes_at(readings) == []
+    assert all(math.isfinite(reading.zscore) for reading in readings)
+
+
+def test_loss_that_is_mostly_zero_is_judged_by_its_largest_values() -> None:
+    rewards = [0.02 * NOISE[i] if i % 7 == 0 else 0.0 for i in range(400)]
+    _, readings = watch_all([*rewards, *[0.0002] * 4])
+    assert spikes_at(readings) == []
+    _, readings = watch_all([*rewards, *[0.5] * 4])
+    assert spikes_at(readings) != []
+    assert all(abs(reading.zscore) < 1e5 for reading in readings)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_second_mode_of_a_fifth_of_the_steps_is_no_spike(seed: int) -> None:
+    rng = random.Random(seed)
+    losses = [(4.5 if rng.random() < 0.2 else 3.0) + rng.gauss(0.0, 0.1) for _ in range(3000)]
+    assert spikes_at(watch_all(losses)[1]) == []
+
+
+def test_jump_that_decays_while_the_loss_falls_is_a_spike() -> None:
+    losses = [4.0 - 0.004 * i + noise for i, noise in enumerate(NOISE[:300])]
+    losses[250:254] = [losses[250] + rise for rise in (0.8, 0.12, 0.1, 0.07)]
+    assert spikes_at(watch_all(losses)[1]) == [252]
+
+
+def test_spike_shortly_after_another_is_found() -> None:
+    burst = [2.0 + 4.0 * 0.9**i for i in range(20)]
+    second = [2.15] * 4
+    _, readings = watch_all([*healthy(200), *burst, *healthy(30), *second])
+    assert spikes_at(readings) == [202, 252]
+
+
+def test_steps_before_a_spike_that_were_unsettled_prove_nothing() -> None:
+    _, readings = watch_all([*healthy(200), 2.025, 2.0, 2.025, *[9.0] * 3])
+    assert spikes_at(readings) == [205]
+    assert readings[205].proven_step == 199
+
+
+def test_losses_of_any_size_give_finite_z() -> None:
+    _, readings = watch_all([*healthy(100), 1e308, -1e308, 1e308, *healthy(10)])
+    assert all(math.isfinite(reading.zscore) and math.isfinite(reading.level) for reading in readings)
+
+
+def resumed(after_step: int, losses: Iterable[float]) -> list[LossReading]:
+    watch = watch_all(healthy(400))[0].resumed(after_step)
+    readings = []
+    for step, loss in enumerate(losses, after_step + 1):
+        watch, reading = watch.observe(step, loss)
+        readings.append(reading)
+    return readings
+
+
+def test_loss_that_is_higher_after_a_restart_is_a_bad_resume() -> None:
+    readings = resumed(380, [2.6 + noise for noise in NOISE[:100]])
+    assert spikes_at(readings) == [2]
+    assert (readings[2].resumed_after, readings[2].proven_step, round(readings[2].level, 1)) == (380, 380, 2.0)
+
+
+def test_loss_that_is_as_before_the_restart_is_no_bad_resume() -> None:
+    assert spikes_at(resumed(380, healthy(100))) == []
+
+
+def test_undone_steps_are_not_compared_with() -> None:
+    watch = watch_all([*healthy(300), *[9.0 + noise for noise in NOISE[:300]]])[0].resumed(290)
+    assert spikes_at(watch_all(healthy(500)[291:], watch)[1]) == []
+    assert watch.observe(291, 2.0)[1].zscore < 5
+
+
+def test_restart_before_there_was_enough_history_is_not_judged() -> None:
+    assert spikes_at(watch_all([9.0] * 10, watch_all(healthy(20))[0].resumed(10))[1]) == []
 
 
 def test_negative_loss_is_judged_by_its_rise() -> None:
@@ -121,3 +195,18 @@ def test_steps_without_a_finite_loss_are_kept_out_of_the_baseline(loss: float | 
 def test_step_seen_before_is_passed_over() -> None:
     watch, _ = watch_all(healthy(100))
     assert watch.observe(99, 50.0) == (watch, LossReading())
+
+
+def test_schedule_that_begins_anew_is_no_spike_where_the_learning_rate_is_reported() -> None:
+    losses = [*healthy(200), *[2.6 + noise for noise in NOISE[:100]]]
+
+    def reported(rates: list[float]) -> list[int]:
+        rows = zip(losses, rates, strict=True)
+        summaries = [
+            store.StepSummary(step=step, loss_sum=loss, loss_count=1, learning_rate=rate)
+            for step, (loss, rate) in enumerate(rows)
+        ]
+        return steps_of(show(LossSpike(), summaries)[1])
+
+    assert reported([1e-4] * 200 + [1e-3] * 100) == []
+    assert reported([1e-4] * 300) == [202]

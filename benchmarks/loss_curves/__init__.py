@@ -1,0 +1,1 @@
+"""Loss curves of real runs, and what the number detectors report on them."""

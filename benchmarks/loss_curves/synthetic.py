@@ -1,0 +1,119 @@
+"""Harms healthy curves in known ways, and counts how many of the harms are reported."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from benchmarks.loss_curves.curves import MIXUP, POLICY, Curve, Row
+from benchmarks.loss_curves.trial import LOSS_ALARMS, Trial, feed, number_detectors, summary_of
+from holdfast_daemon.core.deadlines import Deadlines
+from holdfast_daemon.core.detectors.framework import Detector
+from holdfast_daemon.core.detectors.numbers.missing_loss import MissingLoss
+from holdfast_daemon.core.detectors.view import StepView
+from holdfast_proto.v1 import store_pb2 as store
+
+BASELINES = 16
+ONSET = 600
+_LEAST_ROWS = ONSET + 1200
+RAMPS = (100, 300, 500, 1000)
+_STAIR_ROWS = 100
+_SPIKE_ROWS, _SPIKE_RATIO = 30, 1.5
+_UNDONE_ROWS = 10
+_RESUME_ROWS = 32
+BAD_RESUME_RATIO = 1.3
+_NOTES = (*LOSS_ALARMS, "loss_rise")
+CADENCES = ((1, 10), (1, 100), (10, 1), (10, 100), (50, 500), (100, 500), (7, 20), (100, 10))
+_LOSSES = 40
+
+_DEADLINES = Deadlines.for_preset(store.PRESET_DEFAULT)
+
+
+def baselines(curves: Iterable[Curve]) -> list[Curve]:
+    """Return healthy curves that are long enough, the first in the order of their names."""
+    healthy = (
+        curve
+        for curve in curves
+        if not curve.windows and curve.family not in (MIXUP, POLICY) and len(curve.rows) >= _LEAST_ROWS
+    )
+    return list(islice(healthy, BASELINES))
+
+
+def synthetic_score(curves: Iterable[Curve]) -> dict[str, str | int]:
+    """Return, for each harm, in how many of the baselines it is reported; and what is reported without harm."""
+    healthy = baselines(curves)
+    figures: dict[str, str | int] = {
+        f"doubling over {ramp}": _share(_is_found(_ramp(curve, ramp)) for curve in healthy) for ramp in RAMPS
+    }
+    figures["stairs down, then a spike"] = _share(_is_found(_stairs(curve, 0.9)) for curve in healthy)
+    figures["stairs up, then a spike"] = _share(_is_found(_stairs(curve, 1.03)) for curve in healthy)
+    figures["bad resume"] = _share(resume_alarms(curve, BAD_RESUME_RATIO) > 0 for curve in healthy)
+    figures["good resume: false alarms"] = sum(resume_alarms(curve, 1.0) for curve in healthy)
+    figures["change of cadence: false"] = sum(missing_alarms(before, after, 0) for before, after in CADENCES)
+    figures["loss gone: found"] = _share(missing_alarms(before, before, 7 * before + 20) == 1 for before, _ in CADENCES)
+    return figures
+
+
+def _share(found: Iterable[bool]) -> str:
+    known = list(found)
+    return f"{sum(known)} of {len(known)}"
+
+
+def _views(losses: Sequence[float | None], first: int = 0) -> list[StepView]:
+    return [
+        StepView(float(step), summary_of(step, Row(step, loss)), _DEADLINES, {})
+        for step, loss in enumerate(losses, first)
+    ]
+
+
+def _losses(curve: Curve) -> list[float]:
+    return [row.loss for row in curve.rows[:_LEAST_ROWS] if row.loss is not None]
+
+
+def _is_found(losses: Sequence[float]) -> bool:
+    """Return whether a harm that begins at ``ONSET`` is reported after that, as an alarm or as a note."""
+    trial = Trial(Curve("synthetic", ()))
+    feed(trial, number_detectors(), _views(losses))
+    return any(alarm.row >= ONSET for alarm in trial.of(_NOTES))
+
+
+def _ramp(curve: Curve, rows: int) -> list[float]:
+    losses = _losses(curve)[: ONSET + rows + 100]
+    return [loss * (1.0 + min(1.0, max(0, row - ONSET) / rows)) for row, loss in enumerate(losses)]
+
+
+def _stairs(curve: Curve, ratio: float) -> list[float]:
+    """Return losses that change by a step every 100 rows, and jump for 30 rows shortly after one."""
+    onset = ONSET + 20
+    losses = [loss * ratio ** (row // _STAIR_ROWS) for row, loss in enumerate(_losses(curve)[: onset + 100])]
+    return [loss * _SPIKE_RATIO if onset <= row < onset + _SPIKE_ROWS else loss for row, loss in enumerate(losses)]
+
+
+def resume_alarms(curve: Curve, ratio: float) -> int:
+    """Return how many alarms follow within 32 steps of a restart that undoes 10 steps."""
+    losses = _losses(curve)
+    trial = Trial(curve)
+    detectors = feed(trial, number_detectors(), _views(losses[:ONSET]))
+    after_step = ONSET - _UNDONE_ROWS - 1
+    restarted = [detector.restarted(after_step) for detector in detectors]
+    resumed = [loss * ratio for loss in losses[after_step + 1 : after_step + 1 + _RESUME_ROWS]]
+    known = len(trial.alarms)
+    feed(trial, restarted, _views(resumed, after_step + 1))
+    return sum(alarm.kind in LOSS_ALARMS for alarm in trial.alarms[known:])
+
+
+def _cadence(before: int, after: int, silent: int) -> Iterator[bool]:
+    for every in (before, after):
+        for step in range(every * _LOSSES):
+            yield step % every == 0
+    for _ in range(silent):
+        yield False
+
+
+def missing_alarms(before: int, after: int, silent: int) -> int:
+    """Return how often a loss is reported as missing when the cadence changes, and then no loss comes any more."""
+    detector: Detector = MissingLoss()
+    alarms = 0
+    for step, has_loss in enumerate(_cadence(before, after, silent)):
+        summary = summary_of(step, Row(step, 2.0 if has_loss else None))
+        result = detector.see_step(StepView(float(step), summary, _DEADLINES, {}))
+        detector, alarms = result.next, alarms + len(result.findings)
+    return alarms

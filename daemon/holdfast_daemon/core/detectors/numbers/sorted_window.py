@@ -1,0 +1,52 @@
+"""A sliding window that stays sorted, so that its quantiles cost no sorting.
+
+Adding a value shifts tuples of the window's size, which is a copy of memory. Sorting anew would cost ten times that.
+"""
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+_MAD_TO_SIGMA = 1.4826
+"""Makes the median absolute deviation a standard deviation for normal noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class SortedWindow:
+    """The newest values, in the order in which they came and in the order of their size."""
+
+    newest: tuple[float, ...] = ()
+    ordered: tuple[float, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ordered)
+
+    def with_value(self, value: float, size: int) -> "SortedWindow":
+        """Return the window with one more value, and without the oldest if it then had more than ``size``."""
+        newest, ordered = (*self.newest, value), self.ordered
+        if len(newest) > size:
+            oldest = bisect_left(ordered, newest[0])
+            newest, ordered = newest[1:], ordered[:oldest] + ordered[oldest + 1 :]
+        place = bisect_right(ordered, value)
+        return SortedWindow(newest, (*ordered[:place], value, *ordered[place:]))
+
+    def quantile(self, share: float) -> float:
+        """Return the value that ``share`` of the values are at or below. The window must not be empty."""
+        return self.ordered[min(len(self.ordered) - 1, int(share * len(self.ordered)))]
+
+    def sigma(self) -> float:
+        """Return 1.4826 x the median absolute deviation from the median. The window must not be empty.
+
+        Half of the values are nearest to the median, and they are neighbours in the sorted window. So the deviation is
+        the least, over all neighbours of that number, of the distance of the farther end. A binary search finds it.
+        """
+        ordered = self.ordered
+        count, middle = len(ordered) // 2 + 1, self.quantile(0.5)
+        low, high = 0, len(ordered) - count
+        while low < high:
+            first = (low + high) // 2
+            if middle - ordered[first] > ordered[first + count - 1] - middle:
+                low = first + 1
+            else:
+                high = first
+        ends = (max(middle - ordered[i], ordered[i + count - 1] - middle) for i in (low, max(0, low - 1)))
+        return _MAD_TO_SIGMA * min(ends)
