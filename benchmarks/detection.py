@@ -62,7 +62,7 @@ def _wrong(outcome: Outcome) -> str:
         kind = enum_word(store.VerdictKind, verdict.kind)
         said = f"{kind} of {list(verdict.culprits)}: {verdict.message} [{verdict.op} {verdict.seq} of {verdict.group}]"
     judged, case = outcome.judgement, outcome.case
-    wrong = [name for name in ("kind", "rank", "call") if getattr(judged, name) is False]
+    wrong = [name for name in ("kind", "rank", "call", "activity") if getattr(judged, name) is False]
     phase = case.phase.name.lower() if case.phase else "any phase"
     return (
         f"  wrong {', '.join(wrong)}: {case.fault} of rank {case.rank} in {phase} of {case.layout}, seed {case.seed}: "

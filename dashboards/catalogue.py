@@ -77,7 +77,7 @@ def _family_differences(family: MetricFamily, metric: Metric) -> Iterator[str]:
 
 def _label_differences(family: MetricFamily, label_sets: Iterable[Mapping[str, str]]) -> Iterator[str]:
     for labels in {tuple(sorted(labels)) for labels in label_sets}:
-        if set(labels) != set(family.labels):
+        if not set(family.labels) - family.optional <= set(labels) <= set(family.labels):
             yield f"{family.name}: labels are {list(labels)}, should be {sorted(family.labels)}"
     for label, allowed in family.values.items():
         unknown = {labels[label] for labels in label_sets if label in labels} - set(allowed)

@@ -31,6 +31,10 @@ from 0 to 1; the name says which.
   [Daemon: itself](#daemon-itself). Write `max by (run) (...)`: after a change of leader, Prometheus may hold
   the series of both for a while.
 
+* **There is no metric of communication time.** Gloo's Flight Recorder does not say when a call has completed. The
+  numbers of calls say only whether one is under way, and they lag when several are. See *Where the time goes* and
+  *Collectives in flight* on the dashboard instead.
+
 ## Scraping
 
 [`dashboards/prometheus/prometheus.yml`](../dashboards/prometheus/prometheus.yml) is a complete configuration. It loads
@@ -48,14 +52,16 @@ show brief incidents.
 
 ## Joining hardware metrics
 
-Holdfast does not copy what dcgm-exporter and node_exporter know. `holdfast_rank_info` says which rank uses a GPU. Its
-label `node` is the host name, unless `--node` says otherwise; `gpu` is the number of the GPU among those that the rank
-can see. This query adds run and rank to the temperatures:
+Holdfast does not copy what dcgm-exporter and node_exporter know. `holdfast_rank_info` says which rank uses a GPU. This
+query adds run and rank to the temperatures:
 
 ```promql
-label_replace(DCGM_FI_DEV_GPU_TEMP, "node", "$1", "Hostname", "(.*)")
-  * on (node, gpu) group_left (run, rank) holdfast_rank_info
+DCGM_FI_DEV_GPU_TEMP * on (UUID) group_left (run, rank) holdfast_rank_info{UUID!=""}
 ```
+
+A rank that has not used its GPU yet, or that has none, has no `UUID`. The label `node` is the host name, unless
+`--node` says otherwise. The label `gpu` is the number of the GPU among those that the rank can see. It differs from the
+number of dcgm-exporter if `CUDA_VISIBLE_DEVICES` hides some GPUs.
 
 ## Reading the tables
 
@@ -75,7 +81,7 @@ def _section(title: str, families: Iterable[MetricFamily]) -> str:
 
 
 def _table_row(family: MetricFamily) -> str:
-    labels = ", ".join(f"`{label}`" for label in family.labels)
+    labels = ", ".join(f"`{label}`" + " (optional)" * (label in family.optional) for label in family.labels)
     notes = [f"{label}: {', '.join(f'`{value}`' for value in allowed)}." for label, allowed in family.values.items()]
     if family.buckets:
         notes.append(f"Buckets: {', '.join(f'{bound:g}' for bound in family.buckets)}.")

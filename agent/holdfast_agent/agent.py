@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast_agent import session
+from holdfast_agent.blocking.stall_watch import StallWatch
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.commands.command_runner import CommandRunner
 from holdfast_agent.departure import Departure
@@ -93,6 +94,7 @@ class Agent:
             keep("tick", self.tick, longest_pause_s=TICK_PAUSE_S),
             keep("checkpoints", self.checkpoints.inventory.refresh),
             keep("process_trees", TreeWatch(node).run),
+            keep("stalls", StallWatch(node).run),
         ]
         if node.observes:
             log.info("put this before the launcher: %s", node.options.observed_node.shell_line())

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import time
+from pathlib import Path
 
 from prometheus_client.registry import CollectorRegistry
 
@@ -20,6 +21,7 @@ from holdfast_agent.metrics_collector import AgentCollector
 from holdfast_agent.node import Node
 from holdfast_agent.options import AgentOptions
 from holdfast_agent.processes import agent_record
+from holdfast_agent.processes.rank_command import launcher_problem, start_problem
 from holdfast_agent.rank_supervisor import RankSupervisor, sweep
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_agent.snapshots.snapshot_memory import SnapshotMemory
@@ -33,6 +35,7 @@ from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_proto import metrics_server, redis_client, run_files
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.private_files import make_private_directory
+from holdfast_proto.store_outage import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord
 
@@ -92,9 +95,9 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     make_private_directory(options.runtime_directory, "--runtime-directory")
     startup.is_alone = not options.record.exists()
     lock = agent_record.lock(options.node_directory / "agent.lock")
-    link = StoreLink(redis_client.connect(options.store_url, options.store_password_file), options.run, options.node)
+    link = _link(options)
     saved = agent_record.load(options.record)
-    spec = await _find_spec(link, saved)
+    spec = await _find_spec(link, saved, options)
     memory = SnapshotMemory(options.shm_directory, run_files.slots(options.directory), spec.run, options.node)
     staging = options.checkpoint_staging or options.node_directory / "checkpoints"
     location = spec.checkpoint_directory
@@ -108,6 +111,7 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
     startup.is_alone = not takes_over and not any(processes.is_alive(rank.pid, rank.start_ticks) for rank in left)
     secondary = _open_secondary(spec, place, bandwidth)
     if not takes_over:
+        _expect_startable(spec, options.node)
         place.check_writable()  # if ranks train already, their next checkpoint shows it
         if secondary is not None and not place.committed() and not place.histories.records:
             secondary.hand_over(place.histories)
@@ -145,6 +149,19 @@ async def _serve(options: AgentOptions, startup: Startup) -> int:
         os.close(lock)
 
 
+def _link(options: AgentOptions) -> StoreLink:
+    outage = StoreOutage(log, options.store_url, "the agent tries again; ranks that train continue")
+    client = redis_client.connect(options.store_url, options.store_password_file)
+    return StoreLink(client, options.run, options.node, outage)
+
+
+def _expect_startable(spec: store.RunSpec, node: str) -> None:
+    """Raise AgentError if this node cannot start the run's command. It may exist on the other nodes only."""
+    problem = spec.command and (launcher_problem(spec.command) or start_problem(spec.command, Path.cwd()))
+    if problem:
+        raise AgentError(f"node {node} cannot train: {problem}")
+
+
 def _open_secondary(spec: store.RunSpec, primary: RunCheckpoints, bandwidth: Bandwidth) -> Secondary | None:
     if not spec.checkpoints_secondary:
         return None
@@ -153,18 +170,28 @@ def _open_secondary(spec: store.RunSpec, primary: RunCheckpoints, bandwidth: Ban
     return Secondary(primary, remote, run=spec.run, kept=kept)
 
 
-async def _find_spec(link: StoreLink, saved: AgentRecord | None) -> store.RunSpec:
+async def _find_spec(link: StoreLink, saved: AgentRecord | None, options: AgentOptions) -> store.RunSpec:
     """Return the run's spec from the store, or from the last agent's record if the store is unreachable."""
     deadline = time.monotonic() + SPEC_PATIENCE_S
+    is_reported = False
     while time.monotonic() < deadline:
         spec = await link.load_spec()
         if spec is not None:
             return spec
         if saved is not None and saved.spec.run:
             return saved.spec
+        if link.up and not is_reported:
+            log.warning("Redis at %s knows no run %s yet: the agent waits for it", options.store_url, options.run)
+            is_reported = True
         await asyncio.sleep(0.1)
-    where = "knows no such run" if link.up else "does not answer"
-    raise AgentError(f"the store (--redis) {where} after {SPEC_PATIENCE_S:.0f} s: start the run with `holdfast run`")
+    if link.up:
+        raise AgentError(
+            f"Redis at {options.store_url} knows no run {options.run} after {SPEC_PATIENCE_S:.0f} s: publish it with"
+            " `holdfast publish`, or correct --run"
+        )
+    raise AgentError(
+        f"Redis at {options.store_url} does not answer after {SPEC_PATIENCE_S:.0f} s: start it, or correct --redis"
+    )
 
 
 def _serve_metrics(options: AgentOptions, collector: AgentCollector) -> metrics_server.MetricsServer:

@@ -17,13 +17,18 @@ from holdfast_proto.metric_family import MetricFamily
 from holdfast_proto.metrics_server import MetricsServer
 from holdfast_proto.v1.common_pb2 import Phase
 
+
+def _in_phase_s(rank: Rank, phase: int) -> float:
+    return rank.phase_s.get(phase, 0.0) + rank.outside_s.get(phase, 0.0)
+
+
 _OF_EACH_RANK: tuple[tuple[MetricFamily, Callable[[Rank], float | None]], ...] = (
     (declared.RANK_UP, lambda rank: rank.is_alive),
-    (declared.RANK_STEP, lambda rank: rank.progress.step),
+    (declared.RANK_STEP, lambda rank: rank.newest_progress.step),
     (declared.RANK_LAST_PROGRESS, lambda rank: rank.last_progress_unix_s),
     (declared.RANK_STEP_DURATION, lambda rank: rank.last_step_s),
     (declared.RANK_PIPELINE_BUBBLE, lambda rank: rank.pipeline_bubble),
-    (declared.RANK_DATA_WAIT, lambda rank: rank.phase_s.get(Phase.PHASE_DATA, 0.0)),
+    (declared.RANK_DATA_WAIT, lambda rank: _in_phase_s(rank, Phase.PHASE_DATA)),
     (declared.RANK_MEMORY_ALLOCATED, lambda rank: rank.memory.allocated_bytes),
     (declared.RANK_MEMORY_RESERVED, lambda rank: rank.memory.reserved_bytes),
     (declared.RANK_ALLOC_RETRIES, lambda rank: rank.memory.alloc_retries),
@@ -58,14 +63,16 @@ class AgentCollector(Collector):
     def _rank_families(self, ranks: list[Rank]) -> Iterator[Metric]:
         run, node = self._node.spec.run, self._node.options.node
         labels = {rank.rank: (run, str(rank.rank)) for rank in ranks}
-        # The UUID stays empty: ranks do not report it, and the agent does not open a GPU.
-        places = [(run, str(r.rank), str(r.local_rank), node, r.device.partition(":")[2], "") for r in ranks]
+        places = [
+            (run, str(rank.rank), str(rank.local_rank), node, rank.device.partition(":")[2], rank.device_uuid)
+            for rank in ranks
+        ]
         yield declared.RANK_INFO.metric((place, 1) for place in places)
         for family, value in _OF_EACH_RANK:
             numbers = [(labels[rank.rank], value(rank)) for rank in ranks]
             yield family.metric((label, number) for label, number in numbers if number is not None)
         yield declared.RANK_PHASE_TIME.metric(
-            ((*labels[rank.rank], name), rank.phase_s.get(phase, 0.0))
+            ((*labels[rank.rank], name), _in_phase_s(rank, phase))
             for rank in ranks
             for name, phase in declared.PHASES.items()
         )

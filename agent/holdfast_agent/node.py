@@ -100,6 +100,8 @@ class Node:
         if rank is None or hello.run != self.spec.run or hello.generation != self.generation:
             return None
         clean_hello(hello, lambda reason: self.errors.refuse("rank_messages", reason))
+        if rank.is_fresh and hello.world_size != self.start.world_size:
+            rank.launched_world_size = hello.world_size
         rank.welcome(hello)
         return rank
 

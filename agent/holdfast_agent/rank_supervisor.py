@@ -48,7 +48,12 @@ class RankSupervisor:
         self.exits = RankWatch(node, checkpoints.saver, link.emit)
         parent_log = process_log(node.options.directory, "warm-parent")
         self.parent = WarmParentClient(
-            node.options.parent_socket, parent_log, self.exits.on_reaped, self._end_unknown, node.errors
+            node.options.parent_socket,
+            parent_log,
+            self.exits.on_reaped,
+            self._end_unknown,
+            node.errors,
+            run_name=node.options.run,
         )
         self.record = RecordKeeper(node, self.parent)
 

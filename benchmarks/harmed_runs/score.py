@@ -8,7 +8,7 @@ from benchmarks.harmed_runs.harmed_run import Outcome
 from benchmarks.harmed_runs.healthy_controls import ControlOutcome
 from holdfast_proto.v1 import store_pb2 as store
 
-WANTED_RANK_RATIO, WANTED_KIND_RATIO = 0.99, 0.95
+WANTED_RANK_RATIO, WANTED_KIND_RATIO, WANTED_ACTIVITY_RATIO = 0.99, 0.97, 0.95
 WANTED_BEYOND_DEADLINE_S = 0.5
 WANTED_DEATH_S = 0.2
 
@@ -44,6 +44,7 @@ def shortfalls(result: dict[str, object]) -> list[str]:
     limits: dict[str, Callable[[float], bool]] = {
         "rank_top1": lambda ratio: ratio >= WANTED_RANK_RATIO,
         "kind": lambda ratio: ratio >= WANTED_KIND_RATIO,
+        "activity": lambda ratio: ratio >= WANTED_ACTIVITY_RATIO,
         "hang_beyond_deadline_p95_s": lambda seconds: seconds <= WANTED_BEYOND_DEADLINE_S,
         "death_p95_s": lambda seconds: seconds <= WANTED_DEATH_S,
         "false_verdicts": lambda count: count == 0,
@@ -57,9 +58,9 @@ def shortfalls(result: dict[str, object]) -> list[str]:
 
 
 def is_right(outcome: Outcome) -> bool:
-    """Return whether kind, rank and call are right, where the case has them."""
+    """Return whether kind, rank, call and activity are right, where the case has them."""
     judged = outcome.judgement
-    return judged.kind and judged.rank is not False and judged.call is not False
+    return judged.kind and False not in (judged.rank, judged.call, judged.activity)
 
 
 def _is_hang(case: Case) -> bool:

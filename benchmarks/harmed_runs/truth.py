@@ -13,13 +13,8 @@ Kind = store.VerdictKind
 RIGHT_KINDS: Mapping[str, tuple["Kind", ...]] = {
     **dict.fromkeys(DEATHS, (store.VERDICT_KIND_DEAD_RANK,)),
     **dict.fromkeys(STUCK, (store.VERDICT_KIND_HUNG_COLLECTIVE,)),
-    # A call that is left out or made twice meets another call. If sizes or operations differ, gloo itself may fail.
-    # Then the first rank that raises is dead, and its exit says so. If the rank that is ahead has nothing else to wait
-    # for, the waits form no circle, and the others wait for it.
-    **dict.fromkeys(
-        ORDER,
-        (store.VERDICT_KIND_MISMATCHED_ORDER, store.VERDICT_KIND_DEAD_RANK, store.VERDICT_KIND_HUNG_COLLECTIVE),
-    ),
+    # Whatever the mismatch led to: an abort of gloo, a rank that raised, a wait of all others.
+    **dict.fromkeys(ORDER, (store.VERDICT_KIND_MISMATCHED_ORDER,)),
     # The sender believes that it has sent, so both sides have arrived: the transport has lost the message.
     "lost-message": (store.VERDICT_KIND_TRANSPORT, store.VERDICT_KIND_HUNG_COLLECTIVE),
     "data-stall": (store.VERDICT_KIND_DATA_STALL,),
@@ -45,13 +40,20 @@ ACTIVITIES: Mapping[str, "common.Activity"] = {
     "infinite-loop": common.ACTIVITY_USER_CODE,
     "gil-held": common.ACTIVITY_GIL_HELD,
     "deadlock": common.ACTIVITY_LOCK,
-    "frozen-disk": common.ACTIVITY_SYSTEM_CALL,
+    "frozen-disk": common.ACTIVITY_PIPE,
     "data-stall": common.ACTIVITY_DATA,
 }
 
 _RECORDED = {
     "all_reduce": ("gloo:all_reduce", "gloo:allreduce"),
-    "reduce_scatter": ("gloo:reduce_scatter", "gloo:_reduce_scatter_base", "gloo:reduce_scatter_tensor_coalesced"),
+    # Gloo carries some of these out as an all-reduce, and its recorder names what it carries out.
+    "reduce_scatter": (
+        "gloo:reduce_scatter",
+        "gloo:_reduce_scatter_base",
+        "gloo:reduce_scatter_tensor_coalesced",
+        "gloo:all_reduce",
+        "gloo:allreduce",
+    ),
     "all_gather": ("gloo:all_gather", "gloo:_allgather_base", "gloo:_all_gather_base"),
     "all_to_all": ("gloo:all_to_all",),
     "send": ("send",),
@@ -95,8 +97,9 @@ def judge(case: Case, verdict: store.Verdict | None, ranks: Mapping[int, LoggedR
 
 
 def _is_right_rank(case: Case, verdict: store.Verdict) -> bool | None:
-    if verdict.kind == store.VERDICT_KIND_TRANSPORT:
-        return None if not verdict.culprits else verdict.culprits[0] == case.rank
+    if verdict.kind == store.VERDICT_KIND_TRANSPORT and case.fault == "lost-message":
+        # The message is lost between two ranks, and neither of them is to blame.
+        return case.rank in (verdict.transport.sender, verdict.transport.receiver)
     if verdict.kind == store.VERDICT_KIND_MISMATCHED_ORDER and len(verdict.culprits) == 2:
         # Two ranks contradict each other and no third one is in their call: both are named, as either may be wrong.
         return case.rank in verdict.culprits

@@ -1,29 +1,52 @@
-"""Checks the configuration in a command that starts holdfast_trainer."""
+"""Checks the command of a rank before anything starts."""
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
+from holdfast_agent.processes.rank_command import launcher_problem, start_problem
 from holdfast_cli.errors import ConfigurationError
 from holdfast_hooks import ConfigurationError as RefusedConfiguration
 
 _MODULE = ("-m", "holdfast_trainer")
 
 
-def check_configuration(command: Sequence[str], *, ranks: int) -> None:
+def check_starts(command: Sequence[str]) -> None:
+    """Raise ConfigurationError, in one line, if no rank on this machine could start ``command``."""
+    problem = launcher_problem(command) or start_problem(command, Path.cwd())
+    if problem:
+        raise ConfigurationError(problem)
+
+
+def check_published(command: Sequence[str]) -> None:
+    """Raise ConfigurationError, in one line, if ``command`` is a launcher, which no node could run as a rank.
+
+    The agents check whether it can be started: its files may exist on the nodes alone.
+    """
+    problem = launcher_problem(command, "holdfast publish --ranks-per-node N")
+    if problem:
+        raise ConfigurationError(problem)
+
+
+def check_configuration(command: Sequence[str], *, ranks: int, is_here: bool) -> None:
     """Raise ConfigurationError, in one line, if ``ranks`` ranks of our trainer would refuse the flags of ``command``.
 
-    Another trainer's command is not checked. Nor is ours where the packages that read its configuration are not
-    installed: the ranks check it then.
+    ``is_here``: the ranks run on this machine, so that files and GPUs that it lacks are refused as well. Another
+    trainer's command is not checked. Nor is ours where the packages that read its configuration are not installed: the
+    ranks check it then.
     """
     if _MODULE not in pairwise(command):
         return
     try:
-        from holdfast_trainer import config
+        from holdfast_trainer import config, start_checks
     except ModuleNotFoundError:
         return
 
     flags = command[list(pairwise(command)).index(_MODULE) + len(_MODULE) :]
     try:
-        config.expect_ranks(config.from_arguments(flags), ranks)
+        settings = config.from_arguments(flags)
+        config.expect_ranks(settings, ranks)
+        if is_here:
+            start_checks.expect_usable_here(settings)
     except RefusedConfiguration as error:
         raise ConfigurationError("; ".join(str(error).splitlines())) from None

@@ -40,7 +40,7 @@ async def _serve(options: DaemonOptions) -> None:
     clock = Clock()
     registry = CollectorRegistry(auto_describe=True)
     ticks = TickMetrics(registry)
-    runs = Runs(client, lambda run: RunShell(client, run, options, clock, ticks), ticks)
+    runs = Runs(client, lambda run: RunShell(client, run, options, clock, ticks), ticks, options.store_url)
     registry.register(DaemonCollector(runs))
     metrics = metrics_server.serve(registry, options.metrics_address, options.metrics_port)
     server = await control.serve(control.ControlService(runs, clock), options.control)

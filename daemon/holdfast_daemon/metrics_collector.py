@@ -6,6 +6,7 @@ from importlib.metadata import version
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from holdfast_daemon.core.detectors.speed.data_share import SLOW_DATA
 from holdfast_daemon.core.model import CoreState, ranks_of
 from holdfast_daemon.core.recovery.standstills import has_given_up
 from holdfast_daemon.leadership.run_shell import RunShell
@@ -34,6 +35,13 @@ class DaemonCollector(Collector):
         yield from _self_families(shells)
 
 
+def _checkpoint_interval_s(state: CoreState) -> float:
+    """Return the shorter of the two intervals that are set: a checkpoint of either kind restarts the timer."""
+    spec = state.spec
+    intervals_s = (spec.checkpoint_every * state.telemetry.step_s, spec.checkpoint_every_s)
+    return min((interval_s for interval_s in intervals_s if interval_s > 0.0), default=0.0)
+
+
 _SINGLE: tuple[tuple[MetricFamily, Callable[[CoreState], float | None]], ...] = (
     (of_run.RUN_WORLD_SIZE, lambda state: state.world_size),
     (of_run.RUN_GENERATION, lambda state: state.record.generation),
@@ -51,11 +59,12 @@ _SINGLE: tuple[tuple[MetricFamily, Callable[[CoreState], float | None]], ...] = 
     (of_run.TOKENS, lambda state: state.totals.tokens),
     (of_run.DROPPED_TOKENS, lambda state: state.totals.dropped_tokens),
     (of_run.DUPLICATE_STEPS, lambda state: state.totals.anomalies.get("duplicate_samples", 0)),
+    (of_run.SLOW_DATA, lambda state: state.totals.anomalies.get(SLOW_DATA, 0)),
     (of_run.RESTARTS_GIVEN_UP, lambda state: has_given_up(state.record)),
     (of_run.LOST_STEPS, lambda state: state.totals.lost_steps),
     (of_run.PRODUCTIVE_TIME, lambda state: state.totals.productive_s),
     (of_run.RUN_CHECKPOINT_LAST_SUCCESS, lambda state: state.totals.last_checkpoint_unix_s),
-    (of_run.RUN_CHECKPOINT_INTERVAL, lambda state: state.spec.checkpoint_every * state.telemetry.step_s),
+    (of_run.RUN_CHECKPOINT_INTERVAL, _checkpoint_interval_s),
     (of_run.COMMANDS_REFUSED, lambda state: state.totals.refused_commands),
 )
 """Families with one sample for each run, and its value; None: there is no such number yet."""
@@ -73,8 +82,16 @@ def _ranks_by_state(state: CoreState) -> Mapping[str, int]:
 
 def _open_kinds(state: CoreState) -> Mapping[str, bool]:
     names = (state.record.open_incident, state.record.standstill_incident)
-    present = {state.incidents[name].verdict.kind for name in names if name in state.incidents}
+    present: set[int] = {state.incidents[name].verdict.kind for name in names if name in state.incidents}
+    if not _ranks_move(state):
+        present |= state.left_down_by
     return {name: kind in present for name, kind in of_run.INCIDENT_KINDS.items()}
+
+
+def _ranks_move(state: CoreState) -> bool:
+    """Whether a rank makes progress: a job may train on without a rank that it has lost."""
+    ranks = ranks_of(state.nodes, state.record.generation).values()
+    return any(rank.life != store.LIFE_EXITED and rank.stalled_s <= STALLED_S for rank in ranks)
 
 
 _BY_LABEL: tuple[tuple[MetricFamily, Callable[[CoreState], Mapping[str, float]]], ...] = (

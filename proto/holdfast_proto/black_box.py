@@ -51,6 +51,7 @@ _CALL = struct.Struct("<QIIQ")
 _CALL_OFFSET = _CHANNEL_OFFSET + CHANNELS * _CHANNEL.size
 _PENDING_OFFSET = _CALL_OFFSET + CALLS * _CALL.size
 _PENDING_BYTES = 4096
+_MOMENT_TRIES = 8
 _PAIR = struct.Struct("<QQ")
 _NUMBER = struct.Struct("<Q")
 
@@ -98,6 +99,20 @@ class NamedCall:
     op: str
     sizes: str
     dtypes: str
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where the training thread of a rank is."""
+
+    pid: int
+    """Process that writes the box."""
+    step: int
+    """Step that it is in; -1 before the first."""
+    phase: int
+    """Phase that it is in, as in common.proto."""
+    changed_unix_ns: int
+    """Unix time of the newest change of step or phase, in nanoseconds; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +249,28 @@ def read(path: Path) -> BlackBoxContents:
         calls=tuple(sorted((Call(c[0], c[1], c[3]) for c in calls if c[0]), key=lambda call: call.unix_ns)),
         pending=_pending(data),
     )
+
+
+def read_moment(path: Path) -> Moment:
+    """Return where the training thread is, from a box whose writer may be alive. It costs three small reads.
+
+    The writer stores step, phase and time one after the other, so the moment counts if two reads show the same one.
+    Raises OSError if the box cannot be read, ValueError if it is no black box of this version, or changes too fast.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        identity = os.pread(descriptor, _IDENTITY.size, 0)
+        if len(identity) < _IDENTITY.size or identity[:8] != MAGIC:
+            raise ValueError(f"{path}: not a black box of this version")
+        before = os.pread(descriptor, _MOMENT.size, _MOMENT_OFFSET)
+        for _ in range(_MOMENT_TRIES):
+            after = os.pread(descriptor, _MOMENT.size, _MOMENT_OFFSET)
+            if before == after and len(after) == _MOMENT.size:
+                return Moment(_IDENTITY.unpack(identity)[3], *_MOMENT.unpack(after))
+            before = after
+    finally:
+        os.close(descriptor)
+    raise ValueError(f"{path}: its step and phase change while they are read, or are not in it")
 
 
 def _text(field: bytes) -> str:

@@ -28,6 +28,8 @@ class MetricFamily:
     help: str
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Label -> all its values, for labels that take a fixed set. Collectors export each value from the start."""
+    optional: frozenset[str] = frozenset()
+    """Labels that a sample lacks if there is nothing to say: to Prometheus, an empty label is none."""
     buckets: tuple[float, ...] = ()
     """Upper bounds of a histogram's buckets, ascending, in the family's unit and without ``+Inf``."""
 
@@ -42,7 +44,9 @@ class MetricFamily:
         make = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}[self.kind]
         metric: GaugeMetricFamily | CounterMetricFamily = make(self.name, self.help, labels=self.labels)
         for values, number in rows:
-            metric.add_metric(values, number)
+            labels = zip(self.labels, values, strict=True)
+            said = {label: value for label, value in labels if value or label not in self.optional}
+            metric.add_sample(self.name, said, number)
         return metric
 
     def histogram(self, rows: Iterable[tuple[Sequence[str], Sequence[float], float]]) -> Metric:
@@ -58,7 +62,7 @@ class MetricFamily:
 
 
 def gauge(name: str, labels: str, meaning: str, **values: Iterable[str]) -> MetricFamily:
-    """Declare a gauge; ``name`` without prefix, ``labels`` separated by blanks."""
+    """Declare a gauge; ``name`` without prefix, ``labels`` separated by blanks, with ``?`` if optional."""
     return _declare("gauge", name, labels, meaning, values)
 
 
@@ -94,8 +98,9 @@ def _declare(
     return MetricFamily(
         name=PREFIX + name,
         kind=kind,
-        labels=tuple(labels.split()),
+        labels=tuple(label.rstrip("?") for label in labels.split()),
         help=meaning,
+        optional=frozenset(label.rstrip("?") for label in labels.split() if label.endswith("?")),
         values={label: tuple(allowed) for label, allowed in values.items()},
         buckets=buckets,
     )

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_checkpoint import processes
 from tests.support.coroutines import pytest_pyfunc_call
 from tests.support.store_server import store_process, store_server
-from tests.support.warm_parents import warm_parents_and_their_ranks, writers_in
+from tests.support.warm_parents import writers_in
 
 __all__ = ["pytest_pyfunc_call", "store_process", "store_server"]
 
@@ -22,8 +21,7 @@ def folder() -> Iterator[Path]:
     """A folder whose path is short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="hf-") as name:
         yield Path(name)
-        for pid in warm_parents_and_their_ranks(name):  # of a test that failed half-way
-            processes.kill_session(pid, processes.start_ticks(pid))
-        for pid in writers_in(name):  # otherwise they would hold inherited things, such as a lock, for minutes
+        # Of a test that failed half-way. They would hold inherited things, such as a lock, for minutes.
+        for pid in writers_in(name):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

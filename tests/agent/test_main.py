@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_agent import main
 from holdfast_agent.main import Startup
 from holdfast_agent.processes import agent_record
 from holdfast_checkpoint import processes
@@ -16,7 +17,7 @@ from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
 from tests.support.coroutines import PATIENCE_S
-from tests.support.nodes import NODE, RUN
+from tests.support.nodes import NODE, RUN, agent_options
 from tests.support.store_server import StoreServer
 
 
@@ -37,8 +38,9 @@ def agent(folder: Path, server: StoreServer, *arguments: str) -> "subprocess.Com
     )
 
 
-def publish(server: StoreServer, folder: Path) -> store.RunSpec:
-    spec = store.RunSpec(run=RUN, nodes=1, ranks_per_node=1, command=["true"], instance="i", checkpoints_kept=2)
+def publish(server: StoreServer, folder: Path, *command: str) -> store.RunSpec:
+    spec = store.RunSpec(run=RUN, nodes=1, ranks_per_node=1, instance="i", checkpoints_kept=2)
+    spec.command.extend(command or ["true"])
     spec.checkpoint_directory = f"{folder}/checkpoints"
     with server.client() as client:
         client.set(keys.spec(RUN), spec.SerializeToString())
@@ -69,6 +71,18 @@ def test_wrong_setting_is_one_while_no_rank_is_there(folder: Path, store_server:
         done = agent(folder, store_server, "--metrics-port", str(taken.getsockname()[1]))
     assert done.returncode == ExitCode.CONFIGURATION
     assert "--metrics-port" in line_of(done)
+
+
+def test_a_command_that_this_node_cannot_start_is_refused_before_a_rank_exists(
+    folder: Path, store_server: StoreServer
+) -> None:
+    publish(store_server, folder, "python", f"{folder}/missing.py")
+    done = agent(folder, store_server)
+    assert done.returncode == ExitCode.CONFIGURATION
+    assert line_of(done).startswith(
+        f"holdfast agent: node {NODE} cannot train: {folder}/missing.py cannot be started: no such file"
+    )
+    assert not (folder / "checkpoints").exists()
 
 
 def test_with_ranks_of_an_earlier_agent_the_same_failure_is_none_and_leaves_all_in_place(
@@ -106,3 +120,20 @@ def test_only_an_error_that_another_start_cannot_fix_prevents_another_start(
     startup = Startup()
     startup.is_alone = is_alone
     assert startup.exit_code(error) == code
+
+
+async def test_an_agent_says_once_what_it_waits_for_and_in_the_end_what_to_do(
+    folder: Path, store_server: StoreServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(main, "SPEC_PATIENCE_S", 1.0)
+    options = agent_options(folder / "run", folder, store_server.url)
+    with pytest.raises(AgentError, match="publish it with `holdfast publish`, or correct --run"):
+        await main._find_spec(main._link(options), None, options)
+    assert caplog.messages == [f"Redis at {store_server.url} knows no run {RUN} yet: the agent waits for it"]
+    store_server.kill()
+    caplog.clear()
+    with pytest.raises(AgentError, match="start it, or correct --redis"):
+        await main._find_spec(main._link(options), None, options)
+    [line] = caplog.messages
+    assert line.startswith(f"Redis at {store_server.url} cannot be used (")
+    assert line.endswith("the agent tries again; ranks that train continue")

@@ -8,7 +8,7 @@ from holdfast_agent.metrics_collector import AgentCollector
 from holdfast_agent.processes.parent_client import WarmParentClient
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, GroupProgress, Progress
+from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_INIT, PHASE_OPTIMIZER, GroupProgress, Progress
 from tests.support.exposition import samples
 from tests.support.nodes import RecordedNode, begin, make_node
 
@@ -36,6 +36,8 @@ async def busy_node(folder: Path) -> RecordedNode:
         dropped_total=4,
         snapshots_skipped_total=1,
         reporter_cpu_s=0.5,
+        outside_s={PHASE_INIT: 4.0, PHASE_DATA: 1.0},
+        device_uuid="GPU-1",
     )
     await node.messages.receive(node.ranks[0], session.RankMessage(report=report))
     node.ranks[1].finish(store.RankExit(signal=9), None)
@@ -54,7 +56,6 @@ async def test_ranks_show_what_they_have_reported(folder: Path) -> None:
     text = scrape(await busy_node(folder))
     assert samples(text, "holdfast_rank_up", "rank") == {("0",): 1, ("1",): 0}
     assert samples(text, "holdfast_rank_step", "rank") == {("0",): 6, ("1",): -1}
-    assert samples(text, "holdfast_rank_info", "rank", "node", "gpu")[("0", "node0", "1")] == 1
     assert samples(text, "holdfast_rank_collective_seq", "group", "point") == {
         ("mesh_tp", "enqueued"): 8,
         ("mesh_tp", "completed"): 7,
@@ -63,13 +64,23 @@ async def test_ranks_show_what_they_have_reported(folder: Path) -> None:
     }
     assert samples(text, "holdfast_rank_pipeline_bubble_ratio", "rank") == {("0",): 0.25}
     phases = samples(text, "holdfast_rank_phase_seconds_total", "rank", "phase")
-    assert (phases["0", "data"], phases["0", "optimizer"]) == (0.1, 0.2)
-    assert samples(text, "holdfast_rank_data_wait_seconds_total", "rank")[("0",)] == 0.1
+    assert (phases["0", "init"], phases["0", "data"], phases["0", "optimizer"]) == (4.0, 1.1, 0.2)
+    assert samples(text, "holdfast_rank_data_wait_seconds_total", "rank")[("0",)] == 1.1
     assert samples(text, "holdfast_rank_ooms_total", "rank")[("0",)] == 2
     assert samples(text, "holdfast_events_dropped_total", "component")[("hooks",)] == 4
     assert samples(text, "holdfast_step_duration_seconds_count") == {(): 1}
     assert samples(text, "holdfast_snapshot_stall_seconds_sum") == {(): 0.02}
     assert samples(text, "holdfast_snapshots_skipped_total") == {(): 1}
+
+
+async def test_a_rank_shows_its_gpu_only_if_it_has_one(folder: Path) -> None:
+    text = scrape(await busy_node(folder))
+    assert 'holdfast_rank_info{UUID="GPU-1",gpu="1",local_rank="0",node="node0",rank="0",run="run"} 1.0' in text
+    assert 'holdfast_rank_info{local_rank="1",node="node0",rank="1",run="run"} 1.0' in text
+
+
+async def test_no_label_is_empty(folder: Path) -> None:
+    assert '=""' not in scrape(await busy_node(folder))
 
 
 async def test_warm_parent_that_dies_again_and_again_shows(folder: Path) -> None:

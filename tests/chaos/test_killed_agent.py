@@ -29,14 +29,14 @@ class WatchedRun:
 
     def __init__(self, local: LocalRun) -> None:
         self.local = local
-        self._socket = f"holdfast_agent.processes.warm_parent\0{local.paths.runtime}"
 
     def forked(self, name: str = "") -> set[int]:
         """Return the pids of warm parents, stores and ranks whose process name begins with ``name``."""
         found = set()
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
-                is_ours = entry.name.isdigit() and self._socket in (entry / "cmdline").read_text()
+                title = (entry / "cmdline").read_text() if entry.name.isdigit() else ""
+                is_ours = title.startswith("holdfast: ") and f" of {self.local.options.run}" in title
                 if is_ours and (entry / "comm").read_text().startswith(name):
                     found.add(int(entry.name))
         return found

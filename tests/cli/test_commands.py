@@ -13,12 +13,17 @@ from holdfast_cli.control import rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.main import app
-from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.run_files import rank_log
+from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RECOVERED,
+    LIFE_EXITED,
     RUN_PHASE_FAILED,
     RUN_PHASE_FINISHED,
+    RUN_PHASE_RUNNING,
     Incident,
+    RankExit,
+    RunPhase,
     Verdict,
 )
 from tests.support.coroutines import PATIENCE_S
@@ -127,17 +132,63 @@ def run_arguments(options: LocalRunOptions) -> list[str]:
     ]  # fmt: skip
 
 
+def fake_command(*arguments: str) -> list[str]:
+    """Return the argv of a ``holdfast`` whose daemon and agent are fakes."""
+    code = (
+        "import sys; from holdfast_cli.local_run import command_lines; from holdfast_cli.main import app; "
+        "command_lines.HOLDFAST = (sys.executable, sys.argv.pop(1)); app()"
+    )
+    return [sys.executable, "-c", code, str(Path(__file__).parents[1] / "support" / "fakes.py"), *arguments]
+
+
 def prepare_status(options: LocalRunOptions, **fields: Any) -> None:
     directory = options.directory / "testing"
     directory.mkdir(parents=True)
-    write_status(directory, RunStatus(run="testing", generation=1, newest_step=9, loss=1.5, **fields))
+    fields = {"newest_step": 9, "loss": 1.5, **fields}
+    write_status(directory, RunStatus(run="testing", generation=1, **fields))
 
 
 def test_run_exits_zero_only_if_the_run_has_finished(options: Options) -> None:
     prepare_status(options(), phase=RUN_PHASE_FINISHED)
-    result = holdfast(*run_arguments(options()), "--ranks", "2", "--", "python", "train.py", "--ranks", "x")
+    result = holdfast(*run_arguments(options()), "--ranks", "2", "--", "true", "--ranks", "x")
     assert result.exit_code == 0
     assert "testing finished: 10 steps · loss 1.5000" in result.stdout.splitlines()[-1]
+
+
+def test_a_run_names_the_folder_of_its_logs_before_anything_else(options: Options) -> None:
+    prepare_status(options(), phase=RUN_PHASE_FINISHED)
+    result = holdfast(*run_arguments(options()), "--", "true")
+    logs = options().directory / "testing" / "logs"
+    assert result.stdout.splitlines()[0] == f"testing writes its logs to {logs}: see `holdfast logs`"
+
+
+def test_with_tee_a_run_prints_what_its_ranks_print_since_it_was_started(options: Options) -> None:
+    prepare_status(options(), phase=RUN_PHASE_RUNNING)
+    directory = options().directory / "testing"
+    log = rank_log(directory, 1, 0)
+    log.parent.mkdir(parents=True)
+    log.write_text("of an earlier start\n")
+    arguments = fake_command(*run_arguments(options()), "--tee", "--", "true")
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert any("testing running" in line for line in iter(run.stdout.readline, ""))
+        with log.open("a") as stream:
+            stream.write("\x1b[32mstep 1\x1b[0m\nstep 2 has not en")
+        lines = [run.stdout.readline()]
+        write_status(directory, RunStatus(run="testing", phase=RUN_PHASE_FINISHED, generation=1, newest_step=9))
+        rest, errors = run.communicate(timeout=PATIENCE_S)
+    printed = "".join([*lines, rest])
+    assert "[rank 0] \x1b[32mstep 1\x1b[0m\n" in printed, errors
+    assert "[rank 0] step 2 has not en\n" in printed
+    assert "earlier start" not in printed
+
+
+@pytest.mark.parametrize("phase", [RUN_PHASE_FINISHED, RUN_PHASE_FAILED])
+def test_a_run_whose_ranks_never_attached_says_so_once(options: Options, phase: "RunPhase") -> None:
+    ended = RankView(life=LIFE_EXITED, exit=RankExit(code=0, never_attached=True))
+    prepare_status(options(), phase=phase, outcome="why", newest_step=-1, ranks=[ended])
+    result = holdfast(*run_arguments(options()), "--", "true")
+    assert result.stderr.count("no rank has called holdfast_hooks.attach()") == 1
 
 
 def test_a_failed_run_prints_its_decisive_reason_and_where_the_logs_are(options: Options) -> None:
@@ -183,15 +234,10 @@ def test_run_without_a_command_says_what_is_missing() -> None:
 
 def test_stop_ends_a_run_that_another_process_supervises(options: Options) -> None:
     settings = options()
-    code = (
-        "import sys; from holdfast_cli.local_run import command_lines; from holdfast_cli.main import app; "
-        "command_lines.HOLDFAST = (sys.executable, sys.argv.pop(1)); app()"
-    )
-    fakes = str(Path(__file__).parents[1] / "support" / "fakes.py")
-    arguments = [sys.executable, "-c", code, fakes, *run_arguments(settings), "--", "true"]
+    arguments = fake_command(*run_arguments(settings), "--", "true")
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as supervisor:
         assert supervisor.stdout is not None
-        assert "testing running" in supervisor.stdout.readline()
+        assert any("testing running" in line for line in iter(supervisor.stdout.readline, ""))
         result = holdfast("stop", "--directory", str(settings.directory))
         _, errors = supervisor.communicate(timeout=PATIENCE_S)
     assert result.stdout == "testing: stopped\n"

@@ -18,7 +18,12 @@ from holdfast_cli.views.summary import closing_line, ended_badly, stopped_line
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, allocate
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_NOTED, RUN_PHASE_FAILED, RUN_PHASE_FINISHED
+from holdfast_proto.v1.store_pb2 import (
+    INCIDENT_STATE_NOTED,
+    RUN_PHASE_FAILED,
+    RUN_PHASE_FINISHED,
+    VERDICT_KIND_BAD_CONFIGURATION,
+)
 
 TABLE = Path(__file__).parents[2] / "docs" / "exit-codes.md"
 
@@ -76,6 +81,12 @@ def test_a_refused_start_has_a_code_and_a_reason_of_its_own() -> None:
     error = ended_badly(status, Path("logs"))
     assert isinstance(error, CheckpointsUnavailableError)
     assert (error.exit_code, "files are missing" in str(error)) == (ExitCode.CHECKPOINTS_UNAVAILABLE, True)
+
+
+def test_a_configuration_that_a_rank_refuses_has_the_code_of_a_wrong_setting() -> None:
+    status = RunStatus(run="r", phase=RUN_PHASE_FAILED, outcome="model.dim is 3: make it even")
+    status.newest_incident.verdict.kind = VERDICT_KIND_BAD_CONFIGURATION
+    assert ended_badly(status, Path("logs")).exit_code == ExitCode.CONFIGURATION
 
 
 def test_another_name_is_refused_before_anything_starts(checkpoints: CheckpointDirectory) -> None:

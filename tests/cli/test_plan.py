@@ -1,10 +1,15 @@
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from holdfast_cli.main import app
+from holdfast_cli.views.plan_units import size_unit
+from holdfast_trainer.config import from_arguments
+from holdfast_trainer.planning.presets import PRESETS
 
 DEMO = Path(__file__).parents[2] / "trainer/holdfast_trainer/configs/demo.toml"
 
@@ -41,6 +46,84 @@ def test_a_search_prints_the_best_layouts_and_a_command_that_has_them() -> None:
     text = plan("--model", "13b", "--gpus", "16", "--gpu", "a100").stdout
     assert "layouts fit" in text
     assert "start the first with" in text
+
+
+def words(text: str) -> list[str]:
+    """Return the words of the command that a plan has printed."""
+    lines = text.splitlines()
+    [first] = [at for at, line in enumerate(lines) if line.startswith(("holdfast run", "holdfast publish"))]
+    last = next(at for at in range(first, len(lines)) if not lines[at].endswith("\\"))
+    return shlex.split("\n".join(lines[first : last + 1]).replace("\\\n", " "))
+
+
+@pytest.mark.parametrize("columns", ["60", "80"])
+def test_the_command_can_be_pasted_and_starts_the_layout_with_all_settings(columns: str, tmp_path: Path) -> None:
+    file = tmp_path / "my run.toml"
+    file.write_text("[model]\nlayers = 8\n[train]\nglobal_batch = 64\n")
+    arguments = ["--config", str(file), "--gpus", "8", "--parallel.tp=2", "--train.steps", "7", "--data.source=a b.txt"]
+    text = CliRunner(env={"COLUMNS": columns}).invoke(app, ("plan", *arguments)).stdout
+    printed = words(text)
+    assert printed[:5] == ["holdfast", "run", "--ranks", "8", "--"]
+    flags = printed[printed.index("holdfast_trainer") + 1 :]
+    config = from_arguments(flags)
+    assert (config.model.layers, config.train.global_batch, config.train.steps) == (8, 64, 7)
+    assert (config.parallel.ranks, config.parallel.tp, config.data.source) == (8, 2, "a b.txt")
+
+
+def test_several_nodes_are_published_with_as_many_ranks_on_each() -> None:
+    printed = words(plan("--model", "13b", "--gpus", "12", "--gpu", "a100").stdout)
+    assert printed[:8] == ["holdfast", "publish", "--run", "planned", "--nodes", "2", "--ranks-per-node", "6"]
+    assert from_arguments(printed[printed.index("holdfast_trainer") + 1 :]).model == PRESETS["13b"].model
+
+
+@pytest.mark.parametrize("preset", ["8b", "405b"])
+def test_a_preset_is_written_as_a_file_that_the_trainer_reads(preset: str, tmp_path: Path) -> None:
+    file = tmp_path / "preset.toml"
+    result = plan("--model", preset, "--write", str(file), "--parallel.microbatches", "2", "--data.source", 'a "b"')
+    assert result.exit_code == 0, result.stderr
+    config = from_arguments(["--config", str(file)])
+    assert config.model == PRESETS[preset].model
+    assert (config.train.global_batch, config.precision.compute) == (PRESETS[preset].global_batch, "bf16")
+    assert (config.parallel.microbatches, config.data.source) == (2, 'a "b"')
+    again = plan("--model", preset, "--write", str(file))
+    assert (again.exit_code, again.stderr.count("\n")) == (78, 1)
+    assert "the file exists: name another, or remove it" in again.stderr
+
+
+def test_a_search_writes_the_first_layout(tmp_path: Path) -> None:
+    file = tmp_path / "found.toml"
+    result = plan("--model", "8b", "--gpus", "8", "--write", str(file), "--json")
+    found = json.loads(result.stdout)
+    assert found["command"] == f"holdfast run --ranks 8 -- python -m holdfast_trainer --config {file}"
+    assert from_arguments(["--config", str(file)]).parallel.model_dump() == found["best"][0]["parallel"]
+
+
+def test_a_layout_that_does_not_fit_is_not_suggested() -> None:
+    text = plan("--model", "70b").stdout
+    assert "does not fit: each rank needs" in text
+    assert "holdfast run" not in text
+
+
+def test_a_small_model_is_shown_in_its_own_units_at_80_columns() -> None:
+    text = CliRunner(env={"COLUMNS": "80"}).invoke(app, ("plan", "--parallel.dp", "4")).stdout
+    assert "all MB" in text
+    assert "fits: each rank needs 8.22 MB of 72.0 GB" in text
+    assert "…" not in text
+    assert not re.search(r"\de[-+]\d", text)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "printed"),
+    [
+        ([1.5e12, 2e9], ["1.50 TB", "<0.01 TB"]),
+        ([677e9, 13.5e9, 3.37e9, 0.0], ["677 GB", "13.5 GB", "3.37 GB", "0 GB"]),
+        ([8.2e6, 1e3], ["8.20 MB", "<0.01 MB"]),
+        ([512.0], ["0.51 KB"]),
+    ],
+)
+def test_sizes_of_one_table_share_the_unit_of_the_largest(sizes: list[float], printed: list[str]) -> None:
+    unit = size_unit(sizes)
+    assert [f"{unit.number(size)} {unit.name}" for size in sizes] == printed
 
 
 @pytest.mark.parametrize(

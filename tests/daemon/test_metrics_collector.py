@@ -13,6 +13,7 @@ from holdfast_daemon.metrics import run_families, self_families
 from holdfast_daemon.metrics_collector import DaemonCollector
 from holdfast_proto.redis_client import connect
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.common_pb2 import PHASE_DATA
 from tests.support.core_world import World
 from tests.support.exposition import samples
 from tests.support.shells import options
@@ -35,13 +36,23 @@ def scrape(shells: Mapping[str, RunShell]) -> str:
     return generate_latest(registry).decode()
 
 
-@pytest.fixture
-def world() -> World:
-    """A run that has lost rank 3 to SIGKILL, restarted and trained on."""
-    world = World()
+def open_kinds(folder: Path, world: World) -> list[str]:
+    text = scrape({"r": shell_of(folder, world, leads=True)})
+    return [kind for (kind,), value in samples(text, "holdfast_incident_open", "kind").items() if value]
+
+
+def running(mode: "store.Mode" = store.MODE_ACT) -> World:
+    world = World(mode=mode)
     world.until("starting")
     world.tick()
     world.train(5)
+    return world
+
+
+@pytest.fixture
+def world() -> World:
+    """A run that has lost rank 3 to SIGKILL, restarted and trained on."""
+    world = running()
     world.end(3, signal=9)
     world.until("starting")
     world.tick()
@@ -127,17 +138,74 @@ async def test_the_trainers_numbers_show_as_soon_as_they_are_reported(folder: Pa
 
 
 async def test_an_open_incident_shows_until_the_run_trains_again(folder: Path) -> None:
-    world = World()
-    world.until("starting")
-    world.tick()
-    world.train(5)
+    world = running()
     world.obeys = False
     world.end(3, signal=9)
     world.tick()
+    assert open_kinds(folder, world) == ["dead_rank"]
     text = scrape({"r": shell_of(folder, world, leads=True)})
-    open_kinds = [kind for (kind,), value in samples(text, "holdfast_incident_open", "kind").items() if value]
-    assert open_kinds == ["dead_rank"]
     assert samples(text, "holdfast_ranks", "state")[("exited",)] == 1
+
+
+async def test_a_lost_rank_is_an_open_incident_in_mode_observe_until_the_ranks_are_started_again(folder: Path) -> None:
+    world = running(mode=store.MODE_OBSERVE)
+    assert open_kinds(folder, world) == []
+    world.end(3, signal=9)
+    world.stand(2.0)
+    assert open_kinds(folder, world) == ["dead_rank"]
+    world.lose_leader()
+    world.tick()
+    assert open_kinds(folder, world) == ["dead_rank"]
+    world.node_states["node0"].ranks[3].ClearField("exit")
+    world.node_states["node0"].ranks[3].life = store.LIFE_RUNNING
+    world.tick()
+    assert open_kinds(folder, world) == []
+
+
+async def test_ranks_that_train_on_without_a_lost_rank_leave_no_incident_open(folder: Path) -> None:
+    world = running(mode=store.MODE_OBSERVE)
+    world.end(3, signal=9)
+    world.stand(2.0)
+    world.rank(0).stalled_s = 0.0
+    world.tick()
+    assert [incident.verdict.kind for incident in world.incidents] == [store.VERDICT_KIND_DEAD_RANK]
+    assert open_kinds(folder, world) == []
+
+
+@pytest.mark.parametrize("mode", [store.MODE_ACT, store.MODE_OBSERVE], ids=["act", "observe"])
+async def test_steps_that_wait_for_data_neither_stop_nor_restart_the_run(folder: Path, mode: "store.Mode") -> None:
+    world = running(mode=mode)
+    for _ in range(120):
+        world.spent_s = {PHASE_DATA: 0.5}
+        world.train(tick_s=0.8)
+    text = scrape({"r": shell_of(folder, world, leads=True)})
+    assert samples(text, "holdfast_incidents_total", "kind")[("data_stall",)] == 1
+    assert samples(text, "holdfast_slow_data_total") == {(): 1}
+    assert samples(text, "holdfast_run_generation") == {(): 1}
+    assert open_kinds(folder, world) == []
+
+
+async def test_data_that_never_comes_is_not_counted_as_slow(folder: Path) -> None:
+    world = running()
+    world.hang(3)
+    world.rank(3).progress.phase = PHASE_DATA
+    world.stand(3.0)
+    text = scrape({"r": shell_of(folder, world, leads=True)})
+    assert open_kinds(folder, world) == ["data_stall"]
+    assert samples(text, "holdfast_slow_data_total") == {(): 0}
+
+
+@pytest.mark.parametrize(
+    ("every", "every_s", "expected_s"),
+    [(0, 0.0, 0.0), (10, 0.0, 3.0), (0, 600.0, 600.0), (10, 600.0, 3.0), (10, 2.0, 2.0)],
+)
+async def test_the_time_between_checkpoints_is_the_shorter_of_steps_and_minutes(
+    folder: Path, every: int, every_s: float, expected_s: float
+) -> None:
+    world = running()
+    world.state.spec.checkpoint_every, world.state.spec.checkpoint_every_s = every, every_s
+    text = scrape({"r": shell_of(folder, world, leads=True)})
+    assert samples(text, "holdfast_run_checkpoint_interval_seconds")[()] == pytest.approx(expected_s)
 
 
 async def test_histograms_of_latencies_are_cumulative(folder: Path, world: World) -> None:

@@ -8,9 +8,11 @@ import pytest
 from dashboards.catalogue import fixed_values, series_names
 from dashboards.links import RUNBOOK_URL
 from dashboards.queries import matched_values, metric_names, rule_queries
+from holdfast_daemon.metrics.run_families import INCIDENT_KINDS
 from tests.support.prometheus_server import needs_prometheus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+UNIT_TESTS = sorted(Path(__file__).parent.glob("*_test.yml"))
 ALERTS = {
     "HoldfastRankDead",
     "HoldfastRunHung",
@@ -20,6 +22,16 @@ ALERTS = {
     "HoldfastNonFiniteLoss",
     "HoldfastOverflowLoop",
     "HoldfastDuplicateSamples",
+    "HoldfastNonFiniteNumbers",
+    "HoldfastGradientExplosion",
+    "HoldfastSilentCorruption",
+    "HoldfastBadConfiguration",
+    "HoldfastCheckpointFailed",
+    "HoldfastSlowData",
+    "HoldfastStraggler",
+    "HoldfastThroughputDrop",
+    "HoldfastMemoryCreep",
+    "HoldfastAllocatorRetries",
     "HoldfastCheckpointOverdue",
     "HoldfastAgentDown",
     "HoldfastDaemonDown",
@@ -35,7 +47,7 @@ def _alerts(rules: Any) -> list[Any]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("test", "rules", "tests/dashboards/rules_test.yml"),
+        ("test", "rules", *map(str, UNIT_TESTS)),
         ("check", "config", "dashboards/prometheus/prometheus.yml"),
     ],
     ids=["unit tests", "configuration"],
@@ -48,8 +60,15 @@ def test_promtool_accepts(arguments: tuple[str, ...]) -> None:
 
 
 def test_every_alert_is_unit_tested(rules: Any) -> None:
-    tested = re.findall(r"alertname: (\w+)", (REPOSITORY / "tests/dashboards/rules_test.yml").read_text())
+    tested = re.findall(r"alertname: (\w+)", "".join(path.read_text() for path in UNIT_TESTS))
     assert {rule["alert"] for rule in _alerts(rules)} == ALERTS == set(tested)
+
+
+def test_every_kind_of_incident_has_an_alert(rules: Any) -> None:
+    alerts = " ".join(rule["expr"] for rule in _alerts(rules))
+    selected = {value for label, value in matched_values(alerts) if label == "kind"}
+    counted_apart = {"loss_spike": "spike", "missing_loss": "missing"}
+    assert {kind for kind in INCIDENT_KINDS if counted_apart.get(kind, kind) not in selected} == set()
 
 
 def test_every_alert_says_how_bad_what_why_and_what_to_do(rules: Any) -> None:

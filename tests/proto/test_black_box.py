@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,9 @@ from holdfast_proto.black_box import (
     Call,
     ChannelMark,
     GroupMark,
+    Moment,
     read,
+    read_moment,
 )
 
 UNIT = 0x0101010101010101
@@ -181,6 +184,37 @@ def test_a_reader_sees_no_torn_number_while_a_writer_runs_at_full_speed(path: Pa
         assert set(contents.last_words) <= {"x"}
         seen.add(contents.step)
     assert len(seen) > 1
+
+
+def test_a_moment_is_read_of_a_box_and_shows_whose_it_is(path: Path, start_rank: StartRank) -> None:
+    rank = start_rank(DIES)
+    assert read_moment(path) == Moment(pid=rank.pid, step=12, phase=3, changed_unix_ns=99)
+
+
+def test_a_moment_that_changes_while_it_is_read_does_not_count(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    box, reads = write(path), 0
+    pread = os.pread
+
+    def read_while_it_is_written(descriptor: int, size: int, offset: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        if reads <= changes:
+            box.moment(reads, 3, reads)
+        return pread(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", read_while_it_is_written)
+    changes = 4
+    assert read_moment(path).step == 4
+    reads, changes = 0, 1000
+    with pytest.raises(ValueError, match="change while they are read"):
+        read_moment(path)
+
+
+def test_other_files_have_no_moment(tmp_path: Path) -> None:
+    for name, data in {"empty": b"", "other": bytes(SIZE), "short": b"HFBBOX\x00\x01" + bytes(100)}.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ValueError, match=f"{name}: "):
+            read_moment(tmp_path / name)
 
 
 def test_other_files_are_refused_by_name(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def test_files_of_evidence_keep_their_names() -> None:
 
 def test_patterns_match_the_names_of_any_rank_and_node() -> None:
     for rank in (0, 123456):
+        assert run_files.rank_log(RUN, 12345, rank).match(run_files.RANK_LOGS)
         assert PurePath(run_files.black_box_copy(rank)).match(run_files.BLACK_BOX_COPIES)
     for node in ("local", "gpu-01.cluster"):
         assert PurePath(run_files.findings(node)).match(run_files.FINDINGS)

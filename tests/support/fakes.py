@@ -57,7 +57,8 @@ def daemon(options: dict[str, str]) -> None:
             if request.run not in ("", directory.name):
                 context.abort(grpc.StatusCode.NOT_FOUND, f"there is no run {request.run}")
             status = read_status(directory)
-            status.ranks.extend(ranks_of(directory))
+            if not status.ranks:
+                status.ranks.extend(ranks_of(directory))
             return status
 
         def ListIncidents(self, request: Any, context: Any) -> Any:  # noqa: N802

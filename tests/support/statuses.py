@@ -46,6 +46,15 @@ def healthy(ranks: int = 4) -> RunStatus:
     )
 
 
+def resumed(after_step: int, *, newest: int, now: int) -> RunStatus:
+    """A run that continued after ``after_step`` and is in step ``now``; ``newest`` is the newest step that it had."""
+    status = healthy()
+    status.resumed_step, status.newest_step = after_step, newest
+    for view in status.ranks:
+        view.step = now
+    return status
+
+
 def killed(rank: int, status: RunStatus | None = None) -> RunStatus:
     status = status or healthy()
     status.ranks[rank].life = LIFE_EXITED

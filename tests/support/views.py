@@ -37,6 +37,7 @@ class Ranks:
         self.stacks: dict[int, store.StackSummary] = {}
         self.missing: set[str] = set()
         self.first_exit_unix_s = 0.0
+        self.is_first_start = False
 
     def __getitem__(self, number: int) -> store.RankState:
         return self.ranks[number]
@@ -100,6 +101,7 @@ class Ranks:
             first_exit_unix_s=self.first_exit_unix_s,
             stacks=self.stacks,
             suspicious=suspicious,
+            is_first_start=self.is_first_start,
         )
 
     def verdict(self, detector: Detector) -> store.Verdict | None:

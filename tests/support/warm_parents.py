@@ -12,6 +12,9 @@ from holdfast_agent.processes.warm_parent import MESSAGE_BYTES
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 from tests.support.coroutines import PATIENCE_S, wait_until
 
+RUN = "warm"
+COMMAND = ("python", "train.py")
+
 
 class Agent:
     """One connection to a warm parent."""
@@ -95,7 +98,8 @@ class WarmParent:
 @contextlib.contextmanager
 def warm_parent(folder: Path, *modules: str) -> Iterator[WarmParent]:
     """Start a warm parent that imports ``modules``. Its working directory is ``folder``."""
-    command = [sys.executable, "-m", "holdfast_agent.processes.warm_parent", str(folder / "parent.sock"), *modules]
+    program = [sys.executable, "-m", "holdfast_agent.processes.warm_parent"]
+    command = [*program, str(folder / "parent.sock"), RUN, *modules, "--", *COMMAND]
     with (folder / "parent.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
     try:
@@ -103,20 +107,6 @@ def warm_parent(folder: Path, *modules: str) -> Iterator[WarmParent]:
     finally:
         process.kill()
         process.wait()
-
-
-def warm_parents_and_their_ranks(folder: str) -> list[int]:
-    """Return the pids of live warm parents with a socket in ``folder``, and of their ranks.
-
-    A rank that has become another program by exec is not found; see :func:`writers_in`.
-    """
-    command = f"holdfast_agent.processes.warm_parent\0{folder}"
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit() and command in (entry / "cmdline").read_text():
-                found.append(int(entry.name))
-    return found
 
 
 def writers_in(folder: str) -> list[int]:

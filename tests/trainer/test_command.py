@@ -11,6 +11,7 @@ pytestmark = pytest.mark.system
 DEMO = Path(__file__).parents[2] / "trainer" / "holdfast_trainer" / "configs" / "demo.toml"
 SHORT = ["--train.steps=4", "--train.log_every=2", "--train.validate_every=4", "--train.validation_batches=1"]
 LINES = [
+    r"contamination: \d+\.\d% of [\d,]+ validation 65-grams occur in the training text",
     r"step 1  loss \d\.\d{4}  grad norm \d+\.\d{3}  [\d,]+ tokens/s",
     r"step 3  loss \d\.\d{4}  grad norm \d+\.\d{3}  [\d,]+ tokens/s",
     r"step 3  validation loss \d\.\d{4}",
@@ -64,6 +65,11 @@ def test_torchrun_starts_a_world_of_which_one_rank_prints(tmp_path: Path) -> Non
             ["data.source no.txt: no such file or folder: give `stdlib` or a path"],
         ),
         (
+            ["--precision.fp8=true", "--precision.compute=bf16"],
+            {"CUDA_VISIBLE_DEVICES": ""},
+            ["precision.fp8 needs a GPU, but this rank runs on cpu: unset precision.fp8"],
+        ),
+        (
             [],
             {"WORLD_SIZE": "8", "RANK": "0"},
             [
@@ -72,7 +78,7 @@ def test_torchrun_starts_a_world_of_which_one_rank_prints(tmp_path: Path) -> Non
             ],
         ),
     ],
-    ids=["flag", "file", "source", "ranks"],
+    ids=["flag", "file", "source", "fp8", "ranks"],
 )
 def test_wrong_configuration_ends_with_code_78_and_a_line_per_problem(
     flags: list[str], environment: dict[str, str], lines: list[str]

@@ -57,6 +57,36 @@ def test_the_time_of_a_step_is_counted_to_its_phases_whichever_there_are() -> No
     assert moments[0] == (-1, BEFORE_FIRST_STEP)
 
 
+def test_time_outside_of_steps_is_counted_to_its_phases() -> None:
+    timeline = Timeline(lambda step, phase, unix_ns: None)
+    time.sleep(0.001)
+    timeline.begin(0)
+    timeline.enter(Phase.CHECKPOINT)
+    _, _, duration_ns, phase_ns, _ = timeline.end()
+    timeline.enter(Phase.EVAL)
+    time.sleep(0.001)
+    timeline.enter(Phase.IDLE)
+    time.sleep(0.001)
+    timeline.close()
+    outside_s = timeline.outside_s()
+    assert {Phase.INIT, Phase.EVAL, Phase.IDLE} == {phase for phase, spent_s in outside_s.items() if spent_s >= 0.001}
+    assert sum(phase_ns) == duration_ns
+
+
+def test_the_time_of_a_step_that_is_never_finished_is_not_lost() -> None:
+    timeline = Timeline(lambda step, phase, unix_ns: None)
+    timeline.begin(0)
+    timeline.enter(Phase.EVAL)  # after a loop that was left by `break`
+    time.sleep(0.001)
+    timeline.close()
+    assert timeline.outside_s()[Phase.EVAL] >= 0.001
+    timeline.begin(0)
+    timeline.enter(Phase.OPTIMIZER)
+    time.sleep(0.001)
+    timeline.begin(0)
+    assert timeline.outside_s()[Phase.OPTIMIZER] >= 0.001
+
+
 def test_without_an_agent_everything_works_and_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     threads = threading.active_count()

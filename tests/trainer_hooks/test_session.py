@@ -30,6 +30,17 @@ def test_rank_introduces_itself(agent: Any, launch: Launch) -> None:
     assert hello.device == "cpu"
 
 
+def test_reports_hold_the_time_outside_of_steps(agent: Any, launch: Launch) -> None:
+    launch()
+    with holdfast_hooks.attach() as hooks:
+        for _ in hooks.steps(until=2):
+            pass
+        agent.wait_until(lambda: agent.of("report") and agent.of("report")[-1].outside_s[Phase.INIT] > 0)
+        hooks.enter(Phase.EVAL)
+    final = agent.of("report")[-1]
+    assert {Phase.INIT, Phase.IDLE, Phase.EVAL} <= final.outside_s.keys()
+
+
 def test_every_step_is_reported_once_and_in_order(agent: Any, launch: Launch) -> None:
     launch()
     with holdfast_hooks.attach() as hooks:

@@ -165,9 +165,10 @@ class DataConfig(Section):
     prefetch: NonNegativeInt = 2
     """Number of batches that a thread prepares ahead. 0: none."""
     overlap_ngram: NonNegativeInt = 13
-    """Tokens in an n-gram, for the check whether validation text occurs in the training text. 0: no check."""
-    overlap_limit: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Largest share of the validation text's n-grams that may occur in the training text."""
+    """Tokens in an n-gram, for the check whether validation text occurs in the training text. 0: no check. With
+    the tokenizer `bytes`, an n-gram has five times as many."""
+    overlap_limit: Annotated[float, Field(ge=0, le=1)] = 0.8
+    """Largest share of the validation text's n-grams that may occur in the training text. 1: no limit."""
 
 
 class TrainConfig(Section):

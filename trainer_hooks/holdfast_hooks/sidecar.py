@@ -170,6 +170,7 @@ class Sidecar:
         if self._finished:
             return
         self._finished = True
+        self._timeline.close()
         deadline_s = monotonic() + timeout_s
         self._reporter.finish(timeout_s=timeout_s, last_words=last_words, finished=finished)
         self._point_to_point.uninstall()

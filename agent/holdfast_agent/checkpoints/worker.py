@@ -28,6 +28,7 @@ from holdfast_checkpoint.format.shard_index import shard_path
 from holdfast_checkpoint.format.shard_reader import verify_shard
 from holdfast_checkpoint.format.slot_shard import read_shard, write_shard
 from holdfast_checkpoint.priority import lower_priority
+from holdfast_checkpoint.process_title import name_process
 from holdfast_proto.snapshot import SnapshotError
 
 _PR_SET_PDEATHSIG = 1
@@ -117,6 +118,7 @@ _TASKS: dict[str, Callable[..., None]] = {"write": write, "restore": restore, "v
 def main() -> None:
     """Do jobs until stdin closes."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    name_process("holdfast-worker")
     # Ctrl-C reaches the whole process group. The agent handles it, and waits for the checkpoints being written.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A library that prints to stdout would corrupt the answers, so they get a descriptor of their own.

@@ -12,6 +12,7 @@ from typing import TypeVar
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
+from holdfast_agent.blocking.stall_watch import pids_of
 from holdfast_agent.evidence import flight_dumps, stacks
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.node_state import write_device_state, write_node_state
@@ -94,8 +95,11 @@ class EvidenceGatherer:
         # First /proc, then py-spy: while py-spy pauses a process, /proc shows the pause and not what it did before.
         await self._write_files(folder, ranks, named)
         # A suspect may be healthy, so nothing pauses it before the verdict.
+        pids = pids_of(self._node)
         jobs = (
-            self._attempt(folder, f"stacks of rank {rank.rank}", stacks.take(rank, folder, may_pause=is_sure))
+            self._attempt(
+                folder, f"stacks of rank {rank.rank}", stacks.take(rank, folder, may_pause=is_sure, pids=pids)
+            )
             for rank in named
         )
         return await asyncio.gather(*jobs)

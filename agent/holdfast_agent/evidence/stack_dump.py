@@ -55,9 +55,9 @@ def parse(text: str) -> tuple[Thread, ...]:
         raise ValueError(f"not the stacks of a process: {error!r}") from None
 
 
-def render(threads: Sequence[Thread]) -> str:
-    """Return the stacks as text for people."""
-    return "\n".join(_render(thread) for thread in threads)
+def render(threads: Sequence[Thread], pid: int) -> str:
+    """Return the stacks of process ``pid`` as text for people. The main thread, which trains, comes first."""
+    return "\n".join(_render(thread) for thread in sorted(threads, key=lambda each: each.system_id != pid))
 
 
 def _render(thread: Thread) -> str:

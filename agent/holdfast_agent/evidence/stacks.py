@@ -1,15 +1,21 @@
 """Takes the stacks of a rank from outside: it may be stopped, or hold its GIL."""
 
+import asyncio
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
+from holdfast_agent.blocking.blocked_thread import BlockedThread, look_at_rank
 from holdfast_agent.evidence import stack_dump
 from holdfast_agent.evidence.brief_command import CommandFailedError, output_of
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
-from holdfast_agent.evidence.stack_summary import summarize
+from holdfast_agent.evidence.stack_dump import Thread
+from holdfast_agent.evidence.stack_summary import sleeping_gil_owner, summarize
+from holdfast_agent.processes.daemon_thread import in_daemon_thread
 from holdfast_agent.processes.rank import Rank
 from holdfast_proto.run_files import rank_evidence
-from holdfast_proto.v1.common_pb2 import ACTIVITY_COLLECTIVE, ACTIVITY_DATA, ACTIVITY_LOCK, ACTIVITY_STOPPED
+from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1.store_pb2 import StackSummary
 
 NATIVE_PATIENCE_S = 1.5
@@ -20,30 +26,83 @@ PLAIN_PATIENCE_S = 1.5
 STOPPED = ("T", "t")
 """States of a process that is paused already, so that py-spy cannot pause it."""
 
-_NAMED_WAITS = (ACTIVITY_DATA, ACTIVITY_LOCK, ACTIVITY_COLLECTIVE)
-"""Activities that Python frames alone show well enough."""
+_NAMED_WAITS = (
+    common.ACTIVITY_DATA,
+    common.ACTIVITY_LOCK,
+    common.ACTIVITY_COLLECTIVE,
+    common.ACTIVITY_FILE_LOCK,
+    common.ACTIVITY_PIPE,
+    common.ACTIVITY_PROCESS,
+    common.ACTIVITY_COMPILER,
+    common.ACTIVITY_DISK,
+)
+"""Activities that Python frames alone, or the kernel, show well enough."""
+
+_LOOK_PATIENCE_S = 0.5
+"""Time for a look at what a thread is blocked on. It usually takes a few milliseconds; but any file may block."""
 
 
-async def take(rank: Rank, folder: EvidenceFolder, *, may_pause: bool) -> StackSummary | None:
+async def take(
+    rank: Rank, folder: EvidenceFolder, *, may_pause: bool, pids: Mapping[int, int] = MappingProxyType({})
+) -> StackSummary | None:
     """Write the stacks of a rank's threads as JSON and as text; return their summary, None if py-spy fails.
 
-    ``may_pause``: if the Python frames do not show what the rank waits for, take native frames too. That pauses the
-    rank, usually for half a second.
+    ``may_pause``: if neither the kernel nor the Python frames show what the rank waits for, take native frames too.
+    That pauses the rank, usually for half a second. ``pids``: pid -> number of all ranks of the node.
     """
-    summary = await _dump(rank, folder, "--nonblocking", PLAIN_PATIENCE_S)
+
+    def look() -> BlockedThread:
+        is_cpu = rank.device.startswith("cpu")
+        return look_at_rank(rank.pid, pids, store_port=rank.store_port, computes_on_cpu=is_cpu)
+
+    def summary_of(found: tuple[Thread, ...]) -> StackSummary:
+        is_cpu = rank.device.startswith("cpu")
+        return summarize(
+            rank.rank, rank.pid, found, computes_on_cpu=is_cpu, blocked=blocked, gil_owner_blocked=of_owner
+        )
+
+    # Before py-spy: while it pauses the rank, the kernel shows the pause.
+    blocked = await _in_time(lambda: look().look())
+    of_owner = None
+    threads = await _dump(rank, folder, "--nonblocking", PLAIN_PATIENCE_S)
+    owner = sleeping_gil_owner(threads or ())
+    if owner is not None:
+        of_owner = await _in_time(lambda: look().look(owner.system_id or 0))
+    summary = summary_of(threads) if threads is not None else None
     if rank.process_state in STOPPED:
         if summary is not None:
-            summary.activity = ACTIVITY_STOPPED
+            summary.activity = common.ACTIVITY_STOPPED
+            summary.ClearField("blocked_on")
     elif may_pause and (summary is None or summary.activity not in _NAMED_WAITS):
         rank.held_for_stacks = True
         try:
-            summary = await _dump(rank, folder, "--native", NATIVE_PATIENCE_S) or summary
+            native = await _dump(rank, folder, "--native", NATIVE_PATIENCE_S)
         finally:
             rank.held_for_stacks = False
+        summary = summary_of(native) if native is not None else summary
+    if summary is not None and _lacks_process(summary):
+        child = await _in_time(lambda: look().child())
+        if child is not None and child.pid:
+            child.activity = summary.activity if child.activity == common.ACTIVITY_PROCESS else child.activity
+            summary.activity = child.activity
+            summary.blocked_on.CopyFrom(child)
     return summary
 
 
-async def _dump(rank: Rank, folder: EvidenceFolder, option: str, patience_s: float) -> StackSummary | None:
+def _lacks_process(summary: StackSummary) -> bool:
+    """Whether the rank waits for a process that the kernel has not named: it asks again and again."""
+    waits = summary.activity in (common.ACTIVITY_PROCESS, common.ACTIVITY_COMPILER)
+    return waits and not summary.blocked_on.pid
+
+
+async def _in_time(look: Callable[[], common.BlockedOn | None]) -> common.BlockedOn | None:
+    """Return what a look shows; None if it takes too long."""
+    looking = asyncio.ensure_future(in_daemon_thread(look))
+    done, _ = await asyncio.wait([looking], timeout=_LOOK_PATIENCE_S)
+    return looking.result() if done else None
+
+
+async def _dump(rank: Rank, folder: EvidenceFolder, option: str, patience_s: float) -> tuple[Thread, ...] | None:
     program = Path(sys.executable).parent / "py-spy"
     name = rank_evidence(rank.rank, "stack")
     try:
@@ -53,5 +112,5 @@ async def _dump(rank: Rank, folder: EvidenceFolder, option: str, patience_s: flo
         folder.miss(f"{name}.txt ({option})", str(error))
         return None
     folder.write(f"{name}.json", text)
-    folder.write(f"{name}.txt", stack_dump.render(threads))
-    return summarize(rank.rank, rank.pid, threads, computes_on_cpu=rank.device.startswith("cpu"))
+    folder.write(f"{name}.txt", stack_dump.render(threads, rank.pid))
+    return threads

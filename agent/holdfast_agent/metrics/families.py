@@ -18,8 +18,9 @@ PHASES = enum_words(Phase)
 
 RANK_INFO = gauge(
     "rank_info",
-    "run rank local_rank node gpu UUID",
-    "Place where a rank runs; always 1. gpu is the number of its GPU, or empty; UUID is always empty so far.",
+    "run rank local_rank node gpu? UUID?",
+    "Place where a rank runs; always 1. gpu is the number of its GPU among those that it can see. UUID is that of its "
+    "GPU, as soon as the rank has used it. Ranks on CPU have neither label.",
 )
 RANK_UP = gauge("rank_up", "run rank", "1 while the rank's process is alive, else 0.")
 RANK_STEP = gauge("rank_step", "run rank", "Step that the rank is working on; -1 before the first.")
@@ -35,7 +36,11 @@ RANK_PIPELINE_BUBBLE = gauge(
     "Share of the rank's newest finished step in which its pipeline stage was idle, if the trainer reports it.",
 )
 RANK_PHASE_TIME = counter(
-    "rank_phase_seconds_total", "run rank phase", "Time that the training thread has spent in each phase.", phase=PHASES
+    "rank_phase_seconds_total",
+    "run rank phase",
+    "Time that the training thread has spent in each phase, within steps and outside. The time of a step counts "
+    "when the step ends, other time when the phase ends.",
+    phase=PHASES,
 )
 RANK_DATA_WAIT = counter(
     "rank_data_wait_seconds_total", "run rank", "Time that the training thread has waited for its data loader."

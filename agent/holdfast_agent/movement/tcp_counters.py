@@ -24,7 +24,7 @@ _QUEUES = struct.Struct("=IIII")
 _ATTRIBUTE = struct.Struct("=HH")
 _BYTES = struct.Struct("=QQ")
 
-_PORTS_AT, _QUEUES_AT, _ATTRIBUTES_AT = 4, 56, 72
+_PORTS_AT, _LOCAL_AT, _REMOTE_AT, _QUEUES_AT, _ATTRIBUTES_AT = 4, 8, 24, 56, 72
 _BYTES_AT = 120
 """Offset of bytes_acked and bytes_received in struct tcp_info (Linux 4.1 and later)."""
 
@@ -47,6 +47,10 @@ class TcpSocket:
     """Bytes sent so far that the peer has acknowledged."""
     received: int
     """Bytes received so far."""
+    local: bytes = b""
+    """Its address: 4 or 16 bytes."""
+    remote: bytes = b""
+    """Address of its peer."""
 
 
 def read_sockets() -> dict[int, TcpSocket]:
@@ -89,13 +93,16 @@ def parse_socket(body: bytes | memoryview) -> tuple[int, TcpSocket] | None:
     """
     if len(body) < _ATTRIBUTES_AT:
         return None
-    _, state, _, _ = _SOCKET.unpack_from(body)
+    family, state, _, _ = _SOCKET.unpack_from(body)
+    size = 4 if family == socket.AF_INET else 16
+    local, remote = bytes(body[_LOCAL_AT : _LOCAL_AT + size]), bytes(body[_REMOTE_AT : _REMOTE_AT + size])
     local_port, remote_port = _PORTS.unpack_from(body, _PORTS_AT)
     receive_queue, send_queue, _, inode = _QUEUES.unpack_from(body, _QUEUES_AT)
     if not inode:
         return None
     acknowledged, received = _byte_counters(memoryview(body)[_ATTRIBUTES_AT:])
-    return inode, TcpSocket(state, local_port, remote_port, receive_queue, send_queue, acknowledged, received)
+    queues = receive_queue, send_queue
+    return inode, TcpSocket(state, local_port, remote_port, *queues, acknowledged, received, local, remote)
 
 
 def _byte_counters(attributes: memoryview) -> tuple[int, int]:

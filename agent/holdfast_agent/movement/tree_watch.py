@@ -2,16 +2,14 @@
 
 import asyncio
 import logging
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from holdfast_agent.movement.tree_movement import moved
 from holdfast_agent.movement.tree_reader import Machine, TreeReader, UnknownError
 from holdfast_agent.movement.tree_sample import TreeSample
 from holdfast_agent.node import Node
+from holdfast_agent.processes.daemon_thread import in_daemon_thread
 from holdfast_agent.processes.rank import Rank, TreeView
 
 log = logging.getLogger(__name__)
@@ -27,8 +25,6 @@ PATIENCE_S = 5.0
 """Time for reading one tree. A read may block for as long as one of the processes does."""
 
 _CHECK_S = 0.1
-
-Result = TypeVar("Result")
 
 
 class Stillness:
@@ -127,7 +123,7 @@ class TreeWatch:
 
     async def _look_at(self, due: list[_Watched]) -> None:
         began_s = self._node.clock_s
-        machine = asyncio.ensure_future(_in_thread(Machine.read))
+        machine = asyncio.ensure_future(in_daemon_thread(Machine.read))
         await asyncio.wait([machine], timeout=PATIENCE_S)
         if not machine.done():
             for watched in due:
@@ -174,33 +170,4 @@ async def _read(reader: TreeReader, machine: "asyncio.Future[Machine]") -> tuple
             sample = error
         return sample, time.thread_time()  # the thread is new: its CPU time began at 0
 
-    return await _in_thread(read)
-
-
-async def _in_thread(call: Callable[[], Result]) -> Result:
-    """Run a call in a new daemon thread, which cannot keep this process alive if the call never returns."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Result] = loop.create_future()
-
-    def settle(result: Result | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result: Result | None = None
-        failure: BaseException | None = None
-        try:
-            result = call()
-        except BaseException as error:  # noqa: BLE001 - handed over
-            failure = error
-        try:
-            loop.call_soon_threadsafe(settle, result, failure)
-        except RuntimeError:
-            return  # the loop is closed: this agent has ended
-
-    threading.Thread(target=run, name="process-tree", daemon=True).start()
-    return await future
+    return await in_daemon_thread(read)

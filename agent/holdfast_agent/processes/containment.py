@@ -19,6 +19,7 @@ JOBS = (
     "tick",
     "checkpoints",
     "process_trees",
+    "stalls",
     "warm_parent",
     "rank_messages",
     "evidence",

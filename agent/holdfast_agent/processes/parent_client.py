@@ -45,7 +45,10 @@ class WarmParentClient:
         on_exit: ExitHandler,
         on_ready: ReadyHandler,
         errors: Errors | None = None,
+        *,
+        run_name: str,
     ) -> None:
+        self._run_name = run_name
         self._errors = errors or Errors()
         self._socket_path = socket_path
         self._log_path = log_path
@@ -188,12 +191,13 @@ class WarmParentClient:
         """Return the pid of a new warm parent, which may outlive this process."""
         # In a session of its own, so that Ctrl-C in a terminal, or the end of the terminal, does not reach it.
         # posix_spawn instead of fork: this process has threads, and gRPC.
-        arguments = [sys.executable, "-m", "holdfast_agent.processes.warm_parent", str(self._socket_path)]
+        program = [sys.executable, "-m", "holdfast_agent.processes.warm_parent"]
+        arguments = [str(self._socket_path), self._run_name, *modules_to_preload(command), "--", *command]
         log = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             child = os.posix_spawn(
                 sys.executable,
-                [*arguments, *modules_to_preload(command)],
+                [*program, *arguments],
                 os.environ,
                 file_actions=[(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)],
                 setsid=True,

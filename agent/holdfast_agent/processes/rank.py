@@ -9,7 +9,7 @@ from holdfast_agent.processes.training_thread import ThreadStatus
 from holdfast_proto import black_box
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PHASE_INIT, PendingCall, Progress
+from holdfast_proto.v1.common_pb2 import PHASE_INIT, BlockedOn, PendingCall, Progress
 
 DYING_PATIENCE_S = 10.0
 """Time that an interpreter may take to end: it joins threads and destroys process groups."""
@@ -53,6 +53,11 @@ class Rank:
     """Size of its log in bytes when the rank started: earlier text is not the rank's."""
     store_port: int = 0
     """Port of its generation's rendezvous store; 0: not known."""
+    place: tuple[int, int] | None = None
+    """Step and phase in its black box during this stall, which are newer than those of a rank that cannot report;
+    None: the box has not been read."""
+    blocked_on: BlockedOn | None = None
+    """What its training thread waits for during this stall; None: nobody has looked, or it waits for nothing."""
     pending: list[PendingCall] = field(default_factory=list)
     """Calls that have been pending for long, or that were pending when the rank ended."""
     exit: store.RankExit | None = None
@@ -62,8 +67,12 @@ class Rank:
     """Seconds that the rank may still take to end after it has reported an exception, without counting as stalled."""
     coordinates: dict[str, int] = field(default_factory=dict)
     device: str = ""
+    device_uuid: str = ""
+    """UUID of its GPU, once the rank uses it."""
     first_step_ended_unix_s: float = 0.0
     steps_done: int = 0
+    launched_world_size: int = 0
+    """Size of the world that a launcher within the rank's command made; 0: it belongs to the world of this run."""
     adopted_from_step: int | None = None
     """First step of its generation, if an earlier agent started the rank; None after its first report to this one."""
     newest_step: int = -1
@@ -76,6 +85,9 @@ class Rank:
     own_wait_s: float = 0.0
     pipeline_bubble: float | None = None
     phase_s: dict[int, float] = field(default_factory=dict)
+    """Phase number -> seconds spent in it by the finished steps."""
+    outside_s: dict[int, float] = field(default_factory=dict)
+    """Phase number -> seconds spent in it outside of steps."""
     memory: session.MemoryStatus = field(default_factory=session.MemoryStatus)
     dropped: int = 0
     snapshots_skipped: int = 0
@@ -123,7 +135,30 @@ class Rank:
         """End a stall."""
         self.stalled_s = 0.0
         self.tree = TreeView()
+        self.place = self.blocked_on = None
         self.moves_total += 1
+
+    def see_place(self, step: int, phase: int) -> None:
+        """Note the step and the phase in its black box. If they change while it reports nothing, it has moved."""
+        place = step, phase
+        if self.place is not None and self.place != place:
+            self.moves()
+        self.place = place
+
+    @property
+    def newest_progress(self) -> Progress:
+        """Progress as reported, with the step and the phase of the black box if that was read in this stall."""
+        if self.place is None:
+            return self.progress
+        newest = Progress()
+        newest.CopyFrom(self.progress)
+        newest.step, newest.phase = self.place  # type: ignore[assignment]
+        return newest
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether this agent has started the rank, and has not heard from it yet."""
+        return self.life == store.LIFE_STARTING and self.adopted_from_step is None
 
     def welcome(self, hello: session.Hello) -> None:
         """Note a new session."""
@@ -156,6 +191,8 @@ class Rank:
         self.snapshots_unchanged_bytes += sum(snapshot.unchanged_bytes for snapshot in report.snapshots)
         self.reporter_cpu_s = report.reporter_cpu_s
         self.own_wait_s = max(self.own_wait_s, report.own_wait_s)
+        self.outside_s = dict(report.outside_s)
+        self.device_uuid = report.device_uuid
         self.recorder_failures = report.recorder_failures_total
         self.recorder_attempts = report.recorder_attempts_total
 
@@ -199,13 +236,16 @@ class Rank:
             self.finished |= box.finished
             self.pending = [PendingCall(rank=self.rank, **vars(call)) for call in box.pending]
         else:
-            ended.step, ended.phase = self.progress.step, self.progress.phase
+            progress = self.newest_progress
+            ended.step, ended.phase = progress.step, progress.phase
+            ended.never_attached = self.life == store.LIFE_STARTING
         ended.finished = self.finished
         self.exit = ended
         self.life = store.LIFE_EXITED
         self.process_state = ""
         self.thread = ThreadStatus(busy_s=self.thread.busy_s)
         self.tree = TreeView()
+        self.place = self.blocked_on = None
 
     def state(self, snapshots: list[int]) -> store.RankState:
         """Return the rank's part of the node's state."""
@@ -213,7 +253,7 @@ class Rank:
             rank=self.rank,
             pid=self.pid,
             life=self.life,
-            progress=self.progress,
+            progress=self.newest_progress,
             stalled_s=self.stalled_s,
             silent_s=self.silent_s,
             process_state=self.process_state,
@@ -235,4 +275,6 @@ class Rank:
             workers=self.tree.workers,
             left_training=self.has_left_training,
             own_wait_s=self.own_wait_s,
+            blocked_on=self.blocked_on,
+            launched_world_size=self.launched_world_size,
         )

@@ -6,10 +6,11 @@ import shutil
 import sys
 from pathlib import Path
 
+from holdfast_checkpoint.process_title import name_process, title_process
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
 
-def become_rank(request: pb.Fork) -> None:
+def become_rank(request: pb.Fork, run: str) -> None:
     """Turn this forked child into a rank: give it its log and its environment, and run its program.
 
     Modules, their state and the environment are inherited from the warm parent. Stdin, stdout and stderr are replaced.
@@ -21,15 +22,20 @@ def become_rank(request: pb.Fork) -> None:
     os.close(log)
     os.close(null)
     os.environ.update(request.environment)
-    Path("/proc/self/comm").write_text(f"rank {request.rank}")  # what ps and top show
+    name_process(f"rank {request.rank}")
+    # The user's own command stays in it: people look for `train.py` in ps.
+    title_process(f"holdfast: rank {request.rank} of {run}: {' '.join(request.command)}")
     run_program(list(request.command))
 
 
 def run_program(command: list[str]) -> None:
     """Run ``python -m module ...`` and ``python script.py ...`` in this process, anything else by exec."""
     program, *arguments = command
-    if not _is_this_python(program) or not arguments or (arguments[0].startswith("-") and arguments[0] != "-m"):
-        os.execvp(sys.executable if _is_this_python(program) else program, command)
+    if not is_this_python(program) or not arguments or (arguments[0].startswith("-") and arguments[0] != "-m"):
+        try:
+            os.execvp(sys.executable if is_this_python(program) else program, command)
+        except OSError as error:  # it does not name the program
+            raise OSError(error.errno, error.strerror, program) from None
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         sys.path.insert(0, str(Path.cwd()))
@@ -40,7 +46,8 @@ def run_program(command: list[str]) -> None:
         runpy.run_path(arguments[0], run_name="__main__")
 
 
-def _is_this_python(program: str) -> bool:
+def is_this_python(program: str) -> bool:
+    """Return whether ``program`` is the interpreter of this process."""
     # As with torchrun, a bare `python` means our interpreter, even if its virtual environment is not activated.
     if program in ("python", "python3"):
         return True

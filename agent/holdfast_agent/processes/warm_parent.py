@@ -7,7 +7,9 @@ CUDA context does not work in a child at all.
 The warm parent outlives its agent, and the next agent connects to the same socket. At most one serves a socket: if an
 agent dies before its warm parent listens, the next agent starts another one, and the later of the two ends.
 
-    python -m holdfast_agent.processes.warm_parent SOCKET MODULE...
+    python -m holdfast_agent.processes.warm_parent SOCKET RUN MODULE... -- COMMAND...
+
+COMMAND is what a rank runs. It is an argument so that a rank has room to show it in ``ps``: see process_title.
 """
 
 import contextlib
@@ -28,6 +30,7 @@ from typing import NoReturn
 from google.protobuf.message import DecodeError
 
 from holdfast_agent.processes.rank_program import become_rank
+from holdfast_checkpoint.process_title import name_process, title_process
 from holdfast_proto.sockets import peer
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 
@@ -89,7 +92,8 @@ def preload(modules: list[str]) -> None:
 class WarmParent:
     """Serves the requests of one agent at a time, and reaps the ranks. Nothing here may start a thread."""
 
-    def __init__(self, listener: socket.socket, claimed: int, import_s: float) -> None:
+    def __init__(self, listener: socket.socket, claimed: int, import_s: float, run: str) -> None:
+        self._run = run
         self._listener = listener
         self._claimed = claimed
         self._import_s = import_s
@@ -261,6 +265,8 @@ class WarmParent:
         if pid == 0:
             self._forget()
             os.close(reader)
+            name_process("holdfast-store")
+            title_process(f"holdfast: rendezvous store of {self._run}, generation {request.generation}")
             _serve_store(request.address, writer)
         os.close(writer)
         with os.fdopen(reader, "rb") as pipe:
@@ -329,22 +335,25 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.path.insert(0, str(Path.cwd()))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the agent, which decides whether the ranks end
-    path = Path(sys.argv[1])
+    path, run = Path(sys.argv[1]), sys.argv[2]
+    modules = sys.argv[3 : sys.argv.index("--")]
+    name_process("holdfast-warm")
+    title_process(f"holdfast: warm parent of {run} at {path}")
     claimed = claim(path)
     if claimed is None:
         sys.exit(f"warm parent: another one serves {path}")
     listener = listen(path)  # before the imports, so that an agent can connect now and wait for Ready
     started = time.monotonic()
-    preload(sys.argv[2:])
+    preload(modules)
     gc.collect()
     # A garbage collection writes to every object that it visits. In a child, that would copy the pages which it shares
     # with the parent. Frozen objects are never visited.
     gc.freeze()
-    request = WarmParent(listener, claimed, time.monotonic() - started).serve()
+    request = WarmParent(listener, claimed, time.monotonic() - started, run).serve()
     if request is not None:
         sys.path.pop(0)  # run_program() puts what `python` would put there
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        become_rank(request)
+        become_rank(request, run)
 
 
 if __name__ == "__main__":

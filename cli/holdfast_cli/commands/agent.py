@@ -6,6 +6,7 @@ import typer
 
 from holdfast_agent.main import main
 from holdfast_agent.options import AgentOptions
+from holdfast_checkpoint.process_title import name_process
 from holdfast_cli.errors import ConfigurationError
 from holdfast_cli.flags.services import AgentFlags
 from holdfast_cli.local_run.store import check_url
@@ -14,6 +15,7 @@ from holdfast_proto.keys import check_run_name
 
 def agent(flags: AgentFlags) -> None:
     """Serve until the run ends, and exit with the agent's code."""
+    name_process("holdfast-agent")
     check_url(flags.redis)
     try:
         check_run_name(flags.run)

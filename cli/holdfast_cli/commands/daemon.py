@@ -5,6 +5,7 @@ import socket
 
 import typer
 
+from holdfast_checkpoint.process_title import name_process
 from holdfast_cli.flags.services import DaemonFlags
 from holdfast_cli.local_run.store import check_url
 from holdfast_daemon.options import DaemonOptions
@@ -17,6 +18,7 @@ def daemon(flags: DaemonFlags) -> None:
     os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
     from holdfast_daemon.main import main
 
+    name_process("holdfast-daemon")
     check_url(flags.redis)
     options = DaemonOptions(
         name=flags.name or socket.gethostname(),

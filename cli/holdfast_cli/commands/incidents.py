@@ -64,17 +64,26 @@ def _earlier(target: Target, present: list[Incident]) -> list[Incident]:
     return load_earlier_incidents(Path(target.record.directory), target.run, present) if target.record else []
 
 
+def is_named(incident: Incident, identity: str) -> bool:
+    """Return whether ``identity`` is an incident's id, or the number that it begins with: 1 and 0001 are the same."""
+    number = incident.id.partition("-")[0]
+    is_number = identity.isdecimal() and number.isdecimal() and int(identity) == int(number)
+    return incident.id == identity or is_number
+
+
 def _find(identity: str, directory: Path, run: str | None, control: Path | None) -> tuple[Incident, Path]:
     """Return an incident and its folder, which need not exist."""
     target = find_target(directory, run, control)
     present = _all(target)
     for incidents in (present, _earlier(target, present)):
-        found = [each for each in incidents if each.id == identity or each.id.startswith(f"{identity}-")]
+        found = [each for each in incidents if is_named(each, identity)]
         exact = [each for each in found if each.id == identity]
-        if len(exact or found) == 1:
+        if len(found := exact or found) == 1:
             break
     else:
+        if found:
+            names = ", ".join(each.id for each in found)
+            raise CommandError(f"several incidents of run {target.run} have the number {identity}: name one of {names}")
         raise CommandError(f"run {target.run} has no incident {identity}: `holdfast incidents --all` lists them")
-    found = exact or found
     run_directory = Path(target.record.directory) if target.record else directory / target.run
     return found[0], run_files.incidents(run_directory, found[0].run or target.run) / found[0].id

@@ -13,10 +13,11 @@ from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
 from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import ModeName
+from holdfast_cli.views.attachment import FIVE_LINES
 from holdfast_cli.views.display import LineDisplay
 from holdfast_cli.views.run_view import Surroundings
 
-NO_RANK = "no rank has said hello: does the training script call holdfast_hooks.attach()?"
+NO_RANK = f"no rank has said hello: does the training script call holdfast_hooks.attach()? {FIVE_LINES}"
 
 
 def observe(flags: ObserveFlags) -> None:

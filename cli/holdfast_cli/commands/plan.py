@@ -5,6 +5,7 @@ from rich.console import Console
 from holdfast_cli.errors import CommandError, ConfigurationError
 from holdfast_cli.flags.planning import PlanFlags
 from holdfast_cli.views.output import print_json
+from holdfast_cli.views.plan_command import start_command
 from holdfast_cli.views.plan_view import left_out, plan_as_json, render_plan, render_search, search_as_json
 from holdfast_hooks import ConfigurationError as RefusedConfiguration
 from holdfast_trainer.config import TrainerConfig
@@ -12,6 +13,7 @@ from holdfast_trainer.planning.hardware import GPUS, Cluster
 from holdfast_trainer.planning.plan import make_plan, pipeline_places
 from holdfast_trainer.planning.search import search
 from holdfast_trainer.planning.settings import load_layout, load_search
+from holdfast_trainer.planning.settings_file import write_settings
 
 _BEST = 5
 
@@ -39,7 +41,8 @@ def _plan_layout(flags: PlanFlags, cluster: Cluster) -> None:
     settings = load_layout(flags.config, flags.model, flags.context.args)
     _expect_units(settings, cluster)
     made = make_plan(settings, cluster, pipeline_places(settings))
-    Console(stderr=flags.json).print(render_plan(made, cluster))
+    command = _command(flags, settings, cluster)
+    Console(stderr=flags.json).print(render_plan(made, cluster, command), crop=False)
     if flags.json:
         print_json(plan_as_json(made, cluster))
 
@@ -53,9 +56,18 @@ def _search_layouts(flags: PlanFlags, cluster: Cluster, gpus: int) -> None:
             f"no layout of --gpus {gpus} will do: {left_out(found, cluster)}: take more or larger GPUs, or change "
             "what [parallel] and train.global_batch demand"
         )
-    Console(stderr=flags.json).print(render_search(found, cluster))
+    command = _command(flags, found.best[0].config, cluster)
+    Console(stderr=flags.json).print(render_search(found, cluster, command), crop=False)
     if flags.json:
-        print_json(search_as_json(found, cluster))
+        print_json(search_as_json(found, cluster, command))
+
+
+def _command(flags: PlanFlags, settings: TrainerConfig, cluster: Cluster) -> list[str]:
+    """Return the command that starts ``settings``, and write them if --write says so."""
+    if flags.write is None:
+        return start_command(settings, cluster, flags.config)
+    write_settings(settings, flags.write)
+    return start_command(settings, cluster, flags.write)
 
 
 def _expect_units(settings: TrainerConfig, cluster: Cluster) -> None:

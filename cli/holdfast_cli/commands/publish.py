@@ -13,7 +13,7 @@ from holdfast_cli.local_run.options import local_run_options
 from holdfast_cli.local_run.run_spec import run_spec
 from holdfast_cli.local_run.store import connect, publish_run
 from holdfast_cli.settings.resolving import resolve
-from holdfast_cli.trainer_command import check_configuration
+from holdfast_cli.trainer_command import check_configuration, check_published
 from holdfast_proto.v1.store_pb2 import RunSpec
 
 
@@ -25,7 +25,8 @@ def publish(flags: PublishFlags) -> None:
     assert settings.checkpoint_directory is not None
     assert settings.redis_url is not None
     options = local_run_options(resolved, run=settings.run)
-    check_configuration(options.command, ranks=settings.nodes * options.ranks)
+    check_published(options.command)
+    check_configuration(options.command, ranks=settings.nodes * options.ranks, is_here=False)
     spec = run_spec(
         options,
         nodes=settings.nodes,

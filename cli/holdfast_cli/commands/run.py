@@ -1,6 +1,8 @@
 """``holdfast run``: a whole run on this machine."""
 
+import sys
 import time
+from pathlib import Path
 
 from rich.console import Console
 
@@ -9,14 +11,17 @@ from holdfast_cli.flags.runs import RunFlags
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
+from holdfast_cli.rank_logs.follower import Follower
 from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import RunSettings
-from holdfast_cli.trainer_command import check_configuration
+from holdfast_cli.trainer_command import check_configuration, check_starts
+from holdfast_cli.views.attachment import AttachmentWatch
 from holdfast_cli.views.display import LineDisplay, display_for
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings
 from holdfast_cli.views.summary import closing_line, ended_badly, stopped_line
 from holdfast_proto.message_json import to_json
+from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
 
 
@@ -24,8 +29,9 @@ def run(flags: RunFlags) -> None:
     """Train until the run ends."""
     resolved = resolve("run", flags.given, flags.command, flags.config)
     options = local_run_options(resolved, run=run_name(resolved.settings))
-    check_configuration(options.command, ranks=options.ranks)
-    _watch(options, json=flags.json)
+    check_starts(options.command)
+    check_configuration(options.command, ranks=options.ranks, is_here=True)
+    _watch(options, json=flags.json, tee=flags.tee)
 
 
 def run_name(settings: RunSettings) -> str:
@@ -38,12 +44,29 @@ def run_name(settings: RunSettings) -> str:
     return name or time.strftime("run-%Y%m%d-%H%M%S")
 
 
-def _watch(options: LocalRunOptions, *, json: bool) -> None:
+def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
+    printed = Follower(options.directory / options.run, since_unix_s=time.time())
+    printed.skip_present()
+    attachment = AttachmentWatch()
     with Interruption() as interruption, LocalRun(options, interruption) as local:
         with LineDisplay(Console(stderr=True)) if json else display_for(Console()) as display:
-            status = local.wait(lambda seen: display.update(seen, Surroundings(notes=local.stack.notes())))
+
+            def show(seen: RunStatus) -> None:
+                attachment.see(seen)
+                if tee:
+                    display.say([line.prefixed for line in printed.lines()])
+                display.update(seen, Surroundings(notes=local.stack.notes()))
+
+            display.say([f"{options.run} writes its logs to {_near(local.paths.logs)}: see `holdfast logs`"])
+            try:
+                status = local.wait(show)
+            finally:
+                if tee:
+                    display.say([line.prefixed for line in printed.rest()])
         if json:
             print_json(to_json(status))
+    if attachment.line():
+        print(f"holdfast: {attachment.line()}", file=sys.stderr)
     if status.phase != RUN_PHASE_FINISHED:
         raise ended_badly(status, local.paths.logs)
     if status.HasField("left_step"):
@@ -52,3 +75,9 @@ def _watch(options: LocalRunOptions, *, json: bool) -> None:
         line = closing_line(status, local.checkpoints)
     if not json:
         print(line)
+
+
+def _near(folder: Path) -> str:
+    """Return the path from here if it leads down, which is shorter; else the absolute one."""
+    here = Path.cwd()
+    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)

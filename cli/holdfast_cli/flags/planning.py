@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast_cli.flags.common import Json
+from holdfast_cli.flags.common import OUTPUT, Json
 
 _LAYOUT, _CLUSTER = "Layout", "Cluster"
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -23,6 +23,7 @@ class PlanFlags:
     Examples:
       holdfast plan --config run.toml --parallel.dp 4
       holdfast plan --model 70b --gpus 64 --gpu h100 --parallel.tp 8
+      holdfast plan --model 8b --gpus 8 --write 8b.toml
     """
 
     context: typer.Context
@@ -32,7 +33,9 @@ class PlanFlags:
     model: Annotated[
         str | None,
         typer.Option(
-            help="7b, 13b, 70b or 175b, instead of [model] in the file.", metavar="SIZE", rich_help_panel=_LAYOUT
+            help="7b, 8b, 13b, 70b, 175b or 405b, instead of [model] in the file.",
+            metavar="SIZE",
+            rich_help_panel=_LAYOUT,
         ),
     ] = None
     gpus: Annotated[
@@ -68,6 +71,14 @@ class PlanFlags:
             metavar="GBPS",
             min=0.001,
             rich_help_panel=_CLUSTER,
+        ),
+    ] = None
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the planned settings, or the first of those found, as a TOML file of the trainer.",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
         ),
     ] = None
     json: Json = False

@@ -16,7 +16,8 @@ class RunFlags(SettingFlags):
 
     Holdfast starts a daemon, an agent, the ranks, and Redis unless --redis names one. It shows the run, and leaves only
     the run's folder behind. It exits with 0 if the run finished, or stopped after SIGTERM with a last checkpoint. A
-    configuration that holdfast_trainer would refuse is refused before anything starts.
+    command that cannot be started is refused before anything starts. So are a launcher such as torchrun, and a
+    configuration that holdfast_trainer would refuse.
 
     \b
     Example:
@@ -26,6 +27,10 @@ class RunFlags(SettingFlags):
     command_name: ClassVar[str] = "run"
     command: RankCommand = field(default_factory=list)
     config: ConfigFile = None
+    tee: Annotated[
+        bool,
+        typer.Option("--tee", help="Print what the ranks print too, each line with its rank.", rich_help_panel=OUTPUT),
+    ] = False
     json: Json = False
 
 

@@ -1,6 +1,6 @@
 """Flags of the commands that look at a run, ask something of it, or harm it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -38,7 +38,55 @@ class StopFlags:
     ] = 60.0
 
 
-_Identity = Annotated[str, typer.Argument(metavar="ID", help="Incident: 0001-hung-collective, or 0001 for short.")]
+@dataclass(frozen=True, kw_only=True)
+class LogsFlags:
+    """Print what the ranks of a run have printed, while it runs or afterwards.
+
+    With more than one rank, each line begins with its rank. Holdfast has no output of ranks that another launcher has
+    started (`holdfast observe`).
+
+    \b
+    Examples:
+      holdfast logs --follow
+      holdfast logs --culprit --lines 40
+    """
+
+    rank: Annotated[
+        list[int] | None,
+        typer.Option(help="Only this rank. Can be repeated.", metavar="RANK", min=0, rich_help_panel=OUTPUT),
+    ] = field(default_factory=list)
+    generation: Annotated[
+        int | None,
+        typer.Option(
+            help="Generation of the ranks; each restart begins one.",
+            show_default="the newest",
+            metavar="GENERATION",
+            min=0,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
+    culprit: Annotated[
+        bool,
+        typer.Option("--culprit", help="Only the ranks that the newest incident blames.", rich_help_panel=OUTPUT),
+    ] = False
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", help="Keep printing until the run ends or Ctrl-C; after a restart, the new ranks.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False  # fmt: skip
+    lines: Annotated[
+        int | None,
+        typer.Option(
+            help="Only the last N lines of each rank.", show_default="all", metavar="N", min=1, rich_help_panel=OUTPUT
+        ),
+    ] = None
+    run: RunName = None
+    directory: Directory = DEFAULT_DIRECTORY
+
+
+_Identity = Annotated[str, typer.Argument(metavar="ID", help="Incident: 0001-hung-collective, or 1 for short.")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,19 +12,10 @@ from rich.text import Text
 from holdfast_cli.incidents.files import IncidentFiles
 from holdfast_cli.incidents.wait_tree import wait_trees
 from holdfast_cli.views.phrases import enum_phrase, incident_line, outcome_line, verdict_word
+from holdfast_daemon.core.texts.activities import does
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.common_pb2 import PendingCall
 from holdfast_proto.v1.store_pb2 import Incident, IncidentState, Source, StackSummary
-
-_ACTIVITIES = {
-    common_pb2.ACTIVITY_STOPPED: "stopped",
-    common_pb2.ACTIVITY_DATA: "waits for data",
-    common_pb2.ACTIVITY_USER_CODE: "computes",
-    common_pb2.ACTIVITY_GIL_HELD: "cannot run: something holds the GIL",
-    common_pb2.ACTIVITY_LOCK: "waits for a lock",
-    common_pb2.ACTIVITY_SYSTEM_CALL: "waits in a system call",
-    common_pb2.ACTIVITY_COLLECTIVE: "waits in a collective",
-}
 
 
 def incident_table(incidents: Sequence[Incident]) -> RenderableType:
@@ -83,7 +74,9 @@ def _pending_line(call: PendingCall) -> str:
 
 def _stack_line(stack: StackSummary) -> str:
     where = f"in {stack.frame}" if stack.frame else "in no code of the user"
-    return f"rank {stack.rank}: {where}, {_ACTIVITIES.get(stack.activity, 'the stack does not show what it does')}"
+    shows = stack.activity or stack.HasField("blocked_on")
+    what = does(stack.activity, stack.blocked_on) if shows else "the stack does not show what it does"
+    return f"rank {stack.rank}: {where}, {what}"
 
 
 def _black_boxes(files: IncidentFiles) -> RenderableType:

@@ -45,7 +45,7 @@ class SupervisedFolder:
             self.store_url = options.redis_url or f"unix://{self.paths.redis_socket}"
             """URL of the run's Redis."""
             self._log_handler = self._begin_log()
-            self._record = self._new_record()
+            self._record = self._new_record(observed=not options.command)
             self._record.save()
         except BaseException:
             self._lock.release()
@@ -107,7 +107,7 @@ class SupervisedFolder:
         _package_log.setLevel(logging.INFO)
         return handler
 
-    def _new_record(self) -> RunRecord:
+    def _new_record(self, *, observed: bool) -> RunRecord:
         own = identify(os.getpid())
         assert own is not None, "/proc must be mounted"
         return RunRecord(
@@ -123,4 +123,5 @@ class SupervisedFolder:
             control=str(self.paths.control),
             store_url=self.store_url,
             created_unix_s=time.time(),
+            observed=observed,
         )

@@ -35,6 +35,8 @@ class RunRecord:
     created_unix_s: float
     components: dict[str, dict[str, object]] = dataclasses.field(default_factory=dict)
     """Name -> pid, and metrics_port where it has one."""
+    observed: bool = False
+    """Whether another launcher starts the ranks, so that Holdfast has no logs of them."""
     outcome: str = ""
     """How the run ended, in words; empty while it runs."""
 

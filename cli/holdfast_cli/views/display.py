@@ -1,11 +1,13 @@
 """Shows a run while it runs: drawn in place on a terminal, as lines elsewhere."""
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from holdfast_cli.views.phrases import progress_line
 from holdfast_cli.views.plain import HEARTBEAT_S, changes
@@ -28,6 +30,9 @@ class Display(Protocol):
 
     def update(self, status: RunStatus, surroundings: Surroundings) -> None:
         """Show ``status``."""
+
+    def say(self, lines: Sequence[str]) -> None:
+        """Print lines that stay, such as the output of a rank."""
 
 
 class LiveDisplay:
@@ -54,6 +59,12 @@ class LiveDisplay:
             self._live.update(self._pending, refresh=True)
             self._drawn_s = time.monotonic()
 
+    def say(self, lines: Sequence[str]) -> None:
+        """Print lines above the view. Colours stay; what would move the cursor is taken out."""
+        if lines:
+            text = Text("\n").join(Text.from_ansi(line) for line in lines)
+            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
 
 class LineDisplay:
     """Prints what has changed, and a sign of life every HEARTBEAT_S."""
@@ -79,9 +90,13 @@ class LineDisplay:
             lines.append(progress_line(status, surroundings.total_steps))
         if lines:
             self._spoke_unix_s = status.now_unix_s
+        self.say(lines)
+        self._previous = status
+
+    def say(self, lines: Sequence[str]) -> None:
+        """Print lines as they are."""
         for line in lines:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-        self._previous = status
 
     def _news(self, surroundings: Surroundings) -> list[str]:
         lines = [surroundings.title] if surroundings.title != self._title else []

@@ -14,7 +14,7 @@ def enum_phrase(kind: EnumTypeWrapper, value: int) -> str:
 
 def progress_line(status: RunStatus, total_steps: int | None) -> str:
     """Return step, loss and throughput, as far as they are known."""
-    parts = [_step(status.newest_step, total_steps)]
+    parts = [_resumed(status, total_steps) if status.HasField("resumed_step") else _step(status, total_steps)]
     if status.HasField("loss"):
         parts.append(f"loss {status.loss:.4f}")
     if status.HasField("validation_loss"):
@@ -22,6 +22,26 @@ def progress_line(status: RunStatus, total_steps: int | None) -> str:
     if status.HasField("tokens_per_s"):
         parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
     return " · ".join(parts)
+
+
+def numbers_line(status: RunStatus) -> str:
+    """Return the numbers of the optimizer and of memory that are known; "" if none is."""
+    parts = []
+    if status.HasField("grad_norm"):
+        parts.append(f"gradient norm {status.grad_norm:.4g}")
+    if status.HasField("learning_rate"):
+        parts.append(f"learning rate {status.learning_rate:.3g}")
+    used = max((rank.memory_bytes for rank in status.ranks), default=0)
+    if used:
+        parts.append(f"memory up to {memory_word(used)} a rank")
+    return " · ".join(parts)
+
+
+def memory_word(size: int) -> str:
+    """Return a number of bytes as people read it; "" for 0, which stands for an unknown number."""
+    if not size:
+        return ""
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
 def kept_line(status: RunStatus) -> str:
@@ -67,11 +87,23 @@ def outcome_line(incident: Incident) -> str:
     return f"training again {took_s:.1f} s after detection, {incident.lost_steps} steps lost"
 
 
-def _step(newest: int, total_steps: int | None) -> str:
-    if newest < 0:
+def _step(status: RunStatus, total_steps: int | None) -> str:
+    if status.newest_step < 0:
         return "no step yet"
-    done = newest + 1
+    done = status.newest_step + 1
     return f"{done} steps" if total_steps is None else f"{done} of {total_steps} steps"
+
+
+def _resumed(status: RunStatus, total_steps: int | None) -> str:
+    """Return the step of a run that continues an earlier state, which may be behind the newest step that it had."""
+    first = status.resumed_step + 1
+    # A rank is in a step, or has finished the one that ends the run.
+    step = min(max((rank.step for rank in status.ranks), default=status.newest_step), status.newest_step)
+    if step < first:
+        is_resumed = any(rank.step >= first for rank in status.ranks)
+        return f"resumed at step {first}" if is_resumed else f"resuming at step {first}"
+    of_all = "" if total_steps is None else f" ({step + 1} of {total_steps})"
+    return f"step {step}{of_all} · resumed at step {first}"
 
 
 def _saved(step: int) -> str:

@@ -1,13 +1,17 @@
 """Tables of a plan or a search for people, and the same as JSON."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from holdfast_cli.views.plan_command import on_one_line, on_several_lines, places_to_set
+from holdfast_cli.views.plan_units import Unit, duration_unit, size_text, size_unit
 from holdfast_trainer.config import TrainerConfig
 from holdfast_trainer.planning.activations import block_bytes_per_token, microbatch_tokens
 from holdfast_trainer.planning.communication import LINK_EFFICIENCY
@@ -26,7 +30,6 @@ from holdfast_trainer.planning.search import Search
 from holdfast_trainer.planning.step_time import COMPUTE_EFFICIENCY
 from holdfast_trainer.planning.textbook import gpt_block_bytes, zero_bytes
 
-_GB = 1e9
 _PARTS = {
     "parameters": "weights",
     "gradients": "grads",
@@ -44,7 +47,7 @@ ASSUMPTIONS = (
 )
 
 
-def render_plan(plan: Plan, cluster: Cluster) -> RenderableType:
+def render_plan(plan: Plan, cluster: Cluster, command: Sequence[str]) -> RenderableType:
     """Return all tables of one layout."""
     return Group(
         Text(_headline(plan), style="bold"),
@@ -53,53 +56,57 @@ def render_plan(plan: Plan, cluster: Cluster) -> RenderableType:
         Text(_block_line(plan.config), style="dim"),
         _time_table(plan),
         _verdict(plan, cluster),
+        *(_start("start it with this", command) if fits(plan.memory, cluster) else []),
         *_assumptions(),
     )
 
 
-def render_search(search: Search, cluster: Cluster) -> RenderableType:
+def render_search(search: Search, cluster: Cluster, command: Sequence[str]) -> RenderableType:
     """Return the best layouts, what was left out and why, and how to start the best."""
     config = search.best[0].config
-    table = _table("dp", "tp", "pp", "cp", "ep", "ZeRO", "schedule", "micro", "recompute", "GB", "s", "MFU")
+    size = size_unit(plan.largest.total for plan in search.best)
+    duration = duration_unit(plan.time.total_s for plan in search.best)
+    axes = [axis for axis in ("dp", "tp", "pp", "cp", "ep") if axis not in ("cp", "ep") or _is_used(search, axis)]
+    table = _table(*axes, "ZeRO", "schedule", "micro", "recompute", size.name, duration.name, "MFU")
     for plan in search.best:
         parallel = plan.config.parallel
         table.add_row(
-            *(str(size) for size in (parallel.dp, parallel.tp, parallel.pp, parallel.cp, parallel.ep, parallel.zero)),
-            parallel.schedule if parallel.pp > 1 else "-",
+            *(str(getattr(parallel, axis)) for axis in axes),
+            str(parallel.zero),
+            parallel.schedule.removesuffix("-1f1b") if parallel.pp > 1 else "-",
             str(parallel.microbatches),
             plan.config.memory.checkpointing,
-            _gb(plan.largest.total),
-            f"{plan.time.total_s:.3g}",
+            size.number(plan.largest.total),
+            duration.number(plan.time.total_s),
             f"{plan.mfu:.0%}",
         )
     return Group(
         Text(f"{_model_line(config)} · {config.parallel.ranks} x {cluster.gpu.device_name}", style="bold"),
         table,
         Text(left_out(search, cluster)),
-        Text(f"start the first with: {suggested_command(search.best[0])}", style="green"),
+        *_start("start the first with this", command),
         *_assumptions(),
     )
+
+
+def _is_used(search: Search, axis: str) -> bool:
+    return any(getattr(plan.config.parallel, axis) > 1 for plan in search.best)
+
+
+def _start(heading: str, command: Sequence[str]) -> list[Text]:
+    places = places_to_set(command)
+    heading = f"{heading}; {places}:" if places else f"{heading}:"
+    return [Text(heading), Text(on_several_lines(command), style="green", no_wrap=True, overflow="ignore")]
 
 
 def left_out(search: Search, cluster: Cluster) -> str:
     """Return one line: how many layouts fit, how many do not, and why."""
     usable = USABLE_MEMORY * cluster.gpu.memory_bytes
-    line = f"{search.fitting} layouts fit; {search.too_large} need more than {_gb(usable)} GB"
+    line = f"{search.fitting} layouts fit; {search.too_large} need more than {size_text(usable)}"
     if search.too_large and search.smallest_bytes is not None:
-        line += f" (the smallest of all needs {_gb(search.smallest_bytes)} GB)"
+        line += f" (the smallest of all needs {size_text(search.smallest_bytes)})"
     reasons = ", ".join(f"{key} {count}" for key, count in sorted(search.refused.items()))
     return line + (f"; the trainer refuses {sum(search.refused.values())}: {reasons}" if reasons else "")
-
-
-def suggested_command(plan: Plan) -> str:
-    """Return the flags of the layout behind the command that every rank runs."""
-    parallel = plan.config.parallel
-    keys = ("dp", "tp", "pp", "cp", "ep", "zero", "microbatches")
-    flags = [f"--parallel.{key} {getattr(parallel, key)}" for key in keys]
-    if parallel.pp > 1:
-        flags.append(f"--parallel.schedule {parallel.schedule}")
-    flags.append(f"--memory.checkpointing {plan.config.memory.checkpointing}")
-    return f"python -m holdfast_trainer --config FILE {' '.join(flags)}"
 
 
 def plan_as_json(plan: Plan, cluster: Cluster) -> dict[str, Any]:
@@ -120,11 +127,11 @@ def plan_as_json(plan: Plan, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def search_as_json(search: Search, cluster: Cluster) -> dict[str, Any]:
+def search_as_json(search: Search, cluster: Cluster, command: Sequence[str]) -> dict[str, Any]:
     """Return what was found as plans, and counts of what was left out."""
     return {
         "best": [plan_as_json(plan, cluster) for plan in search.best],
-        "command": suggested_command(search.best[0]),
+        "command": on_one_line(command),
         "fitting": search.fitting,
         "too_large": search.too_large,
         "refused": dict(search.refused),
@@ -160,13 +167,15 @@ def _by_zero_stage(config: TrainerConfig) -> dict[int, RankMemory]:
 
 def _zero_table(config: TrainerConfig) -> Table:
     """The ZeRO paper's column counts 16-bit weights and gradients, before activations."""
-    table = _table("ZeRO", *_PARTS.values(), "activ", "all GB", "paper")
+    stages = _by_zero_stage(config)
     parallel = config.parallel
     share = parameter_count(config.model) / (parallel.tp * parallel.pp)
-    for zero, rank in _by_zero_stage(config).items():
-        paper = zero_bytes(share, stage=zero, ranks=parallel.dp * parallel.cp)
+    paper = {zero: zero_bytes(share, stage=zero, ranks=parallel.dp * parallel.cp) for zero in stages}
+    unit = size_unit([*(rank.total for rank in stages.values()), *paper.values()])
+    table = _table("ZeRO", *_PARTS.values(), "activ", f"all {unit.name}", "paper")
+    for zero, rank in stages.items():
         style = "bold" if zero == parallel.zero else "dim"
-        table.add_row(str(zero), *_memory_cells(rank), _gb(paper), style=style)
+        table.add_row(str(zero), *_memory_cells(rank, unit), unit.number(paper[zero]), style=style)
     return table
 
 
@@ -182,26 +191,30 @@ def _block_line(config: TrainerConfig) -> str:
         sequence_parallel=parallel.sequence_parallel,
         recomputed="all" if config.memory.checkpointing == "full" else "scores",
     )
-    return f"a block keeps {_gb(kept)} GB of each microbatch; GPT's, as Korthikanti et al. count, {_gb(gpt)} GB"
+    return f"a block keeps {size_text(kept)} of each microbatch; GPT's, as Korthikanti et al. count, {size_text(gpt)}"
 
 
 def _pipeline_table(plan: Plan) -> Table:
-    table = _table("pp", *_PARTS.values(), "activ", "all GB", "")
+    unit = size_unit(rank.total for rank in plan.memory)
+    table = _table("pp", *_PARTS.values(), "activ", f"all {unit.name}", "")
     for rank in plan.memory:
-        mark = "largest" if rank is plan.largest else ""
-        table.add_row(str(rank.pp_index), *_memory_cells(rank), mark)
+        mark = "largest" if rank is plan.largest and len(plan.memory) > 1 else ""
+        table.add_row(str(rank.pp_index), *_memory_cells(rank, unit), mark)
     return table
 
 
-def _memory_cells(rank: RankMemory) -> list[str]:
+def _memory_cells(rank: RankMemory, unit: Unit) -> list[str]:
     parts = asdict(rank.state)
-    return [*(_gb(parts[part]) for part in _PARTS), _gb(rank.activations), _gb(rank.total)]
+    return [*(unit.number(parts[part]) for part in _PARTS), unit.number(rank.activations), unit.number(rank.total)]
 
 
 def _time_table(plan: Plan) -> Table:
-    table = _table("a rank's step", "GB sent", "s")
+    size = size_unit(traffic.sent_bytes for traffic in plan.traffic)
+    duration = duration_unit([plan.time.total_s])
+    table = _table("a rank's step", f"{size.name} sent", duration.name)
     for traffic in plan.traffic:
-        table.add_row(f"{traffic.kind} (links busy)", _gb(traffic.sent_bytes), f"{traffic.duration_s:.3g}", style="dim")
+        cells = size.number(traffic.sent_bytes), duration.number(traffic.duration_s)
+        table.add_row(f"{traffic.kind} (links busy)", *cells, style="dim")
     time = plan.time
     for name, duration_s in (
         ("computation", time.compute_s),
@@ -209,29 +222,27 @@ def _time_table(plan: Plan) -> Table:
         (f"bubble, {plan.bubble_share:.1%} idle", time.bubble_s),
         ("optimizer", time.optimizer_s),
     ):
-        table.add_row(name, "", f"{duration_s:.3g}")
-    table.add_row("step", "", f"{time.total_s:.3g}", style="bold")
+        table.add_row(name, "", duration.number(duration_s))
+    table.add_row("step", "", duration.number(time.total_s), style="bold")
     return table
 
 
 def _verdict(plan: Plan, cluster: Cluster) -> Text:
     usable = USABLE_MEMORY * cluster.gpu.memory_bytes
-    needed = f"pipeline rank {plan.largest.pp_index} needs {_gb(plan.largest.total)} of {_gb(usable)} GB"
+    who = f"pipeline rank {plan.largest.pp_index}" if plan.config.parallel.pp > 1 else "each rank"
+    needed = f"{who} needs {size_text(plan.largest.total)} of {size_text(usable)}"
     if fits(plan.memory, cluster):
         return Text(f"fits: {needed}; MFU about {plan.mfu:.0%}", style="bold green")
     return Text(f"does not fit: {needed}", style="bold red")
 
 
-def _assumptions() -> list[Text]:
-    return [Text("assumed:", style="dim"), *(Text(f"  {line}", style="dim") for line in ASSUMPTIONS)]
+def _assumptions() -> list[RenderableType]:
+    lines = (Padding(Text(line, style="dim"), (0, 0, 0, 2), expand=False) for line in ASSUMPTIONS)
+    return [Text("assumed:", style="dim"), *lines]
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, justify="right")
     return table
-
-
-def _gb(size: float) -> str:
-    return f"{size / _GB:.3g}" if size >= _GB / 1000 else f"{size / _GB:.1g}"

@@ -4,13 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from holdfast_cli.views.conditions import Condition, condition, describe
-from holdfast_cli.views.phrases import enum_phrase, incident_line, kept_line, outcome_line, progress_line
+from holdfast_cli.views.phrases import (
+    enum_phrase,
+    incident_line,
+    kept_line,
+    memory_word,
+    numbers_line,
+    outcome_line,
+    progress_line,
+)
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
@@ -31,6 +40,8 @@ _STYLES = {
 }
 _PHASE_STYLES = {"running": "bold green", "finished": "bold green", "failed": "bold red"}
 _ACTIONS_SHOWN = 6
+_WIDEST = 1000
+"""Columns in which any table of ranks can be measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +58,7 @@ class Surroundings:
 
 def render(status: RunStatus, surroundings: Surroundings) -> RenderableType:
     """Return the whole view: header, ranks, newest incident."""
-    parts: list[RenderableType] = [_header(status, surroundings), _ranks(status, surroundings.most_ranks)]
+    parts: list[RenderableType] = [_header(status, surroundings), _Ranks(status, surroundings.most_ranks)]
     if status.HasField("newest_incident"):
         parts.append(_incident(status.newest_incident))
     parts += [Text(note, style="yellow") for note in surroundings.notes]
@@ -62,25 +73,45 @@ def _header(status: RunStatus, surroundings: Surroundings) -> Panel:
         first.append("  (this daemon is a standby)", style="dim")
     if not status.store_up:
         first.append("  Redis is unreachable: training continues", style="bold yellow")
-    lines = [first, Text(progress_line(status, surroundings.total_steps)), Text(kept_line(status), style="dim")]
+    lines = [first, Text(progress_line(status, surroundings.total_steps))]
+    if numbers := numbers_line(status):
+        lines.append(Text(numbers))
+    lines.append(Text(kept_line(status), style="dim"))
     if status.outcome:
         lines.append(Text(status.outcome))
     return Panel(Group(*lines), title=surroundings.title or None, title_align="left", box=box.ROUNDED)
 
 
-def _ranks(status: RunStatus, most: int) -> RenderableType:
-    judged = [(condition(rank, status.deadline_s), rank) for rank in status.ranks]
-    if len(judged) > most:
-        judged.sort(key=lambda pair: (pair[0], pair[1].rank))
+@dataclass(frozen=True)
+class _Ranks:
+    """The table of ranks: with their memory where it is known, and where the terminal has room for it."""
+
+    status: RunStatus
+    most: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        judged = [(condition(rank, self.status.deadline_s), rank) for rank in self.status.ranks]
+        if len(judged) > self.most:
+            judged.sort(key=lambda pair: (pair[0], pair[1].rank))
+        shown, others = judged[: self.most], judged[self.most :]
+        with_node = len({rank.node for rank in self.status.ranks}) > 1
+        table = _table(shown, with_node=with_node, with_memory=any(rank.memory_bytes for _, rank in shown))
+        if Measurement.get(console, options.update(max_width=_WIDEST), table).maximum > options.max_width:
+            table = _table(shown, with_node=with_node, with_memory=False)
+        yield table
+        if others:
+            yield Text(f"and {_count(others)}", style="dim")
+
+
+def _table(judged: Sequence[tuple[Condition, RankView]], *, with_node: bool, with_memory: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    nodes = {rank.node for rank in status.ranks}
-    for column in ("rank", *(["node"] if len(nodes) > 1 else []), "place", "step", "phase", "state"):
-        table.add_column(column, justify="right" if column in ("rank", "step") else "left")
-    for judgement, rank in judged[:most]:
-        table.add_row(*_cells(rank, judgement, with_node=len(nodes) > 1), style=_STYLES[judgement])
-    if len(judged) <= most:
-        return table
-    return Group(table, Text(f"and {_count(judged[most:])}", style="dim"))
+    columns = ["rank", *(["node"] if with_node else []), "place", "step", "phase", "state"]
+    for column in [*columns, *(["memory"] if with_memory else [])]:
+        table.add_column(column, justify="right" if column in ("rank", "step", "memory") else "left")
+    for judgement, rank in judged:
+        cells = _cells(rank, judgement, with_node=with_node)
+        table.add_row(*cells, *([memory_word(rank.memory_bytes)] if with_memory else []), style=_STYLES[judgement])
+    return table
 
 
 def _cells(rank: RankView, judgement: Condition, *, with_node: bool) -> list[str]:

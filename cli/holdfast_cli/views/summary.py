@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from holdfast_cli.checkpoints.location import usable_steps
-from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, LastCheckpointError
+from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, ConfigurationError, LastCheckpointError
 from holdfast_cli.views.phrases import progress_line
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED
+from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, VERDICT_KIND_BAD_CONFIGURATION
 
 
 def closing_line(status: RunStatus, checkpoints: str) -> str:
@@ -48,7 +48,10 @@ def ended_badly(status: RunStatus, logs: Path) -> CommandError:
     is_other = status.refused or newest.state == INCIDENT_STATE_RECOVERED
     reason = status.outcome or ("" if is_other else newest.verdict.message) or "no reason was given"
     line = f"run {status.run} failed: {' '.join(reason.split()).removeprefix('holdfast: ')} (logs: {logs})"
-    return CheckpointsUnavailableError(line) if status.refused else CommandError(line)
+    if status.refused:
+        return CheckpointsUnavailableError(line)
+    is_configuration = newest.verdict.kind == VERDICT_KIND_BAD_CONFIGURATION
+    return ConfigurationError(line) if is_configuration else CommandError(line)
 
 
 def _newest(usable: list[int], checkpoints: str) -> str:

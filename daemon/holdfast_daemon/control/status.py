@@ -36,11 +36,14 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         loss=telemetry.loss,
         validation_loss=telemetry.validation_loss,
         grad_norm=telemetry.grad_norm,
+        learning_rate=telemetry.learning_rate,
         tokens_per_s=telemetry.tokens_per_s,
         faults=[event.fault_injected for event in state.newest_faults if event.HasField("fault_injected")],
         faults_refused=[event.fault_refused for event in state.newest_faults if event.HasField("fault_refused")],
         ranks=[_view(ranks[number], node_of[number]) for number in sorted(ranks)],
     )
+    if record.generation and record.resumed_step >= 0:
+        status.resumed_step = record.resumed_step
     if record.HasField("failed_checkpoint"):
         status.failed_checkpoint = record.failed_checkpoint
     if record.HasField("left_step"):
@@ -61,5 +64,7 @@ def _view(rank: store.RankState, node: str) -> control.RankView:
         stalled_s=rank.stalled_s,
         coordinates=rank.coordinates,
         pid=rank.pid,
+        memory_bytes=rank.memory.allocated_bytes,
+        memory_limit_bytes=rank.memory.limit_bytes,
         exit=rank.exit if rank.HasField("exit") else None,
     )

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from holdfast_daemon.core import fault_requests, incidents
+from holdfast_daemon.core import evidence, fault_requests, incidents
 from holdfast_daemon.core.detectors.deaths.death import is_clean
-from holdfast_daemon.core.kinds import HANGS
 from holdfast_daemon.core.model import Observation
 from holdfast_daemon.core.recovery import checkpoint_commands, checkpoint_failures, checkpoint_reads, observed
 from holdfast_daemon.core.step_numbers import count_step
@@ -52,14 +51,11 @@ def _event(tick: Tick, event: store.Event) -> None:
         case "checkpoint_unreadable":
             _unreadable(tick, event.checkpoint_unreadable)
         case "snapshot_memory_refused":
-            refused = event.snapshot_memory_refused
-            message = (
-                f"node {event.node}: snapshots need {refused.needed_bytes / 2**20:.0f} MiB and {refused.directory} has"
-                f" {refused.free_bytes / 2**20:.0f} MiB free: checkpoints go straight to disk instead; make it larger,"
-                " or name another with --shm-directory"
+            detail = store.CheckpointDetail(
+                trouble=store.CHECKPOINT_TROUBLE_NO_MEMORY, node=event.node, memory=event.snapshot_memory_refused
             )
             if tick.once(f"memory {event.node}"):
-                checkpoint_failures.note(tick, message, tick.record.newest_step)
+                checkpoint_failures.note(tick, detail, tick.record.newest_step)
         case "evidence_captured":
             _stacks(tick, event.evidence_captured)
             _evidence(tick, event.node, event.evidence_captured)
@@ -74,7 +70,8 @@ def _unreadable(tick: Tick, unreadable: store.CheckpointUnreadable) -> None:
     if unreadable.step not in tick.record.unreadable_checkpoints:
         with tick.edit_record() as record:
             record.unreadable_checkpoints.append(unreadable.step)
-    checkpoint_failures.note(tick, unreadable.reason, unreadable.step)
+    detail = store.CheckpointDetail(trouble=store.CHECKPOINT_TROUBLE_UNREADABLE, reason=unreadable.reason)
+    checkpoint_failures.note(tick, detail, unreadable.step)
 
 
 def _stacks(tick: Tick, captured: store.EvidenceCaptured) -> None:
@@ -86,32 +83,15 @@ def _stacks(tick: Tick, captured: store.EvidenceCaptured) -> None:
 
 
 def _evidence(tick: Tick, node: str, captured: store.EvidenceCaptured) -> None:
-    """Add files to the incident's evidence, and the names that the dumps give to a call and to what the culprit does.
-
-    The wait-for graph only knows calls by their numbers; the ranks' recorders know their names.
-    """
+    """Add files to the incident's evidence, and what dumps and stacks show to its verdict."""
     current = tick.state.incidents.get(captured.incident)
     if current is None:
         return
     with incidents.edit(tick, current) as incident:
         incident.evidence.extend(name for name in captured.files if name not in incident.evidence)
-        verdict = incident.verdict
-        for call in captured.pending:
-            # A verdict without a call has an empty op, and replacing that would tear its message apart.
-            if verdict.op and (call.group, call.seq) == (verdict.group, verdict.seq) and call.op != verdict.op:
-                verdict.message = verdict.message.replace(verdict.op, call.op)
-                verdict.op = call.op
-        for stack in captured.stacks:
-            if list(verdict.culprits[:1]) == [stack.rank] and verdict.kind in HANGS:
-                _add_stack(verdict, stack)
+        evidence.add(incident.verdict, captured)
     if captured.incident == tick.record.open_incident:
         tick.state = replace(tick.state, evidence_from=tick.state.evidence_from | {node})
-
-
-def _add_stack(verdict: store.Verdict, stack: store.StackSummary) -> None:
-    verdict.activity = verdict.activity or stack.activity
-    if stack.frame and stack.frame not in verdict.message:
-        verdict.message += f" (at {stack.frame})"
 
 
 def _merge_summary(tick: Tick, node: str, summary: store.StepSummary) -> None:
@@ -141,6 +121,8 @@ def _progress(tick: Tick) -> None:
                 record.newest_step = reached
     if any(rank.steps_done for rank in ranks.values()):
         checkpoint_reads.see_training(tick)
+    starting = [rank.stalled_s for rank in ranks.values() if not rank.steps_done and rank.life != store.LIFE_EXITED]
+    tick.state = replace(tick.state, deadlines=tick.state.deadlines.observe_start(max(starting, default=0.0)))
 
 
 def _first_exit(tick: Tick) -> None:

@@ -1,6 +1,7 @@
 """The core's one function: an observation goes in, actions come out."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 from holdfast_daemon.core import absorb, fault_requests
 from holdfast_daemon.core.deadlines import Deadlines
@@ -44,6 +45,8 @@ def step(
     for request in observation.requests:
         _serve(tick, request)
     leaving.follow_nodes(tick)
+    if tick.state.left_down_by:
+        tick.state = replace(tick.state, left_down_by=frozenset())
     phase = None
     # One tick may pass through several phases: a phase that need not wait for an answer from outside ends immediately.
     while phase != tick.record.phase:

@@ -18,7 +18,7 @@ _WINDOW = 128
 _MARGIN = 3.0
 _FLOOR_S = {store_pb2.PRESET_FAST: 1.0, store_pb2.PRESET_DEFAULT: 5.0, store_pb2.PRESET_PATIENT: 60.0}
 
-_START_UP_S, _START_UP_FLOORS = 60.0, 10.0
+_START_UP_S, _LATER_START_S, _START_UP_FLOORS = 60.0, 20.0, 10.0
 _FIRST_STEPS_S, _FIRST_STEPS_FLOORS = 20.0, 5.0
 _FIRST_STEPS = 2
 """Steps of a generation in which kernels compile and modules load."""
@@ -49,6 +49,10 @@ class Deadlines:
     _steps: _Durations = _Durations()
     _occasional: Mapping[int, _Durations] = field(default_factory=dict)
     _longest_first_step_s: float = 0.0
+    _longest_start_s: float = 0.0
+    """The longest time for which a rank stood still before its first step, in starts that went well."""
+    _present_start_s: float = 0.0
+    """The same in the start of this generation."""
     _steps_seen: int = 0
     """In this generation."""
     _overran: bool = False
@@ -64,7 +68,7 @@ class Deadlines:
     def new_generation(self) -> "Deadlines":
         """Return the same deadlines, about to see the first steps of a generation."""
         has_started = self._has_started_before or self._steps_seen >= _FIRST_STEPS
-        return replace(self, _steps_seen=0, _has_started_before=has_started)
+        return replace(self, _steps_seen=0, _present_start_s=0.0, _has_started_before=has_started)
 
     def observe(self, step_duration_s: float, phase_s: Mapping[int, float]) -> "Deadlines":
         """Learn from a finished step. ``phase_s``: Phase number -> seconds of it, for the phases that are known."""
@@ -73,7 +77,14 @@ class Deadlines:
         occasional = dict(self._occasional)
         for phase, duration_s in occasional_s.items():
             occasional[phase] = occasional.get(phase, _Durations()).add(duration_s)
-        learned = replace(self, _occasional=occasional, _steps_seen=self._steps_seen + 1)
+        start_s = max(self._longest_start_s, self._present_start_s)
+        learned = replace(
+            self,
+            _occasional=occasional,
+            _longest_start_s=start_s,
+            _present_start_s=0.0,
+            _steps_seen=self._steps_seen + 1,
+        )
         if self._steps_seen < _FIRST_STEPS:
             return replace(learned, _longest_first_step_s=max(self._longest_first_step_s, training_s))
         overran = bool(self._steps.newest_s) and training_s > self._steps_deadline_s
@@ -83,6 +94,10 @@ class Deadlines:
             return learned
         return replace(learned, _steps=self._steps.add(training_s))
 
+    def observe_start(self, stalled_s: float) -> "Deadlines":
+        """Note for how long a rank has stood still before its first step: that counts if the start goes well."""
+        return self if stalled_s <= self._present_start_s else replace(self, _present_start_s=stalled_s)
+
     @property
     def median_step_s(self) -> float | None:
         """How long a step usually takes without what is done at times; None: too few have been seen."""
@@ -91,7 +106,10 @@ class Deadlines:
     def deadline_s(self, phase: int, steps_done: int) -> float:
         """Return how long a rank may stall in ``phase`` after ``steps_done`` steps of its generation."""
         if steps_done == 0 or phase == common_pb2.PHASE_INIT:
-            return self._longest(_START_UP_S, _START_UP_FLOORS, self._longest_first_step_s)
+            # Nothing is known of the first start of a run. Later ones are judged by what it has taught; they also read
+            # a checkpoint.
+            least_s = _LATER_START_S if self._has_started_before else _START_UP_S
+            return self._longest(least_s, _START_UP_FLOORS, max(self._longest_first_step_s, self._longest_start_s))
         if phase in _OCCASIONAL:
             return self._occasional_deadline_s(phase)
         if steps_done < _FIRST_STEPS or not self._steps.newest_s:

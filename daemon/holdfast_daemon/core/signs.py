@@ -31,7 +31,7 @@ _WAIT = Judgement(False, Sign.NONE)
 def judge(view: View, verdict: store.Verdict, patience: RestartPatience) -> Judgement:
     """Judge a verdict of the kinds that only time confirms."""
     match verdict.kind:
-        case store.VERDICT_KIND_MISMATCHED_ORDER:
+        case store.VERDICT_KIND_MISMATCHED_ORDER if not _has_left_training(verdict):
             return _mismatch(view, verdict, patience)
         case store.VERDICT_KIND_TRANSPORT:
             return _transport(view, verdict, patience)
@@ -39,6 +39,11 @@ def judge(view: View, verdict: store.Verdict, patience: RestartPatience) -> Judg
             return _nobody_waits(view, patience)
     judged = [_culprit(view, rank, patience) for rank in verdict.culprits]
     return min(judged, key=lambda one: (not one.is_due, one.sign), default=_WAIT)
+
+
+def _has_left_training(verdict: store.Verdict) -> bool:
+    """Whether the culprits of a mismatch are through with their program: they are judged like other ranks that left."""
+    return any(side.left for side in verdict.mismatch.sides)
 
 
 def _mismatch(view: View, verdict: store.Verdict, patience: RestartPatience) -> Judgement:

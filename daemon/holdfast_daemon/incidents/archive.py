@@ -71,8 +71,10 @@ class IncidentArchive:
         excerpt = self.recording.excerpt()
         if excerpt is not None and self._is_news(incident, excerpt):
             self._recorded[incident.id] = incident.verdict
-            dropped = self.recording.dropped_ticks_total
-            self._write(folder, lambda: incident_folder.write_recording(folder, excerpt, dropped_ticks=dropped))
+            dropped, verdict = self.recording.dropped_ticks_total, incident.verdict
+            self._write(
+                folder, lambda: incident_folder.write_recording(folder, excerpt, verdict, dropped_ticks=dropped)
+            )
 
     def keep_failure(self, state: CoreState, now: float, observation: Observation, error: Exception) -> None:
         """Write state, observation and traceback of the first tick that the core failed on.
@@ -115,9 +117,23 @@ class IncidentArchive:
 
 
 def same_verdict(one: Verdict, other: Verdict) -> bool:
-    """Return whether two verdicts name the same kind, culprits and call."""
+    """Return whether two verdicts name the same kind, culprits and call. Their evidence may differ."""
 
     def named(verdict: Verdict) -> tuple[object, ...]:
         return verdict.kind, tuple(verdict.culprits), verdict.group, verdict.seq
 
     return named(one) == named(other)
+
+
+def same_data(one: Verdict, other: Verdict) -> bool:
+    """Return whether all data of two verdicts is the same. Their texts may differ: they are rendered."""
+
+    def data(verdict: Verdict) -> Verdict:
+        typed = Verdict()
+        typed.CopyFrom(verdict)
+        if verdict.WhichOneof("detail") is not None:
+            typed.ClearField("message")
+            typed.ClearField("calls")
+        return typed
+
+    return data(one) == data(other)

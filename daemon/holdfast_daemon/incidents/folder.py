@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from google.protobuf.json_format import ParseError
 from google.protobuf.message import DecodeError
 
 from holdfast_daemon.core.model import CoreState
@@ -15,8 +16,9 @@ from holdfast_daemon.replay.recorded_tick import unframed
 from holdfast_daemon.replay.recording import Excerpt
 from holdfast_daemon.replay.state_codec import CodecError
 from holdfast_proto.atomic_file import replace_file
+from holdfast_proto.message_json import from_json, to_json
 from holdfast_proto.v1.recording_pb2 import RecordedTurn
-from holdfast_proto.v1.store_pb2 import Incident
+from holdfast_proto.v1.store_pb2 import Incident, Verdict
 
 STATE = "core.json"
 TICKS = "observations.binpb"
@@ -56,6 +58,8 @@ class RecordedIncident:
     """An incident and what the core was shown until its verdict."""
 
     incident: Incident
+    verdict: Verdict | None
+    """What the ticks lead to, without the evidence of later ones; None: an older version did not keep it."""
     base: CoreState
     ticks: tuple[RecordedTurn, ...]
 
@@ -80,9 +84,11 @@ def write_story(folder: Path, incident: Incident) -> None:
     replace_file(folder / STORY, story_text(incident).encode())
 
 
-def write_recording(folder: Path, excerpt: Excerpt, *, dropped_ticks: int) -> None:
+def write_recording(folder: Path, excerpt: Excerpt, verdict: Verdict | None, *, dropped_ticks: int) -> None:
     """Write what `holdfast replay` reads. Raises OSError, and CodecError if the state cannot be carried."""
     state = {"format": _FORMAT, "dropped_turns": dropped_ticks, "state": encode_state(excerpt.base)}
+    if verdict is not None:
+        state["verdict"] = to_json(verdict)
     replace_file(folder / TICKS, b"".join(excerpt.ticks))
     replace_file(folder / STATE, json.dumps(state).encode())
 
@@ -91,7 +97,7 @@ def write_failure(folder: Path, excerpt: Excerpt, text: str) -> None:
     """Write the tick that the core failed on, and what it raised. Raises OSError, and CodecError as above."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TRACEBACK).write_text(text)
-    write_recording(folder, excerpt, dropped_ticks=0)
+    write_recording(folder, excerpt, None, dropped_ticks=0)
 
 
 def read_recording(path: Path) -> RecordedIncident:
@@ -102,10 +108,13 @@ def read_recording(path: Path) -> RecordedIncident:
     try:
         story, state, ticks = _read(path, (STORY, STATE, TICKS))
         incident = parse_story(story)
-        return RecordedIncident(incident, _state(json.loads(state), path), tuple(unframed(ticks)))
+        data = json.loads(state)
+        base = _state(data, path)
+        verdict = from_json(data["verdict"], Verdict()) if "verdict" in data else None
+        return RecordedIncident(incident, verdict, base, tuple(unframed(ticks)))
     except (OSError, tarfile.TarError) as error:
         raise RecordingError(f"{path}: {error}: name an incident's folder or exported archive") from None
-    except (CodecError, DecodeError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (CodecError, DecodeError, ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RecordingError(f"{path}: recorded by another version of Holdfast, or damaged: {error}") from None
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from holdfast_daemon.core import coordinator
-from holdfast_daemon.incidents.archive import same_verdict
+from holdfast_daemon.incidents.archive import same_data, same_verdict
 from holdfast_daemon.incidents.folder import RecordedIncident
 from holdfast_daemon.replay.recorded_tick import observation_of
 from holdfast_proto.v1.store_pb2 import Verdict
@@ -14,6 +14,9 @@ class Replay:
     """The verdict on record and the one reached again."""
 
     recorded: Verdict
+    """As its story tells it, with all evidence."""
+    reached: Verdict | None
+    """As it was when it was reached; None: an older version did not keep it."""
     replayed: Verdict | None
     """None: the core of this version reaches no such incident."""
     ticks: int
@@ -22,8 +25,10 @@ class Replay:
 
     @property
     def agrees(self) -> bool:
-        """Whether kind, culprits, group and seq are the same."""
-        return self.replayed is not None and same_verdict(self.recorded, self.replayed)
+        """Whether all data of the verdict is the same; of one of an older version kind, culprits, group and seq."""
+        if self.replayed is None or not same_verdict(self.recorded, self.replayed):
+            return False
+        return self.reached is None or same_data(self.reached, self.replayed)
 
 
 def replay(recorded: RecordedIncident) -> Replay:
@@ -35,6 +40,7 @@ def replay(recorded: RecordedIncident) -> Replay:
     times = [tick.now_unix_s for tick in recorded.ticks]
     return Replay(
         recorded=recorded.incident.verdict,
+        reached=recorded.verdict,
         replayed=incident.verdict if incident is not None else None,
         ticks=len(times),
         span_s=times[-1] - times[0] if times else 0.0,

@@ -9,9 +9,11 @@ from typing import Any
 import redis.asyncio
 
 from holdfast_daemon.leadership.run_shell import RunShell
+from holdfast_daemon.leadership.run_store import holds_another_type
 from holdfast_daemon.leadership.tick_metrics import TickMetrics
 from holdfast_proto import keys
 from holdfast_proto.redis_client import StoreError, end
+from holdfast_proto.store_outage import StoreOutage
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +39,11 @@ class Runs(Mapping[str, RunShell]):
     """The shells by the names of their runs. A shell that fails is replaced, and does not affect the others."""
 
     def __init__(
-        self, client: redis.asyncio.Redis, make_shell: Callable[[str], RunShell], metrics: TickMetrics
+        self,
+        client: redis.asyncio.Redis,
+        make_shell: Callable[[str], RunShell],
+        metrics: TickMetrics,
+        store_url: str = "--redis",
     ) -> None:
         self._client = client
         self._make_shell = make_shell
@@ -46,6 +52,7 @@ class Runs(Mapping[str, RunShell]):
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, _Failures] = {}
         self._logged: set[bytes] = set()
+        self._outage = StoreOutage(log, store_url, "the daemon tries again; ranks that train continue")
 
     def __getitem__(self, run: str) -> RunShell:
         return self._shells[run]
@@ -68,10 +75,14 @@ class Runs(Mapping[str, RunShell]):
                 self._see_end(run, task)
         try:
             members: Any = await self._client.smembers(keys.RUNS)
+            self._outage.answered()
             for run in sorted(filter(None, map(self._name, members))):
                 self._take_up(run)
-        except (StoreError, OSError) as error:  # each shell counts and logs an unreachable store for its run
-            self._log_once(b"", f"the list of runs {keys.RUNS} cannot be read: {error}")
+        except (StoreError, OSError) as error:  # each shell counts an unreachable store for its run
+            if holds_another_type(error):
+                self._log_once(b"", f"the list of runs {keys.RUNS} cannot be read: {error}")
+            else:
+                self._outage.failed(error)
 
     def _name(self, member: bytes) -> str:
         """Return the name of a run, or "" if it cannot be one."""

@@ -97,6 +97,13 @@ DUPLICATE_STEPS = counter(
     "Steps in which data-parallel ranks shared samples, or that used samples of an earlier step.",
 )
 
+SLOW_DATA = counter(
+    "slow_data_total",
+    "run",
+    "Times that Holdfast reported that steps wait too long for data. The run trains. Data that never comes does not "
+    "count.",
+)
+
 # Incidents and what they cost.
 
 INCIDENTS = counter("incidents_total", "run kind", "Incidents by kind.", kind=INCIDENT_KINDS)
@@ -106,7 +113,8 @@ FAULTS_INJECTED = counter(
 INCIDENT_OPEN = gauge(
     "incident_open",
     "run kind",
-    "1 while the run stands still or recovers because of an incident of this kind, else 0.",
+    "1 while the run stands still or recovers because of an incident of this kind, else 0. In mode `observe` a lost "
+    "rank stays open until its launcher starts the ranks again.",
     kind=INCIDENT_KINDS,
 )
 RESTARTS_GIVEN_UP = gauge(
@@ -148,7 +156,8 @@ RUN_CHECKPOINT_LAST_SUCCESS = gauge(
 RUN_CHECKPOINT_INTERVAL = gauge(
     "run_checkpoint_interval_seconds",
     "run",
-    "Expected time between checkpoints at the newest step's pace; 0 when none are scheduled.",
+    "Longest time that should pass between two checkpoints, by steps at the newest step's pace or by minutes; 0 when "
+    "none are scheduled.",
 )
 
 # Losses of the daemon's own work for the run.

@@ -10,6 +10,7 @@ from typing import Any
 from holdfast_daemon.validation.rules import (
     ACTIVITIES,
     RefusedError,
+    check_blocked_on,
     check_count,
     check_exit,
     check_fault,
@@ -111,6 +112,8 @@ def _evidence_captured(captured: store.EvidenceCaptured, world_size: int) -> Non
         check_rank(stack.rank, world_size, "stacks")
         check_known(stack.activity, ACTIVITIES, "stacks.activity")
         check_text(stack.frame, "stacks.frame", NAME_CHARACTERS * 16)
+        if stack.HasField("blocked_on"):
+            check_blocked_on(stack.blocked_on, "stacks.blocked_on")
 
 
 def _command_refused(refused: store.CommandRefused, _: int) -> None:

@@ -8,6 +8,7 @@ from holdfast_daemon.validation.rules import (
     LIVES,
     PHASES,
     RefusedError,
+    check_blocked_on,
     check_count,
     check_exit,
     check_known,
@@ -139,6 +140,7 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
         and 0.0 <= rank.own_wait_s <= LONGEST_S
         and 0.0 <= rank.first_step_ended_unix_s <= LATEST_UNIX_S
         and 0 <= rank.steps_done <= LARGEST_COUNT
+        and rank.launched_world_size <= MOST_RANKS
         and len(rank.process_state) <= 1
         and len(rank.thread_state) <= 1
         and rank.moved in _MOVED
@@ -158,6 +160,8 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
         check_length(rank.pending, "pending", MOST_GROUPS)
         for call in rank.pending:
             check_pending(call, world_size, "pending")
+    if rank.HasField("blocked_on"):
+        check_blocked_on(rank.blocked_on, "blocked_on")
     _check_progress(rank.progress, world_size)
 
 
@@ -186,6 +190,8 @@ def _name_bad_value(rank: store.RankState) -> None:
     check_unix_s(rank.first_step_ended_unix_s, "first_step_ended_unix_s")
     if not 0 <= rank.steps_done <= LARGEST_COUNT:
         raise RefusedError(f"steps_done is {rank.steps_done}")
+    if rank.launched_world_size > MOST_RANKS:
+        raise RefusedError(f"launched_world_size is {rank.launched_world_size}")
     check_text(rank.process_state, "process_state", 1)
     check_text(rank.thread_state, "thread_state", 1)
     if rank.moved not in _MOVED:

@@ -16,11 +16,16 @@ MOST_NODES = 2**17
 MOST_ITEMS = 2**16
 """In one repeated field."""
 
+PATH_CHARACTERS = 4096
+LARGEST_PID = 2**22
+"""The kernel's PID_MAX_LIMIT."""
+
 TEXT_CHARACTERS = 2**20
 """Of free text, such as a reason or the shapes of a call's inputs. Real ones are far shorter."""
 
 PHASES = frozenset(common.Phase.values())
 ACTIVITIES = frozenset(common.Activity.values())
+PARTIES = frozenset(common.Party.values())
 DIRECTIONS = frozenset(common.Direction.values())
 LIVES = frozenset(store.Life.values())
 SOURCES = frozenset(store.Source.values())
@@ -88,6 +93,13 @@ def check_text(value: str, field: str, most: int = TEXT_CHARACTERS) -> None:
         raise RefusedError(f"{field} has {len(value)} characters, more than {most}")
 
 
+def check_line(value: str, field: str, most: int) -> None:
+    """Check a string that is shown as part of a line."""
+    check_text(value, field, most)
+    if not value.isprintable():
+        raise RefusedError(f"{field} is {value[:80]!r}, which cannot be shown")
+
+
 def check_length(values: Sized, field: str, most: int = MOST_ITEMS) -> None:
     """Check the length of a repeated field or of a map."""
     if len(values) > most:
@@ -138,6 +150,22 @@ def check_pending(call: common.PendingCall, world_size: int, field: str) -> None
     check_text(call.op, f"{field}.op", NAME_CHARACTERS)
     check_text(call.sizes, f"{field}.sizes")
     check_text(call.dtypes, f"{field}.dtypes")
+
+
+def check_blocked_on(blocked: common.BlockedOn, field: str, *, may_go_on: bool = True) -> None:
+    """Check what a rank waits for. Its texts become part of one line for people."""
+    check_known(blocked.activity, ACTIVITIES, f"{field}.activity")
+    check_known(blocked.party, PARTIES, f"{field}.party")
+    check_count(blocked.pid, f"{field}.pid", LARGEST_PID)
+    check_rank(blocked.rank, MOST_RANKS, f"{field}.rank")
+    for name, most in (("call", NAME_CHARACTERS), ("path", PATH_CHARACTERS), ("command", NAME_CHARACTERS)):
+        check_line(getattr(blocked, name), f"{field}.{name}", most)
+    check_line(blocked.peer, f"{field}.peer", NAME_CHARACTERS)
+    check_line(blocked.thread, f"{field}.thread", NAME_CHARACTERS)
+    if blocked.HasField("next"):
+        if not may_go_on:
+            raise RefusedError(f"{field} has a `next`: only one thing follows another")
+        check_blocked_on(blocked.next, f"{field}.next", may_go_on=False)
 
 
 def check_exit(ended: store.RankExit, field: str) -> None:

@@ -1,6 +1,7 @@
 """Checks what the store keeps of a run itself: its spec, its leader's record and its incidents."""
 
 from holdfast_daemon.core.recovery.ending import ENDED
+from holdfast_daemon.validation.detail_rules import check_detail
 from holdfast_daemon.validation.rules import (
     ACTIVITIES,
     INCIDENT_STATES,
@@ -133,3 +134,4 @@ def _check_verdict(verdict: store.Verdict) -> None:
         check_rank(max(edge.waiter, edge.awaited), MOST_RANKS, "verdict.waits")
         check_count(edge.seq, "verdict.waits.seq")
     check_length(verdict.calls, "verdict.calls", MOST_ITEMS)
+    check_detail(verdict)

@@ -24,25 +24,29 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eholdfast_proto/v1/common.proto\x12\x0bholdfast.v1\"i\n\rGroupProgress\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07members\x18\x02 \x03(\r\x12\x10\n\x08\x65nqueued\x18\x03 \x01(\x04\x12\x11\n\tcompleted\x18\x04 \x01(\x04\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\"~\n\x0f\x43hannelProgress\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0c\n\x04peer\x18\x02 \x01(\r\x12)\n\tdirection\x18\x03 \x01(\x0e\x32\x16.holdfast.v1.Direction\x12\x10\n\x08\x65nqueued\x18\x04 \x01(\x04\x12\x11\n\tcompleted\x18\x05 \x01(\x04\"b\n\x0bPendingCall\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\n\n\x02op\x18\x04 \x01(\t\x12\r\n\x05sizes\x18\x05 \x01(\t\x12\x0e\n\x06\x64types\x18\x06 \x01(\t\"\x97\x01\n\x08Progress\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12!\n\x05phase\x18\x02 \x01(\x0e\x32\x12.holdfast.v1.Phase\x12*\n\x06groups\x18\x03 \x03(\x0b\x32\x1a.holdfast.v1.GroupProgress\x12.\n\x08\x63hannels\x18\x04 \x03(\x0b\x32\x1c.holdfast.v1.ChannelProgress*\xa5\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x0e\n\nPHASE_INIT\x10\x01\x12\x0e\n\nPHASE_DATA\x10\x02\x12\x1a\n\x16PHASE_FORWARD_BACKWARD\x10\x03\x12\x13\n\x0fPHASE_OPTIMIZER\x10\x04\x12\x14\n\x10PHASE_CHECKPOINT\x10\x05\x12\x0e\n\nPHASE_EVAL\x10\x06\x12\x0e\n\nPHASE_IDLE\x10\x07*\xc2\x01\n\x08\x41\x63tivity\x12\x18\n\x14\x41\x43TIVITY_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41\x43TIVITY_STOPPED\x10\x01\x12\x11\n\rACTIVITY_DATA\x10\x02\x12\x16\n\x12\x41\x43TIVITY_USER_CODE\x10\x03\x12\x15\n\x11\x41\x43TIVITY_GIL_HELD\x10\x04\x12\x11\n\rACTIVITY_LOCK\x10\x05\x12\x18\n\x14\x41\x43TIVITY_SYSTEM_CALL\x10\x06\x12\x17\n\x13\x41\x43TIVITY_COLLECTIVE\x10\x07*N\n\tDirection\x12\x19\n\x15\x44IRECTION_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44IRECTION_SEND\x10\x01\x12\x12\n\x0e\x44IRECTION_RECV\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eholdfast_proto/v1/common.proto\x12\x0bholdfast.v1\"\xe3\x01\n\tBlockedOn\x12\'\n\x08\x61\x63tivity\x18\x01 \x01(\x0e\x32\x15.holdfast.v1.Activity\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\t\x12\x0c\n\x04path\x18\x03 \x01(\t\x12!\n\x05party\x18\x04 \x01(\x0e\x32\x12.holdfast.v1.Party\x12\x0b\n\x03pid\x18\x05 \x01(\r\x12\x0f\n\x07\x63ommand\x18\x06 \x01(\t\x12\x0c\n\x04peer\x18\x07 \x01(\t\x12\x0c\n\x04rank\x18\x08 \x01(\r\x12\x0e\n\x06thread\x18\t \x01(\t\x12$\n\x04next\x18\n \x01(\x0b\x32\x16.holdfast.v1.BlockedOn\"i\n\rGroupProgress\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07members\x18\x02 \x03(\r\x12\x10\n\x08\x65nqueued\x18\x03 \x01(\x04\x12\x11\n\tcompleted\x18\x04 \x01(\x04\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\"~\n\x0f\x43hannelProgress\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0c\n\x04peer\x18\x02 \x01(\r\x12)\n\tdirection\x18\x03 \x01(\x0e\x32\x16.holdfast.v1.Direction\x12\x10\n\x08\x65nqueued\x18\x04 \x01(\x04\x12\x11\n\tcompleted\x18\x05 \x01(\x04\"b\n\x0bPendingCall\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\n\n\x02op\x18\x04 \x01(\t\x12\r\n\x05sizes\x18\x05 \x01(\t\x12\x0e\n\x06\x64types\x18\x06 \x01(\t\"\x97\x01\n\x08Progress\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12!\n\x05phase\x18\x02 \x01(\x0e\x32\x12.holdfast.v1.Phase\x12*\n\x06groups\x18\x03 \x03(\x0b\x32\x1a.holdfast.v1.GroupProgress\x12.\n\x08\x63hannels\x18\x04 \x03(\x0b\x32\x1c.holdfast.v1.ChannelProgress*\xa5\x01\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x0e\n\nPHASE_INIT\x10\x01\x12\x0e\n\nPHASE_DATA\x10\x02\x12\x1a\n\x16PHASE_FORWARD_BACKWARD\x10\x03\x12\x13\n\x0fPHASE_OPTIMIZER\x10\x04\x12\x14\n\x10PHASE_CHECKPOINT\x10\x05\x12\x0e\n\nPHASE_EVAL\x10\x06\x12\x0e\n\nPHASE_IDLE\x10\x07*\xd6\x02\n\x08\x41\x63tivity\x12\x18\n\x14\x41\x43TIVITY_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41\x43TIVITY_STOPPED\x10\x01\x12\x11\n\rACTIVITY_DATA\x10\x02\x12\x16\n\x12\x41\x43TIVITY_USER_CODE\x10\x03\x12\x15\n\x11\x41\x43TIVITY_GIL_HELD\x10\x04\x12\x11\n\rACTIVITY_LOCK\x10\x05\x12\x18\n\x14\x41\x43TIVITY_SYSTEM_CALL\x10\x06\x12\x17\n\x13\x41\x43TIVITY_COLLECTIVE\x10\x07\x12\x16\n\x12\x41\x43TIVITY_FILE_LOCK\x10\x08\x12\x11\n\rACTIVITY_PIPE\x10\t\x12\x13\n\x0f\x41\x43TIVITY_SOCKET\x10\n\x12\x14\n\x10\x41\x43TIVITY_PROCESS\x10\x0b\x12\x15\n\x11\x41\x43TIVITY_COMPILER\x10\x0c\x12\x11\n\rACTIVITY_DISK\x10\r\x12\x12\n\x0e\x41\x43TIVITY_SLEEP\x10\x0e*u\n\x05Party\x12\x15\n\x11PARTY_UNSPECIFIED\x10\x00\x12\x10\n\x0cPARTY_ITSELF\x10\x01\x12\x0f\n\x0bPARTY_CHILD\x10\x02\x12\x0e\n\nPARTY_RANK\x10\x03\x12\x0f\n\x0bPARTY_STORE\x10\x04\x12\x11\n\rPARTY_FOREIGN\x10\x05*N\n\tDirection\x12\x19\n\x15\x44IRECTION_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44IRECTION_SEND\x10\x01\x12\x12\n\x0e\x44IRECTION_RECV\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'holdfast_proto.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PHASE']._serialized_start=537
-  _globals['_PHASE']._serialized_end=702
-  _globals['_ACTIVITY']._serialized_start=705
-  _globals['_ACTIVITY']._serialized_end=899
-  _globals['_DIRECTION']._serialized_start=901
-  _globals['_DIRECTION']._serialized_end=979
-  _globals['_GROUPPROGRESS']._serialized_start=47
-  _globals['_GROUPPROGRESS']._serialized_end=152
-  _globals['_CHANNELPROGRESS']._serialized_start=154
-  _globals['_CHANNELPROGRESS']._serialized_end=280
-  _globals['_PENDINGCALL']._serialized_start=282
-  _globals['_PENDINGCALL']._serialized_end=380
-  _globals['_PROGRESS']._serialized_start=383
-  _globals['_PROGRESS']._serialized_end=534
+  _globals['_PHASE']._serialized_start=767
+  _globals['_PHASE']._serialized_end=932
+  _globals['_ACTIVITY']._serialized_start=935
+  _globals['_ACTIVITY']._serialized_end=1277
+  _globals['_PARTY']._serialized_start=1279
+  _globals['_PARTY']._serialized_end=1396
+  _globals['_DIRECTION']._serialized_start=1398
+  _globals['_DIRECTION']._serialized_end=1476
+  _globals['_BLOCKEDON']._serialized_start=48
+  _globals['_BLOCKEDON']._serialized_end=275
+  _globals['_GROUPPROGRESS']._serialized_start=277
+  _globals['_GROUPPROGRESS']._serialized_end=382
+  _globals['_CHANNELPROGRESS']._serialized_start=384
+  _globals['_CHANNELPROGRESS']._serialized_end=510
+  _globals['_PENDINGCALL']._serialized_start=512
+  _globals['_PENDINGCALL']._serialized_end=610
+  _globals['_PROGRESS']._serialized_start=613
+  _globals['_PROGRESS']._serialized_end=764
 # @@protoc_insertion_point(module_scope)

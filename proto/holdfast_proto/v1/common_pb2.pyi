@@ -28,6 +28,22 @@ class Activity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ACTIVITY_LOCK: _ClassVar[Activity]
     ACTIVITY_SYSTEM_CALL: _ClassVar[Activity]
     ACTIVITY_COLLECTIVE: _ClassVar[Activity]
+    ACTIVITY_FILE_LOCK: _ClassVar[Activity]
+    ACTIVITY_PIPE: _ClassVar[Activity]
+    ACTIVITY_SOCKET: _ClassVar[Activity]
+    ACTIVITY_PROCESS: _ClassVar[Activity]
+    ACTIVITY_COMPILER: _ClassVar[Activity]
+    ACTIVITY_DISK: _ClassVar[Activity]
+    ACTIVITY_SLEEP: _ClassVar[Activity]
+
+class Party(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PARTY_UNSPECIFIED: _ClassVar[Party]
+    PARTY_ITSELF: _ClassVar[Party]
+    PARTY_CHILD: _ClassVar[Party]
+    PARTY_RANK: _ClassVar[Party]
+    PARTY_STORE: _ClassVar[Party]
+    PARTY_FOREIGN: _ClassVar[Party]
 
 class Direction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -50,9 +66,46 @@ ACTIVITY_GIL_HELD: Activity
 ACTIVITY_LOCK: Activity
 ACTIVITY_SYSTEM_CALL: Activity
 ACTIVITY_COLLECTIVE: Activity
+ACTIVITY_FILE_LOCK: Activity
+ACTIVITY_PIPE: Activity
+ACTIVITY_SOCKET: Activity
+ACTIVITY_PROCESS: Activity
+ACTIVITY_COMPILER: Activity
+ACTIVITY_DISK: Activity
+ACTIVITY_SLEEP: Activity
+PARTY_UNSPECIFIED: Party
+PARTY_ITSELF: Party
+PARTY_CHILD: Party
+PARTY_RANK: Party
+PARTY_STORE: Party
+PARTY_FOREIGN: Party
 DIRECTION_UNSPECIFIED: Direction
 DIRECTION_SEND: Direction
 DIRECTION_RECV: Direction
+
+class BlockedOn(_message.Message):
+    __slots__ = ("activity", "call", "path", "party", "pid", "command", "peer", "rank", "thread", "next")
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    PARTY_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    activity: Activity
+    call: str
+    path: str
+    party: Party
+    pid: int
+    command: str
+    peer: str
+    rank: int
+    thread: str
+    next: BlockedOn
+    def __init__(self, activity: _Optional[_Union[Activity, str]] = ..., call: _Optional[str] = ..., path: _Optional[str] = ..., party: _Optional[_Union[Party, str]] = ..., pid: _Optional[int] = ..., command: _Optional[str] = ..., peer: _Optional[str] = ..., rank: _Optional[int] = ..., thread: _Optional[str] = ..., next: _Optional[_Union[BlockedOn, _Mapping]] = ...) -> None: ...
 
 class GroupProgress(_message.Message):
     __slots__ = ("group", "members", "enqueued", "completed", "description")

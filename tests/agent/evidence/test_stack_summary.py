@@ -76,6 +76,63 @@ def test_a_thread_that_sleeps_and_holds_the_gil_keeps_all_others_from_running() 
     assert activity(thread(ALL_REDUCE, USER), busy) == "collective"
 
 
+BATON = Frame("wait", f"{TORCH}/utils/file_baton.py", 40)
+FILELOCK = Frame("acquire", "/venv/lib/python3.12/site-packages/filelock/_api.py", 300)
+EXTENSION = Frame("load", f"{TORCH}/utils/cpp_extension.py", 1200)
+INDUCTOR = Frame("wait", f"{TORCH}/_inductor/async_compile.py", 400)
+SUBPROCESS = Frame("_wait", f"{STANDARD}/subprocess.py", 2000)
+
+
+@pytest.mark.parametrize(
+    ("inner", "kernel", "expected"),
+    [
+        ([], common.ACTIVITY_PIPE, "pipe"),
+        ([], common.ACTIVITY_SLEEP, "sleep"),
+        ([EVENT], common.ACTIVITY_PIPE, "pipe"),
+        ([EVENT], common.ACTIVITY_UNSPECIFIED, "lock"),
+        ([ALL_REDUCE], common.ACTIVITY_SOCKET, "collective"),
+        ([FILELOCK], common.ACTIVITY_SLEEP, "file_lock"),
+        ([BATON, EXTENSION], common.ACTIVITY_SLEEP, "file_lock"),
+        ([SUBPROCESS, EXTENSION], common.ACTIVITY_PROCESS, "compiler"),
+        ([EVENT, INDUCTOR], common.ACTIVITY_UNSPECIFIED, "compiler"),
+        ([SUBPROCESS], common.ACTIVITY_SLEEP, "process"),
+        ([SUBPROCESS], common.ACTIVITY_COMPILER, "compiler"),
+    ],
+)
+def test_kernel_and_frames_together_say_what_a_thread_waits_for(
+    inner: list[Frame], kernel: "common.Activity", expected: str
+) -> None:
+    blocked = common.BlockedOn(activity=kernel, call="read")
+    summary = summarize(3, PID, [thread(*inner, USER)], computes_on_cpu=True, blocked=blocked)
+    assert common.Activity.Name(summary.activity) == f"ACTIVITY_{expected.upper()}"
+    assert summary.blocked_on.activity == (summary.activity if expected != "collective" else 0)
+    assert blocked == common.BlockedOn(activity=kernel, call="read")
+
+
+def test_a_data_loader_that_waits_for_a_lock_is_both() -> None:
+    blocked = common.BlockedOn(activity=common.ACTIVITY_FILE_LOCK, path="/data/lock")
+    summary = summarize(3, PID, [thread(EVENT, LOADER, USER)], computes_on_cpu=True, blocked=blocked)
+    assert (summary.activity, summary.blocked_on) == (common.ACTIVITY_DATA, blocked)
+
+
+def test_a_sleep_on_a_gpu_is_the_ranks_own_only_if_native_frames_show_no_call() -> None:
+    blocked = common.BlockedOn(activity=common.ACTIVITY_SLEEP, call="nanosleep")
+    for frames, expected in (([USER], common.ACTIVITY_UNSPECIFIED), ([CONDITION, USER], common.ACTIVITY_SLEEP)):
+        summary = summarize(3, PID, [thread(*frames)], computes_on_cpu=False, blocked=blocked)
+        assert summary.activity == expected
+
+
+def test_the_thread_that_holds_the_gil_is_named_with_what_it_waits_for() -> None:
+    owner = Thread(PID + 1, "loader\n", active=False, owns_gil=True, frames=(USER,))
+    waits = common.BlockedOn(activity=common.ACTIVITY_PIPE, path="/tmp/fifo", next=common.BlockedOn(call="read"))
+    summary = summarize(3, PID, [thread(USER), owner], computes_on_cpu=True, gil_owner_blocked=waits)
+    assert summary.blocked_on == common.BlockedOn(
+        activity=common.ACTIVITY_GIL_HELD,
+        thread="loader?",
+        next=common.BlockedOn(activity=common.ACTIVITY_PIPE, path="/tmp/fifo"),
+    )
+
+
 def test_the_frame_is_the_innermost_of_the_users_own_code() -> None:
     summary = summarize(3, PID, [thread(EVENT, HOOKS, DISPATCH, USER, SCHEDULE)], computes_on_cpu=True)
     assert summary.frame == "train_step (train.py:41)"

@@ -27,6 +27,10 @@ WAYS_TO_HANG = {
     "event": "import threading\nprint(flush=True)\nthreading.Event().wait()",
     "user_code": "print(flush=True)\nwhile True: pass",
     "gil_held": "import ctypes\nprint(flush=True)\nctypes.PyDLL(None).sleep(600)",
+    "sleep": "import time\nprint(flush=True)\ntime.sleep(600)",
+    "pipe": "import os\nown, other = os.pipe()\nprint(flush=True)\nos.read(own, 1)",
+    "process": "import subprocess\n"
+    "child = subprocess.Popen(['cat'], stdin=-1, stdout=-3)\nprint(flush=True)\nchild.wait(500)",
 }
 
 Start = Callable[[str], Rank]
@@ -58,7 +62,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "PLAIN_PATIENCE_S", 60.0)
 
 
-@pytest.mark.parametrize("way", ["lock", "user_code", "gil_held"])
+@pytest.mark.parametrize("way", ["lock", "user_code", "gil_held", "sleep", "pipe", "process"])
 async def test_the_stack_shows_how_a_rank_hangs(start: Start, tmp_path: Path, way: str) -> None:
     folder = EvidenceFolder(tmp_path, "node0")
     summary = await stacks.take(start(way), folder, may_pause=True)
@@ -91,6 +95,21 @@ async def test_a_rank_that_must_not_be_paused_is_read_as_it_runs(start: Start, t
     assert summary is not None
     assert summary.activity == common.ACTIVITY_GIL_HELD
     assert "sleep" not in (tmp_path / "rank-00004.stack.txt").read_text()
+
+
+@pytest.mark.parametrize("way", ["pipe", "process"])
+async def test_a_rank_is_not_paused_if_its_kernel_names_the_wait(start: Start, tmp_path: Path, way: str) -> None:
+    summary = await stacks.take(start(way), EvidenceFolder(tmp_path, "node0"), may_pause=True)
+    assert summary is not None
+    assert bool(summary.blocked_on.pid) == (way == "process") or summary.blocked_on.party == common.PARTY_ITSELF
+    assert "libpython" not in (tmp_path / "rank-00004.stack.txt").read_text()
+
+
+async def test_the_thread_that_holds_the_gil_is_seen_with_what_it_waits_for(start: Start, tmp_path: Path) -> None:
+    summary = await stacks.take(start("gil_held"), EvidenceFolder(tmp_path, "node0"), may_pause=True)
+    assert summary is not None
+    assert not summary.blocked_on.thread
+    assert summary.blocked_on.next == common.BlockedOn(activity=common.ACTIVITY_SLEEP, call="nanosleep")
 
 
 async def test_a_rank_is_not_paused_if_its_python_frames_name_the_wait(start: Start, tmp_path: Path) -> None:

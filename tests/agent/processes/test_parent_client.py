@@ -14,7 +14,7 @@ from holdfast_checkpoint import processes
 from holdfast_checkpoint.processes import AgentError
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 from tests.support.coroutines import end, until
-from tests.support.warm_parents import warm_parents_and_their_ranks
+from tests.support.warm_parents import RUN, writers_in
 
 pytestmark = pytest.mark.system
 
@@ -29,7 +29,7 @@ class Client(WarmParentClient):
     """A client that keeps the reported exits, and the children that its warm parent had before."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder / "parent.sock", folder / "parent.log", self._heard, self._found)
+        super().__init__(folder / "parent.sock", folder / "parent.log", self._heard, self._found, run_name=RUN)
         self.folder = folder
         self.exits: list[pb.Exited] = []
         self.found: list[int] = []
@@ -200,7 +200,7 @@ async def test_if_an_agent_dies_while_it_starts_a_warm_parent_and_the_next_start
     await until(lambda: second.starts_total, "so is another")
     (folder / "gate").touch()
     await until(lambda: second.is_ready, "one of them is ready")
-    await until(lambda: len(warm_parents_and_their_ranks(str(folder))) == 1, "the other has ended")
+    await until(lambda: len(writers_in(str(folder))) == 1, "the other has ended")
     assert second.starts_total == 1
     pid = await second.run_rank("sleep", "600")
     processes.kill_session(pid, processes.start_ticks(pid))

@@ -9,7 +9,7 @@ from holdfast_proto.black_box import BlackBoxWriter, NamedCall
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_OPTIMIZER, PendingCall, Progress
-from tests.support.nodes import begin, make_node
+from tests.support.nodes import RUN, begin, make_node
 
 NOW_UNIX_S = 1.8e9
 
@@ -84,3 +84,23 @@ def test_a_change_of_progress_ends_a_stall_and_a_report_without_one_does_not() -
     assert (rank.stalled_s, rank.silent_s, rank.last_progress_unix_s) == (2.0, 1.0, NOW_UNIX_S)
     rank.apply(session.Report(progress=Progress(step=4)), NOW_UNIX_S + 2.0)
     assert (rank.stalled_s, rank.last_progress_unix_s) == (0.0, NOW_UNIX_S + 2.0)
+
+
+def test_only_a_rank_without_session_and_black_box_has_never_attached(folder: Path) -> None:
+    silent, spoke, wrote = make_rank(), make_rank(), make_rank()
+    spoke.welcome(session.Hello())
+    BlackBoxWriter(folder / "box", run="run", generation=1, rank=5, world_size=8)
+    ends = [store.RankExit(code=1) for _ in range(3)]
+    silent.finish(ends[0], None)
+    spoke.finish(ends[1], None)
+    wrote.finish(ends[2], black_box.read(folder / "box"))
+    assert [ended.never_attached for ended in ends] == [True, False, False]
+
+
+async def test_a_rank_of_a_world_that_another_launcher_made_is_published_with_its_size(folder: Path) -> None:
+    node = make_node(folder)
+    begin(node, 1, {number: os.getpid() for number in range(3)})
+    node.ranks[2].adopted_from_step = 7  # it has trained under an earlier agent
+    for number, world_size in enumerate((5, 3, 5)):
+        assert node.admit(session.Hello(run=RUN, generation=1, rank=number, world_size=world_size)) is not None
+    assert [rank.launched_world_size for rank in node.state(ready=True).ranks] == [5, 0, 0]

@@ -12,7 +12,7 @@ import pytest
 from holdfast_checkpoint import processes
 from holdfast_proto.v1 import warm_parent_pb2 as pb
 from tests.support.coroutines import PATIENCE_S, wait_until
-from tests.support.warm_parents import Agent, WarmParent, warm_parent, writers_in
+from tests.support.warm_parents import COMMAND, RUN, Agent, WarmParent, warm_parent, writers_in
 
 pytestmark = pytest.mark.system
 
@@ -21,6 +21,7 @@ import json, os, sys
 facts = {"argv": sys.argv, "marker": os.environ["MARKER"], "path": sys.path[0], "session": os.getsid(0)}
 facts |= {"warm": "warm_module" in sys.modules, "late": "late_module" in sys.modules, "name": __name__}
 facts |= {"input": sys.stdin.read(), "comm": open("/proc/self/comm").read().strip()}
+facts |= {"title": open("/proc/self/cmdline").read(), "variables": b"PATH=" in open("/proc/self/environ", "rb").read()}
 print(json.dumps(facts))
 print("and a word on stderr", file=sys.stderr)
 sys.exit(3)
@@ -81,8 +82,16 @@ def test_a_script_runs_warm_with_its_arguments_environment_and_log(parent: WarmP
         "name": "__main__",
         "input": "",
         "comm": "rank 7",
+        "title": f"holdfast: rank 7 of {RUN}: python {script} --steps 5\0",
+        "variables": True,
     }
     assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_it_is_recognisable_in_ps(parent: WarmParent) -> None:
+    shown = Path(f"/proc/{parent.process.pid}/cmdline").read_text()
+    assert shown == f"holdfast: warm parent of {RUN} at {parent.socket}\0"
+    assert Path(f"/proc/{parent.process.pid}/comm").read_text() == "holdfast-warm\n"
 
 
 def test_a_module_runs_warm_from_the_working_directory(parent: WarmParent, agent: Agent, log: Path) -> None:
@@ -176,7 +185,8 @@ def test_of_two_agents_the_newer_one_is_served(parent: WarmParent, log: Path) ->
 
 
 def test_a_second_one_for_the_same_socket_ends_immediately(parent: WarmParent, log: Path) -> None:
-    command = [sys.executable, "-m", "holdfast_agent.processes.warm_parent", str(parent.socket), "no_such_module"]
+    program = [sys.executable, "-m", "holdfast_agent.processes.warm_parent"]
+    command = [*program, str(parent.socket), RUN, "no_such_module", "--", *COMMAND]
     second = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert second.returncode == 1
     assert second.stderr == f"warm parent: another one serves {parent.socket}\n"

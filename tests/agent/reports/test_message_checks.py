@@ -47,6 +47,8 @@ def whole() -> session.Report:
         memory=session.MemoryStatus(allocated_bytes=1 << 30),
         reporter_cpu_s=0.5,
         own_wait_s=1.5,
+        outside_s={PHASE_DATA: 0.1},
+        device_uuid="GPU-1",
         modules=["torch", "torch.distributed._tensor"],
         last_words="ValueError: bad sample",
         pending=[PendingCall(group="0", seq=5, op="gloo:all_reduce")],
@@ -89,12 +91,13 @@ def test_step_with_an_impossible_duration_counts_as_done(duration_s: float) -> N
     report.steps[0].duration_s = report.steps[0].ended_unix_s = duration_s
     report.steps[0].phase_s[PHASE_DATA] = duration_s
     report.steps[0].mfu = NAN
-    report.reporter_cpu_s = duration_s
+    report.reporter_cpu_s = report.outside_s[PHASE_DATA] = duration_s
+    report.device_uuid = "x" * 5000
     report, reasons = cleaned(report)
     [step] = report.steps
     assert (step.step, step.duration_s, dict(step.phase_s), step.HasField("mfu")) == (6, 0.0, {}, False)
     assert step.ended_unix_s == NOW_UNIX_S
-    assert (report.reporter_cpu_s, len(reasons)) == (0.0, 5)
+    assert (report.reporter_cpu_s, dict(report.outside_s), report.device_uuid, len(reasons)) == (0.0, {}, "", 7)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_the_story_has_verdict_waits_calls_stacks_black_boxes_actions_and_files(
         "ranks 0, 1, 3 in gloo:all_reduce 8 of 0",
         "rank 2 has yet to call all_reduce 8",
         "rank 0 has not completed gloo:all_reduce 8 of 0 [[4, 8]]",
-        "rank 2: in loss (train.py:12), stopped",
+        "rank 2: in loss (train.py:12), is stopped",
         "forward backward   0: 7/7",
         "+0.50 s  evidence gathered",
         "suspicion/rank-00002.stack.txt",
@@ -125,6 +125,24 @@ def test_what_earlier_starts_left_is_listed_on_demand_and_shown_by_its_folders_n
     assert "rank 2 is stopped" in holdfast("incidents", "show", "0001", "--directory", str(tmp_path)).stdout
     refused = holdfast("incidents", "show", "0009", "--directory", str(tmp_path))
     assert refused.exit_code == 1
+
+
+@pytest.mark.parametrize("identity", ["1", "01", "0001", IDENTITY])
+def test_an_incident_is_named_by_its_id_or_by_its_number(folder: Path, tmp_path: Path, identity: str) -> None:
+    shown = holdfast("incidents", "show", identity, "--directory", str(tmp_path))
+    assert "rank 2 is stopped" in shown.stdout, shown.stderr
+
+
+def test_a_number_that_several_earlier_incidents_have_is_answered_with_their_names(
+    folder: Path, tmp_path: Path
+) -> None:
+    for name, detected_unix_s in (("0002-dead-rank.500", 500.0), ("0002-dead-rank.600", 600.0)):
+        story = incident()
+        story.detected_unix_s = detected_unix_s
+        incident_folder.write_story(folder.with_name(name), story)
+    refused = holdfast("incidents", "show", "2", "--directory", str(tmp_path))
+    assert refused.exit_code == 1
+    assert "name one of 0002-dead-rank.500, 0002-dead-rank.600" in refused.stderr
 
 
 def test_an_export_holds_the_whole_folder_and_is_the_same_every_time(folder: Path, tmp_path: Path) -> None:
@@ -177,7 +195,7 @@ def record_a_death(folder: Path) -> store.Incident:
     excerpt = recording.excerpt()
     assert excerpt is not None
     incident_folder.write_story(folder, found)
-    incident_folder.write_recording(folder, excerpt, dropped_ticks=0)
+    incident_folder.write_recording(folder, excerpt, found.verdict, dropped_ticks=0)
     return found
 
 

@@ -1,20 +1,22 @@
 import io
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from holdfast_cli.views.conditions import Condition, condition
 from holdfast_cli.views.display import LineDisplay, LiveDisplay, display_for
+from holdfast_cli.views.phrases import progress_line
 from holdfast_cli.views.plain import HEARTBEAT_S, changes
 from holdfast_cli.views.run_view import Surroundings, render
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
 from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RUN_PHASE_FAILED, RUN_PHASE_STARTING, RankExit
-from tests.support.statuses import healthy, killed, stopped, with_incident
+from tests.support.statuses import healthy, killed, resumed, stopped, with_incident
 
 
-def draw(status: RunStatus, **surroundings: Any) -> str:
-    console = Console(file=io.StringIO(), width=100, record=True)
+def draw(status: RunStatus, width: int = 100, **surroundings: Any) -> str:
+    console = Console(file=io.StringIO(), width=width, record=True)
     console.print(render(status, Surroundings(**surroundings)))
     return console.export_text()
 
@@ -29,6 +31,50 @@ def test_the_header_shows_state_step_loss_and_throughput() -> None:
     assert "llama  running  generation 2" in text
     assert "42 of 120 steps · loss 2.3457 · 12,346 tokens/s" in text
     assert "snapshot of step 41 · checkpoint of step 39 · restarts 0 · incidents 0 · loss spikes 0" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (resumed(39, newest=39, now=-1), "resuming at step 40 · loss"),
+        (resumed(39, newest=39, now=40), "resumed at step 40 · loss"),
+        (resumed(39, newest=47, now=48), "step 47 · resumed at step 40 · loss"),
+        # A fallback to an earlier checkpoint, or a restart: the run had been further.
+        (resumed(29, newest=39, now=31), "step 31 · resumed at step 30 · loss"),
+    ],
+)
+def test_a_resumed_run_shows_its_own_step_and_where_it_continued(status: RunStatus, expected: str) -> None:
+    assert progress_line(status, None).startswith(expected)
+    assert " steps" not in progress_line(status, None)
+
+
+def test_with_a_number_of_steps_a_resumed_run_is_counted_too() -> None:
+    line = progress_line(resumed(39, newest=47, now=48), 120)
+    assert line.startswith("step 47 (48 of 120) · resumed at step 40")
+
+
+def test_the_header_has_gradient_norm_learning_rate_and_memory() -> None:
+    status = healthy()
+    assert "gradient norm" not in draw(status)
+    status.grad_norm, status.learning_rate = 0.51234, 0.0003
+    status.ranks[1].memory_bytes, status.ranks[2].memory_bytes = 3 << 29, 5 << 20
+    assert "gradient norm 0.5123 · learning rate 0.0003 · memory up to 1.5 GiB a rank" in draw(status)
+    assert line_with(draw(status), "pp0 tp1").split()[-2:] == ["1.5", "GiB"]
+    assert line_with(draw(status), "pp1 tp0").split()[-2:] == ["5", "MiB"]
+
+
+def test_memory_is_left_out_of_a_table_that_would_be_too_wide() -> None:
+    status = healthy()
+    for rank in status.ranks:
+        rank.memory_bytes, rank.stalled_s = 1 << 30, 12.0
+        rank.node = f"node-{rank.rank % 2}"
+    assert "1.0 GiB" in line_with(draw(status, width=100), "pp0 tp1")
+    text = draw(status, width=80)
+    assert "1.0 GiB" not in line_with(text, "pp0 tp1")
+    assert "no progress for 12.0 s" in line_with(text, "pp0 tp1")
+    for rank in status.ranks:
+        rank.node = "local"
+    assert "1.0 GiB" in line_with(draw(status, width=80), "pp0 tp1")
 
 
 def test_every_rank_is_shown_with_its_place_and_phase() -> None:
@@ -143,3 +189,25 @@ def test_the_last_status_stays_on_the_screen_however_soon_it_came() -> None:
         display.update(healthy(), Surroundings())
         display.update(killed(3), Surroundings())
     assert "dead: SIGKILL" in output.getvalue()
+
+
+def test_lines_of_ranks_stay_above_the_view_and_cannot_move_the_cursor() -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=80, color_system="standard")
+    with LiveDisplay(console) as display:
+        display.update(healthy(), Surroundings())
+        begun = len(output.getvalue())
+        display.say(["[rank 1] \x1b[31mred\x1b[0m \x1b[2J\x1b[Hnot cleared", "[rank 0] " + "x" * 100])
+        said = output.getvalue()[begun:]
+    assert "[rank 1] \x1b[31mred\x1b[0m" in said
+    assert "\x1b[2J" not in said
+    assert "\x1b[H" not in said
+    assert "x" * 100 in said
+    assert said.index("x" * 100) < said.index("llama")
+
+
+def test_lines_of_ranks_are_printed_as_they_are_without_a_terminal() -> None:
+    output = io.StringIO()
+    with LineDisplay(Console(file=output, width=20)) as display:
+        display.say(["[rank 1] [bold]no markup[/bold] and a long line"])
+    assert output.getvalue() == "[rank 1] [bold]no markup[/bold] and a long line\n"

@@ -131,3 +131,22 @@ def test_observing_changes_nothing_in_the_deadlines_observed_from() -> None:
     before.observe(100.0, {PHASE_EVAL: 50.0})
     assert before.deadline_s(PHASE_FORWARD_BACKWARD, 3) == 3.0
     assert before.deadline_s(PHASE_EVAL, 3) == 20.0
+
+
+def test_a_later_start_is_judged_by_what_the_first_one_has_taught() -> None:
+    first = Deadlines.for_preset(PRESET_FAST)
+    untaught_s = first.deadline_s(PHASE_INIT, 0)
+    started = first.observe_start(7.0).observe_start(2.0)
+    for _ in range(3):
+        started = started.observe(0.2, {})
+    again_s = started.new_generation().deadline_s(PHASE_INIT, 0)
+    assert untaught_s == 60.0
+    assert again_s == pytest.approx(21.0)
+
+
+def test_a_start_that_did_not_go_well_teaches_nothing() -> None:
+    started = Deadlines.for_preset(PRESET_FAST)
+    for _ in range(3):
+        started = started.observe(0.2, {})
+    failed = started.new_generation().observe_start(50.0).new_generation()
+    assert failed.deadline_s(PHASE_INIT, 0) == 20.0

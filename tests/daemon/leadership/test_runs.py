@@ -154,3 +154,20 @@ async def test_a_run_that_has_ended_is_forgotten(store_server: StoreServer) -> N
             it.made[0].outcome.set_result(None)
             await until(lambda: not it.runs, "it is forgotten")
             assert not it.made[0].given_up
+
+
+async def test_an_outage_of_the_store_is_said_once_and_so_is_its_end(
+    store_server: StoreServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs_module, "DISCOVER_S", 0.01)
+    caplog.set_level(logging.INFO)
+    store_server.kill()
+    async with watched(store_server) as it:
+        await until(lambda: bool(caplog.messages), "the daemon says that the store is unreachable")
+        store_server.start()
+        await until(lambda: len(caplog.messages) > 1, "the daemon says that the store answers")
+        assert not it.made
+    unreachable, answers = caplog.messages
+    assert "cannot be used (" in unreachable
+    assert unreachable.endswith("the daemon tries again; ranks that train continue")
+    assert "can be used again, after" in answers

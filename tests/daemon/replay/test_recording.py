@@ -17,6 +17,7 @@ from holdfast_daemon.incidents.replay import replay
 from holdfast_daemon.incidents.story import STORY, parse_story
 from holdfast_daemon.replay.recorded_tick import unframed
 from holdfast_daemon.replay.recording import STRETCH_S, Excerpt, Recording
+from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.core_world import World
 from tests.support.coroutines import until
@@ -60,7 +61,7 @@ def hang(world: World) -> store.Incident:
 
 def write(folder: Path, incident: store.Incident, recording: Recording) -> None:
     incident_folder.write_story(folder, incident)
-    incident_folder.write_recording(folder, kept(recording), dropped_ticks=0)
+    incident_folder.write_recording(folder, kept(recording), incident.verdict, dropped_ticks=0)
 
 
 @pytest.mark.parametrize("way", ["hang", "death", "lost node"])
@@ -101,6 +102,28 @@ def test_a_story_that_the_ticks_do_not_lead_to_is_not_agreed_with(watch: Watch, 
     assert not result.agrees
     assert result.replayed is not None
     assert list(result.replayed.culprits) == [2]
+
+
+def test_a_verdict_whose_data_the_ticks_do_not_lead_to_is_not_agreed_with(watch: Watch, tmp_path: Path) -> None:
+    recording = Recording()
+    watch(recording)
+    incident = hang(trained())
+    other = store.Incident()
+    other.CopyFrom(incident)
+    other.verdict.hang.ranks[0].activity = common.ACTIVITY_GIL_HELD
+    write(tmp_path, other, recording)
+    assert not replay(read_recording(tmp_path)).agrees
+
+
+def test_a_verdict_with_another_text_is_agreed_with(watch: Watch, tmp_path: Path) -> None:
+    recording = Recording()
+    watch(recording)
+    incident = hang(trained())
+    other = store.Incident()
+    other.CopyFrom(incident)
+    other.verdict.message = "rank 2 has been hung up"
+    write(tmp_path, other, recording)
+    assert replay(read_recording(tmp_path)).agrees
 
 
 def test_a_tick_names_only_nodes_that_have_changed_and_those_that_are_gone(watch: Watch) -> None:

@@ -26,11 +26,17 @@ SUMMARY = store.StepSummary(
     samples=[store.SamplesUsed(rank=1, fingerprint=b"x" * 16)],
     replicas=[store.ReplicaHashes(part="w", hash=1, ranks=[0, 1])],
 )
+BLOCKED = common.BlockedOn(
+    activity=common.ACTIVITY_PROCESS,
+    party=common.PARTY_CHILD,
+    pid=9,
+    next=common.BlockedOn(activity=common.ACTIVITY_FILE_LOCK, path="/data/ä.lock"),
+)
 CAPTURED = store.EvidenceCaptured(
     incident="0001-dead-rank",
     files=["rank-00000.stack.txt", "suspicion/node-a.system.txt"],
     pending=[common.PendingCall(rank=1, group="0", seq=7, op="gloo:all_reduce")],
-    stacks=[store.StackSummary(rank=1, frame="f (a.py:1)", activity=common.ACTIVITY_DATA)],
+    stacks=[store.StackSummary(rank=1, frame="f (a.py:1)", activity=common.ACTIVITY_DATA, blocked_on=BLOCKED)],
     suspicion="0001-0001",
 )
 EXIT = store.RankExited(rank=1, exit=store.RankExit(code=1, step=3))
@@ -119,6 +125,16 @@ BAD_EVENTS = [
     ("evidence_captured", "evidence_captured.stacks.0.rank", 4),
     ("evidence_captured", "evidence_captured.stacks.0.activity", UNKNOWN),
     ("evidence_captured", "evidence_captured.stacks.0.frame", "x" * 5000),
+    ("evidence_captured", "evidence_captured.stacks.0.blocked_on.activity", UNKNOWN),
+    ("evidence_captured", "evidence_captured.stacks.0.blocked_on.party", UNKNOWN),
+    ("evidence_captured", "evidence_captured.stacks.0.blocked_on.pid", 2**23),
+    ("evidence_captured", "evidence_captured.stacks.0.blocked_on.rank", 2**31),
+    ("evidence_captured", "evidence_captured.stacks.0.blocked_on.path", "x" * 5000),
+    ("evidence_captured", "evidence_captured.stacks.0.blocked_on.command", "a\nb"),
+    ("evidence_captured", "evidence_captured.stacks.0.blocked_on.peer", "\x1b[31m"),
+    ("evidence_captured", "evidence_captured.stacks.0.blocked_on.thread", "x" * 300),
+    ("evidence_captured", "evidence_captured.stacks.0.blocked_on.next.path", "a\nb"),
+    ("evidence_captured", "evidence_captured.stacks.0.blocked_on.next.next.pid", 1),
     ("snapshot_memory_refused", "snapshot_memory_refused.directory", "x" * (2**20 + 1)),
     ("fault_injected", "fault_injected.step", -2),
     ("fault_injected", "fault_injected.fault.kind", "Kill them all"),

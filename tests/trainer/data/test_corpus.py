@@ -1,7 +1,7 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -10,7 +10,9 @@ from holdfast_hooks import ConfigurationError
 from holdfast_trainer.config import DataConfig
 from holdfast_trainer.data import corpus
 from holdfast_trainer.data.corpus import Corpus
+from holdfast_trainer.data.recipe import Recipe
 from holdfast_trainer.data.sources import in_validation_part
+from holdfast_trainer.data.tokenizer import BYTES_PER_TOKEN
 
 BUILD = """
 import sys
@@ -21,7 +23,7 @@ print(corpus.prepare(DataConfig(source=sys.argv[1], cache_directory=sys.argv[2])
 
 
 def prepare(source: Path | str, folder: Path, *, vocabulary: int = 256, **settings: Any) -> Corpus:
-    settings = {"sequence": 16, "cache_directory": folder / "cache", **settings}
+    settings = {"sequence": 16, "cache_directory": folder / "cache", "overlap_limit": 1.0, **settings}
     return corpus.prepare(DataConfig(source=str(source), **settings), vocabulary=vocabulary)
 
 
@@ -146,10 +148,19 @@ def test_overlap_of_validation_and_training_is_measured(text_folder: Path, tmp_p
     seen.write_bytes((text_folder / "chapter-3.txt").read_bytes())
     found = prepare(text_folder, tmp_path, validation=str(seen)).overlap
     assert found is not None
-    assert (found.ngram, found.share) == (13, 1.0)
+    assert (found.ngram, found.share) == (13 * BYTES_PER_TOKEN, 1.0)
     assert prepare(text_folder, tmp_path, validation=str(seen), overlap_ngram=0).overlap is None
     with pytest.raises(ConfigurationError, match=r"^data\.overlap_limit is 0\.5, but 100\.0% of "):
         prepare(text_folder, tmp_path, validation=str(seen), overlap_limit=0.5)
+    with pytest.raises(ConfigurationError, match=r"^data\.overlap_limit is 0\.8, but 100\.0% of "):
+        prepare(text_folder, tmp_path, validation=str(seen), overlap_limit=DataConfig().overlap_limit)
+
+
+def test_an_ngram_of_a_token_file_has_as_many_tokens_as_the_setting_says(tmp_path: Path) -> None:
+    np.arange(200, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
+    found = prepare(tmp_path / "tokens.bin", tmp_path, vocabulary=1000, validation_share=0.2).overlap
+    assert found is not None
+    assert (found.ngram, found.share) == (13, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -190,4 +201,26 @@ def test_token_id_that_the_model_does_not_know_is_refused(tmp_path: Path) -> Non
 def test_cache_that_cannot_be_written_is_refused(text_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file is in the way")
     with pytest.raises(ConfigurationError, match=r"^data\.cache_directory .*cache: File exists: give a folder"):
+        prepare(text_folder, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("chapter-1.txt", r"^data\.source .*text: .*chapter-1\.txt: Permission denied: make it readable"),
+        ("cache/x.building", r"^data\.cache_directory .*cache: Permission denied: give a folder"),
+        (None, r"^data\.source .*text or data\.cache_directory .*cache: Permission denied: check both disks"),
+    ],
+)
+def test_an_error_while_the_corpus_is_built_names_the_file_that_failed(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None, message: str
+) -> None:
+    root = tmp_path if name and name.startswith("cache") else text_folder
+    error = PermissionError(13, "Permission denied", *([str(root / name)] if name else []))
+
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(Recipe, "spans", fail)
+    with pytest.raises(ConfigurationError, match=message):
         prepare(text_folder, tmp_path)

@@ -15,7 +15,10 @@ from holdfast_trainer.planning.settings import load_search
 from holdfast_trainer.planning.textbook import gpt_block_bytes, zero_bytes
 
 
-@pytest.mark.parametrize(("name", "billions"), [("7b", 6.74), ("13b", 13.0), ("70b", 69.0), ("175b", 175.2)])
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("7b", 6.74), ("8b", 8.03), ("13b", 13.0), ("70b", 69.0), ("175b", 175.2), ("405b", 405.9)],
+)
 def test_presets_have_their_number_of_parameters(name: str, billions: float) -> None:
     assert parameter_count(PRESETS[name].model) / 1e9 == pytest.approx(billions, rel=0.002)
 

@@ -14,6 +14,9 @@ from holdfast_hooks import ConfigurationError
 if TYPE_CHECKING:
     import tokenizers
 
+BYTES_PER_TOKEN = 5
+"""Bytes of text that a token of a usual tokenizer stands for, about."""
+
 _READ_BYTES = 1 << 20
 _PIECE_CHARACTERS = 1 << 16
 _PIECES_AT_ONCE = 16
@@ -31,6 +34,8 @@ class Tokenizer(Protocol):
     """Number of token ids. All ids are smaller."""
     dtype: np.dtype[np.unsignedinteger[Any]]
     """Data type of the ids."""
+    ngram_factor: int
+    """Tokens that stand for as much text as one token of a usual tokenizer."""
 
     def encode(self, path: Path) -> Iterator[Tokens]:
         """Yield the tokens of the file, in order."""
@@ -52,6 +57,7 @@ class ByteTokenizer:
     key = "bytes"
     vocabulary = 256
     dtype: np.dtype[np.unsignedinteger[Any]] = np.dtype(np.uint8)
+    ngram_factor = BYTES_PER_TOKEN
 
     def encode(self, path: Path) -> Iterator[Tokens]:
         """See :class:`Tokenizer`."""
@@ -66,6 +72,8 @@ class FileTokenizer:
     Text is UTF-8. Bytes that are not UTF-8 become U+FFFD. Pieces that end at the end of a line keep memory bounded. No
     special tokens are added at the ends of a document, but those in the text are recognised.
     """
+
+    ngram_factor = 1
 
     def __init__(self, path: Path) -> None:
         self._tokenizer = _load(path)

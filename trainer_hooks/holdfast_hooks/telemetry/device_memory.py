@@ -16,6 +16,9 @@ class DeviceMemory(Protocol):
     def status(self) -> MemoryStatus:
         """Return the memory in use now, without waiting for the device."""
 
+    def uuid(self) -> str:
+        """Return the UUID of the GPU; "" without one, and before the rank first uses it."""
+
 
 class CpuMemory:
     """Memory of a rank that computes on the CPU: the resident set of the process."""
@@ -27,12 +30,17 @@ class CpuMemory:
             allocated_bytes=resident_bytes, reserved_bytes=resident_bytes, limit_bytes=_memory_limit_bytes()
         )
 
+    def uuid(self) -> str:
+        """Return no UUID."""
+        return ""
+
 
 class CudaMemory:
     """Memory of a rank that computes on a GPU: that of torch's caching allocator."""
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._uuid = ""
 
     def status(self) -> MemoryStatus:
         """Return the allocator's statistics and the size of the device; zeros before the rank first uses the GPU."""
@@ -47,6 +55,13 @@ class CudaMemory:
             ooms=statistics.get("num_ooms", 0),
             limit_bytes=torch.cuda.get_device_properties(self._name).total_memory,
         )
+
+    def uuid(self) -> str:
+        """Return the UUID as nvidia-smi and dcgm-exporter show it; "" before the rank first uses the GPU."""
+        torch = sys.modules.get("torch")
+        if not self._uuid and torch is not None and torch.cuda.is_initialized():
+            self._uuid = f"GPU-{torch.cuda.get_device_properties(self._name).uuid}"
+        return self._uuid
 
 
 def memory_of(name: str) -> DeviceMemory:

@@ -113,6 +113,8 @@ class ReportBuilder:
             recorder_attempts_total=sources.progress.attempts_total,
             pending=sources.progress.pending.calls,
             own_wait_s=self._own_wait.total_s,
+            outside_s=sources.timeline.outside_s(),
+            device_uuid=self._device_uuid(),
         )
 
     def _progress(self) -> Progress:
@@ -176,6 +178,13 @@ class ReportBuilder:
             while (snapshot := backlog.pop()) is not None:
                 taken.append(snapshot)
         return taken
+
+    def _device_uuid(self) -> str:
+        try:
+            return self._sources.device_memory.uuid()
+        except (RuntimeError, AssertionError, AttributeError) as error:  # torch asserts that it knows the device
+            self._once.warn("the UUID of the GPU is not reported", error)
+            return ""
 
     def _memory(self) -> MemoryStatus | None:
         try:

@@ -46,6 +46,7 @@ class Timeline:
         "_began_ns",
         "_has_refused",
         "_moment",
+        "_outside_ns",
         "_phase_ns",
         "_since_ns",
         "_unix_offset_ns",
@@ -65,7 +66,7 @@ class Timeline:
         self._has_refused = False
         self._began_ns = self._since_ns = monotonic_ns()
         self._unix_offset_ns = time_ns() - self._since_ns
-        self._phase_ns = _NO_TIME.copy()
+        self._outside_ns = self._phase_ns = _NO_TIME.copy()
         moment(-1, self.phase, time_ns())
 
     def intercept(self, moment: Moment) -> Moment:
@@ -83,6 +84,9 @@ class Timeline:
     def begin(self, step: int) -> None:
         """Start to measure ``step``."""
         now_ns = monotonic_ns()
+        self._phase_ns[self.phase] += now_ns - self._since_ns
+        if self._phase_ns is not self._outside_ns:
+            self._abandon()
         self._began_ns = self._since_ns = now_ns
         self._phase_ns = _NO_TIME.copy()
         self.values = {}
@@ -112,9 +116,29 @@ class Timeline:
     def end(self) -> StepSample:
         """Close the current step and return its times and values."""
         now_ns = monotonic_ns()
-        self._phase_ns[self.phase] += now_ns - self._since_ns
+        spent_ns = self._phase_ns
+        spent_ns[self.phase] += now_ns - self._since_ns
         self._since_ns = now_ns
+        self._phase_ns = self._outside_ns
         # Read both clocks once a step, because the system's clock may be set during the run.
         unix_ns = time_ns()
         self._unix_offset_ns = unix_ns - now_ns
-        return self.step, unix_ns, now_ns - self._began_ns, self._phase_ns, self.values
+        return self.step, unix_ns, now_ns - self._began_ns, spent_ns, self.values
+
+    def close(self) -> None:
+        """Count the time in the present phase, because no other phase follows."""
+        now_ns = monotonic_ns()
+        self._phase_ns[self.phase] += now_ns - self._since_ns
+        self._since_ns = now_ns
+        if self._phase_ns is not self._outside_ns:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Count the time of a step that the loop has left by ``break`` as time outside of steps."""
+        for phase, spent_ns in enumerate(self._phase_ns):
+            self._outside_ns[phase] += spent_ns
+        self._phase_ns = self._outside_ns
+
+    def outside_s(self) -> dict[int, float]:
+        """Return the seconds spent in each phase outside of steps, up to the last change of phase (any thread)."""
+        return {phase: spent_ns / 1e9 for phase, spent_ns in enumerate(self._outside_ns.copy()) if spent_ns}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self
 
 from holdfast_daemon.core.detectors.view import StepView, View
+from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.texts.render import write
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -30,6 +31,15 @@ class Finding:
     def __post_init__(self) -> None:
         """Render the verdict's texts."""
         write(self.verdict)
+
+    @property
+    def stops_the_run(self) -> bool:
+        """Whether the run does not train, and a new generation may bring it back.
+
+        Steps that wait too long for data are of the same kind as data that never comes, but the run trains.
+        """
+        kind = self.verdict.kind
+        return kind in RECOVERABLE and (self.stands_still or kind != store.VERDICT_KIND_DATA_STALL)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,8 @@ class View:
     """Unix time at which more than one rank was last seen stopped; 0: never."""
     pause_patience_s: float = 0.0
     """Seconds that all ranks may be stopped together before that is reported."""
+    is_first_start: bool = False
+    """Whether these ranks are those of the run's first generation, in the mode in which a run may be ended."""
 
     @cached_property
     def known_ranks(self) -> Mapping[int, store.RankState]:
@@ -98,7 +100,8 @@ class View:
         """Return what a rank does, as far as can be seen from outside.
 
         The order of the tests matters. A stopped or silent rank reports nothing, so that its phase is out of date and
-        cannot decide; only then may the phase say that it waits for data.
+        cannot decide; only then may the phase say that it waits for data. A stack that shows a call of torch is
+        newer than the silence, which a loaded machine may explain.
         """
         rank = self.known_ranks[number]
         stack = self.stacks.get(number)
@@ -106,12 +109,28 @@ class View:
             return common.ACTIVITY_UNSPECIFIED
         if rank.process_state in ("T", "t"):
             return common.ACTIVITY_STOPPED
-        if self._is_silent(rank):
-            return common.ACTIVITY_GIL_HELD
         named = stack.activity if stack is not None else common.ACTIVITY_UNSPECIFIED
+        if self._is_silent(rank) and named != common.ACTIVITY_COLLECTIVE:
+            return common.ACTIVITY_GIL_HELD
         if rank.progress.phase == common.PHASE_DATA and named != common.ACTIVITY_COLLECTIVE:
             return common.ACTIVITY_DATA
-        return named or _thread_activity(rank)
+        return named or _kernel_activity(rank) or _thread_activity(rank)
+
+    def blocked_on(self, number: int) -> common.BlockedOn | None:
+        """Return what a rank waits for, as its kernel shows it; None: nothing that shows."""
+        stack, rank = self.stacks.get(number), self.known_ranks[number]
+        if stack is not None and stack.HasField("blocked_on"):
+            return stack.blocked_on
+        return rank.blocked_on if rank.HasField("blocked_on") else None
+
+    def may_have_arrived(self, number: int) -> bool:
+        """Whether a rank may be in a call that its newest report does not know of yet.
+
+        Its stack shows a call of torch, and its reporter has not run for a while.
+        """
+        stack = self.stacks.get(number)
+        in_a_call = stack is not None and stack.activity == common.ACTIVITY_COLLECTIVE
+        return in_a_call and self.known_ranks[number].silent_s > _SILENT_S
 
     def _is_silent(self, rank: store.RankState) -> bool:
         least_s = max(_SILENT_S, _SILENT_RATIO * self._usual_silence_s, _SILENT_SHARE * rank.stalled_s)
@@ -149,6 +168,13 @@ OUTSIDE = (
     common.ACTIVITY_GIL_HELD,
     common.ACTIVITY_LOCK,
     common.ACTIVITY_SYSTEM_CALL,
+    common.ACTIVITY_FILE_LOCK,
+    common.ACTIVITY_PIPE,
+    common.ACTIVITY_SOCKET,
+    common.ACTIVITY_PROCESS,
+    common.ACTIVITY_COMPILER,
+    common.ACTIVITY_DISK,
+    common.ACTIVITY_SLEEP,
 )
 """Activities in which no call holds the rank."""
 
@@ -156,6 +182,12 @@ OUTSIDE = (
 def is_stopped(rank: store.RankState) -> bool:
     """Return whether a signal has stopped the process. A debugger's stop is another state."""
     return rank.life != store.LIFE_EXITED and rank.process_state == "T"
+
+
+def _kernel_activity(rank: store.RankState) -> "common.Activity":
+    """Return what the kernel alone shows. A sleep may be part of a call of torch: only a stack tells them apart."""
+    activity = rank.blocked_on.activity
+    return common.ACTIVITY_UNSPECIFIED if activity == common.ACTIVITY_SLEEP else activity
 
 
 def _thread_activity(rank: store.RankState) -> "common.Activity":

@@ -7,6 +7,7 @@ checkpoint may be committed and its copy to the secondary store fail, each time.
 from collections.abc import Iterable
 
 from holdfast_daemon.core import incidents
+from holdfast_daemon.core.texts.render import render, write
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -17,15 +18,15 @@ _LINES_AT_MOST = 50
 def failed(tick: Tick, event: store.Event) -> None:
     """Note that a node could not write its part of a checkpoint, or could not commit it."""
     failure = event.checkpoint_failed
-    message = f"checkpoint of step {failure.step} failed: {failure.reason}"
+    detail = store.CheckpointDetail(trouble=store.CHECKPOINT_TROUBLE_FAILED, reason=failure.reason, node=event.node)
     incident = _present(tick)
     if not tick.record.HasField("failed_checkpoint") or failure.step > tick.record.failed_checkpoint:
         with tick.edit_record() as record:
             record.failed_checkpoint = failure.step
     if incident is None:
-        incident = note(tick, message, failure.step)
+        incident = note(tick, detail, failure.step)
     else:
-        _add_line(tick, incident, f"node {event.node}: {message}")
+        _add_line(tick, incident, f"node {event.node}: {render(_verdict(detail, failure.step))}")
     _keep(tick, store.CheckpointOutage(incident=incident.id))
 
 
@@ -50,8 +51,7 @@ def passed_over(tick: Tick, steps: Iterable[int], instead: str) -> None:
     for step in sorted(steps):
         incident = _of_step(tick, step)
         if incident is None:
-            message = f"the checkpoint of step {step} is damaged: `holdfast checkpoint list` names the file"
-            incident = note(tick, message, step)
+            incident = note(tick, store.CheckpointDetail(trouble=store.CHECKPOINT_TROUBLE_DAMAGED), step)
         _add_line(tick, incident, instead)
 
 
@@ -66,10 +66,15 @@ def _of_step(tick: Tick, step: int) -> store.Incident | None:
     )
 
 
-def note(tick: Tick, message: str, step: int) -> store.Incident:
-    """Keep a failure of a checkpoint as a new incident."""
-    verdict = store.Verdict(kind=store.VERDICT_KIND_CHECKPOINT_FAILED, message=message, step=step, confidence_ratio=1.0)
+def note(tick: Tick, detail: store.CheckpointDetail, step: int) -> store.Incident:
+    """Keep what is wrong with a checkpoint as a new incident."""
+    verdict = _verdict(detail, step)
+    write(verdict)
     return incidents.note_incident(tick, verdict)
+
+
+def _verdict(detail: store.CheckpointDetail, step: int) -> store.Verdict:
+    return store.Verdict(kind=store.VERDICT_KIND_CHECKPOINT_FAILED, step=step, confidence_ratio=1.0, checkpoint=detail)
 
 
 def _present(tick: Tick) -> store.Incident | None:

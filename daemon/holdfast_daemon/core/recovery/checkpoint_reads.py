@@ -85,11 +85,8 @@ def _begin_wait(tick: Tick, reason: str) -> None:
     record = tick.record
     pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(record.failed_reads, 16))
     if not record.failed_reads:
-        message = (
-            f"the run waits, because its checkpoint of step {record.resumed_step} cannot be read: {reason}: bring the"
-            " files back (is the file system mounted, the store reachable?); it continues by itself when they are there"
-        )
-        incident = checkpoint_failures.note(tick, message, record.resumed_step)
+        detail = store.CheckpointDetail(trouble=store.CHECKPOINT_TROUBLE_WAITING, reason=reason)
+        incident = checkpoint_failures.note(tick, detail, record.resumed_step)
         incidents.add_line_to_open(tick, f"waits for the files of the checkpoint of step {record.resumed_step}")
         with tick.edit_record() as edited:
             edited.reads_incident = incident.id

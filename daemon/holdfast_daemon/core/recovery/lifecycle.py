@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import takewhile
 
 from holdfast_daemon.core import detection, incidents
-from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.model import counted
 from holdfast_daemon.core.naming import kind_name
 from holdfast_daemon.core.recovery import (
@@ -15,6 +14,7 @@ from holdfast_daemon.core.recovery import (
     membership,
     new_generation,
     response,
+    second_fault,
     standstills,
     suspicion,
 )
@@ -96,10 +96,9 @@ def running(tick: Tick) -> None:
     judged_in = tick.record.phase
     is_explained = stands_still = False
     for finding in detection.look_at_tick(tick):
-        stops_the_run = finding.verdict.kind in RECOVERABLE
-        if stops_the_run and is_explained:
+        if finding.stops_the_run and is_explained:
             continue
-        is_explained |= stops_the_run
+        is_explained |= finding.stops_the_run
         stands_still |= standstills.is_one(finding)
         response.respond(tick, finding)
         if tick.record.phase != judged_in:
@@ -113,6 +112,7 @@ def running(tick: Tick) -> None:
 
 def gathering(tick: Tick) -> None:
     """Wait for the evidence, for a limited time."""
+    second_fault.add_to_open(tick)
     present = {name for name in tick.record.nodes if name in tick.state.nodes}
     complete = present <= tick.state.evidence_from
     if complete or tick.now - tick.record.phase_since_unix_s > EVIDENCE_PATIENCE_S:
@@ -198,19 +198,25 @@ def _restarts_without_progress(record: store.CoordinatorState) -> int:
 
 
 def _why_given_up(tick: Tick, limit: int) -> str:
-    """Return the last line of a run that is not started again.
+    """Return the last line of a run that is not started again: what began it, and not only what came last.
 
     If the same rank ended or hung at the same step each time, it says so: the data or the state of that step does it.
     """
     outcome = tick.record.outcome
     tried = [tick.state.incidents[name] for name in sorted(tick.state.incidents, reverse=True)]
-    verdicts = [incident.verdict for incident in tried if incident.state in _TRIED]
+    tried = [incident for incident in tried if incident.state in _TRIED]
+    verdicts = [incident.verdict for incident in tried]
     same = list(takewhile(lambda one: _place(one) == _place(verdicts[0]), verdicts))
     if len(same) > limit and same[0].culprits:
         step = "before the first step" if same[0].step < 0 else f"at step {same[0].step}"
         times = f"rank {same[0].culprits[0]} fails {step} each time, {len(same)} times in a row"
-        return f"{times}, so its data or state there is the likely cause: {outcome}"
-    return f"{limit} restarts in a row brought no new step: {outcome}"
+        cause = ", so its data or state there is the likely cause" if same[0].step >= 0 else ""
+        return f"{times}{cause}: {outcome}"
+    since = [one.verdict.message for one in takewhile(lambda one: one.reached_step == tick.record.newest_step, tried)]
+    given_up = f"{limit} restarts in a row brought no new step"
+    if not since or since[-1] == outcome:
+        return f"{given_up}: {outcome}"
+    return f"{given_up}. It began with this: {since[-1]}. The last start failed with this: {outcome}"
 
 
 def _place(verdict: store.Verdict) -> tuple[int, list[int], int]:

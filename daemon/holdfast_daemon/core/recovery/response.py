@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from holdfast_daemon.core import incidents
 from holdfast_daemon.core.detectors.framework import Finding
-from holdfast_daemon.core.kinds import RECOVERABLE
 from holdfast_daemon.core.recovery import checkpoint_commands, standstills, suspicion
 from holdfast_daemon.core.recovery.ending import finish
 from holdfast_daemon.core.restart_patience import Sign, uncertain_restarts
@@ -22,13 +21,16 @@ def respond(tick: Tick, finding: Finding) -> None:
         finish(tick, store.RUN_PHASE_FAILED, verdict.message)
     elif standstills.is_one(finding):
         _stand_still(tick, finding)
-    elif tick.state.spec.mode == store.MODE_ACT and verdict.kind in RECOVERABLE:
+    elif tick.state.spec.mode == store.MODE_ACT and finding.stops_the_run:
         standstills.drop(tick, f"another verdict explains it: {verdict.message}")
         with tick.edit_record() as record:
             record.restart_is_uncertain = False
         _recover(tick, finding, None)
-    elif tick.once(f"{verdict.kind} {list(verdict.culprits)} at step {verdict.step}"):
-        note(tick, finding)
+    else:
+        if finding.stops_the_run:
+            tick.state = replace(tick.state, left_down_by=tick.state.left_down_by | {verdict.kind})
+        if tick.once(f"{verdict.kind} {list(verdict.culprits)} at step {verdict.step}"):
+            note(tick, finding)
 
 
 def note(tick: Tick, finding: Finding) -> None:

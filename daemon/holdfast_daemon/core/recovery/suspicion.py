@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from holdfast_daemon.core.detection import ask, view_of
 from holdfast_daemon.core.detectors import registry
+from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.model import Suspicion, Totals, counted
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_daemon.core.tick import Tick
@@ -23,6 +24,8 @@ GATHER_EVERY_S = 10.0
 """Least pause between two rounds of stacks: taking one stops a rank for a moment."""
 
 _STACKS = 4
+_STACKS_IN_START = 16
+"""Before the first step no counter shows who waits for whom, and no step is delayed by taking a stack."""
 
 
 def watch(tick: Tick) -> None:
@@ -74,10 +77,18 @@ def _raise(tick: Tick, suspected: store.Verdict) -> None:
     view = view_of(tick, suspicious=True)
     ranks = dict.fromkeys([*suspected.culprits, *(edge.waiter for edge in suspected.waits[:1])])
     # Without a culprit, the stacks of a few ranks show what all of them do.
-    blamed = ranks or (sorted(view.late) if suspected.kind == store.VERDICT_KIND_STANDSTILL else [])
-    stack_ranks = _spread(blamed, view.node_of)[:_STACKS]
+    blamed = ranks or (_odd_first(view) if suspected.kind == store.VERDICT_KIND_STANDSTILL else [])
+    most = _STACKS if ranks or any(rank.steps_done for rank in view.ranks.values()) else _STACKS_IN_START
+    stack_ranks = _spread(blamed, view.node_of)[:most]
     message = store.GatherEvidence(suspicion=suspicion.id, stack_ranks=stack_ranks, flight_recorder=True)
     tick.send(tick.record.nodes, lambda _: store.NodeCommand(gather_evidence=message))
+
+
+def _odd_first(view: View) -> list[int]:
+    """Return the ranks that stand still, those first whose threads wait in a way that is rare among them."""
+    ways = {number: (rank.thread_state, rank.thread_syscall) for number, rank in view.late.items()}
+    often = Counter(ways.values())
+    return sorted(ways, key=lambda number: (often[ways[number]], number))
 
 
 def _counted(totals: Totals, outcome: str) -> Totals:

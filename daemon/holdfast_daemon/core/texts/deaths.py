@@ -24,7 +24,7 @@ def death(verdict: store.Verdict) -> str:
     for end in detail.ends:
         together.setdefault(_how_and_where(end), []).append(end.rank)
     sentences = [f"{ranks_named(ranks)} {how}" for how, ranks in together.items()]
-    return "; ".join([*_first(sentences), *(f"{hangs.rank_line(rank)}, too" for rank in detail.stopped)])
+    return "; ".join([*_first(sentences), *_stopped(detail.stopped)])
 
 
 def lost_node(verdict: store.Verdict) -> str:
@@ -37,6 +37,12 @@ def late_exit(verdict: store.Verdict) -> str:
     left = verdict.culprits
     who = f"rank {left[0]} has" if len(left) == 1 else f"ranks {listed(left)} have"
     return f"{who} left training {verdict.late_exit.since_s:.0f} s ago, and the process does not end"
+
+
+def _stopped(ranks: Sequence[store.HeldRank]) -> list[str]:
+    if len(ranks) > _ENDS_SHOWN:
+        return [f"{ranks_named([rank.rank for rank in ranks])} are stopped, too"]
+    return [f"{hangs.rank_line(rank)}, too" for rank in ranks]
 
 
 def _first(sentences: Sequence[str]) -> Sequence[str]:
@@ -58,11 +64,16 @@ def _how(end: store.RankEnd) -> str:
         return f"was killed by {signal_name(end.signal)}{_why_killed(end, said)}"
     if end.cause == store.END_CAUSE_LOST_PEER:
         return f"lost a peer ({said})" if said else "lost a peer"
-    if said:
-        return ran_out_of_memory(end.said) or f"raised {said}"
+    return ran_out_of_memory(end.said) or (f"raised {said}" if end.raised else _without_exception(end, said))
+
+
+def _without_exception(end: store.RankEnd, said: str) -> str:
     if not end.HasField("code"):
         return "ended and left no exit status"
-    return f"exited with code {end.code}" if end.code else "left early with code 0"
+    if not end.code:
+        return "left early with code 0"
+    last = f" (its last line: {said})" if said else ""
+    return f"exited with code {end.code}{last}"
 
 
 def _why_killed(end: store.RankEnd, said: str) -> str:

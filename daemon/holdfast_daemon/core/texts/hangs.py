@@ -42,7 +42,7 @@ def _how(rank: store.HeldRank) -> str:
     if rank.state == store.HELD_STATE_LEFT:
         return "has left training while others still wait for it"
     frame = f", at {rank.frame}" if rank.frame else ""
-    return f"{does(rank.activity)} {places.moment(rank.step, rank.phase)}{frame}"
+    return f"{does(rank.activity, rank.blocked_on)} {places.moment(rank.step, rank.phase)}{frame}"
 
 
 def _waits(rank: store.HeldRank, *, in_start: bool) -> str:

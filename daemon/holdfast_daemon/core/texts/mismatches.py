@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from holdfast_daemon.core.naming import ranks_named
 from holdfast_daemon.core.texts import places
+from holdfast_daemon.core.waits.meeting import RECV
 from holdfast_proto.v1 import store_pb2 as store
 
 _SIDES_SHOWN = 4
@@ -17,9 +18,16 @@ def mismatch(verdict: store.Verdict) -> str:
     return f"{message} (at {frame})" if frame else message
 
 
+def is_complete(detail: store.MismatchDetail) -> bool:
+    """Return whether a detail has the sides that its form speaks of, and each side its ranks."""
+    least = 2 if detail.form in (store.MISMATCH_FORM_PEER, store.MISMATCH_FORM_BEHIND) else 1
+    return detail.form in _LINES and len(detail.sides) >= least and all(side.ranks for side in detail.sides)
+
+
 def sides(detail: store.MismatchDetail) -> list[str]:
     """Return one line for each of the first sides."""
-    return [_side_line(side) for side in detail.sides[:_SIDES_SHOWN]]
+    line = _SIDE_LINES.get(detail.form, _side_line)
+    return [line(side) + _at(side) for side in detail.sides[:_SIDES_SHOWN]]
 
 
 def _different_calls(detail: store.MismatchDetail) -> str:
@@ -30,13 +38,19 @@ def _different_calls(detail: store.MismatchDetail) -> str:
 
 def _circle(detail: store.MismatchDetail) -> str:
     everybody = [rank for side in detail.sides for rank in side.ranks]
-    waits = ", ".join(
-        f"{ranks_named(side.ranks)} for {side.peer} in {places.named(side.call)}"
-        for side in detail.sides[:_SIDES_SHOWN]
-    )
+    waits = ", ".join(_wait(side) for side in detail.sides[:_SIDES_SHOWN])
     more = ", ..." if len(detail.sides) > _SIDES_SHOWN else ""
-    order = "their calls are in different orders, or one is missing"
-    return f"{ranks_named(everybody)} wait for each other: {waits}{more}; {order}"
+    all_receive = all(side.call.op.rpartition(":")[2].startswith(RECV) for side in detail.sides)
+    why = "a message was not sent" if all_receive else "their calls are in different orders, or one is missing"
+    return f"{ranks_named(everybody)} wait for each other: {waits}{more}: {why}"
+
+
+def _wait(side: store.MismatchSide) -> str:
+    return f"{ranks_named(side.ranks)} for rank {side.peer} in {places.named(side.call)}"
+
+
+def _wait_line(side: store.MismatchSide) -> str:
+    return f"{ranks_named(side.ranks)} waits for rank {side.peer} in {places.named(side.call)}"
 
 
 def _left_behind(detail: store.MismatchDetail) -> str:
@@ -49,50 +63,78 @@ def _left_behind(detail: store.MismatchDetail) -> str:
 def _sizes(detail: store.MismatchDetail) -> str:
     """Return who expected which size. The first side has named the call, the others were aborted in it."""
     others, aborted = detail.sides[0], detail.sides[1:]
-    where = places.named(others.call)
-    inputs = f", called with {others.call.sizes}" if others.call.sizes else ""
-    met = "; ".join(_met(side) for side in aborted[:_SIDES_SHOWN])
+    inputs = f" ({others.call.sizes})" if others.call.sizes else ""
+    where = f"{places.named(others.call)}{inputs}"
+    met = ", ".join(_met(side) for side in aborted[:_SIDES_SHOWN])
+    if len(others.ranks) > 1 and len(aborted) == 1:
+        odd = ranks_named(aborted[0].ranks)
+        doubt = f"{odd} made another call there, or called with a wrong size"
+        return f"{ranks_named(others.ranks)} have met {odd} in {where} with another size: {met}; {doubt}"
     if len(others.ranks) > 1:
-        return f"ranks have met in {where} with different sizes: {met}: one of them called with a wrong one"
-    doubt = ": either may have called with a wrong size" if detail.either else ""
-    return f"{ranks_named(others.ranks)} has sent more in {where}{inputs} than others expected: {met}{doubt}"
+        return f"ranks have met in {where} with different sizes: {met}; one of them called with a wrong one"
+    doubt = "; either may have called with a wrong size" if detail.either else ""
+    return f"{ranks_named(others.ranks)} has sent more in {where} than expected: {met}{doubt}"
 
 
 def _peer(detail: store.MismatchDetail) -> str:
     """Return who sends to whom, and who expects what: the first side has sent, the second waits."""
     sent, waits = detail.sides[0], detail.sides[1]
     sender, waiter = sent.ranks[0], waits.ranks[0]
-    gone = f"rank {sender} has sent a message to rank {sent.peer} in {places.group(sent.call)} that it does not receive"
-    missing = f"rank {waiter} waits for {places.named(waits.call)} from rank {waits.peer}"
-    return f"{gone}, and {missing}, which does not send it: one of them names the wrong peer"
+    group = places.group(sent.call)
+    return (
+        f"rank {sender} has sent message {sent.call.seq} of {group} to rank {sent.peer}, which posts no receive for it,"
+        f" and rank {waiter} waits for message {waits.call.seq} from rank {waits.peer}, which does not send it: one of"
+        " them may name the wrong peer"
+    )
 
 
 def _behind(detail: store.MismatchDetail) -> str:
+    """Return who left out calls: the first side are the others, which wait."""
     others, behind = detail.sides[0], detail.sides[1]
-    calls = f"{behind.missed_calls} {'call' if behind.missed_calls == 1 else 'calls'} fewer"
-    many = len(behind.ranks) > 1
-    place = "have left training" if behind.left and many else "has left training" if behind.left else ""
-    where = place or f"{'are' if many else 'is'} in step {behind.step}"
-    group = places.group(others.call)
+    who, many = ranks_named(behind.ranks), len(behind.ranks) > 1
+    if behind.left:
+        calls = f"{behind.missed_calls} {'call' if behind.missed_calls == 1 else 'calls'} fewer"
+        wait = f"{ranks_named(others.ranks)} {'waits' if len(others.ranks) == 1 else 'wait'}"
+        return (
+            f"{who} {'have' if many else 'has'} left training after step {behind.step} with {calls} in"
+            f" {places.group(others.call)} than the others, and {wait} in {places.named(others.call)}: a part of a step"
+            " was left out there, or made twice here"
+        )
     return (
-        f"{ranks_named(behind.ranks)} {where} after {calls} in {group} than {ranks_named(others.ranks)}"
-        f" {'has' if len(others.ranks) == 1 else 'have'} made: a part of a step was left out there"
+        f"{who} {'are' if many else 'is'} in {places.named(others.call)} in step {behind.step}, and"
+        f" {ranks_named(others.ranks)} in step {others.step}: a part of a step was left out by some, or made twice by"
+        " others"
     )
 
 
 def _met(side: store.MismatchSide) -> str:
-    met = (
-        "" if not side.HasField("got_bytes") else f": it expected {side.expected_bytes} bytes and got {side.got_bytes}"
-    )
-    return f"{ranks_named(side.ranks)} {'was' if len(side.ranks) == 1 else 'were'} aborted{met}"
+    if not side.HasField("got_bytes"):
+        return f"{ranks_named(side.ranks)} {'was' if len(side.ranks) == 1 else 'were'} aborted"
+    return f"{ranks_named(side.ranks)} expected {side.expected_bytes} bytes and got {side.got_bytes}"
 
 
 def _side_line(side: store.MismatchSide) -> str:
-    frame = f" (at {side.frame})" if side.frame else ""
     if side.HasField("got_bytes") or not side.call.op:
-        return _met(side) + frame
-    peer = f", with rank {side.peer}" if side.HasField("peer") else ""
-    return f"{ranks_named(side.ranks)} in {places.with_inputs(side.call)}: {places.numbered(side.call)}{peer}{frame}"
+        return _met(side)
+    return f"{ranks_named(side.ranks)} in {places.with_inputs(side.call)}: {places.numbered(side.call)}"
+
+
+def _message_line(side: store.MismatchSide) -> str:
+    message = f"message {side.call.seq} of {places.group(side.call)}"
+    if side.call.op.rpartition(":")[2].startswith(RECV):
+        return f"{ranks_named(side.ranks)} waits for {message} from rank {side.peer}"
+    return f"{ranks_named(side.ranks)} has sent {message} to rank {side.peer}"
+
+
+def _step_line(side: store.MismatchSide) -> str:
+    who = ranks_named(side.ranks)
+    if side.left:
+        return f"{who} {'has' if len(side.ranks) == 1 else 'have'} left training after step {side.step}"
+    return f"{who} in {places.with_inputs(side.call)}: {places.numbered(side.call)}, step {side.step}"
+
+
+def _at(side: store.MismatchSide) -> str:
+    return f", at {side.frame}" if side.frame else ""
 
 
 _LINES: Mapping["store.MismatchForm", Callable[[store.MismatchDetail], str]] = {
@@ -102,4 +144,10 @@ _LINES: Mapping["store.MismatchForm", Callable[[store.MismatchDetail], str]] = {
     store.MISMATCH_FORM_SIZES: _sizes,
     store.MISMATCH_FORM_PEER: _peer,
     store.MISMATCH_FORM_BEHIND: _behind,
+}
+
+_SIDE_LINES: Mapping["store.MismatchForm", Callable[[store.MismatchSide], str]] = {
+    store.MISMATCH_FORM_CIRCLE: _wait_line,
+    store.MISMATCH_FORM_PEER: _message_line,
+    store.MISMATCH_FORM_BEHIND: _step_line,
 }

@@ -33,6 +33,21 @@ def render(verdict: store.Verdict) -> str:
     return _RENDERERS[detail](verdict) if detail is not None else verdict.message
 
 
+def is_complete(verdict: store.Verdict) -> bool:
+    """Return whether a detail has what its text cannot do without; one that was kept by another version may not."""
+    match verdict.WhichOneof("detail"):
+        case "mismatch":
+            return mismatches.is_complete(verdict.mismatch)
+        case "throughput":
+            return not verdict.throughput.HasField("step_s") or verdict.throughput.step_before_s > 0.0
+        case "late_exit" | "memory" | "allocator" | "straggler":
+            return bool(verdict.culprits)
+        case "non_finite":
+            return bool(verdict.non_finite.ranks)
+    needed = (("death", verdict.death.ends), ("hang", verdict.hang.ranks), ("lost_node", verdict.lost_node.ranks))
+    return all(ranks for name, ranks in needed if name == verdict.WhichOneof("detail"))
+
+
 def write(verdict: store.Verdict) -> None:
     """Render the texts of a verdict into it: its line, and the lines of mismatched calls."""
     verdict.message = render(verdict)

@@ -276,6 +276,32 @@ def test_uncertain_restarts_never_fail_a_run_and_exits_do() -> None:
     assert "restarts in a row brought no new step" in world.state.record.outcome
 
 
+def test_the_last_line_repeats_what_began_it_and_not_only_what_came_last() -> None:
+    world = running()
+    world.end(2, code=1, last_words="Traceback\nValueError: bad sample")
+    world.until("stopping")
+    world.until("starting")
+    for number in (0, 3):
+        kill(world, number)
+    world.end(1, signal=9)
+    world.until("failed")
+    line = world.state.record.outcome
+    assert line.startswith("2 restarts in a row brought no new step. It began with this: rank 2 raised ValueError")
+    assert "The last start failed with this: rank 1 was killed by SIGKILL" in line
+
+
+def test_a_rank_that_fails_before_its_first_step_says_nothing_about_its_data() -> None:
+    world = World()
+    for phase in ("stopping", "stopping", "failed"):
+        world.until("starting")
+        world.rank(0).progress.step = -1
+        world.end(0, code=1, last_words="Traceback\nValueError: no such key")
+        world.until(phase)
+    assert world.state.record.outcome.startswith(
+        "rank 0 fails before the first step each time, 3 times in a row: rank 0 raised ValueError: no such key"
+    )
+
+
 def test_a_rank_that_fails_at_one_step_each_time_is_named_in_the_last_line() -> None:
     world = running()
     for _ in range(3):
@@ -331,7 +357,7 @@ def test_a_rank_that_has_left_training_while_others_wait_for_it_is_reported_and_
     world.rank(1).progress.phase = common.PHASE_IDLE
     world.stand(300.0)
     (incident,) = world.incidents
-    assert incident.verdict.message.startswith("rank 1 has left training while others still wait for it")
+    assert incident.verdict.message.startswith("rank 1 has left training after step 5 with 1 call fewer in group 0")
     assert (states(world), world.phase) == (["standstill"], "running")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast_daemon.core.detectors.deaths.death import describe
+from holdfast_daemon.core.detectors.deaths.death import end_of
 from holdfast_daemon.core.texts.memory_errors import ran_out_of_memory
 from holdfast_daemon.core.texts.render import render
 from holdfast_proto.v1 import common_pb2 as common
@@ -56,7 +56,8 @@ def test_exceptions_of_ranks_that_ran_out_of_memory_are_called_that(said: str, s
 
 def test_a_dead_rank_ran_out_of_memory_with_the_sizes_of_its_message() -> None:
     ended = store.RankExit(code=1, last_words=TRACEBACK + DEVICE, step=7, phase=common.PHASE_FORWARD_BACKWARD)
-    assert describe(2, ended) == f"rank 2 {DEVICE_SENTENCE} in forward_backward of step 7"
+    verdict = store.Verdict(kind=store.VERDICT_KIND_DEAD_RANK, death=store.DeathDetail(ends=[end_of(2, ended)]))
+    assert render(verdict) == f"rank 2 {DEVICE_SENTENCE} in forward_backward of step 7"
 
 
 def test_ranks_that_ran_out_of_memory_share_a_sentence() -> None:

@@ -6,7 +6,7 @@ peer a moment later, and name the call that this ended. Who is wrong follows fro
 * all but one: that one has sent more than all others expected; of a group of two, either may be wrong;
 * several, and others were not: who brings another size than all others sends too much to one neighbour, or gets too
   much from one, so that it is among those that were aborted;
-* one of many: it may have brought less than the others, and is reported as dead.
+* one of many: it made another call than all others, which name the same one, or brought less than they.
 """
 
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ def _calls_of(view: View, number: int, victims: dict[int, store.RankExit]) -> It
         members = groups.get(call.group, ())
         aborted = sorted(victims.keys() & set(members), key=lambda victim: (not _is_odd(victim, victims), victim))
         others = tuple(member for member in members if member not in victims)
-        if len(aborted) >= min(2, len(members) - 1) > 0 and all(_names(view, other, call) for other in others):
+        if aborted and others and all(_names(view, other, call) for other in others):
             yield AbortedCall(call, tuple(aborted), others)
 
 

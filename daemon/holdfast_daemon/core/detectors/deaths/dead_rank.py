@@ -1,14 +1,16 @@
 """A rank has ended although the run continues: how, where, and whether it is the cause or a victim."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast_daemon.core.detectors.deaths import death
+from holdfast_daemon.core.detectors.deaths import death, failed_start
 from holdfast_daemon.core.detectors.deaths.aborted_call import aborted_call, names_are_in
 from holdfast_daemon.core.detectors.deaths.early_leave import early_leavers
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
-from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.detectors.hangs import hang
+from holdfast_daemon.core.detectors.view import View, is_stopped
 from holdfast_proto.v1 import store_pb2 as store
 
 SETTLE_S = 0.3
@@ -31,13 +33,11 @@ class DeadRank(Detector):
 
     def see_tick(self, view: View) -> DetectorResult:
         """Judge as soon as the cause can be separated from the cascade."""
-        verdict = _verdict(view)
+        verdict = failed_start.launcher_verdict(view) or _verdict(view)
         if verdict is None:
             return DetectorResult(self)
-        ended = view.ranks[verdict.culprits[0]].exit
-        return DetectorResult(
-            self, (Finding(verdict=verdict, last_progress_unix_s=min(view.now, ended.exited_unix_s)),)
-        )
+        ended_unix_s = view.ranks[verdict.culprits[0]].exit.exited_unix_s or view.now
+        return DetectorResult(self, (Finding(verdict=verdict, last_progress_unix_s=min(view.now, ended_unix_s)),))
 
 
 def _verdict(view: View) -> store.Verdict | None:
@@ -48,24 +48,35 @@ def _verdict(view: View) -> store.Verdict | None:
         exits = early_leavers(view)
     if not exits:
         return None
+    if failed_start.may_be_hopeless(view, exits):
+        return failed_start.verdict(view, exits)
     culprits = death.first_cause(exits)
     first = exits[culprits[0]]
+    ends = [death.end_of(number, exits[number]) for number in culprits]
     if death.is_configuration_error(first):
-        last_line = first.last_words.strip().rpartition("\n")[2]
-        message = last_line.removeprefix("holdfast: ") or f"rank {culprits[0]} refused its configuration: see its log"
         return store.Verdict(
-            kind=store.VERDICT_KIND_BAD_CONFIGURATION, culprits=culprits, message=message, confidence_ratio=1.0
+            kind=store.VERDICT_KIND_BAD_CONFIGURATION,
+            culprits=culprits,
+            confidence_ratio=1.0,
+            death=store.DeathDetail(ends=ends),
         )
     if not _has_settled(view, first, len(exits)) or _is_mismatch(view, first):
         return None
+    stopped = _stopped(view, culprits)
     return store.Verdict(
         kind=store.VERDICT_KIND_DEAD_RANK,
-        culprits=culprits,
-        message=death.describe(culprits[0], first),
+        culprits=[*culprits, *(rank.rank for rank in stopped)],
         confidence_ratio=1.0 if first.HasField("signal") else 0.9,
         step=first.step,
         phase=first.phase,
+        death=store.DeathDetail(ends=ends, stopped=stopped),
     )
+
+
+def _stopped(view: View, culprits: Collection[int]) -> list[store.HeldRank]:
+    """Return the ranks that a signal has stopped: no death of a peer does that, so it is a fault of its own."""
+    stopped = [number for number, rank in sorted(view.ranks.items()) if is_stopped(rank) and number not in culprits]
+    return [hang.held_rank(view, number) for number in stopped]
 
 
 def _has_settled(view: View, first: store.RankExit, exits: int) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from holdfast_daemon.core.detectors.deaths import death
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.waits.left_out_calls import left_out_calls
 from holdfast_daemon.core.waits.named_calls import group_id
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -30,6 +31,9 @@ def early_leavers(view: View) -> dict[int, store.RankExit]:
     left = {number: rank for number, rank in view.ranks.items() if _has_left_in_a_step(rank)}
     if not left:
         return {}
+    behind = left_out_calls(view.ranks)
+    if behind is not None and behind.left:
+        return {}  # they left when their program was done, and have left out calls before: see mismatched_order.py
     others = [rank for rank in view.ranks.values() if not rank.HasField("exit")]
     waited_for = _waited_for(view, left)
     return {

@@ -10,7 +10,6 @@ from typing import ClassVar, Self
 from holdfast_daemon.core.detectors.deaths import death
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.naming import listed
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -69,15 +68,13 @@ def _has_ended_its_loop(rank: store.RankState, last_step: int) -> bool:
 
 
 def _finding(view: View, left: list[int], since_unix_s: float) -> Finding:
-    who = f"rank {left[0]} has" if len(left) == 1 else f"ranks {listed(left)} have"
-    message = f"{who} left training {view.now - since_unix_s:.0f} s ago, and the process does not end"
     verdict = store.Verdict(
         kind=store.VERDICT_KIND_LATE_EXIT,
         culprits=left,
-        message=message,
         confidence_ratio=1.0,
         step=view.ranks[left[0]].progress.step,
         phase=view.ranks[left[0]].progress.phase,
         activity=view.activity(left[0]),
+        late_exit=store.LateExitDetail(since_s=view.now - since_unix_s),
     )
     return Finding(verdict=verdict, last_progress_unix_s=since_unix_s, stands_still=True)

@@ -20,6 +20,8 @@ _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 _OTHER_SIZE = re.compile(r"op\.preamble\.length|gloo::EnforceNotMet")
 _SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (?P<got>\d+) vs (?P<expected>\d+)")
 _FILE = re.compile(r'^  File "(?P<path>[^"]+)"', re.MULTILINE)
+_NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt)(?::|$)")
+_NAME_ALONE = re.compile(r"[\w.]+:")
 _EXCEPTION = re.compile(r"(?P<module>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Za-z_]\w*)(?::|$)")
 
 
@@ -53,12 +55,22 @@ def bytes_expected_and_got(last_words: str) -> tuple[int, int] | None:
 
 
 def exception_line(last_words: str) -> str:
-    """Return the line that names the last exception, such as "ValueError: bad sample"; the last line without one."""
+    """Return the line that names the last exception, such as "ValueError: bad sample"; the last line without one.
+
+    A message that begins below the exception's name is moved up to it.
+    """
     lines = _lines(last_words)
     starts = _exception_starts(lines)
-    if starts:
-        return lines[starts[-1]].strip()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    if not starts:
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    line = lines[starts[-1]].strip()
+    below = next((line.strip() for line in lines[starts[-1] + 1 :] if line.strip()), "")
+    return f"{line} {below}".rstrip() if _NAME_ALONE.fullmatch(line) else line
+
+
+def names_an_exception(last_words: str) -> bool:
+    """Return whether the line of :func:`exception_line` names an exception: after a traceback, or by its own name."""
+    return bool(_exception_starts(_lines(last_words)) or _NAMED.match(exception_line(last_words)))
 
 
 def _lines(last_words: str) -> list[str]:

@@ -1,12 +1,11 @@
 """What the detectors of hangs share: whether there is one, who is at its root, and how it is reported."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from holdfast_daemon.core.detectors.framework import Finding
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
-from holdfast_daemon.core.texts.activities import does
 from holdfast_daemon.core.waits.named_calls import GroupId, group_id
-from holdfast_daemon.core.waits.wait_graph import MissedCall, WaitAnalysis
+from holdfast_daemon.core.waits.wait_graph import ArrivedCall, MissedCall, WaitAnalysis
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -41,7 +40,11 @@ def roots(view: View) -> list[int]:
 def _roots(view: View) -> list[int]:
     analysis = view.wait_analysis
     outrun = _outrun(view)
-    ends = [rank for rank in analysis.roots if _has_left(view, rank) or (rank in view.late and rank not in outrun)]
+    ends = [
+        rank
+        for rank in analysis.roots
+        if _has_left(view, rank) or (rank in view.late and rank not in outrun and not view.may_have_arrived(rank))
+    ]
     if ends:
         return ends
     if analysis.roots or analysis.cycle or analysis.everyone_arrived:
@@ -50,12 +53,22 @@ def _roots(view: View) -> list[int]:
     if not nobody_waits(view):
         return []
     # The others wait in calls that no counter shows, such as those before the first group exists.
-    busy = [rank for rank in sorted(view.late) if view.activity(rank) in OUTSIDE]
+    waits = [rank for rank in view.late if view.activity(rank) == common.ACTIVITY_COLLECTIVE]
     if all(view.activity(rank) == common.ACTIVITY_DATA for rank in view.late):
-        return busy
-    others = [rank for rank in view.late if rank not in busy]
-    all_wait = bool(others) and all(view.activity(rank) == common.ACTIVITY_COLLECTIVE for rank in others)
-    return busy if all_wait or 2 * len(busy) < len(view.late) else []
+        return sorted(view.late)
+    busy = [
+        rank for rank in sorted(view.late) if view.activity(rank) in OUTSIDE or (waits and _is_elsewhere(view, rank))
+    ]
+    all_wait = bool(waits) and len(waits) + len(busy) == len(view.late)
+    by_stacks = bool(waits) and len(busy) < len(waits)
+    by_looks = not waits and 2 * len(busy) < len(view.late)
+    return busy if all_wait or by_stacks or by_looks else []
+
+
+def _is_elsewhere(view: View, number: int) -> bool:
+    """Whether a rank's stack was taken and shows no call of torch, whatever else it does: it may just sleep."""
+    stack = view.stacks.get(number)
+    return stack is not None and bool(stack.frame) and stack.activity != common.ACTIVITY_COLLECTIVE
 
 
 def nobody_waits(view: View) -> bool:
@@ -97,29 +110,46 @@ def _has_left(view: View, number: int) -> bool:
     return rank is not None and (rank.HasField("exit") or rank.left_training)
 
 
-def what_it_does(view: View, number: int) -> str:
-    """Return in a few words what a rank is seen to do."""
-    return does(view.activity(number))
-
-
-def hang_finding(view: View, kind: "store.VerdictKind", culprits: Sequence[int], message: str) -> Finding:
-    """Return the finding of a hang with its waits. Its call is the one in which the first culprit is missing."""
-    analysis = view.wait_analysis
-    first = view.known_ranks[culprits[0]] if culprits else next(iter(view.ranks.values()))
-    call = next((missed for missed in analysis.missed if missed.rank in culprits[:1]), analysis)
-    verdict = store.Verdict(
-        kind=kind,
-        culprits=culprits,
-        message=message,
-        confidence_ratio=1.0 if len(culprits) == 1 else 0.8,
-        waits=sorted(analysis.edges, key=lambda edge: edge.awaited not in culprits[:1])[:_EDGES_KEPT],
-        step=first.progress.step,
-        phase=first.progress.phase,
-        group=call.group,
-        seq=call.seq,
-        op=call_name(view, call),
-        activity=view.activity(culprits[0]) if culprits else common.ACTIVITY_UNSPECIFIED,
+def held_rank(view: View, number: int) -> store.HeldRank:
+    """Return where a rank at the root is, what it does, and who waits for it in which call."""
+    rank, stack = view.known_ranks[number], view.stacks.get(number)
+    held = store.HeldRank(
+        rank=number,
+        state=_held_state(rank),
+        activity=view.activity(number),
+        blocked_on=view.blocked_on(number),
+        frame=stack.frame if stack is not None else "",
+        step=rank.progress.step,
+        phase=rank.progress.phase,
     )
+    missed = next((call for call in view.wait_analysis.missed if call.rank == number), None)
+    if missed is not None:
+        held.missed.CopyFrom(call_place(view, missed))
+        held.waiters.extend(missed.waiters)
+        held.elsewhere = missed.elsewhere
+    return held
+
+
+def _held_state(rank: store.RankState) -> "store.HeldState":
+    if rank.life == store.LIFE_EXITED:
+        return store.HELD_STATE_ENDED
+    return store.HELD_STATE_LEFT if rank.left_training else store.HELD_STATE_PRESENT
+
+
+def hang_finding(view: View, verdict: store.Verdict) -> Finding:
+    """Return the finding of a hang with its waits. Its call is the one in which the first culprit is missing.
+
+    ``verdict``: has its kind, culprits and detail; what all hangs share is filled in where it lacks.
+    """
+    analysis, culprits = view.wait_analysis, verdict.culprits
+    first = view.known_ranks[culprits[0]] if culprits else next(iter(view.ranks.values()))
+    if not verdict.group:
+        call = next((missed for missed in analysis.missed if missed.rank in culprits[:1]), analysis)
+        verdict.group, verdict.seq, verdict.op = call.group, call.seq, call_name(view, call)
+    verdict.confidence_ratio = verdict.confidence_ratio or (1.0 if len(culprits) == 1 else 0.8)
+    verdict.waits.extend(sorted(analysis.edges, key=lambda edge: edge.awaited not in culprits[:1])[:_EDGES_KEPT])
+    verdict.step, verdict.phase = first.progress.step, first.progress.phase
+    verdict.activity = view.activity(culprits[0]) if culprits else common.ACTIVITY_UNSPECIFIED
     return Finding(verdict=verdict, last_progress_unix_s=_last_progress(view, culprits), stands_still=True)
 
 
@@ -137,8 +167,34 @@ def call_name(view: View, call: WaitAnalysis | MissedCall) -> str:
     return next((one.op for one in named if (one.group, one.seq) == (call.group, call.seq)), call.op)
 
 
-def group_name(view: View, name: str) -> str:
-    """Return a group's name with its description, where torch.distributed was given one: ``5 (mesh_tp)``."""
+def waits_in_start(view: View, culprits: Collection[int]) -> bool:
+    """Whether all others are before their first step, and stacks show that some wait in torch.distributed."""
+    others = [rank for number, rank in view.ranks.items() if number not in culprits]
+    waits = [rank for rank in others if view.activity(rank.rank) == common.ACTIVITY_COLLECTIVE]
+    return bool(waits) and all(rank.progress.step < 0 or not rank.steps_done for rank in others)
+
+
+def call_place(view: View, call: WaitAnalysis | MissedCall) -> store.CallPlace:
+    """Return a call with the name that its recorders and its group give it."""
+    return store.CallPlace(
+        group=call.group, description=description(view, call.group), seq=call.seq, op=call_name(view, call)
+    )
+
+
+def arrived_place(view: View, call: ArrivedCall) -> store.CallPlace:
+    """Return a call that all members have entered, as the first that it holds names it."""
+    named = pending_call(view, call.held[0], call.group, call.seq)
+    op = named.op if named is not None else call.op
+    return store.CallPlace(group=call.group, description=description(view, call.group), seq=call.seq, op=op)
+
+
+def description(view: View, name: str) -> str:
+    """Return what the user called a group; empty: nothing, or torch.distributed was not told."""
     groups = (group for rank in view.ranks.values() for group in rank.progress.groups)
-    description = next((group.description for group in groups if group.group == name and group.description), "")
-    return f"{name} ({description})" if description else name
+    return next((group.description for group in groups if group.group == name and group.description), "")
+
+
+def pending_call(view: View, rank: int, group: str, seq: int) -> common.PendingCall | None:
+    """Return a call of a rank as its own recorder names it; None: it has not said."""
+    named = view.known_ranks[rank].pending if rank in view.known_ranks else ()
+    return next((call for call in named if (call.group, call.seq) == (group, seq)), None)

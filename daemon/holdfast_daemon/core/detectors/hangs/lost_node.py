@@ -10,7 +10,6 @@ from holdfast_daemon.core.detectors.deaths import death
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.naming import ranks_named
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -48,7 +47,7 @@ def _finding(view: View, node: str, ranks: list[int]) -> Finding:
         kind=store.VERDICT_KIND_LOST_NODE,
         culprits=ranks,
         node=node,
-        message=f"node {node} is lost, and with it {ranks_named(ranks)}",
+        lost_node=store.LostNodeDetail(node=node, ranks=ranks),
         confidence_ratio=1.0,
         waits=view.wait_analysis.edges,
         step=first.progress.step,

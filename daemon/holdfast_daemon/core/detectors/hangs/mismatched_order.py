@@ -1,12 +1,14 @@
 """Ranks that wait for each other, or are in different calls at one number: their programs make different calls.
 
-Four signs. Members of a group have entered its call number ``seq`` and their recorders name different operations or,
+Six signs. Members of a group have entered its call number ``seq`` and their recorders name different operations or,
 where these must agree, different sizes or data types: that is proof, also if other ranks stand still. Or members
 were aborted because they got more than they expected: see aborted_call.py. Or there is a cycle in the wait-for
 graph that holds all of its ranks in their calls: they call in different orders. Or a minority of a group is left behind
-in a call that all others have completed: it waits for more than they had to give.
+in a call that all others have completed: it waits for more than they had to give. Or a message went to one rank while
+another waits for it: see stray_message.py. Or ranks have left out calls: see left_out_calls.py.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -14,13 +16,13 @@ from holdfast_daemon.core.detectors.deaths.aborted_call import AbortedCall, abor
 from holdfast_daemon.core.detectors.deaths.peer_loss import bytes_expected_and_got
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
-from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.naming import listed, ranks_named
-from holdfast_daemon.core.waits.named_calls import MismatchedCall
+from holdfast_daemon.core.detectors.view import OUTSIDE, View
+from holdfast_daemon.core.waits.left_out_calls import LeftOutCalls, left_out_calls
+from holdfast_daemon.core.waits.meeting import COLLECTIVE, RECV, SEND
+from holdfast_daemon.core.waits.named_calls import MismatchedCall, Signature
+from holdfast_daemon.core.waits.stray_message import StrayMessage, stray_message
 from holdfast_daemon.core.waits.wait_graph import ArrivedCall
 from holdfast_proto.v1 import store_pb2 as store
-
-_SIDES_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -37,71 +39,122 @@ class MismatchedOrder(Detector):
         aborted = aborted_call(view) if aborts_are_named else None
         if aborted is not None:
             return DetectorResult(self, (_aborted(view, aborted),))
-        if not stands_still:
+        behind = left_out_calls(view.ranks) if stands_still else None
+        if behind is not None and _are_held(view, behind):
+            return DetectorResult(self, (_left_out(view, behind),))
+        if not stands_still or hang.roots(view):
             return DetectorResult(self)
-        cycle = set(view.wait_analysis.cycle)
-        if cycle and cycle <= view.late.keys() and cycle.isdisjoint(view.outside_of_calls) and not hang.roots(view):
-            return DetectorResult(self, (_circle(view),))
-        left_behind = next((call for call in view.wait_analysis.everyone_arrived if call.holds_a_minority), None)
-        if left_behind is not None and hang.have_stalled(view, left_behind.members) and not hang.roots(view):
-            return DetectorResult(self, (_left_behind(view, left_behind),))
-        return DetectorResult(self)
+        return DetectorResult(self, tuple(_knots(view)))
+
+
+def _knots(view: View) -> Iterator[Finding]:
+    """Yield what holds ranks in their calls although nobody is missing."""
+    cycle = set(view.wait_analysis.cycle)
+    if cycle and cycle <= view.late.keys() and cycle.isdisjoint(view.outside_of_calls):
+        stray = stray_message(view.ranks, view.wait_analysis.knot)
+        yield _circle(view) if stray is None else _stray(view, stray)
+        return
+    left_behind = next((call for call in view.wait_analysis.everyone_arrived if call.holds_a_minority), None)
+    if left_behind is not None and hang.have_stalled(view, left_behind.members):
+        yield _left_behind(view, left_behind)
+
+
+def _are_held(view: View, found: LeftOutCalls) -> bool:
+    """Whether all that wait in the call have stalled past their deadlines, and none is busy elsewhere."""
+    is_held = all(view.activity(rank) not in OUTSIDE for rank in found.others)
+    return is_held and hang.have_stalled(view, found.others)
+
+
+def _finding(
+    view: View, culprits: Sequence[int], detail: store.MismatchDetail, confidence_ratio: float = 0.0
+) -> Finding:
+    """Return the finding of a mismatch. Its call is the one that lacks the first culprit, or that of the first side."""
+    for side in detail.sides:
+        stack = view.stacks.get(side.ranks[0])
+        side.frame = stack.frame if stack is not None else ""
+    missing = (side.call for side in detail.sides if side.HasField("peer") and side.peer in culprits[:1])
+    call = next(missing, detail.sides[0].call)
+    verdict = store.Verdict(
+        kind=store.VERDICT_KIND_MISMATCHED_ORDER,
+        culprits=culprits,
+        confidence_ratio=confidence_ratio,
+        group=call.group,
+        seq=call.seq,
+        op=call.op,
+        mismatch=detail,
+    )
+    return hang.hang_finding(view, verdict)
 
 
 def _circle(view: View) -> Finding:
     cycle = view.wait_analysis.cycle
-    message = f"ranks {listed(cycle)} wait for each other: their calls are in different orders, or one is missing"
-    finding = hang.hang_finding(view, store.VERDICT_KIND_MISMATCHED_ORDER, list(cycle), message)
-    inside = [edge for edge in view.wait_analysis.edges if edge.waiter in cycle and edge.awaited in cycle]
-    for edge in inside[:_SIDES_SHOWN]:
-        group = hang.group_name(view, edge.group)
-        finding.verdict.calls.append(
-            f"rank {edge.waiter} waits for {edge.awaited} in {edge.op} {edge.seq} of group {group}"
-        )
-    return finding
+    detail = store.MismatchDetail(form=store.MISMATCH_FORM_CIRCLE)
+    inside = {(edge.waiter, edge.awaited): edge for edge in reversed(view.wait_analysis.edges)}
+    for waiter, awaited in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
+        edge = inside.get((waiter, awaited))
+        if edge is not None:
+            detail.sides.add(ranks=[waiter], call=_edge_place(view, edge), peer=awaited)
+    return _finding(view, cycle, detail)
+
+
+def _edge_place(view: View, edge: store.WaitEdge) -> store.CallPlace:
+    named = hang.pending_call(view, edge.waiter, edge.group, edge.seq)
+    return _place(view, edge.group, edge.seq, (named.op, named.sizes, named.dtypes) if named else (edge.op, "", ""))
+
+
+def _place(view: View, group: str, seq: int, called: Signature) -> store.CallPlace:
+    op, sizes, dtypes = called
+    described = hang.description(view, group)
+    return store.CallPlace(group=group, description=described, seq=seq, op=op, sizes=sizes, dtypes=dtypes)
+
+
+def _stray(view: View, stray: StrayMessage) -> Finding:
+    described = hang.description(view, stray.group)
+    sent = store.CallPlace(group=stray.group, description=described, seq=stray.sent, op=SEND)
+    awaited = store.CallPlace(group=stray.group, description=described, seq=stray.expected, op=RECV)
+    detail = store.MismatchDetail(form=store.MISMATCH_FORM_PEER, either=True)
+    detail.sides.add(ranks=[stray.sender], call=sent, peer=stray.receiver)
+    detail.sides.add(ranks=[stray.waiter], call=awaited, peer=stray.awaited)
+    return _finding(view, list(dict.fromkeys((stray.sender, stray.waiter))), detail)
+
+
+def _left_out(view: View, found: LeftOutCalls) -> Finding:
+    detail = store.MismatchDetail(
+        form=store.MISMATCH_FORM_BEHIND, either=2 * len(found.behind) == len(found.behind) + len(found.others)
+    )
+    named = hang.pending_call(view, found.others[0], found.group, found.seq)
+    called = (named.op, named.sizes, named.dtypes) if named is not None else (COLLECTIVE, "", "")
+    place = _place(view, found.group, found.seq, called)
+    detail.sides.add(ranks=found.others, call=place, step=found.others_step)
+    detail.sides.add(ranks=found.behind, call=place, step=found.step, missed_calls=found.missed_calls, left=found.left)
+    culprits = [*found.behind, *(found.others if detail.either and not found.left else ())]
+    return _finding(view, culprits, detail)
 
 
 def _left_behind(view: View, call: ArrivedCall) -> Finding:
-    where = f"call {call.seq} of group {hang.group_name(view, call.group)}"
-    who = f"{ranks_named(call.held)} {'is' if len(call.held) == 1 else 'are'}"
-    message = f"{who} still in {where}, which all others have completed: it made another call there, or lost data"
-    finding = hang.hang_finding(view, store.VERDICT_KIND_MISMATCHED_ORDER, list(call.held), message)
-    verdict, named = finding.verdict, view.ranks[call.held[0]].pending
-    op = next((one.op for one in named if (one.group, one.seq) == (call.group, call.seq)), call.op)
-    verdict.group, verdict.seq, verdict.op, verdict.confidence_ratio = call.group, call.seq, op, 0.8
-    return finding
+    detail = store.MismatchDetail(form=store.MISMATCH_FORM_LEFT_BEHIND)
+    detail.sides.add(ranks=call.held, call=hang.arrived_place(view, call))
+    return _finding(view, call.held, detail, 0.8)
 
 
 def _mismatched(view: View, call: MismatchedCall) -> Finding:
     most = call.sides[0][1]
     everybody = [rank for _, ranks in call.sides for rank in ranks]
     odd = sorted(set(everybody) - set(most))
-    culprits = odd if 2 * len(odd) < len(everybody) else sorted(everybody)
-    where = f"call {call.seq} of group {hang.group_name(view, call.group)}"
-    sides = [f"{ranks_named(ranks)} in {' '.join(part for part in called if part)}" for called, ranks in call.sides]
-    message = f"ranks have met in different calls: {where} finds {' and '.join(sides[:_SIDES_SHOWN])}"
-    finding = hang.hang_finding(view, store.VERDICT_KIND_MISMATCHED_ORDER, culprits, message)
-    finding.verdict.group, finding.verdict.seq, finding.verdict.op = call.group, call.seq, call.sides[0][0][0]
-    finding.verdict.calls.extend(f"{side}: {where}" for side in sides[:_SIDES_SHOWN])
-    return finding
+    detail = store.MismatchDetail(form=store.MISMATCH_FORM_DIFFERENT_CALLS, either=2 * len(odd) >= len(everybody))
+    for called, ranks in call.sides:
+        detail.sides.add(ranks=ranks, call=_place(view, call.group, call.seq, called))
+    return _finding(view, sorted(everybody) if detail.either else odd, detail)
 
 
 def _aborted(view: View, found: AbortedCall) -> Finding:
-    call, others, aborted = found.call, ranks_named(found.others), ranks_named(found.aborted)
-    where = f"call {call.seq} of group {hang.group_name(view, call.group)}"
-    if len(found.others) > 1:
-        message = f"{aborted} have met in {where} with different sizes: one of them called with a wrong one"
-    else:
-        doubt = "" if len(found.culprits) == 1 else ": either may have called with a wrong size"
-        message = f"{others} has sent more in {where} than {aborted} expected{doubt}"
-    finding = hang.hang_finding(view, store.VERDICT_KIND_MISMATCHED_ORDER, list(found.culprits), message)
-    finding.verdict.group, finding.verdict.seq, finding.verdict.op = call.group, call.seq, call.op
-    finding.verdict.calls.append(f"{others} in {' '.join(part for part in (call.op, call.sizes) if part)}: {where}")
-    finding.verdict.calls.extend(_met(rank, view.ranks[rank].exit) for rank in found.aborted[:_SIDES_SHOWN])
-    return replace(finding, stands_still=False)
-
-
-def _met(rank: int, ended: store.RankExit) -> str:
-    sizes = bytes_expected_and_got(ended.last_words)
-    met = "" if sizes is None else f": it expected {sizes[0]} bytes and got {sizes[1]}"
-    return f"rank {rank} was aborted{met}"
+    call = found.call
+    place = _place(view, call.group, call.seq, (call.op, call.sizes, call.dtypes))
+    detail = store.MismatchDetail(form=store.MISMATCH_FORM_SIZES, either=len(found.culprits) > 1)
+    detail.sides.add(ranks=found.others, call=place)
+    for rank in found.aborted:
+        side = detail.sides.add(ranks=[rank], call=store.CallPlace(group=call.group, seq=call.seq))
+        sizes = bytes_expected_and_got(view.ranks[rank].exit.last_words)
+        if sizes is not None:
+            side.expected_bytes, side.got_bytes = sizes
+    return replace(_finding(view, found.culprits, detail), stands_still=False)

@@ -10,7 +10,6 @@ from typing import ClassVar
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.naming import phase_name
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -26,17 +25,21 @@ class Standstill(Detector):
             return DetectorResult(self)
         if hang.roots(view):
             return DetectorResult(self)
-        culprits = sorted(view.late) if view.world_size == 1 else []
-        return DetectorResult(self, (hang.hang_finding(view, store.VERDICT_KIND_STANDSTILL, culprits, _message(view)),))
+        return DetectorResult(self, (hang.hang_finding(view, _verdict(view)),))
 
 
-def _message(view: View) -> str:
+def _verdict(view: View) -> store.Verdict:
     places = Counter((rank.progress.phase, rank.progress.step) for rank in view.late.values())
     (phase, step), most = places.most_common(1)[0]
-    where = "before the first step" if step < 0 else f"of step {step}"
-    if view.world_size == 1:
-        return f"rank {min(view.late)} {hang.what_it_does(view, min(view.late))} in {phase_name(phase)} {where}"
-    if view.all_stopped:
-        return f"all ranks are stopped, most of them in {phase_name(phase)} {where}"
-    who = "all ranks" if most == len(view.late) else f"{most} of {len(view.late)} ranks"
-    return f"{who} make no progress in {phase_name(phase)} {where}, and none is known to wait for another"
+    detail = store.StandstillDetail(
+        most=most,
+        ranks=len(view.late),
+        world_size=view.world_size,
+        all_stopped=view.all_stopped,
+        step=step,
+        phase=phase,
+    )
+    culprits = sorted(view.late) if view.world_size == 1 else []
+    if culprits:
+        detail.only.CopyFrom(hang.held_rank(view, culprits[0]))
+    return store.Verdict(kind=store.VERDICT_KIND_STANDSTILL, culprits=culprits, standstill=detail)

@@ -6,7 +6,6 @@ from typing import ClassVar
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.naming import listed
 from holdfast_daemon.core.waits.meeting import RECV
 from holdfast_daemon.core.waits.wait_graph import ArrivedCall
 from holdfast_proto.v1 import store_pb2 as store
@@ -35,21 +34,22 @@ class Transport(Detector):
         stuck = next(calls, None)
         if stuck is None:
             return DetectorResult(self)
-        finding = hang.hang_finding(view, store.VERDICT_KIND_TRANSPORT, [], _message(view, stuck))
+        finding = hang.hang_finding(view, _verdict(view, stuck))
         first = view.ranks[stuck.held[0]].progress
-        verdict = finding.verdict
-        verdict.group, verdict.seq, verdict.op = stuck.group, stuck.seq, stuck.op
-        verdict.step, verdict.phase = first.step, first.phase
+        finding.verdict.step, finding.verdict.phase = first.step, first.phase
         return DetectorResult(self, (finding,))
 
 
-def _message(view: View, call: ArrivedCall) -> str:
-    nodes = sorted({view.node_of[rank] for rank in call.members if rank in view.node_of})
-    between = f" between nodes {listed(nodes)}" if len(nodes) > 1 else ""
-    group = f"group {hang.group_name(view, call.group)}"
+def _verdict(view: View, call: ArrivedCall) -> store.Verdict:
+    place = hang.arrived_place(view, call)
+    detail = store.TransportDetail(
+        form=store.TRANSPORT_FORM_CALL,
+        call=place,
+        nodes=sorted({view.node_of[rank] for rank in call.members if rank in view.node_of}),
+    )
     if call.op == RECV:
-        receiver, sender = call.members
-        what = f"rank {sender} has sent message {call.seq} of {group}, and it does not come to rank {receiver}"
-    else:
-        what = f"all ranks of {group} have entered call {call.seq}, and it does not complete"
-    return f"{what}{between}: transport or device, not a rank"
+        detail.form = store.TRANSPORT_FORM_MESSAGE
+        detail.receiver, detail.sender = call.members
+    return store.Verdict(
+        kind=store.VERDICT_KIND_TRANSPORT, group=place.group, seq=place.seq, op=place.op, transport=detail
+    )

@@ -13,7 +13,6 @@ from holdfast_daemon.core.detectors.deaths.peer_loss import exception_line
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
-from holdfast_daemon.core.naming import listed
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -46,10 +45,14 @@ def _said(view: View) -> Finding | None:
     if not cut_off or cut_off[0] != first[0] or view.node_of.get(0) in nodes:
         return None
     ended = exits[cut_off[0]]
-    said = exception_line(ended.last_words)
-    message = f"{_nodes(nodes)} cannot connect to node {view.node_of.get(0)}, where all ranks are to meet: {said}"
+    detail = store.TransportDetail(
+        form=store.TRANSPORT_FORM_NO_CONNECTION,
+        nodes=sorted(nodes),
+        meeting_node=view.node_of.get(0, ""),
+        said=exception_line(ended.last_words),
+    )
     verdict = store.Verdict(
-        kind=store.VERDICT_KIND_TRANSPORT, message=message, confidence_ratio=0.9, step=ended.step, phase=ended.phase
+        kind=store.VERDICT_KIND_TRANSPORT, confidence_ratio=0.9, step=ended.step, phase=ended.phase, transport=detail
     )
     return Finding(verdict=verdict, last_progress_unix_s=min(view.now, ended.exited_unix_s))
 
@@ -64,12 +67,7 @@ def _shown(view: View) -> Finding | None:
     nodes = {view.node_of[number] for number in waits & view.late.keys()}
     if len(nodes) < 2 or waits != view.stacks.keys():
         return None
-    message = f"{_nodes(nodes)} do not reach each other: ranks of each wait in init for others, and do not meet"
-    unseen = view.world_size - len(waits)
-    if unseen:
-        message += f" (if none of the {unseen} ranks whose stacks were not taken is elsewhere)"
-    return hang.hang_finding(view, store.VERDICT_KIND_TRANSPORT, [], message)
-
-
-def _nodes(names: set[str]) -> str:
-    return f"{'node' if len(names) == 1 else 'nodes'} {listed(sorted(names))}"
+    detail = store.TransportDetail(
+        form=store.TRANSPORT_FORM_NO_MEETING, nodes=sorted(nodes), unseen_ranks=view.world_size - len(waits)
+    )
+    return hang.hang_finding(view, store.Verdict(kind=store.VERDICT_KIND_TRANSPORT, transport=detail))

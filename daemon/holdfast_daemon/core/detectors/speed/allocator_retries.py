@@ -11,7 +11,6 @@ from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.naming import ranks_named
 from holdfast_proto.v1 import store_pb2 as store
 
 SAMPLE_EVERY_S = 60.0
@@ -72,17 +71,11 @@ class AllocatorRetries(Detector):
 
 def _verdict(view: View, culprits: Sequence[int], out: Collection[int]) -> store.Verdict:
     first = view.ranks[culprits[0]]
-    if first.rank in out:
-        message = f"{ranks_named(culprits)} ran out of device memory and went on"
-    else:
-        message = (
-            f"the allocator of {ranks_named(culprits)} found memory only by emptying its cache in {RISEN_SAMPLES} of"
-            f" {OF_SAMPLES} minutes: device memory is nearly full, or fragmented"
-        )
+    detail = store.AllocatorDetail(ran_out=first.rank in out, minutes=RISEN_SAMPLES, of_minutes=OF_SAMPLES)
     return store.Verdict(
         kind=store.VERDICT_KIND_ALLOCATOR_RETRIES,
         culprits=culprits,
-        message=message,
         step=first.progress.step,
         confidence_ratio=1.0,
+        allocator=detail,
     )

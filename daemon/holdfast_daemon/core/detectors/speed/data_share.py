@@ -14,7 +14,6 @@ from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
 from holdfast_daemon.core.detectors.view import StepView, View
-from holdfast_daemon.core.naming import ranks_named
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -22,6 +21,9 @@ WINDOW_STEPS = 32
 PERSISTENT_S = 60.0
 WARM_UP_STEPS = 2
 """Of a generation: data loaders start in them."""
+
+SLOW_DATA = "slow_data"
+"""Counter of reports. Incidents of this kind are counted together with those of data that never comes."""
 
 _SHARE_LIMIT, _CALM_SHARE = 0.3, 0.2
 _RISE_LIMIT_RATIO = 2.0
@@ -76,7 +78,7 @@ class DataShare(Detector):
         if self._reported or since_unix_s is None or view.now - since_unix_s < PERSISTENT_S:
             return DetectorResult(watch)
         verdict = _verdict(view, self._newest_share, _waited_s(self._earlier or self._marked, view.ranks))
-        return DetectorResult(replace(watch, _reported=True), findings_of(verdict))
+        return DetectorResult(replace(watch, _reported=True), findings_of(verdict), anomalies=(SLOW_DATA,))
 
     def restarted(self, _after_step: int) -> Self:
         """Begin again."""
@@ -114,12 +116,11 @@ def _verdict(view: View, share: float, waited_s: Mapping[int, float]) -> store.V
         key=lambda rank: (-waited_s[rank], rank),
     )
     culprits = most if 2 * len(most) < len(view.ranks) else []
-    who = f", {ranks_named(culprits)} longest" if culprits else ", all ranks alike" if most else ""
     return store.Verdict(
         kind=store.VERDICT_KIND_DATA_STALL,
         culprits=culprits,
-        message=f"steps wait {share:.0%} of their time for data{who}",
         step=max((rank.progress.step for rank in view.ranks.values()), default=0),
         phase=common.PHASE_DATA,
         confidence_ratio=1.0,
+        data_share=store.DataShareDetail(share_ratio=share, all_alike=bool(most) and not culprits),
     )

@@ -30,7 +30,6 @@ from typing import ClassVar, Self
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
 from holdfast_daemon.core.detectors.numbers.robust import theil_sen_slope
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.naming import gib, ranks_named
 from holdfast_proto.v1 import store_pb2 as store
 
 SAMPLE_EVERY_S = 10.0
@@ -161,14 +160,13 @@ def _rises_throughout(blocks: list[int], slope: float) -> bool:
 def _verdict(view: View, creeping: Mapping[int, _Creep]) -> store.Verdict:
     culprits = sorted(creeping, key=lambda rank: (creeping[rank].hours_left, rank))
     first = creeping[culprits[0]]
-    message = (
-        f"memory of {ranks_named(culprits)} grows by {gib(first.bytes_per_hour)} per hour: rank {culprits[0]} reaches"
-        f" its limit of {gib(first.limit_bytes)} in {first.hours_left:.1f} h"
+    detail = store.MemoryDetail(
+        bytes_per_hour=first.bytes_per_hour, limit_bytes=first.limit_bytes, hours_left=first.hours_left
     )
     return store.Verdict(
         kind=store.VERDICT_KIND_MEMORY_CREEP,
         culprits=culprits,
-        message=message,
         step=view.ranks[culprits[0]].progress.step,
         confidence_ratio=0.9,
+        memory=detail,
     )

@@ -123,43 +123,41 @@ class ThroughputDrop(Detector):
 
     def _verdict(self, drop: _Drop, newest: StepPace) -> store.Verdict:
         before = drop.before
-        cause, phase = self._bottleneck(drop, newest)
-        what = []
+        bottleneck, phase = self._bottleneck(drop, newest)
+        detail = store.ThroughputDetail(since_step=drop.since_step, bottleneck=bottleneck)
         if _is_slower(before, newest):
-            factor = newest.training_s / before.training_s
-            seconds = f"{newest.training_s:.3g} s, {before.training_s:.3g} s before"
-            what.append(f"steps take {factor:.1f} times as long ({seconds})")
+            detail.step_s, detail.step_before_s = newest.training_s, before.training_s
         if _is_less_used(before, newest):
-            what.append(f"devices do {newest.mfu:.0%} of what they could, {before.mfu:.0%} before")
-        likely = f": the bottleneck is likely {cause}" if cause else ""
+            detail.mfu_ratio, detail.mfu_before_ratio = newest.mfu, before.mfu
         return store.Verdict(
             kind=store.VERDICT_KIND_THROUGHPUT_DROP,
-            message=f"since step {drop.since_step} {' and '.join(what)}{likely}",
             step=drop.since_step,
             phase=phase,
             confidence_ratio=1.0,
+            throughput=detail,
         )
 
-    def _bottleneck(self, drop: _Drop, newest: StepPace) -> tuple[str, "common.Phase"]:
-        """Return what the added seconds are spent on, for people, and the phase that says so."""
+    def _bottleneck(self, drop: _Drop, newest: StepPace) -> tuple["store.Bottleneck", "common.Phase"]:
+        """Return what the added seconds are spent on, and the phase that says so."""
         before = drop.before
         added_s = newest.training_s - before.training_s
         if added_s <= 0.0:
-            return "", common.PHASE_UNSPECIFIED
+            return store.BOTTLENECK_UNSPECIFIED, common.PHASE_UNSPECIFIED
         grown_s, cause, phase = max(
-            (newest.data_s - before.data_s, "data", common.PHASE_DATA),
-            (newest.checkpoint_s - before.checkpoint_s, "checkpoints", common.PHASE_CHECKPOINT),
-            (newest.bubble_s - before.bubble_s, "the pipeline's bubble", common.PHASE_FORWARD_BACKWARD),
+            (newest.data_s - before.data_s, store.BOTTLENECK_DATA, common.PHASE_DATA),
+            (newest.checkpoint_s - before.checkpoint_s, store.BOTTLENECK_CHECKPOINTS, common.PHASE_CHECKPOINT),
+            (newest.bubble_s - before.bubble_s, store.BOTTLENECK_BUBBLE, common.PHASE_FORWARD_BACKWARD),
         )
         if grown_s >= _CAUSE_RATIO * added_s:
             return cause, phase
         return self._compute_or_communication(drop, added_s), common.PHASE_FORWARD_BACKWARD
 
-    def _compute_or_communication(self, drop: _Drop, added_s: float) -> str:
+    def _compute_or_communication(self, drop: _Drop, added_s: float) -> "store.Bottleneck":
         if drop.busy_before_s is None:
-            return "computation or communication"
+            return store.BOTTLENECK_COMPUTATION_OR_COMMUNICATION
         grown_s = median(self._busy_s[-_BUSY_NEWEST:]) - drop.busy_before_s
-        return "computation" if grown_s >= _CAUSE_RATIO * added_s else "communication"
+        is_computation = grown_s >= _CAUSE_RATIO * added_s
+        return store.BOTTLENECK_COMPUTATION if is_computation else store.BOTTLENECK_COMMUNICATION
 
 
 def _is_slower(before: StepPace, newest: StepPace) -> bool:

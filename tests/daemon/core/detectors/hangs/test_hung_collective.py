@@ -42,6 +42,20 @@ def locked(ranks: Ranks) -> None:
     ranks.stack(1, common.ACTIVITY_LOCK, "flush (metrics.py:41)")
 
 
+def waits_for_a_file_lock(ranks: Ranks) -> None:
+    ranks[1].blocked_on.CopyFrom(common.BlockedOn(activity=common.ACTIVITY_FILE_LOCK, path="/l", pid=9))
+
+
+def has_a_stack_that_shows_more(ranks: Ranks) -> None:
+    waits_for_a_file_lock(ranks)
+    ranks.stack(1, common.ACTIVITY_COMPILER)
+    ranks.stacks[1].blocked_on.CopyFrom(common.BlockedOn(activity=common.ACTIVITY_COMPILER, pid=9, command="cicc"))
+
+
+def sleeps_perhaps_in_a_call(ranks: Ranks) -> None:
+    ranks[1].blocked_on.activity = common.ACTIVITY_SLEEP
+
+
 def silent_of_late(ranks: Ranks) -> None:
     ranks[1].silent_s = 1.0
 
@@ -59,6 +73,9 @@ def spinning_on_a_gpu(ranks: Ranks) -> None:
         (computing, common.ACTIVITY_USER_CODE, "rank 1 runs code of its own"),
         (in_the_kernel, common.ACTIVITY_SYSTEM_CALL, "rank 1 waits in a system call"),
         (locked, common.ACTIVITY_LOCK, "waits for a lock in forward_backward of step 50, at flush (metrics.py:41)"),
+        (waits_for_a_file_lock, common.ACTIVITY_FILE_LOCK, "rank 1 waits for the lock of /l, which pid 9 holds in"),
+        (has_a_stack_that_shows_more, common.ACTIVITY_COMPILER, "rank 1 waits for the compiler pid 9 (cicc) in"),
+        (sleeps_perhaps_in_a_call, common.ACTIVITY_UNSPECIFIED, "rank 1 makes no progress"),
         (silent_of_late, common.ACTIVITY_UNSPECIFIED, "rank 1 makes no progress"),
         (spinning_on_a_gpu, common.ACTIVITY_UNSPECIFIED, "rank 1 makes no progress"),
     ],
@@ -106,19 +123,20 @@ def test_of_two_independent_hangs_both_are_named_the_surer_first_and_in_its_own_
     assert (verdict.group, verdict.seq, verdict.confidence_ratio) == ("b", 8, 0.8)
     assert [edge.waiter for edge in verdict.waits] == [3, 1, 2]
     assert verdict.message.endswith(
-        "rank 3 waits for it in collective 8 of group b; rank 0 stands still on its own, too"
+        "rank 3 waits for it in collective 8 of group b; rank 0 makes no progress in forward_backward of step 50, too"
     )
 
 
-def test_a_rank_without_data_has_its_own_verdict_while_another_one_hangs() -> None:
+def test_a_rank_without_data_is_named_in_the_verdict_on_another_one_that_hangs() -> None:
     ranks = Ranks()
     ranks.group("a", {0: 4, 1: 5}, 4)
     ranks.group("b", {2: 8, 3: 7}, 7)
     ranks[0].progress.phase = common.PHASE_DATA
-    stalled = ranks.verdict(DataStall())
-    assert culprits(ranks) == [3]
-    assert stalled is not None and list(stalled.culprits) == [0]
-    assert stalled.group == "a"
+    assert ranks.verdict(DataStall()) is None
+    hung = ranks.verdict(HungCollective())
+    assert hung is not None
+    assert (list(hung.culprits), hung.group) == ([3, 0], "b")
+    assert hung.message.endswith("; rank 0 waits for data in data of step 50, too")
 
 
 def test_a_rank_that_has_posted_ahead_and_computes_is_the_root_wherever_it_is_in_the_knot() -> None:
@@ -233,3 +251,52 @@ def test_all_that_wait_are_counted_in_a_large_group() -> None:
     assert verdict is not None
     assert "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 391 more wait for it" in verdict.message
     assert verdict.kind == store.VERDICT_KIND_HUNG_COLLECTIVE
+
+
+@pytest.mark.parametrize(("silent_s", "expected"), [(0.1, [1]), (1.4, [])], ids=["reports", "reporter did not run"])
+def test_a_root_whose_stack_shows_it_in_a_call_is_blamed_only_while_its_counters_are_new(
+    silent_s: float, expected: list[int]
+) -> None:
+    ranks = hung_in_one_group()
+    for number in range(4):
+        ranks[number].silent_s = silent_s  # a loaded machine
+    ranks.stack(1, common.ACTIVITY_COLLECTIVE, "reduce (train.py:9)")
+    assert culprits(ranks) == expected
+
+
+def in_start(count: int = 4) -> Ranks:
+    """Return ranks before their first step, without any group."""
+    ranks = Ranks(count)
+    for number in range(count):
+        ranks[number].steps_done, ranks[number].progress.step = 0, -1
+        ranks[number].progress.phase = common.PHASE_INIT
+        ranks[number].stalled_s = 100.0
+    return ranks
+
+
+def test_a_rank_that_sleeps_before_the_first_group_exists_is_named_by_its_stack() -> None:
+    ranks = in_start()
+    for number in (0, 1, 3):
+        ranks.stack(number, common.ACTIVITY_COLLECTIVE, "main (train.py:11)")
+    ranks.stack(2, common.ACTIVITY_UNSPECIFIED, "load (train.py:9)")
+    found = ranks.verdict(HungCollective())
+    assert found is not None and list(found.culprits) == [2]
+    assert found.message == (
+        "rank 2 makes no progress in init, before the first step, at load (train.py:9);"
+        " the others wait for it in the start of torch.distributed"
+    )
+
+
+def test_of_many_ranks_whose_stacks_show_their_own_code_none_is_blamed_for_one_that_waits() -> None:
+    ranks = in_start(64)
+    ranks.stack(0, common.ACTIVITY_COLLECTIVE, "main (train.py:11)")
+    for number in (1, 2, 3):
+        ranks.stack(number, common.ACTIVITY_UNSPECIFIED, "download (train.py:5)")
+    assert culprits(ranks) == []
+
+
+def test_ranks_that_all_sleep_in_the_start_are_not_blamed() -> None:
+    ranks = in_start()
+    for number in range(4):
+        ranks.stack(number, common.ACTIVITY_UNSPECIFIED, "download (train.py:5)")
+    assert culprits(ranks) == []

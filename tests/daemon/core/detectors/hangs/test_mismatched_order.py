@@ -114,8 +114,8 @@ def test_both_sides_of_crossed_calls_are_reported() -> None:
     assert found is not None
     assert list(found.culprits) == [0, 1]
     assert sorted(found.calls) == [
-        "rank 0 waits for 1 in collective 5 of group a",
-        "rank 1 waits for 0 in collective 9 of group b (mesh_dp)",
+        "rank 0 waits for rank 1 in collective 5 of group a",
+        "rank 1 waits for rank 0 in collective 9 of group b (mesh_dp)",
     ]
 
 
@@ -188,11 +188,12 @@ def test_of_two_ranks_in_a_call_that_aborted_one_both_are_named() -> None:
     assert found is not None
     assert (list(found.culprits), found.group, found.seq, found.op) == ([1, 2], "tp", 5, "gloo:all_reduce")
     assert found.message == (
-        "rank 2 has sent more in call 5 of group tp than rank 1 expected: either may have called with a wrong size"
+        "rank 2 has sent more in gloo:all_reduce 5 of group tp ([[9]]) than expected:"
+        " rank 1 expected 4 bytes and got 64; either may have called with a wrong size"
     )
     assert list(found.calls) == [
         "rank 2 in gloo:all_reduce [[9]]: call 5 of group tp",
-        "rank 1 was aborted: it expected 4 bytes and got 64",
+        "rank 1 expected 4 bytes and got 64",
     ]
     assert ranks.verdict(DeadRank()) is None
 
@@ -213,19 +214,24 @@ def test_of_ranks_that_two_neighbours_aborts_have_ended_the_one_that_got_what_th
     assert found is not None
     assert (list(found.culprits), found.seq) == ([2, 1], 13)
     assert found.message == (
-        "ranks 2, 1 have met in call 13 of group 0 with different sizes: one of them called with a wrong one"
+        "ranks have met in gloo:all_reduce 13 of group 0 ([[8]]) with different sizes:"
+        " rank 2 expected 40 bytes and got 64, rank 1 expected 64 bytes and got 68; one of them called with a wrong one"
     )
 
 
-def test_a_rank_that_alone_was_aborted_while_many_called_alike_is_reported_as_dead() -> None:
+def test_a_rank_that_alone_was_aborted_while_many_called_alike_made_another_call() -> None:
     ranks = met()
     ranks.end(1, signal=6, last_words=ABORTED)
     for number in (0, 2, 3):
         ranks.end(number, code=1, last_words="RuntimeError: Connection closed by peer")
         ranks.called((number,), "0", 13, "gloo:all_reduce", "[[8]]")
-    assert verdict(ranks) is None
-    found = ranks.verdict(DeadRank())
+    assert ranks.verdict(DeadRank()) is None
+    found = verdict(ranks)
     assert found is not None and list(found.culprits) == [1]
+    assert found.message == (
+        "ranks 0, 2, 3 have met rank 1 in gloo:all_reduce 13 of group 0 ([[8]]) with another size:"
+        " rank 1 expected 4 bytes and got 64; rank 1 made another call there, or called with a wrong size"
+    )
 
 
 def test_a_rank_that_waits_for_an_aborted_one_further_on_in_its_program_is_not_its_partner() -> None:
@@ -253,3 +259,79 @@ def test_an_abort_for_a_size_is_a_death_if_no_rank_reports_the_call() -> None:
     assert verdict(ranks) is None
     found = ranks.verdict(DeadRank())
     assert found is not None and list(found.culprits) == [3]
+
+
+def in_a_line(sent_to: int) -> Ranks:
+    """Return four pipeline stages. Rank 1 has sent its fifth message to ``sent_to``; then all wait for each other."""
+    ranks = Ranks()
+    ranks.channel(0, 1, sent=5, delivered=5, posted=5, received=5)
+    ranks.channel(1, 2, sent=5 if sent_to == 2 else 4, delivered=4, posted=5, received=4)
+    ranks.channel(2, 3, sent=4, delivered=4, posted=5, received=4)
+    ranks.channel(2, 1, sent=4, delivered=4, posted=5, received=4)
+    if sent_to != 2:
+        ranks[1].progress.channels.add(
+            group="pp", peer=sent_to, direction=common.DIRECTION_SEND, enqueued=1, completed=1
+        )
+    return ranks
+
+
+def test_a_message_to_a_wrong_peer_names_who_sends_and_who_waits() -> None:
+    found = verdict(in_a_line(sent_to=3))
+    assert found is not None
+    assert list(found.culprits) == [1, 2]
+    assert found.mismatch.form == store.MISMATCH_FORM_PEER
+    assert found.message == (
+        "rank 1 has sent message 1 of group pp to rank 3, which posts no receive for it, and rank 2 waits for message 5"
+        " from rank 1, which does not send it: one of them may name the wrong peer"
+    )
+
+
+def test_a_message_that_nobody_posts_a_receive_for_explains_no_hang_alone() -> None:
+    ranks = in_a_line(sent_to=3)
+    ranks[2].progress.channels[0].enqueued = 4  # nobody waits for rank 1
+    found = verdict(ranks)
+    assert found is None or found.mismatch.form != store.MISMATCH_FORM_PEER
+
+
+def left_after(step: int, phase: "common.Phase") -> Ranks:
+    """Return ranks in the last call of step 50. Rank 2 has made one call fewer and has left after ``step``."""
+    ranks = Ranks()
+    ranks.group("0", {0: 51, 1: 51, 2: 50, 3: 51}, 50)
+    ranks.end(2, code=0, finished=True)
+    ranks[2].exit.step = ranks[2].progress.step = step
+    ranks[2].exit.phase = ranks[2].progress.phase = phase
+    return ranks
+
+
+@pytest.mark.parametrize(("step", "phase"), [(51, common.PHASE_DATA), (50, common.PHASE_IDLE)])
+def test_a_rank_that_left_out_a_call_and_has_done_all_steps_is_a_mismatch_and_no_death(
+    step: int, phase: "common.Phase"
+) -> None:
+    ranks = left_after(step, phase)
+    assert ranks.verdict(DeadRank()) is None
+    found = verdict(ranks)
+    assert found is not None
+    assert (list(found.culprits), found.mismatch.form) == ([2], store.MISMATCH_FORM_BEHIND)
+    assert found.message == (
+        f"rank 2 has left training after step {step} with 1 call fewer in group 0 than the others, and ranks 0, 1, 3"
+        " wait in collective 51 of group 0: a part of a step was left out there, or made twice here"
+    )
+
+
+def test_a_rank_that_left_in_the_middle_of_the_step_has_left_early() -> None:
+    ranks = left_after(50, common.PHASE_OPTIMIZER)
+    assert verdict(ranks) is None
+    assert ranks.verdict(DeadRank()) is not None
+
+
+def test_a_rank_that_is_in_the_call_of_the_others_one_step_later_has_left_out_a_call() -> None:
+    ranks = Ranks()
+    ranks.group("0", dict.fromkeys(range(4), 51), 50)
+    ranks[3].progress.step = 51
+    found = verdict(ranks)
+    assert found is not None
+    assert (list(found.culprits), found.mismatch.form) == ([3], store.MISMATCH_FORM_BEHIND)
+    assert found.message == (
+        "rank 3 is in collective 51 of group 0 in step 51, and ranks 0, 1, 2 in step 50:"
+        " a part of a step was left out by some, or made twice by others"
+    )

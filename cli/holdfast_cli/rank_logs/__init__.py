@@ -1,0 +1,1 @@
+"""The output of ranks: where it is, and how it is printed."""

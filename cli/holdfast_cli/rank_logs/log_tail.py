@@ -1,0 +1,64 @@
+"""Reads the lines by which a log grows."""
+
+import os
+from pathlib import Path
+
+READ_BYTES = 1 << 16
+"""Most bytes of one log that are read at once. A rank that prints faster is shown later, and delays no other."""
+
+LONGEST_LINE_BYTES = 1 << 15
+"""A longer line is shown in pieces."""
+
+
+class LogTail:
+    """Reads one log from an offset on. The file need not exist yet."""
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self._path = path
+        self._offset = offset
+        self._unfinished = b""
+
+    def lines(self) -> list[str]:
+        """Return the lines that were completed since the last call, READ_BYTES of them at most."""
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(self._offset)
+                data = stream.read(READ_BYTES)
+        except OSError:  # the rank has not begun to write
+            return []
+        self._offset += len(data)
+        *complete, self._unfinished = (self._unfinished + data).split(b"\n")
+        if len(self._unfinished) > LONGEST_LINE_BYTES:
+            complete.append(self._unfinished)
+            self._unfinished = b""
+        return [_shown(line) for line in complete]
+
+    def rest(self) -> list[str]:
+        """Return all lines that are left, the unfinished last one too."""
+        lines: list[str] = []
+        while more := self.lines():
+            lines += more
+        if self._unfinished:
+            lines.append(_shown(self._unfinished))
+            self._unfinished = b""
+        return lines
+
+    def newest(self, count: int) -> list[str]:
+        """Skip to the end of the log; return the newest ``count`` lines of what is skipped, complete ones only."""
+        data = b""
+        try:
+            with self._path.open("rb") as stream:
+                start = self._offset = stream.seek(0, os.SEEK_END)
+                while start > 0 and data.count(b"\n") <= count:
+                    length = min(start, READ_BYTES)
+                    start = stream.seek(start - length)
+                    data = stream.read(length) + data
+        except OSError:  # the rank has not begun to write
+            return []
+        *complete, self._unfinished = data.split(b"\n")
+        return [_shown(line) for line in complete[-count:]]
+
+
+def _shown(line: bytes) -> str:
+    """Return what a terminal would leave of the line: a progress bar has drawn over itself with carriage returns."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")

@@ -1,0 +1,32 @@
+"""Notices that no rank of a run has attached: Holdfast then sees no step, and the end of the run should say so."""
+
+from holdfast_proto.v1.control_pb2 import RankView, RunStatus
+from holdfast_proto.v1.store_pb2 import LIFE_EXITED, LIFE_RUNNING, VERDICT_KIND_BAD_CONFIGURATION
+
+FIVE_LINES = "docs/own-trainer.md shows the five lines that a script needs"
+NEVER_ATTACHED = f"no rank has called holdfast_hooks.attach(), so Holdfast saw no step and saved nothing: {FIVE_LINES}"
+
+
+class AttachmentWatch:
+    """Sees every status of a run."""
+
+    def __init__(self) -> None:
+        self._has_attached = False
+        self._has_ended_without = False
+        self._is_explained = False
+
+    def see(self, status: RunStatus) -> None:
+        """Take in one status."""
+        self._has_attached |= status.newest_step >= 0 or any(_has_attached(rank) for rank in status.ranks)
+        self._has_ended_without |= any(rank.exit.never_attached for rank in status.ranks)
+        # Such a verdict says itself why the ranks ended so early.
+        self._is_explained |= status.newest_incident.verdict.kind == VERDICT_KIND_BAD_CONFIGURATION
+
+    def line(self) -> str:
+        """Return the line for the end of the run; "" if a rank has attached, or if none has ended by itself."""
+        is_due = self._has_ended_without and not (self._has_attached or self._is_explained)
+        return NEVER_ATTACHED if is_due else ""
+
+
+def _has_attached(rank: RankView) -> bool:
+    return rank.life == LIFE_RUNNING or (rank.life == LIFE_EXITED and not rank.exit.never_attached)

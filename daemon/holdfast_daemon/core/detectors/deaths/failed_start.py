@@ -1,0 +1,81 @@
+"""Tells a first start that fails for the program's own reason from a death that another start may overcome.
+
+A program that is missing, that is no Python or that cannot import a module ends on every rank in the same way, before
+the rank attaches. A rank that fails alone may have a bad node: that is a death. So is an error of the user's own code,
+such as a data file that is not there: it may come back.
+"""
+
+import re
+from collections.abc import Mapping
+
+from holdfast_daemon.core.detectors.deaths.peer_loss import exception_line
+from holdfast_daemon.core.detectors.view import View
+from holdfast_proto.v1 import store_pb2 as store
+
+PATIENCE_S = 5.0
+"""Time for the other ranks to fail too. They import the same modules, on machines that are differently busy."""
+
+_NOT_EXECUTABLE, _NOT_FOUND, _PYTHON_USAGE = 126, 127, 2
+"""Exit codes of a shell that cannot run a program, and of Python without a script."""
+
+_PROGRAM_ERROR = re.compile(r"(ModuleNotFoundError|ImportError|SyntaxError|IndentationError|TabError)\b")
+_NO_SCRIPT = re.compile(r".*can't open file .*\[Errno \d+\]")
+
+
+def error_of_program(ended: store.RankExit) -> str:
+    """Return the line with which a rank's program ended before it could attach; "" if it ended in another way."""
+    if not ended.never_attached or ended.HasField("signal"):
+        return ""
+    said = exception_line(ended.last_words)
+    # Text after the exception says that the program went on: then something else has ended it.
+    if not said or not ended.last_words.rstrip().endswith(said):
+        return ""
+    if ended.code == 1 and _PROGRAM_ERROR.match(said):
+        return said
+    is_missing = ended.code in (_NOT_EXECUTABLE, _NOT_FOUND) or (ended.code == _PYTHON_USAGE and _NO_SCRIPT.match(said))
+    return said if is_missing else ""
+
+
+def may_be_hopeless(view: View, exits: Mapping[int, store.RankExit]) -> bool:
+    """Return whether every exit of the run's first start is that of one and the same error of the program."""
+    if not view.is_first_start or not exits:
+        return False
+    errors = {error_of_program(ended) for ended in exits.values()}
+    if len(errors) > 1 or "" in errors:
+        return False
+    return len(exits) == view.world_size or view.now - view.first_exit_unix_s < PATIENCE_S
+
+
+def verdict(view: View, exits: Mapping[int, store.RankExit]) -> store.Verdict | None:
+    """Return the verdict once every rank has ended, None before. The exits are those of a start without hope."""
+    if len(exits) < view.world_size:
+        return None
+    who = "rank 0" if view.world_size == 1 else f"all {view.world_size} ranks"
+    error = error_of_program(exits[min(exits)])
+    return store.Verdict(
+        kind=store.VERDICT_KIND_BAD_CONFIGURATION,
+        culprits=sorted(exits),
+        message=f"{who} ended before holdfast_hooks.attach(), so the run is not started again: {error}",
+        confidence_ratio=1.0,
+    )
+
+
+def launcher_verdict(view: View) -> store.Verdict | None:
+    """Return the verdict on a command that starts ranks of its own within a rank; None if it does not.
+
+    Of the ranks that it starts, Holdfast would see one for each of its own, and could not restart them as a world.
+    """
+    launched = {number: rank.launched_world_size for number, rank in view.ranks.items() if rank.launched_world_size}
+    if not view.is_first_start or not launched:
+        return None
+    first = min(launched)
+    ours = f"{view.world_size} rank{'s' if view.world_size > 1 else ''}"
+    return store.Verdict(
+        kind=store.VERDICT_KIND_BAD_CONFIGURATION,
+        culprits=sorted(launched),
+        message=(
+            f"rank {first} belongs to a world of {launched[first]} ranks, but Holdfast started {ours}: its command "
+            "starts ranks itself: use `holdfast observe -- COMMAND`, or give `holdfast run` the command of one rank"
+        ),
+        confidence_ratio=1.0,
+    )

@@ -1,0 +1,68 @@
+"""Adds to a verdict what dumps and stacks show that were taken for it.
+
+The wait-for graph only knows calls by their numbers; the ranks' recorders know their names. Each name goes to the side
+of the rank that made the call: where ranks have met in different calls, one number has several names.
+"""
+
+from collections.abc import Iterator
+
+from holdfast_daemon.core.texts.render import write
+from holdfast_daemon.core.waits.meeting import COLLECTIVE, RECV, SEND
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+
+_UNNAMED = ("", COLLECTIVE, RECV, SEND)
+
+
+def add(verdict: store.Verdict, captured: store.EvidenceCaptured) -> None:
+    """Name the calls of a verdict and what its ranks do, as far as ``captured`` shows it, and render its texts anew."""
+    for call in captured.pending:
+        _name_call(verdict, call)
+    for stack in captured.stacks:
+        _add_stack(verdict, stack)
+    write(verdict)
+
+
+def _name_call(verdict: store.Verdict, call: common.PendingCall) -> None:
+    for place in _places_of(verdict, call.rank):
+        if place.op in _UNNAMED and (place.group, place.seq) == (call.group, call.seq):
+            place.op, place.sizes, place.dtypes = call.op, call.sizes, call.dtypes
+    for edge in verdict.waits:
+        if edge.op in _UNNAMED and (edge.waiter, edge.group, edge.seq) == (call.rank, call.group, call.seq):
+            edge.op = call.op
+    is_first = (verdict.group, verdict.seq) == (call.group, call.seq)
+    if is_first and verdict.op in _UNNAMED and verdict.group and _is_in_first_place(verdict, call.rank):
+        verdict.op = call.op
+
+
+def _places_of(verdict: store.Verdict, rank: int) -> Iterator[store.CallPlace]:
+    """Yield the calls of a verdict's detail in which a rank is."""
+    yield from (held.missed for held in verdict.hang.ranks if rank in held.waiters)
+    yield from (held.missed for held in verdict.death.stopped if rank in held.waiters)
+    yield from (side.call for side in verdict.mismatch.sides if rank in side.ranks)
+    if verdict.HasField("transport"):
+        yield verdict.transport.call
+
+
+def _is_in_first_place(verdict: store.Verdict, rank: int) -> bool:
+    """Whether a rank can name the call of the verdict itself: in a mismatch only a rank that made it can."""
+    if not verdict.HasField("mismatch"):
+        return True
+    sides = verdict.mismatch.sides
+    return any(
+        (side.call.group, side.call.seq) == (verdict.group, verdict.seq) and rank in side.ranks for side in sides[:1]
+    ) or any(side.HasField("peer") and side.peer in verdict.culprits[:1] and rank in side.ranks for side in sides)
+
+
+def _add_stack(verdict: store.Verdict, stack: store.StackSummary) -> None:
+    for held in (*verdict.hang.ranks, verdict.standstill.only, *verdict.death.stopped):
+        if held.rank == stack.rank and held.state == store.HELD_STATE_PRESENT:
+            held.activity = held.activity or stack.activity
+            if stack.HasField("blocked_on") and not held.HasField("blocked_on"):
+                held.blocked_on.CopyFrom(stack.blocked_on)
+            held.frame = held.frame or stack.frame
+    for side in verdict.mismatch.sides:
+        if side.ranks[0] == stack.rank:
+            side.frame = side.frame or stack.frame
+    if list(verdict.culprits[:1]) == [stack.rank] and (verdict.HasField("hang") or verdict.HasField("standstill")):
+        verdict.activity = verdict.activity or stack.activity

@@ -1,0 +1,41 @@
+"""Ranks that end by themselves while the evidence of a first death is gathered: a second fault, named with the first.
+
+A verdict on a death is reached within milliseconds, so that a rank that failed at the same moment may not be reported
+yet. Only ends that no other rank can have brought about count, and only for a moment: all others are consequences.
+"""
+
+from holdfast_daemon.core import incidents
+from holdfast_daemon.core.detectors.deaths import death
+from holdfast_daemon.core.texts.render import write
+from holdfast_daemon.core.tick import Tick
+from holdfast_proto.v1 import store_pb2 as store
+
+AT_ONCE_S = 0.5
+"""Longest time between two ends that count as simultaneous."""
+
+
+def add_to_open(tick: Tick) -> None:
+    """Add ranks that have failed by themselves to the verdict of the open incident, if that is a death."""
+    incident = incidents.open_one(tick)
+    if incident is None or incident.verdict.kind != store.VERDICT_KIND_DEAD_RANK:
+        return
+    known = {end.rank for end in incident.verdict.death.ends}
+    first_unix_s = min((tick.ranks[rank].exit.exited_unix_s for rank in known if rank in tick.ranks), default=0.0)
+    failed = [
+        number
+        for number, rank in sorted(tick.ranks.items())
+        if number not in known
+        and rank.HasField("exit")
+        and not death.is_clean(rank.exit)
+        and death.speaks_for_itself(rank.exit)
+        and rank.exit.exited_unix_s <= first_unix_s + AT_ONCE_S
+    ]
+    if not failed:
+        return
+    with incidents.edit(tick, incident) as edited:
+        verdict = edited.verdict
+        for number in failed:
+            verdict.death.ends.append(death.end_of(number, tick.ranks[number].exit))
+        ended = [end.rank for end in verdict.death.ends]
+        verdict.culprits[:] = [*ended, *(rank.rank for rank in verdict.death.stopped if rank.rank not in ended)]
+        write(verdict)

@@ -1,0 +1,75 @@
+import struct
+
+import pytest
+
+from holdfast_agent.blocking.proc_texts import (
+    LONGEST_PATH,
+    MOST_DESCRIPTORS,
+    DescriptorInfo,
+    clean,
+    holder_of,
+    parse_descriptor_info,
+    parse_inode,
+    parse_locks,
+    parse_poll,
+    parse_select,
+    parse_string,
+)
+
+LOCKS = """\
+1: FLOCK  ADVISORY  WRITE 4711 00:2b:77 0 EOF
+1: -> FLOCK  ADVISORY  WRITE 4712 00:2b:77 0 EOF
+2: POSIX  ADVISORY  READ  4713 fd:01:78 0 EOF
+2: POSIX  ADVISORY  READ  4714 fd:01:78 0 EOF
+2: -> POSIX  ADVISORY  WRITE 4715 fd:01:78 0 EOF
+3: OFDLCK ADVISORY  WRITE -1 fd:01:79 0 EOF
+3:  -> OFDLCK ADVISORY  WRITE -1 fd:01:79 0 EOF
+garbage
+4: LEASE  ACTIVE    READ  9 fd:01:80 0 EOF
+"""
+
+
+@pytest.mark.parametrize(
+    ("waiter", "inode", "holder"),
+    [
+        (4712, 77, 4711),
+        (4712, 0, 4711),
+        (4712, 78, 0),  # it waits for the lock of another file
+        (4715, 78, 0),  # several hold it
+        (4711, 77, 0),  # it holds it, and waits for none
+        (-1, 79, 0),  # the kernel knows no process
+    ],
+)
+def test_the_table_of_locks_shows_who_holds_what_a_process_waits_for(waiter: int, inode: int, holder: int) -> None:
+    assert holder_of(parse_locks(LOCKS), waiter, inode) == holder
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("pos:\t0\nflags:\t02\nmnt_id:\t15\nino:\t77\n", DescriptorInfo(inode=77)),
+        ("flags:\t0100000\n", DescriptorInfo(writes=False)),
+        ("flags:\t01\n", DescriptorInfo(reads=False)),
+        ("flags:\t02\ntfd:        5 events:  19 data: 5\ntfd:        8 events: 1\n", DescriptorInfo(watched=(5, 8))),
+        ("Pid:\t4711\nNSpid:\t4711\n", DescriptorInfo(process=4711)),
+        ("flags:\tx\nino\ntfd:\n", DescriptorInfo(writes=False, watched=(0,))),
+        ("", DescriptorInfo()),
+    ],
+)
+def test_descriptor_infos_are_parsed_and_garbage_is_left_out(text: str, expected: DescriptorInfo) -> None:
+    assert parse_descriptor_info(text) == expected
+
+
+def test_descriptors_of_poll_and_select_are_found_up_to_a_limit() -> None:
+    assert parse_poll(struct.pack("=ihhihhihh", 5, 1, 0, -1, 1, 0, 6, 1, 0) + b"rest") == [5, 6]
+    assert len(parse_poll(struct.pack("=ihh", 5, 1, 0) * 1000)) == MOST_DESCRIPTORS
+    assert parse_select(bytes([0b1000, 0b1])) == [3, 8]
+
+
+def test_names_from_outside_fit_into_one_line() -> None:
+    assert parse_string(b"/data/a\nb\x1b[31m\0rest") == "/data/a?b?[31m"
+    assert parse_string(b"/data/without an end") == ""
+    assert clean("/data/fifo (deleted)", LONGEST_PATH) == "/data/fifo"
+    assert len(clean("x" * 5000, LONGEST_PATH)) == LONGEST_PATH
+    assert parse_inode("socket:[123]") == 123
+    assert parse_inode("/data/socket:[123]") == 0

@@ -1,0 +1,34 @@
+from holdfast_daemon.control.status import status_of
+from holdfast_proto.v1.control_pb2 import RunStatus
+from tests.support.core_world import World
+
+
+def status(world: World) -> RunStatus:
+    return status_of(world.state, world.now, store_up=True)
+
+
+def test_a_start_from_the_seed_has_resumed_nothing() -> None:
+    world = World(nodes=1, ranks_per_node=2)
+    world.until("starting")
+    world.train(3)
+    assert not status(world).HasField("resumed_step")
+
+
+def test_a_restart_shows_the_step_after_which_it_continued() -> None:
+    world = World(nodes=1, ranks_per_node=2)
+    world.until("starting")
+    world.train(3)
+    world.until("running")
+    world.end(0, signal=9)
+    world.until("gathering")
+    world.until("starting")
+    assert status(world).resumed_step == world.state.record.resumed_step > 0
+
+
+def test_each_rank_has_its_memory_and_its_limit() -> None:
+    world = World(nodes=1, ranks_per_node=2)
+    world.until("starting")
+    world.rank(1).memory.allocated_bytes, world.rank(1).memory.limit_bytes = 3 << 30, 8 << 30
+    world.train(1)
+    views = status(world).ranks
+    assert [(view.memory_bytes, view.memory_limit_bytes) for view in views] == [(0, 0), (3 << 30, 8 << 30)]
