@@ -68,7 +68,9 @@ def train(
     """Train under an agent. The second layer's gradient is bad in some steps, and those steps may be skipped."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     with holdfast_hooks.attach(state={"model": model, "optimizer": optimizer}) as hooks:
-        for step in hooks.steps(until=steps):
+        for step in hooks.steps(until=steps + 1):
+            if step == steps:  # not the last one, which would wait for a slot for the state
+                break
             model.second.is_bad = step in bad_in
             model(torch.ones(2, 4)).sum().backward()
             grad_norm = norm(model.parameters())
@@ -147,6 +149,8 @@ def test_objects_that_raise_do_not_stop_the_run(launched: Any) -> None:
             raise RuntimeError("on purpose")
 
     with holdfast_hooks.attach(state={"broken": Broken()}, check_replicas=False) as hooks:
-        for _ in hooks.steps(until=3):
+        for step in hooks.steps(until=4):
+            if step == 3:
+                break
             hooks.report(loss=math.nan)
     assert found(launched) == [NOTHING] * 3

@@ -64,9 +64,7 @@ def _how(end: store.RankEnd) -> str:
         return f"was killed by {signal_name(end.signal)}{_why_killed(end, said)}"
     if end.cause == store.END_CAUSE_LOST_PEER:
         return f"lost a peer ({said})" if said else "lost a peer"
-    if end.raised:
-        return ran_out_of_memory(end.said) or f"raised {said}"
-    return _without_exception(end, said)
+    return ran_out_of_memory(end.said) or (f"raised {said}" if end.raised else _without_exception(end, said))
 
 
 def _without_exception(end: store.RankEnd, said: str) -> str:
