@@ -796,7 +796,7 @@ class WaitEdge(_message.Message):
     def __init__(self, waiter: _Optional[int] = ..., awaited: _Optional[int] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("kind", "culprits", "message", "confidence_ratio", "waits", "step", "phase", "group", "seq", "op", "activity", "node", "calls", "death", "hang", "standstill", "mismatch", "transport", "lost_node", "late_exit", "data_share", "throughput", "memory", "allocator", "checkpoint", "program", "launcher", "non_finite", "straggler", "corruption")
+    __slots__ = ("kind", "culprits", "message", "confidence_ratio", "waits", "step", "phase", "group", "seq", "op", "activity", "node", "calls", "death", "hang", "standstill", "mismatch", "transport", "lost_node", "late_exit", "data_share", "throughput", "memory", "allocator", "checkpoint", "program", "launcher", "loss_spike", "loss_rise", "missing_loss", "gradient_explosion", "overflow", "duplicate_samples", "non_finite", "straggler", "corruption")
     KIND_FIELD_NUMBER: _ClassVar[int]
     CULPRITS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -824,6 +824,12 @@ class Verdict(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     LAUNCHER_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SPIKE_FIELD_NUMBER: _ClassVar[int]
+    LOSS_RISE_FIELD_NUMBER: _ClassVar[int]
+    MISSING_LOSS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_EXPLOSION_FIELD_NUMBER: _ClassVar[int]
+    OVERFLOW_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     NON_FINITE_FIELD_NUMBER: _ClassVar[int]
     STRAGGLER_FIELD_NUMBER: _ClassVar[int]
     CORRUPTION_FIELD_NUMBER: _ClassVar[int]
@@ -854,10 +860,16 @@ class Verdict(_message.Message):
     checkpoint: CheckpointDetail
     program: ProgramDetail
     launcher: LauncherDetail
+    loss_spike: LossSpikeDetail
+    loss_rise: LossRiseDetail
+    missing_loss: MissingLossDetail
+    gradient_explosion: GradientExplosionDetail
+    overflow: OverflowDetail
+    duplicate_samples: DuplicateSamplesDetail
     non_finite: NonFiniteDetail
     straggler: StragglerDetail
     corruption: CorruptionDetail
-    def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., node: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ..., death: _Optional[_Union[DeathDetail, _Mapping]] = ..., hang: _Optional[_Union[HangDetail, _Mapping]] = ..., standstill: _Optional[_Union[StandstillDetail, _Mapping]] = ..., mismatch: _Optional[_Union[MismatchDetail, _Mapping]] = ..., transport: _Optional[_Union[TransportDetail, _Mapping]] = ..., lost_node: _Optional[_Union[LostNodeDetail, _Mapping]] = ..., late_exit: _Optional[_Union[LateExitDetail, _Mapping]] = ..., data_share: _Optional[_Union[DataShareDetail, _Mapping]] = ..., throughput: _Optional[_Union[ThroughputDetail, _Mapping]] = ..., memory: _Optional[_Union[MemoryDetail, _Mapping]] = ..., allocator: _Optional[_Union[AllocatorDetail, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointDetail, _Mapping]] = ..., program: _Optional[_Union[ProgramDetail, _Mapping]] = ..., launcher: _Optional[_Union[LauncherDetail, _Mapping]] = ..., non_finite: _Optional[_Union[NonFiniteDetail, _Mapping]] = ..., straggler: _Optional[_Union[StragglerDetail, _Mapping]] = ..., corruption: _Optional[_Union[CorruptionDetail, _Mapping]] = ...) -> None: ...
+    def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., node: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ..., death: _Optional[_Union[DeathDetail, _Mapping]] = ..., hang: _Optional[_Union[HangDetail, _Mapping]] = ..., standstill: _Optional[_Union[StandstillDetail, _Mapping]] = ..., mismatch: _Optional[_Union[MismatchDetail, _Mapping]] = ..., transport: _Optional[_Union[TransportDetail, _Mapping]] = ..., lost_node: _Optional[_Union[LostNodeDetail, _Mapping]] = ..., late_exit: _Optional[_Union[LateExitDetail, _Mapping]] = ..., data_share: _Optional[_Union[DataShareDetail, _Mapping]] = ..., throughput: _Optional[_Union[ThroughputDetail, _Mapping]] = ..., memory: _Optional[_Union[MemoryDetail, _Mapping]] = ..., allocator: _Optional[_Union[AllocatorDetail, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointDetail, _Mapping]] = ..., program: _Optional[_Union[ProgramDetail, _Mapping]] = ..., launcher: _Optional[_Union[LauncherDetail, _Mapping]] = ..., loss_spike: _Optional[_Union[LossSpikeDetail, _Mapping]] = ..., loss_rise: _Optional[_Union[LossRiseDetail, _Mapping]] = ..., missing_loss: _Optional[_Union[MissingLossDetail, _Mapping]] = ..., gradient_explosion: _Optional[_Union[GradientExplosionDetail, _Mapping]] = ..., overflow: _Optional[_Union[OverflowDetail, _Mapping]] = ..., duplicate_samples: _Optional[_Union[DuplicateSamplesDetail, _Mapping]] = ..., non_finite: _Optional[_Union[NonFiniteDetail, _Mapping]] = ..., straggler: _Optional[_Union[StragglerDetail, _Mapping]] = ..., corruption: _Optional[_Union[CorruptionDetail, _Mapping]] = ...) -> None: ...
 
 class CallPlace(_message.Message):
     __slots__ = ("group", "description", "seq", "op", "sizes", "dtypes")
@@ -1096,6 +1108,68 @@ class CheckpointDetail(_message.Message):
     node: str
     memory: SnapshotMemoryRefused
     def __init__(self, trouble: _Optional[_Union[CheckpointTrouble, str]] = ..., reason: _Optional[str] = ..., node: _Optional[str] = ..., memory: _Optional[_Union[SnapshotMemoryRefused, _Mapping]] = ...) -> None: ...
+
+class LossSpikeDetail(_message.Message):
+    __slots__ = ("loss", "level", "zscore", "high_steps", "of_steps", "resumed_after")
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    ZSCORE_FIELD_NUMBER: _ClassVar[int]
+    HIGH_STEPS_FIELD_NUMBER: _ClassVar[int]
+    OF_STEPS_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_AFTER_FIELD_NUMBER: _ClassVar[int]
+    loss: float
+    level: float
+    zscore: float
+    high_steps: int
+    of_steps: int
+    resumed_after: int
+    def __init__(self, loss: _Optional[float] = ..., level: _Optional[float] = ..., zscore: _Optional[float] = ..., high_steps: _Optional[int] = ..., of_steps: _Optional[int] = ..., resumed_after: _Optional[int] = ...) -> None: ...
+
+class LossRiseDetail(_message.Message):
+    __slots__ = ("loss", "lowest", "lowest_step", "losses")
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    LOWEST_FIELD_NUMBER: _ClassVar[int]
+    LOWEST_STEP_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    loss: float
+    lowest: float
+    lowest_step: int
+    losses: int
+    def __init__(self, loss: _Optional[float] = ..., lowest: _Optional[float] = ..., lowest_step: _Optional[int] = ..., losses: _Optional[int] = ...) -> None: ...
+
+class MissingLossDetail(_message.Message):
+    __slots__ = ("newest_step",)
+    NEWEST_STEP_FIELD_NUMBER: _ClassVar[int]
+    newest_step: int
+    def __init__(self, newest_step: _Optional[int] = ...) -> None: ...
+
+class GradientExplosionDetail(_message.Message):
+    __slots__ = ("norm", "median_ratio", "high_steps", "of_steps")
+    NORM_FIELD_NUMBER: _ClassVar[int]
+    MEDIAN_RATIO_FIELD_NUMBER: _ClassVar[int]
+    HIGH_STEPS_FIELD_NUMBER: _ClassVar[int]
+    OF_STEPS_FIELD_NUMBER: _ClassVar[int]
+    norm: float
+    median_ratio: float
+    high_steps: int
+    of_steps: int
+    def __init__(self, norm: _Optional[float] = ..., median_ratio: _Optional[float] = ..., high_steps: _Optional[int] = ..., of_steps: _Optional[int] = ...) -> None: ...
+
+class OverflowDetail(_message.Message):
+    __slots__ = ("steps", "loss_scale")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
+    steps: int
+    loss_scale: float
+    def __init__(self, steps: _Optional[int] = ..., loss_scale: _Optional[float] = ...) -> None: ...
+
+class DuplicateSamplesDetail(_message.Message):
+    __slots__ = ("indices", "earlier_step")
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_STEP_FIELD_NUMBER: _ClassVar[int]
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    earlier_step: int
+    def __init__(self, indices: _Optional[_Iterable[int]] = ..., earlier_step: _Optional[int] = ...) -> None: ...
 
 class NonFiniteDetail(_message.Message):
     __slots__ = ("quantity", "ranks", "finite_ranks", "world_size", "module", "parameter", "also")

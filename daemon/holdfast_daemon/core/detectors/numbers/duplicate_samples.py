@@ -87,15 +87,11 @@ def _duplicate(step: int, earlier_step: int, uses: Sequence[store.SamplesUsed]) 
 
 
 def _verdict(duplicate: _Duplicate) -> store.Verdict:
-    if duplicate.earlier_step == duplicate.step:
-        indices = ", ".join(map(str, duplicate.indices))
-        message = f"data-parallel indices {indices} trained on the same samples in step {duplicate.step}"
-    else:
-        message = f"step {duplicate.step} trained again on samples of step {duplicate.earlier_step}"
+    detail = store.DuplicateSamplesDetail(indices=duplicate.indices, earlier_step=duplicate.earlier_step)
     return store.Verdict(
         kind=store.VERDICT_KIND_DUPLICATE_SAMPLES,
         culprits=duplicate.ranks,
-        message=message,
         step=duplicate.step,
         confidence_ratio=1.0,
+        duplicate_samples=detail,
     )

@@ -27,6 +27,7 @@ _RISE_LIMIT_RATIO = 3.0
 half as many of the explosions, and 2 times brought about 4 false alarms in 100,000 steps."""
 
 _LOG_RISE_LIMIT = math.log(_RISE_LIMIT_RATIO)
+_MOST_LOG_RATIO = math.log(1e100)
 
 _OUTLYING_STEPS, _OF_STEPS = 3, 5
 _CALM_STEPS = 5
@@ -89,11 +90,12 @@ class GradientExplosion(Detector):
         return replace(self, _log_norms=log_norms, _outlying=outlying)
 
     def _verdict(self, step: int, norm: float) -> store.Verdict:
-        usual = math.exp(self._log_norms.quantile(0.5))
-        message = (
-            f"early warning: the gradient norm is {norm:.3g} at step {step}, {norm / usual:.3g} times its median,"
-            f" and was as far off in {_OUTLYING_STEPS} of {_OF_STEPS} steps: the loss may follow"
+        detail = store.GradientExplosionDetail(
+            norm=norm,
+            median_ratio=math.exp(min(math.log(norm) - self._log_norms.quantile(0.5), _MOST_LOG_RATIO)),
+            high_steps=_OUTLYING_STEPS,
+            of_steps=_OF_STEPS,
         )
         return store.Verdict(
-            kind=store.VERDICT_KIND_GRADIENT_EXPLOSION, message=message, step=step, confidence_ratio=1.0
+            kind=store.VERDICT_KIND_GRADIENT_EXPLOSION, step=step, confidence_ratio=1.0, gradient_explosion=detail
         )

@@ -87,8 +87,5 @@ class LossRise(Detector):
 
 
 def _verdict(newest: LossMedian, lowest: LossMedian) -> store.Verdict:
-    message = (
-        f"the loss has risen slowly: its median over {WINDOW_LOSSES} losses is {newest.loss:.4g} at step {newest.step},"
-        f" and was {lowest.loss:.4g} at step {lowest.step}"
-    )
-    return store.Verdict(kind=store.VERDICT_KIND_LOSS_RISE, message=message, step=newest.step, confidence_ratio=1.0)
+    detail = store.LossRiseDetail(loss=newest.loss, lowest=lowest.loss, lowest_step=lowest.step, losses=WINDOW_LOSSES)
+    return store.Verdict(kind=store.VERDICT_KIND_LOSS_RISE, step=newest.step, confidence_ratio=1.0, loss_rise=detail)

@@ -42,16 +42,13 @@ class LossSpike(Detector):
 
 
 def _finding(step: StepView, reading: LossReading) -> Finding:
-    if reading.resumed_after is None:
-        message = (
-            f"loss spike at step {step.step}: {step.loss:.4g}, {reading.zscore:.1f} robust standard deviations above"
-            f" its level of {reading.level:.4g}, and high in {SPIKE_STEPS} of {SPIKE_OF} steps"
-        )
-    else:
-        message = (
-            f"the run resumed badly after step {reading.resumed_after}: the loss is {step.loss:.4g} at step"
-            f" {step.step}, and was {reading.level:.4g} before the restart: the state or the data may be other than"
-            " before"
-        )
-    verdict = store.Verdict(kind=store.VERDICT_KIND_LOSS_SPIKE, message=message, step=step.step, confidence_ratio=1.0)
+    detail = store.LossSpikeDetail(
+        loss=step.loss,
+        level=reading.level,
+        zscore=reading.zscore,
+        high_steps=SPIKE_STEPS,
+        of_steps=SPIKE_OF,
+        resumed_after=reading.resumed_after,
+    )
+    verdict = store.Verdict(kind=store.VERDICT_KIND_LOSS_SPIKE, step=step.step, confidence_ratio=1.0, loss_spike=detail)
     return Finding(verdict=verdict, proven_step=reading.proven_step)

@@ -45,9 +45,9 @@ class MissingLoss(Detector):
             return DetectorResult(watch)
         verdict = store.Verdict(
             kind=store.VERDICT_KIND_MISSING_LOSS,
-            message=f"no loss has been reported since step {self._newest_step}",
             step=step.step,
             confidence_ratio=1.0,
+            missing_loss=store.MissingLossDetail(newest_step=self._newest_step),
         )
         return DetectorResult(watch, findings_of(verdict), ("missing",))
 

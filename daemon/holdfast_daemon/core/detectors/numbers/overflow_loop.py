@@ -1,5 +1,6 @@
 """An overflow loop, in which every step is skipped, as against the odd skipped step that loss scaling brings."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -25,11 +26,11 @@ class OverflowLoop(Detector):
         streak_steps = self._streak_steps + 1 if step.summary.overflow else 0
         if self._reported or streak_steps != LIMIT_STEPS:
             return DetectorResult(OverflowLoop(streak_steps, self._reported))
-        at_scale = f" at a loss scale of {step.summary.loss_scale:g}" if step.summary.HasField("loss_scale") else ""
-        skipped = f"the last {LIMIT_STEPS} steps, up to step {step.step}, were all skipped{at_scale}"
-        message = f"{skipped}: gradients are not finite"
+        detail = store.OverflowDetail(steps=LIMIT_STEPS)
+        if step.summary.HasField("loss_scale") and math.isfinite(step.summary.loss_scale):
+            detail.loss_scale = step.summary.loss_scale
         verdict = store.Verdict(
-            kind=store.VERDICT_KIND_OVERFLOW_LOOP, message=message, step=step.step, confidence_ratio=1.0
+            kind=store.VERDICT_KIND_OVERFLOW_LOOP, step=step.step, confidence_ratio=1.0, overflow=detail
         )
         return DetectorResult(OverflowLoop(streak_steps, _reported=True), findings_of(verdict))
 
