@@ -31,9 +31,10 @@ from 0 to 1; the name says which.
   [Daemon: itself](#daemon-itself). Write `max by (run) (...)`: after a change of leader, Prometheus may hold
   the series of both for a while.
 
-* **There is no metric of communication time.** Gloo's Flight Recorder does not say when a call has completed. The
-  numbers of calls say only whether one is under way, and they lag when several are. See *Where the time goes* and
-  *Collectives in flight* on the dashboard instead.
+* **Communication time is an estimate, on CPU only.** Gloo's Flight Recorder does not say when a call has completed. So
+  `holdfast_rank_communication_wait_seconds_total` counts samples in which the training thread slept while a call was
+  pending. Divide its rate by that of `holdfast_step_duration_seconds_count` for the seconds per step. A minute has
+  about 300 samples.
 
 ## Scraping
 

@@ -29,6 +29,7 @@ _OF_EACH_RANK: tuple[tuple[MetricFamily, Callable[[Rank], float | None]], ...] =
     (declared.RANK_STEP_DURATION, lambda rank: rank.last_step_s),
     (declared.RANK_PIPELINE_BUBBLE, lambda rank: rank.pipeline_bubble),
     (declared.RANK_DATA_WAIT, lambda rank: _in_phase_s(rank, Phase.PHASE_DATA)),
+    (declared.RANK_CALL_WAIT, lambda rank: rank.call_wait_s if rank.device.startswith("cpu") else None),
     (declared.RANK_MEMORY_ALLOCATED, lambda rank: rank.memory.allocated_bytes),
     (declared.RANK_MEMORY_RESERVED, lambda rank: rank.memory.reserved_bytes),
     (declared.RANK_ALLOC_RETRIES, lambda rank: rank.memory.alloc_retries),

@@ -19,6 +19,7 @@ ALERTS = {
     "HoldfastRestartsGivenUp",
     "HoldfastLateExit",
     "HoldfastLossSpike",
+    "HoldfastLossRise",
     "HoldfastNonFiniteLoss",
     "HoldfastOverflowLoop",
     "HoldfastDuplicateSamples",

@@ -45,6 +45,13 @@ RANK_PHASE_TIME = counter(
 RANK_DATA_WAIT = counter(
     "rank_data_wait_seconds_total", "run rank", "Time that the training thread has waited for its data loader."
 )
+RANK_CALL_WAIT = counter(
+    "rank_communication_wait_seconds_total",
+    "run rank",
+    "Time that the training thread has slept, in forward, backward or the optimizer, while a call with other ranks was "
+    "pending: communication that nothing hides, and waits for slower ranks. Of ranks on CPU only. An estimate from "
+    "about five samples a second.",
+)
 RANK_MEMORY_ALLOCATED = gauge(
     "rank_memory_allocated_bytes", "run rank", "Device memory that tensors occupy; on CPU the resident set."
 )

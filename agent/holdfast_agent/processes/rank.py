@@ -83,6 +83,7 @@ class Rank:
     last_progress_unix_s: float = field(default_factory=time.time)
     last_step_s: float = 0.0
     own_wait_s: float = 0.0
+    call_wait_s: float = 0.0
     pipeline_bubble: float | None = None
     phase_s: dict[int, float] = field(default_factory=dict)
     """Phase number -> seconds spent in it by the finished steps."""
@@ -193,6 +194,7 @@ class Rank:
         self.outside_s = dict(report.outside_s)
         self.device_uuid = report.device_uuid
         self.own_wait_s = max(self.own_wait_s, report.own_wait_s)
+        self.call_wait_s = max(self.call_wait_s, report.call_wait_s)
         self.recorder_failures = report.recorder_failures_total
         self.recorder_attempts = report.recorder_attempts_total
 

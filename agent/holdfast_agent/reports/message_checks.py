@@ -88,7 +88,7 @@ def clean_report(report: session.Report, world_size: int, refuse: Refuse, *, now
     if len(report.device_uuid) > NAME_CHARACTERS:
         refuse("a device whose UUID is too long")
         report.device_uuid = ""
-    for spent in ("reporter_cpu_s", "own_wait_s"):
+    for spent in ("reporter_cpu_s", "own_wait_s", "call_wait_s"):
         if not _is_time(getattr(report, spent)):
             refuse(f"{spent} that is out of range")
             report.ClearField(spent)

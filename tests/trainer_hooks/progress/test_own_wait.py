@@ -14,8 +14,10 @@ from holdfast_hooks.telemetry.timeline import Timeline
 SAMPLES = 30
 
 
-def slept_s(*, while_sampling: Callable[[threading.Thread], None], phase: Phase, no_call_pending: bool = True) -> float:
-    """Return the estimate after some samples that another thread takes."""
+def sampled(
+    *, while_sampling: Callable[[threading.Thread], None], phase: Phase, is_call_pending: bool | None = False
+) -> OwnWait:
+    """Return the estimates after some samples that another thread takes."""
     timeline = Timeline(lambda step, phase, unix_ns: None)
     timeline.begin(0)
     timeline.enter(phase)
@@ -25,14 +27,19 @@ def slept_s(*, while_sampling: Callable[[threading.Thread], None], phase: Phase,
         for _ in range(SAMPLES):
             own_wait.before()
             time.sleep(0.002)
-            own_wait.after(no_call_pending=no_call_pending)
+            own_wait.after(is_call_pending=is_call_pending)
 
     sampler = threading.Thread(target=sample)
     began_s = time.monotonic()
     sampler.start()
     while_sampling(sampler)
-    assert own_wait.total_s <= time.monotonic() - began_s
-    return own_wait.total_s
+    assert own_wait.total_s + own_wait.in_calls_s <= time.monotonic() - began_s
+    return own_wait
+
+
+def slept(*, while_sampling: Callable[[threading.Thread], None], phase: Phase) -> tuple[float, float]:
+    own_wait = sampled(while_sampling=while_sampling, phase=phase)
+    return own_wait.total_s, own_wait.in_calls_s
 
 
 def sleep(sampler: threading.Thread) -> None:
@@ -46,17 +53,24 @@ def compute(sampler: threading.Thread) -> None:
 
 @pytest.mark.parametrize("phase", [Phase.FORWARD_BACKWARD, Phase.OPTIMIZER])
 def test_a_training_thread_that_sleeps_for_itself_is_seen(phase: Phase) -> None:
-    assert slept_s(while_sampling=sleep, phase=phase) > 0.5 * SAMPLES * 0.002
+    assert sampled(while_sampling=sleep, phase=phase).total_s > 0.5 * SAMPLES * 0.002
 
 
 def test_a_training_thread_that_computes_does_not_sleep() -> None:
-    assert slept_s(while_sampling=compute, phase=Phase.FORWARD_BACKWARD) == 0.0
+    assert slept(while_sampling=compute, phase=Phase.FORWARD_BACKWARD) == (0.0, 0.0)
 
 
 def test_a_training_thread_that_waits_for_other_ranks_does_not_sleep_for_itself() -> None:
-    assert slept_s(while_sampling=sleep, phase=Phase.FORWARD_BACKWARD, no_call_pending=False) == 0.0
+    own_wait = sampled(while_sampling=sleep, phase=Phase.FORWARD_BACKWARD, is_call_pending=True)
+    assert own_wait.total_s == 0.0
+    assert own_wait.in_calls_s > 0.5 * SAMPLES * 0.002
+
+
+def test_a_poll_that_has_not_seen_all_groups_counts_for_nothing() -> None:
+    own_wait = sampled(while_sampling=sleep, phase=Phase.FORWARD_BACKWARD, is_call_pending=None)
+    assert (own_wait.total_s, own_wait.in_calls_s) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("phase", [Phase.DATA, Phase.CHECKPOINT, Phase.EVAL, Phase.IDLE])
 def test_sleep_in_other_phases_does_not_count(phase: Phase) -> None:
-    assert slept_s(while_sampling=sleep, phase=phase) == 0.0
+    assert slept(while_sampling=sleep, phase=phase) == (0.0, 0.0)

@@ -1,7 +1,8 @@
-"""Estimates how long the training thread sleeps for reasons of its own, and not because it waits for other ranks.
+"""Estimates how long the training thread sleeps: for reasons of its own, or because it waits for other ranks.
 
-Each poll of the progress is a sample. The thread slept for itself if it did not run at all during the poll, is asleep
-after it, and the poll saw no pending call. What it slept for is not known: a timer, a disk, a lock, its own threads.
+Each poll of the progress is a sample. The thread slept if it did not run at all during the poll, and is asleep after
+it. It slept for itself if the poll saw no pending call. What for is not known: a timer, a disk, a lock, its own
+threads. If a call was pending, it most likely waited for that: this is the communication that nothing hides.
 """
 
 import os
@@ -25,7 +26,9 @@ class OwnWait:
 
     def __init__(self, timeline: Timeline, once: OnceLog) -> None:
         self.total_s = 0.0
-        """Estimated seconds since the start of the rank."""
+        """Estimated seconds for reasons of its own since the start of the rank."""
+        self.in_calls_s = 0.0
+        """Estimated seconds while a call with other ranks was pending, likewise."""
         self._timeline = timeline
         self._once = once
         self._folder = f"/proc/self/task/{os.getpid()}"
@@ -37,15 +40,22 @@ class OwnWait:
         is_training = self._timeline.step >= 0 and self._timeline.phase in _TRAINING
         self._before = self._read("schedstat") if is_training else ""
 
-    def after(self, *, no_call_pending: bool) -> None:
-        """Add the time since the last poll if the thread slept for itself during this one."""
+    def after(self, *, is_call_pending: bool | None) -> None:
+        """Add the time since the last poll if the thread slept during this one.
+
+        ``is_call_pending``: whether the poll saw a call with other ranks that had not completed; None: not for certain.
+        """
         now_s = monotonic()
         since_s, self._looked_s = min(now_s - self._looked_s, _LONGEST_S), now_s
-        if not self._before or not no_call_pending or self._timeline.phase not in _TRAINING:
+        if not self._before or is_call_pending is None or self._timeline.phase not in _TRAINING:
             return
         # The state comes first. To read it, this thread releases the interpreter's lock, and a training thread that
         # waits for that lock runs from then on.
-        if self._state() in _ASLEEP and self._read("schedstat") == self._before:
+        if self._state() not in _ASLEEP or self._read("schedstat") != self._before:
+            return
+        if is_call_pending:
+            self.in_calls_s += since_s
+        else:
             self.total_s += since_s
 
     def _state(self) -> str:

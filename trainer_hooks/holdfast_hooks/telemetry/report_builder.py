@@ -92,8 +92,14 @@ class ReportBuilder:
         self._own_wait.before()
         self._groups = progress.poll(last=self._sources.last_words is not None)
         self._channels = self._sources.point_to_point.advance()
-        messages_are_done = all(channel.enqueued <= channel.completed for channel in self._channels)
-        self._own_wait.after(no_call_pending=bool(self._groups) and progress.no_call_pending and messages_are_done)
+        self._own_wait.after(is_call_pending=self._is_call_pending())
+
+    def _is_call_pending(self) -> bool | None:
+        """Whether the newest poll saw a call that has not completed; None: it saw no group, or not all of them."""
+        messages = any(channel.enqueued > channel.completed for channel in self._channels)
+        if messages or any(group.enqueued > group.completed for group in self._groups):
+            return True
+        return False if self._groups and self._sources.progress.no_call_pending else None
 
     def report(self, *, final: bool = False) -> Report:
         """Return a report of everything new. The ``final`` one leaves out numbers that a GPU still owes."""
@@ -115,6 +121,7 @@ class ReportBuilder:
             outside_s=sources.timeline.outside_s(),
             device_uuid=self._device_uuid(),
             own_wait_s=self._own_wait.total_s,
+            call_wait_s=self._own_wait.in_calls_s,
         )
 
     def _progress(self) -> Progress:
