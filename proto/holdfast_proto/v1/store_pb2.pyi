@@ -972,7 +972,7 @@ class StandstillDetail(_message.Message):
     def __init__(self, most: _Optional[int] = ..., ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., all_stopped: bool = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., only: _Optional[_Union[HeldRank, _Mapping]] = ...) -> None: ...
 
 class MismatchSide(_message.Message):
-    __slots__ = ("ranks", "call", "step", "peer", "expected_bytes", "got_bytes", "missed_calls", "left", "frame")
+    __slots__ = ("ranks", "call", "step", "peer", "expected_bytes", "got_bytes", "missed_calls", "left", "past", "frame")
     RANKS_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -981,6 +981,7 @@ class MismatchSide(_message.Message):
     GOT_BYTES_FIELD_NUMBER: _ClassVar[int]
     MISSED_CALLS_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    PAST_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
     ranks: _containers.RepeatedScalarFieldContainer[int]
     call: CallPlace
@@ -990,8 +991,9 @@ class MismatchSide(_message.Message):
     got_bytes: int
     missed_calls: int
     left: bool
+    past: bool
     frame: str
-    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., call: _Optional[_Union[CallPlace, _Mapping]] = ..., step: _Optional[int] = ..., peer: _Optional[int] = ..., expected_bytes: _Optional[int] = ..., got_bytes: _Optional[int] = ..., missed_calls: _Optional[int] = ..., left: bool = ..., frame: _Optional[str] = ...) -> None: ...
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., call: _Optional[_Union[CallPlace, _Mapping]] = ..., step: _Optional[int] = ..., peer: _Optional[int] = ..., expected_bytes: _Optional[int] = ..., got_bytes: _Optional[int] = ..., missed_calls: _Optional[int] = ..., left: bool = ..., past: bool = ..., frame: _Optional[str] = ...) -> None: ...
 
 class MismatchDetail(_message.Message):
     __slots__ = ("form", "sides", "either")

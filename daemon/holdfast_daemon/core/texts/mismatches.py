@@ -100,10 +100,16 @@ def _behind(detail: store.MismatchDetail) -> str:
             f" {places.group(others.call)} than the others, and {wait} in {places.named(others.call)}: a part of a step"
             " was left out there, or made twice here"
         )
+    verb, rest = "are" if many else "is", ranks_named(others.ranks)
+    if behind.past:
+        return (
+            f"{who} {verb} past {places.named(others.call)} and in step {behind.step}, and {rest}"
+            f" {'is' if len(others.ranks) == 1 else 'are'} still in it in step {others.step}: a part of a step was left"
+            " out by some, or made twice by others"
+        )
     return (
-        f"{who} {'are' if many else 'is'} in {places.named(others.call)} in step {behind.step}, and"
-        f" {ranks_named(others.ranks)} in step {others.step}: a part of a step was left out by some, or made twice by"
-        " others"
+        f"{who} {verb} in {places.named(others.call)} in step {behind.step}, and {rest} in step {others.step}: a part"
+        " of a step was left out by some, or made twice by others"
     )
 
 
@@ -130,6 +136,8 @@ def _step_line(side: store.MismatchSide) -> str:
     who = ranks_named(side.ranks)
     if side.left:
         return f"{who} {'has' if len(side.ranks) == 1 else 'have'} left training after step {side.step}"
+    if side.past:
+        return f"{who} past {places.numbered(side.call)}, step {side.step}"
     return f"{who} in {places.with_inputs(side.call)}: {places.numbered(side.call)}, step {side.step}"
 
 

@@ -12,6 +12,9 @@ from holdfast_daemon.core.waits.named_calls import GroupId, group_id
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
+_ONE_WAY = ("broadcast", "scatter", "gather", "reduce")
+_BOTH_WAYS = ("reduce_scatter",)
+
 
 @dataclass(frozen=True)
 class LeftOutCalls:
@@ -29,6 +32,8 @@ class LeftOutCalls:
     others_step: int
     left: bool
     """Whether ``behind`` have left training."""
+    past: bool = False
+    """Whether the call is complete on ``behind``: it has met their next one there."""
 
 
 def left_out_calls(ranks: Mapping[int, store.RankState]) -> LeftOutCalls | None:
@@ -54,11 +59,16 @@ def _behind(members: Mapping[int, common.GroupProgress], ranks: Mapping[int, sto
         for number, group in members.items()
         if group.enqueued < newest and _has_left(ranks[number]) and _is_past(ranks[number].progress, front_step)
     ]
-    # All are in one call. Whoever is in it in a later step than most has left out calls of an earlier one.
-    usual_step = _lower_median([ranks[number].progress.step for number in front])
-    ahead = [number for number in front if ranks[number].progress.step > usual_step]
-    all_are_in_it = len(front) == len(members) > 1 and 0 < 2 * len(ahead) <= len(front)
-    behind = left or (ahead if all_are_in_it else [])
+    # All have come to one call. Whoever is in it or past it in a later step than most has left out calls of an earlier
+    # one. In a call like a broadcast, ranks that only send are through before the others.
+    steps = {number: ranks[number].progress.step for number in members}
+    usual_step = _lower_median([steps[number] for number in front])
+    ahead = [number for number in members if steps[number] > usual_step]
+    have_come = all(group.enqueued >= newest and _is_there(ranks[number]) for number, group in members.items())
+    is_odd = (
+        len(members) > 1 and 0 < 2 * len(ahead) <= len(members) and all(n in front for n in members if n not in ahead)
+    )
+    behind = left or (ahead if have_come and is_odd and not _is_one_way(ranks, front, newest) else [])
     if not behind:
         return None
     return LeftOutCalls(
@@ -66,11 +76,22 @@ def _behind(members: Mapping[int, common.GroupProgress], ranks: Mapping[int, sto
         seq=newest,
         others=tuple(number for number in front if number not in behind),
         behind=tuple(behind),
-        missed_calls=newest - members[behind[0]].enqueued,
-        step=ranks[behind[0]].progress.step,
+        missed_calls=newest - members[behind[0]].enqueued if left else 0,
+        step=steps[behind[0]],
         others_step=front_step if left else usual_step,
         left=bool(left),
+        past=not left and all(members[number].completed >= newest for number in behind),
     )
+
+
+def _is_there(rank: store.RankState) -> bool:
+    return not rank.HasField("exit") and not rank.left_training
+
+
+def _is_one_way(ranks: Mapping[int, store.RankState], front: list[int], seq: int) -> bool:
+    """Whether recorders name a call in which some ranks need nothing of the others."""
+    named = (call.op.rpartition(":")[2] for number in front for call in ranks[number].pending if call.seq == seq)
+    return any(op.startswith(_ONE_WAY) and not op.startswith(_BOTH_WAYS) for op in named)
 
 
 def _lower_median(values: list[int]) -> int:

@@ -22,6 +22,7 @@ from holdfast_daemon.core.waits.meeting import COLLECTIVE, RECV, SEND
 from holdfast_daemon.core.waits.named_calls import MismatchedCall, Signature
 from holdfast_daemon.core.waits.stray_message import StrayMessage, stray_message
 from holdfast_daemon.core.waits.wait_graph import ArrivedCall
+from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -42,6 +43,9 @@ class MismatchedOrder(Detector):
         behind = left_out_calls(view.ranks) if stands_still else None
         if behind is not None and _are_held(view, behind):
             return DetectorResult(self, (_left_out(view, behind),))
+        crossed = _crossed_message(view) if stands_still else None
+        if crossed is not None:
+            return DetectorResult(self, (_crossed(view, *crossed),))
         if not stands_still or hang.roots(view):
             return DetectorResult(self)
         return DetectorResult(self, tuple(_knots(view)))
@@ -108,6 +112,56 @@ def _place(view: View, group: str, seq: int, called: Signature) -> store.CallPla
     return store.CallPlace(group=group, description=described, seq=seq, op=op, sizes=sizes, dtypes=dtypes)
 
 
+def _crossed_message(view: View) -> tuple[store.WaitEdge, common.ChannelProgress] | None:
+    """Return a wait in a collective, and a message between the same ranks that the waiting one posts no receive for.
+
+    The sender may seem to be at the root, because a send need not hold its rank up. But whoever waits for it in a
+    collective has left out the receive before, unless something else is seen to hold the sender up.
+    """
+    for edge in view.wait_analysis.edges:
+        sender, waiter = view.ranks.get(edge.awaited), view.ranks.get(edge.waiter)
+        if (
+            edge.op != COLLECTIVE
+            or sender is None
+            or waiter is None
+            or not {edge.awaited, edge.waiter} <= view.late.keys()
+        ):
+            continue
+        is_root = edge.awaited in view.wait_analysis.roots and view.activity(edge.awaited) not in OUTSIDE
+        pending = _unreceived(sender, waiter) if is_root and view.activity(edge.waiter) not in OUTSIDE else None
+        if pending is not None:
+            return edge, pending
+    return None
+
+
+def _unreceived(sender: store.RankState, receiver: store.RankState) -> common.ChannelProgress | None:
+    """Return the channel in which a send is pending for which the other side has posted no receive."""
+    posted = {
+        (one.group, one.peer): one.enqueued
+        for one in receiver.progress.channels
+        if one.direction == common.DIRECTION_RECV
+    }
+    sends = (one for one in sender.progress.channels if one.direction == common.DIRECTION_SEND)
+    return next(
+        (
+            one
+            for one in sends
+            if one.peer == receiver.rank
+            and one.enqueued > one.completed
+            and one.enqueued > posted.get((one.group, sender.rank), 0)
+        ),
+        None,
+    )
+
+
+def _crossed(view: View, edge: store.WaitEdge, message: common.ChannelProgress) -> Finding:
+    place = _place(view, message.group, message.completed + 1, (SEND, "", ""))
+    detail = store.MismatchDetail(form=store.MISMATCH_FORM_CIRCLE, either=True)
+    detail.sides.add(ranks=[edge.waiter], call=_edge_place(view, edge), peer=edge.awaited)
+    detail.sides.add(ranks=[edge.awaited], call=place, peer=edge.waiter)
+    return _finding(view, [edge.waiter, edge.awaited], detail)
+
+
 def _stray(view: View, stray: StrayMessage) -> Finding:
     described = hang.description(view, stray.group)
     sent = store.CallPlace(group=stray.group, description=described, seq=stray.sent, op=SEND)
@@ -126,7 +180,14 @@ def _left_out(view: View, found: LeftOutCalls) -> Finding:
     called = (named.op, named.sizes, named.dtypes) if named is not None else (COLLECTIVE, "", "")
     place = _place(view, found.group, found.seq, called)
     detail.sides.add(ranks=found.others, call=place, step=found.others_step)
-    detail.sides.add(ranks=found.behind, call=place, step=found.step, missed_calls=found.missed_calls, left=found.left)
+    detail.sides.add(
+        ranks=found.behind,
+        call=place,
+        step=found.step,
+        missed_calls=found.missed_calls,
+        left=found.left,
+        past=found.past,
+    )
     culprits = [*found.behind, *(found.others if detail.either and not found.left else ())]
     return _finding(view, culprits, detail)
 

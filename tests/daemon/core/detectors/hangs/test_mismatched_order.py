@@ -335,3 +335,54 @@ def test_a_rank_that_is_in_the_call_of_the_others_one_step_later_has_left_out_a_
         "rank 3 is in collective 51 of group 0 in step 51, and ranks 0, 1, 2 in step 50:"
         " a part of a step was left out by some, or made twice by others"
     )
+
+
+def past_the_call(op: str) -> Ranks:
+    """Return ranks in call 24, which is complete on rank 1 alone: it is one step further."""
+    ranks = Ranks()
+    ranks.group("0", dict.fromkeys(range(4), 24), 23)
+    ranks[1].progress.groups[0].completed = 24
+    ranks[1].progress.step = 51
+    ranks.called((0, 2, 3), "0", 24, op)
+    return ranks
+
+
+def test_a_rank_that_is_past_a_call_of_the_step_before_has_left_out_a_call() -> None:
+    ranks = past_the_call("gloo:all_reduce")
+    found = verdict(ranks)
+    assert found is not None
+    assert (list(found.culprits), found.mismatch.form) == ([1], store.MISMATCH_FORM_BEHIND)
+    assert found.message == (
+        "rank 1 is past gloo:all_reduce 24 of group 0 and in step 51, and ranks 0, 2, 3 are still in it in step 50:"
+        " a part of a step was left out by some, or made twice by others"
+    )
+
+
+def test_a_rank_that_sent_in_a_broadcast_may_be_past_it() -> None:
+    assert verdict(past_the_call("gloo:broadcast")) is None
+
+
+def met_by_a_message(activity: "common.Activity") -> Ranks:
+    """Return pipeline stages of which the last waits in a collective, and posts no receive for what stage 1 sends."""
+    ranks = Ranks(2)
+    ranks.group("0", {0: 25, 1: 26}, 25)
+    ranks.channel(0, 1, sent=25, delivered=24, posted=24, received=24)
+    ranks.stack(0, activity, "send (train.py:84)")
+    return ranks
+
+
+def test_a_collective_that_meets_a_message_is_a_mismatch() -> None:
+    found = verdict(met_by_a_message(common.ACTIVITY_UNSPECIFIED))
+    assert found is not None
+    assert list(found.culprits) == [1, 0]
+    assert found.message.startswith(
+        "ranks 1, 0 wait for each other: rank 1 for rank 0 in collective 26 of group 0,"
+        " rank 0 for rank 1 in send 25 of group pp: their calls are in different orders, or one is missing"
+    )
+
+
+def test_a_sender_that_is_seen_to_be_busy_is_at_the_root() -> None:
+    ranks = met_by_a_message(common.ACTIVITY_LOCK)
+    assert verdict(ranks) is None
+    found = ranks.verdict(HungCollective())
+    assert found is not None and list(found.culprits) == [0]
