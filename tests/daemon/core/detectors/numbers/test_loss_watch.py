@@ -133,6 +133,15 @@ def test_jump_that_decays_while_the_loss_falls_is_a_spike() -> None:
     assert spikes_at(watch_all(losses)[1]) == [252]
 
 
+@pytest.mark.parametrize(("rises", "found"), [((0.9, 0.05, 0.024), [252]), ((0.9, 0.05, 0.0), [])])
+def test_jump_that_is_gone_after_three_steps_is_a_spike_if_it_decays(
+    rises: tuple[float, ...], found: list[int]
+) -> None:
+    losses = [2.0 + noise for noise in NOISE[:300]]
+    losses[250:253] = [2.0 + rise for rise in rises]
+    assert spikes_at(watch_all(losses)[1]) == found
+
+
 def test_spike_shortly_after_another_is_found() -> None:
     burst = [2.0 + 4.0 * 0.9**i for i in range(20)]
     second = [2.15] * 4
