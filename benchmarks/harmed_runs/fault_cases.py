@@ -20,8 +20,12 @@ LAYOUTS = (
     "dp4ep2",
     "trainer:pp2dp2",
     "trainer:dp2tp2",
+    "trainer:dp4",
 )
-"""Axes and sizes, outermost first. ``trainer:`` stands for ranks of the reference trainer, not of detection_ranks."""
+"""Axes and sizes, outermost first. ``trainer:`` stands for ranks of the reference trainer, not of detection_ranks. Its
+layout ``dp4`` shards under ZeRO over two ranks, and has two copies of each shard."""
+
+ZERO = "trainer:dp4"
 
 DUPLICATE = "duplicate-samples"
 """A trainer that trains again on samples of an earlier step. It is in no catalogue of faults."""
@@ -78,7 +82,7 @@ def applies(fault: str, layout: str) -> bool:
     """Return whether a fault can show in a layout."""
     sizes = parse_layout(layout.removeprefix("trainer:"))
     if layout.startswith("trainer:") and fault in (*NOTED, *ORDER):
-        return False  # only Holdfast knows the trainer's numbers and calls
+        return (layout, fault) == (ZERO, "bit-flip")  # only Holdfast knows the trainer's numbers and calls
     match fault:
         case "lost-message":
             return sizes["pp"] > 1

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.detection_ranks.call_log import LoggedRank, log_path, read_log
 from benchmarks.detection_ranks.tasks import FIRST_STEP_VARIABLE, FOLDER_VARIABLE, Task, publish
-from benchmarks.harmed_runs.fault_cases import DEATHS, DUPLICATE, NOTED, Case, ranks_of, ranks_of_stage
+from benchmarks.harmed_runs.fault_cases import DEATHS, DUPLICATE, NOTED, ZERO, Case, ranks_of, ranks_of_stage
 from benchmarks.harmed_runs.truth import SYMPTOMS, Judgement, judge
 from holdfast_cli.control import ControlClient, ControlError, rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
@@ -220,7 +220,11 @@ class HarmedRun:
         if not layout.startswith("trainer:"):
             return ("python", "-m", "detection_ranks", layout)
         config = folder / f"{self.run}.toml"
-        sizes = {"pp2dp2": "dp = 2\ntp = 1\npp = 2\nmicrobatches = 2", "dp2tp2": "dp = 2\ntp = 2\npp = 1"}
+        sizes = {
+            "pp2dp2": "dp = 2\ntp = 1\npp = 2\nmicrobatches = 2",
+            "dp2tp2": "dp = 2\ntp = 2\npp = 1",
+            "dp4": "dp = 4\ntp = 1\npp = 1\ndp_shard = 2\nzero = 2",
+        }
         config.write_text(f"{TRAINER_CONFIG}\n[parallel]\n{sizes[layout.removeprefix('trainer:')]}\n")
         return ("python", "-m", "holdfast_trainer", "--config", str(config))
 
@@ -331,14 +335,18 @@ def _latency_s(
 
 
 def harmed_one_by_one(layout: str, cases: list[Case], folder: Path) -> Iterator[Outcome]:
-    """Yield the outcomes of a layout's cases. One run serves all of them, unless it does not recover."""
+    """Yield the outcomes of a layout's cases. One run serves all of them, unless it does not recover.
+
+    Snapshots of the trainer keep a flipped bit, so that each flip there needs a run of its own.
+    """
     left = list(cases)
     while left:
         with HarmedRun(layout, folder, name=f"{layout.replace(':', '-')}-{len(left)}") as run:
             try:
                 while left:
                     yield run.harm(left[0])
-                    left.pop(0)
+                    if (layout, left.pop(0).fault) == (ZERO, "bit-flip"):
+                        break
             except (RunLostError, ControlError, ProcessLookupError) as error:
                 yield _missed(left.pop(0), str(error))
 

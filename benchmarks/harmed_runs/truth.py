@@ -100,8 +100,9 @@ def _is_right_rank(case: Case, verdict: store.Verdict) -> bool | None:
     if verdict.kind == store.VERDICT_KIND_TRANSPORT and case.fault == "lost-message":
         # The message is lost between two ranks, and neither of them is to blame.
         return case.rank in (verdict.transport.sender, verdict.transport.receiver)
-    if verdict.kind == store.VERDICT_KIND_MISMATCHED_ORDER and len(verdict.culprits) == 2:
-        # Two ranks contradict each other and no third one is in their call: both are named, as either may be wrong.
+    contradictions = (store.VERDICT_KIND_MISMATCHED_ORDER, store.VERDICT_KIND_SILENT_CORRUPTION)
+    if verdict.kind in contradictions and len(verdict.culprits) == 2:
+        # Two ranks contradict each other, and no third one is in their call or has a copy: either may be wrong.
         return case.rank in verdict.culprits
     return bool(verdict.culprits) and verdict.culprits[0] == case.rank
 
