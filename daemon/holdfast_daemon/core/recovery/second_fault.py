@@ -6,6 +6,7 @@ yet. Only ends that no other rank can have brought about count, and only for a m
 
 from holdfast_daemon.core import incidents
 from holdfast_daemon.core.detectors.deaths import death
+from holdfast_daemon.core.detectors.view import is_stopped
 from holdfast_daemon.core.texts.render import write
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
@@ -30,12 +31,27 @@ def add_to_open(tick: Tick) -> None:
         and death.speaks_for_itself(rank.exit)
         and rank.exit.exited_unix_s <= first_unix_s + AT_ONCE_S
     ]
-    if not failed:
+    stopped = [rank for rank in incident.verdict.death.stopped if _is_elsewhere(tick, rank)]
+    if not failed and not stopped:
         return
     with incidents.edit(tick, incident) as edited:
         verdict = edited.verdict
         for number in failed:
             verdict.death.ends.append(death.end_of(number, tick.ranks[number].exit))
+        for rank in verdict.death.stopped:
+            if _is_elsewhere(tick, rank):
+                rank.step, rank.phase = tick.ranks[rank.rank].progress.step, tick.ranks[rank.rank].progress.phase
         ended = [end.rank for end in verdict.death.ends]
         verdict.culprits[:] = [*ended, *(rank.rank for rank in verdict.death.stopped if rank.rank not in ended)]
         write(verdict)
+
+
+def _is_elsewhere(tick: Tick, held: store.HeldRank) -> bool:
+    """Whether a stopped rank is at another place than its last report said: its black box has been read since."""
+    rank = tick.ranks.get(held.rank)
+    return (
+        rank is not None
+        and is_stopped(rank)
+        and rank.progress.step >= held.step
+        and ((rank.progress.step, rank.progress.phase) != (held.step, held.phase))
+    )

@@ -79,6 +79,10 @@ def report(tick: Tick, finding: Finding) -> store.Incident | None:
     since = tick.now if finding.last_progress_unix_s is None else finding.last_progress_unix_s
     current = present(tick)
     if current is not None:
+        if _names_more(current.verdict, verdict):
+            with incidents.edit(tick, current) as incident:
+                incident.verdict.CopyFrom(verdict)
+            return None
         what = f"also seen: {verdict.message}"
         if not same(current.verdict, verdict) and tick.once(f"standstill {verdict.kind} {list(verdict.culprits)}"):
             incidents.add_line(tick, current, what)
@@ -90,6 +94,11 @@ def report(tick: Tick, finding: Finding) -> store.Incident | None:
     with tick.edit_record() as record:
         record.standstill_incident = incident.id
     return incident
+
+
+def _names_more(reported: store.Verdict, newest: store.Verdict) -> bool:
+    """Whether a verdict names the ranks of the reported one and others, which passed their deadlines later."""
+    return newest.kind == reported.kind and set(newest.culprits) > set(reported.culprits) > set()
 
 
 def settle(tick: Tick, *, is_seen: bool) -> None:

@@ -104,7 +104,10 @@ def _is_past(progress: common.Progress, step: int) -> bool:
 
 
 def _waits(rank: store.RankState, group: common.GroupProgress) -> bool:
-    return group.enqueued > group.completed and not rank.HasField("exit") and not rank.left_training
+    """Whether a rank waits in a call, or has failed in one: when a rank has gone, its peers fail in their last call."""
+    if rank.HasField("exit"):
+        return group.enqueued > 0 and not _is_clean(rank.exit)
+    return group.enqueued > group.completed and not rank.left_training
 
 
 def _has_left(rank: store.RankState) -> bool:
@@ -112,5 +115,8 @@ def _has_left(rank: store.RankState) -> bool:
     if not rank.HasField("exit"):
         return rank.left_training
     ended = rank.exit
-    is_clean = ended.HasField("code") and ended.code == 0
-    return is_clean and ended.finished and rank.progress.step == ended.step
+    return _is_clean(ended) and ended.finished and rank.progress.step == ended.step
+
+
+def _is_clean(ended: store.RankExit) -> bool:
+    return ended.HasField("code") and ended.code == 0

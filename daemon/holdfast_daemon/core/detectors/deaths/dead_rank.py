@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from holdfast_daemon.core.detectors.deaths import death, failed_start
 from holdfast_daemon.core.detectors.deaths.aborted_call import aborted_call, names_are_in
-from holdfast_daemon.core.detectors.deaths.early_leave import early_leavers
+from holdfast_daemon.core.detectors.deaths.early_leave import early_leavers, has_left_out_calls
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
@@ -92,4 +92,6 @@ def _has_settled(view: View, first: store.RankExit, exits: int) -> bool:
 
 def _is_mismatch(view: View, first: store.RankExit) -> bool:
     """Whether the last calls of the others explain more than this exit: see mismatched_order.py."""
+    if death.is_clean(first):
+        return has_left_out_calls(view)
     return death.was_aborted_for_a_size(first) and (view.mismatched_call is not None or aborted_call(view) is not None)

@@ -31,8 +31,7 @@ def early_leavers(view: View) -> dict[int, store.RankExit]:
     left = {number: rank for number, rank in view.ranks.items() if _has_left_in_a_step(rank)}
     if not left:
         return {}
-    behind = left_out_calls(view.ranks)
-    if behind is not None and behind.left:
+    if has_left_out_calls(view):
         return {}  # they left when their program was done, and have left out calls before: see mismatched_order.py
     others = [rank for rank in view.ranks.values() if not rank.HasField("exit")]
     waited_for = _waited_for(view, left)
@@ -41,6 +40,12 @@ def early_leavers(view: View) -> dict[int, store.RankExit]:
         for number, rank in left.items()
         if number in waited_for or (_has_reported_all(rank) and _is_missed(rank, others))
     }
+
+
+def has_left_out_calls(view: View) -> bool:
+    """Whether ranks that have left have made fewer calls than the others by the end of their program."""
+    behind = left_out_calls(view.ranks)
+    return behind is not None and behind.left
 
 
 def _has_left_in_a_step(rank: store.RankState) -> bool:

@@ -40,9 +40,9 @@ class MismatchedOrder(Detector):
         aborted = aborted_call(view) if aborts_are_named else None
         if aborted is not None:
             return DetectorResult(self, (_aborted(view, aborted),))
-        behind = left_out_calls(view.ranks) if stands_still else None
-        if behind is not None and _are_held(view, behind):
-            return DetectorResult(self, (_left_out(view, behind),))
+        left_out = _left_out_now(view, stands_still=stands_still)
+        if left_out is not None:
+            return DetectorResult(self, (left_out,))
         crossed = _crossed_message(view) if stands_still else None
         if crossed is not None:
             return DetectorResult(self, (_crossed(view, *crossed),))
@@ -61,6 +61,21 @@ def _knots(view: View) -> Iterator[Finding]:
     left_behind = next((call for call in view.wait_analysis.everyone_arrived if call.holds_a_minority), None)
     if left_behind is not None and hang.have_stalled(view, left_behind.members):
         yield _left_behind(view, left_behind)
+
+
+def _left_out_now(view: View, *, stands_still: bool) -> Finding | None:
+    """Return the finding on ranks that have left out calls, once the others have failed or stalled in theirs."""
+    behind = left_out_calls(view.ranks)
+    if behind is None:
+        return None
+    if behind.left and _have_failed(view, behind):
+        return replace(_left_out(view, behind), stands_still=False)
+    return _left_out(view, behind) if stands_still and _are_held(view, behind) else None
+
+
+def _have_failed(view: View, found: LeftOutCalls) -> bool:
+    """Whether all that were in the call have failed there, because the others have gone."""
+    return all(view.ranks[rank].HasField("exit") for rank in found.others)
 
 
 def _are_held(view: View, found: LeftOutCalls) -> bool:

@@ -318,6 +318,16 @@ def test_a_rank_that_left_out_a_call_and_has_done_all_steps_is_a_mismatch_and_no
     )
 
 
+def test_a_left_out_call_is_a_mismatch_too_when_the_others_fail_in_their_last_call() -> None:
+    ranks = left_after(50, common.PHASE_IDLE)
+    for number in (0, 1, 3):
+        ranks.end(number, code=1, last_words="RuntimeError: Connection closed by peer")
+    assert ranks.verdict(DeadRank()) is None
+    found = verdict(ranks)
+    assert found is not None
+    assert (list(found.culprits), found.mismatch.form) == ([2], store.MISMATCH_FORM_BEHIND)
+
+
 def test_a_rank_that_left_in_the_middle_of_the_step_has_left_early() -> None:
     ranks = left_after(50, common.PHASE_OPTIMIZER)
     assert verdict(ranks) is None
