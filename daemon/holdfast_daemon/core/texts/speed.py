@@ -47,7 +47,7 @@ def allocator(verdict: store.Verdict) -> str:
     """Return who ran out of device memory, or nearly."""
     detail, who = verdict.allocator, ranks_named(verdict.culprits)
     if detail.ran_out:
-        return f"{who} ran out of device memory and went on"
+        return f"{who} ran out of device memory and continued"
     return (
         f"the allocator of {who} found memory only by emptying its cache in {detail.minutes} of {detail.of_minutes}"
         " minutes: device memory is nearly full, or fragmented"

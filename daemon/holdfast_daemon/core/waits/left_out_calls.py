@@ -1,7 +1,7 @@
 """Ranks that have made fewer calls in a group than the others by the same point of their program.
 
-An exception that was swallowed in the middle of a step is the usual cause: the rank goes on with the next step, and the
-calls that it left out are missing from then on. While sizes agree, its calls meet those of earlier steps, and only the
+The usual cause is an exception that was swallowed in the middle of a step: the rank continues with the next step, and
+the calls that it left out are missing from then on. While sizes agree, its calls meet those of earlier steps. Only the
 end of the run shows it: the rank has left, and the others wait in their last call.
 """
 

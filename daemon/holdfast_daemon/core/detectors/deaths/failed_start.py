@@ -27,7 +27,7 @@ def error_of_program(ended: store.RankExit) -> str:
     if not ended.never_attached or ended.HasField("signal"):
         return ""
     said = exception_line(ended.last_words)
-    # Text after the exception says that the program went on: then something else has ended it.
+    # Text after the exception says that the program continued: then something else has ended it.
     if not said or not ended.last_words.rstrip().endswith(said):
         return ""
     if ended.code == 1 and _PROGRAM_ERROR.match(said):

@@ -32,7 +32,7 @@ def test_many_retries_in_one_minute_are_not_reported() -> None:
 
 def test_a_rank_that_ran_out_of_memory_is_reported_immediately() -> None:
     (verdict,) = verdicts_on(60, ooms=lambda rank, minute: int(rank == 2 and minute > 5))
-    assert (list(verdict.culprits), verdict.message) == ([2], "rank 2 ran out of device memory and went on")
+    assert (list(verdict.culprits), verdict.message) == ([2], "rank 2 ran out of device memory and continued")
 
 
 def test_after_ten_quiet_minutes_it_is_reported_again() -> None:
