@@ -16,7 +16,8 @@ from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.supervised_folder import NODE
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
-from tests.chaos.conftest import Runs, faults, until, until_step
+from holdfast_proto.v1.store_pb2 import LIFE_RUNNING
+from tests.chaos.conftest import RANKS, Runs, faults, until, until_step
 from tests.support.coroutines import wait_until
 from tests.support.exposition import total
 from tests.support.local_runs import resume_restart, suspend_restart
@@ -115,6 +116,7 @@ def test_agent_without_a_free_descriptor_takes_no_process_for_dead(run: LocalRun
     pid = run.stack.pids().get("agent")
     assert pid is not None
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    until_all_attached(run)
     with unharmed(run):
         used = max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()) + 1
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (min(used, limits[1]), limits[1]))
@@ -126,6 +128,11 @@ def test_agent_without_a_free_descriptor_takes_no_process_for_dead(run: LocalRun
         finally:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
     assert run.stack.pids().get("agent") == pid
+
+
+def until_all_attached(run: LocalRun) -> None:
+    """Wait until every rank has a session with the agent, as long as it may take after the agent was replaced."""
+    until(run, lambda status: [rank.life for rank in status.ranks] == RANKS * [LIFE_RUNNING])
 
 
 @contextlib.contextmanager

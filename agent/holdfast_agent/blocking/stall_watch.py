@@ -1,6 +1,7 @@
 """Looks at ranks that make no progress: where they are, by their black boxes, and what they wait for."""
 
 import asyncio
+import errno
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ class Look:
     """None: it has no black box."""
     flaw: str
     """Why the black box cannot be used; empty: it can, or there is none."""
+    blind: bool
+    """Whether the agent could not open the black box because no descriptor is free."""
     blocked_on: BlockedOn | None
     cost_s: float
     """CPU time of the look."""
@@ -84,6 +87,9 @@ class StallWatch:
             if look.flaw:
                 node.errors.refuse("files", f"a black box: {look.flaw}")
             if rank.moves_total == moves and rank.is_alive and not rank.held_for_stacks:
+                if look.blind and rank.channel.outbox is None:
+                    # Without a free descriptor the rank can open no session, either: it may well train.
+                    rank.moves()
                 if look.moment is not None:
                     rank.see_place(look.moment.step, look.moment.phase)
                 rank.blocked_on = look.blocked_on
@@ -96,17 +102,18 @@ def pids_of(node: Node) -> dict[int, int]:
 
 def _look_at(rank: Rank, box: Path, pids: dict[int, int]) -> Look:
     """Read both. Runs in a thread of its own, whose CPU time begins at 0."""
-    moment, flaw = None, ""
+    moment, flaw, blind = None, "", False
     try:
         moment = black_box.read_moment(box)
     except FileNotFoundError:
         pass  # the rank has none, or not yet
     except (OSError, ValueError) as error:
         flaw = str(error)
+        blind = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
     if moment is not None and not (moment.phase in PHASES and -1 <= moment.step <= LARGEST_COUNT):
         moment, flaw = None, "step or phase are out of range"
     if moment is not None and moment.pid != rank.pid:
         moment = None  # it belongs to another process: a launcher has restarted the rank, or an earlier one left it
     is_cpu = rank.device.startswith("cpu")
     blocked = look_at_rank(rank.pid, pids, store_port=rank.store_port, computes_on_cpu=is_cpu)
-    return Look(moment, flaw, blocked.look(), time.thread_time())
+    return Look(moment, flaw, blind, blocked.look(), time.thread_time())

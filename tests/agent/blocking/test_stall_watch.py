@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -64,6 +65,24 @@ async def watched(node: RecordedNode, *ranks: Running) -> AsyncIterator[Recorded
         await end(*tasks)
 
 
+@contextlib.contextmanager
+def no_free_descriptor() -> Iterator[None]:
+    """Take all free descriptors of this process."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, limits[1]))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in taken:
+            os.close(descriptor)
+
+
 @pytest.fixture
 def node(folder: Path) -> RecordedNode:
     return make_node(folder)
@@ -108,6 +127,17 @@ async def test_a_silent_rank_that_moves_does_not_stall(node: RecordedNode, rank:
         await until(lambda: node.ranks[0].moves_total > moves, "that ends the stall")
         assert place(node) == (12, PHASE_OPTIMIZER)
         await until(lambda: published(node).stalled_s > 1.0, "then it stands still")
+
+
+async def test_an_agent_that_can_see_nothing_of_a_rank_reports_no_stall(node: RecordedNode, rank: Running) -> None:
+    rank.say(f"12 {PHASE_DATA}")
+    async with watched(node, rank):
+        await until(lambda: published(node).stalled_s > 1.0, "it stands still")
+        with no_free_descriptor():
+            moves = node.ranks[0].moves_total
+            await until(lambda: node.ranks[0].moves_total >= moves + 2, "the stall begins anew with every look")
+            node.ranks[0].channel.outbox = asyncio.Queue()
+            await until(lambda: published(node).stalled_s > 1.0, "a rank with a session could report")
 
 
 async def test_a_report_is_newer_than_a_box_that_was_read_before(node: RecordedNode, rank: Running) -> None:
