@@ -1,5 +1,6 @@
 """The judge of a run: a control must be left alone, and its twin must be restarted in time."""
 
+import re
 from dataclasses import dataclass
 
 from holdfast_proto.message_json import enum_word
@@ -13,6 +14,8 @@ EARLY_S = 0.3
 """Seconds by which a restart may come before its deadline, as ranks log a pause a little after the hooks see it."""
 LATE_S = 5.0
 REPORT_MARGIN_S = 2.0
+_SAYS_MISMATCH = re.compile(r"left out|made another call|different calls|different sizes|wait for each other")
+"""What the text of a mismatch says. A control makes the same calls on all ranks."""
 _LEFT_ALONE = (store.INCIDENT_STATE_RESOLVED, store.INCIDENT_STATE_NOTED)
 
 
@@ -77,6 +80,8 @@ def _of_control(case: OddCase, observed: Observed) -> tuple[str, ...]:
         problems.append(f"trained to step {status.newest_step} of {case.last_step}")
     if len(observed.incidents) > case.notes:
         problems.append(f"{len(observed.incidents)} incidents, {case.notes} allowed")
+    said = [text for one in observed.incidents for text in (one.verdict.message, *(each.what for each in one.actions))]
+    problems += [f"false: {text}" for text in said if _SAYS_MISMATCH.search(text)]
     problems += [f"not closed: {_describe(one)}" for one in observed.incidents if one.state not in _LEFT_ALONE]
     return tuple(problems)
 

@@ -21,6 +21,7 @@ from holdfast_proto.v1.control_pb2 import RunStatus
 CASE = OddCase(name="computes", activity="loop", by=(0,), sign=Sign.COMPUTING, lasts_s=6.0)
 BEGAN_S = 1000.0
 RESOLVED = store.Incident(state=store.INCIDENT_STATE_RESOLVED)
+LATER = store.IncidentAction(what="also seen: ranks 0, 1 wait for each other: rank 0 for rank 1 in all_reduce 7")
 
 QUIET = Observed(
     exit_code=0,
@@ -58,6 +59,7 @@ def test_a_control_that_is_left_alone_and_a_twin_that_is_restarted_in_time_are_a
         ({"exit_code": None}, "has not ended"),
         ({"incidents": (RESOLVED, RESOLVED)}, "2 incidents, 1 allowed"),
         ({"incidents": (store.Incident(state=store.INCIDENT_STATE_STANDSTILL),)}, "not closed: standstill"),
+        ({"incidents": (store.Incident(state=RESOLVED.state, actions=[LATER]),)}, "false: also seen: ranks 0, 1 wait"),
         ({"pauses": ()}, "no pause was logged"),
         ({"pauses": (LoggedPause(0, 1, BEGAN_S, BEGAN_S + 0.5),)}, "is reported after 1 s"),
         ({"pauses": (LoggedPause(0, 1, BEGAN_S, BEGAN_S + 18.5),)}, "a restart is due after 18 s"),

@@ -75,7 +75,7 @@ def view_of(tick: Tick, *, suspicious: bool = False) -> View:
         all_stopped_unix_s=state.all_stopped_unix_s,
         several_stopped_unix_s=state.several_stopped_unix_s,
         pause_patience_s=RestartPatience.of(state.spec, tick.record).suspended_s,
-        is_first_start=tick.record.generation == 1 and state.spec.mode == store.MODE_ACT,
+        is_first_start=not tick.record.trained and not tick.record.restarts_total and state.spec.mode == store.MODE_ACT,
     )
 
 

@@ -76,7 +76,7 @@ def _story(event: store.Event) -> str:
     if injected.waits_for:
         return f"{fault.kind} was armed in rank {fault.rank}: it waits for {injected.waits_for}"
     if fault.step < 0 and not fault.phase:
-        return f"{fault.kind} was injected into rank {fault.rank} in step {injected.step}"
+        return f"{fault.kind} was accepted by rank {fault.rank} in step {injected.step}"
     # A rank reports that it has accepted a fault. It reports no strike, because it may not live to do so.
     phase = f" or later, at the start of the phase {phase_name(fault.phase)}" if fault.phase else ""
     return f"{fault.kind} was armed in rank {fault.rank} for step {injected.step}{phase}"

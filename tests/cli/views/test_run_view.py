@@ -158,7 +158,7 @@ def test_lines_contain_only_what_is_new() -> None:
 
 def test_what_is_not_compared_is_reported_once() -> None:
     sharded = healthy()
-    sharded.replicas_note = "silent corruption is not looked for: the run has one rank"
+    sharded.replicas_note = "silent corruption is not looked for: only one rank reports its parameters"
     assert list(changes(healthy(), sharded, 120)) == [sharded.replicas_note]
     assert list(changes(sharded, sharded, 120)) == []
     sharded_later = healthy()  # another leader does not know it

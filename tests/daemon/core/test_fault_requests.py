@@ -77,7 +77,7 @@ def test_a_run_that_does_not_train_is_refused() -> None:
 @pytest.mark.parametrize(
     ("injected", "story"),
     [
-        (store.FaultInjected(fault=FAULT, step=3), "kill was injected into rank 3 in step 3"),
+        (store.FaultInjected(fault=FAULT, step=3), "kill was accepted by rank 3 in step 3"),
         (store.FaultInjected(fault=Fault(kind="kill", rank=3, step=9), step=9), "kill was armed in rank 3 for step 9"),
         (
             store.FaultInjected(fault=Fault(kind="kill", rank=3, step=-1, phase=PHASE_OPTIMIZER), step=4),
@@ -110,7 +110,7 @@ def test_what_was_injected_is_counted_and_reported_by_the_incident_that_follows(
     world.end(3, signal=9)
     world.until("gathering")
     first = world.incidents[0].actions[0]
-    assert (first.what, first.unix_s) == ("kill was injected into rank 3 in step 3", event.unix_s)
+    assert (first.what, first.unix_s) == ("kill was accepted by rank 3 in step 3", event.unix_s)
     assert world.state.unreported_faults == ()
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from holdfast_daemon.core.deadlines import Deadlines
+from holdfast_daemon.core.waits.left_out_calls import LeftOutCalls, left_out_calls
 from holdfast_daemon.core.waits.named_calls import MismatchedCall, mismatched_calls
 from holdfast_daemon.core.waits.wait_graph import WaitAnalysis, analyse
 from holdfast_proto.v1 import common_pb2 as common
@@ -47,7 +48,8 @@ class View:
     pause_patience_s: float = 0.0
     """Seconds that all ranks may be stopped together before that is reported."""
     is_first_start: bool = False
-    """Whether these ranks are those of the run's first generation, in the mode in which a run may be ended."""
+    """Whether no rank has completed a step and none was restarted since the run was started, in the mode in which a run
+    may be ended."""
 
     @cached_property
     def known_ranks(self) -> Mapping[int, store.RankState]:
@@ -92,6 +94,11 @@ class View:
         return tuple(rank for rank in sorted(held.union(self.wait_analysis.knot)) if self.activity(rank) in OUTSIDE)
 
     @cached_property
+    def left_out(self) -> LeftOutCalls | None:
+        """The first group in which ranks have left out calls; None: there is none. It looks at all groups."""
+        return left_out_calls(self.ranks)
+
+    @cached_property
     def mismatched_call(self) -> MismatchedCall | None:
         """The first call in which ranks do different things, by its names in their recorders; None: there is none."""
         return next(mismatched_calls(self.ranks), None)
@@ -107,8 +114,8 @@ class View:
         stack = self.stacks.get(number)
         if rank.life == store.LIFE_EXITED:
             return common.ACTIVITY_UNSPECIFIED
-        if rank.process_state in ("T", "t"):
-            return common.ACTIVITY_STOPPED
+        if rank.process_state in ("T", "t") or rank.blocked_on.activity == common.ACTIVITY_STOPPED:
+            return common.ACTIVITY_STOPPED  # a frozen control group does not show in the process state
         named = stack.activity if stack is not None else common.ACTIVITY_UNSPECIFIED
         if self._is_silent(rank) and named != common.ACTIVITY_COLLECTIVE:
             return common.ACTIVITY_GIL_HELD

@@ -82,6 +82,7 @@ def report(tick: Tick, finding: Finding) -> store.Incident | None:
         if _names_more(current.verdict, verdict):
             with incidents.edit(tick, current) as incident:
                 incident.verdict.CopyFrom(verdict)
+                incident.actions.add(unix_s=tick.now, what=f"more ranks stand still: {verdict.message}")
             return None
         what = f"also seen: {verdict.message}"
         if not same(current.verdict, verdict) and tick.once(f"standstill {verdict.kind} {list(verdict.culprits)}"):

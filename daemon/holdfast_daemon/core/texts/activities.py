@@ -93,13 +93,13 @@ def _holder(blocked: common.BlockedOn) -> str:
 def _open_by(blocked: common.BlockedOn) -> str:
     match blocked.party:
         case common.PARTY_ITSELF:
-            return " whose other end only it has open itself"
+            return " of which it has both ends open itself"
         case common.PARTY_RANK:
             return f" to rank {blocked.rank}{f' ({_named(blocked)})' if blocked.pid else ''}"
         case common.PARTY_FOREIGN if blocked.pid:
             return f" to {_named(blocked)}"
         case common.PARTY_FOREIGN:
-            return " to processes that are none of this run"
+            return " to processes that do not belong to this run"
     return ""
 
 
@@ -111,7 +111,7 @@ def _connection(blocked: common.BlockedOn) -> str:
         case common.PARTY_RANK:
             return f"waits on a connection to rank {blocked.rank}"
         case common.PARTY_ITSELF:
-            return "waits on a connection whose other end only it has open itself"
+            return "waits on a connection of which it has both ends open itself"
         case common.PARTY_FOREIGN if blocked.pid:
             return f"waits on a connection to {_named(blocked)}{at}"
     return f"waits on a connection to {blocked.peer}" if blocked.peer else "waits on a connection"

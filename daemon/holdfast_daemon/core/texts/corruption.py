@@ -18,4 +18,4 @@ def corruption(verdict: store.Verdict) -> str:
     if before:
         either = "the memory of either is corrupted, or the training loop no longer keeps them equal"
         return f"{who} hold different values {where}{before}: {either}"
-    return f"{who} hold different values {where}: without a majority, either may be wrong"
+    return f"{who} hold different values {where}: without a majority, it is not known which are wrong"

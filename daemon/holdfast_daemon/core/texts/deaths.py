@@ -1,7 +1,7 @@
 """Ranks that have ended, nodes that are lost, processes that do not end."""
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast_daemon.core.naming import listed, ranks_named
 from holdfast_daemon.core.texts import hangs
@@ -23,8 +23,7 @@ def death(verdict: store.Verdict) -> str:
     together: dict[str, list[int]] = {}
     for end in detail.ends:
         together.setdefault(_how_and_where(end), []).append(end.rank)
-    sentences = [f"{ranks_named(ranks)} {how}" for how, ranks in together.items()]
-    return "; ".join([*_first(sentences), *_stopped(detail.stopped)])
+    return "; ".join([*_ends(together), *_stopped(detail.stopped)])
 
 
 def lost_node(verdict: store.Verdict) -> str:
@@ -45,10 +44,11 @@ def _stopped(ranks: Sequence[store.HeldRank]) -> list[str]:
     return [f"{hangs.rank_line(rank)}, too" for rank in ranks]
 
 
-def _first(sentences: Sequence[str]) -> Sequence[str]:
-    if len(sentences) <= _ENDS_SHOWN:
-        return sentences
-    return [*sentences[:_ENDS_SHOWN], f"{len(sentences) - _ENDS_SHOWN} more ended otherwise"]
+def _ends(together: Mapping[str, Sequence[int]]) -> list[str]:
+    sentences = [f"{ranks_named(ranks)} {how}" for how, ranks in together.items()]
+    more = sum(map(len, list(together.values())[_ENDS_SHOWN:]))
+    rest = [f"{more} more {'rank' if more == 1 else 'ranks'} ended in other ways"] if more else []
+    return [*sentences[:_ENDS_SHOWN], *rest]
 
 
 def _how_and_where(end: store.RankEnd) -> str:
@@ -62,6 +62,8 @@ def _how(end: store.RankEnd) -> str:
         return f"says that its configuration is wrong: {said}" if said else "says that its configuration is wrong"
     if end.HasField("signal"):
         return f"was killed by {signal_name(end.signal)}{_why_killed(end, said)}"
+    if end.cause == store.END_CAUSE_LEFT_EARLY:
+        return "left early with code 0"  # whatever it has printed before
     if end.cause == store.END_CAUSE_LOST_PEER:
         return f"lost a peer ({said})" if said else "lost a peer"
     return ran_out_of_memory(end.said) or (f"raised {said}" if end.raised else _without_exception(end, said))

@@ -15,7 +15,9 @@ def hang(verdict: store.Verdict) -> str:
     parts += [f"{rank_line(rank)}, too" for rank in others[: _RANKS_DESCRIBED - 1]]
     rest = [rank.rank for rank in others[_RANKS_DESCRIBED - 1 :]]
     if rest:
-        parts.append(f"{ranks_named(rest)} {'stands' if len(rest) == 1 else 'stand'} still on their own, too")
+        parts.append(
+            f"{ranks_named(rest)} {'stands still on its own' if len(rest) == 1 else 'stand still on their own'}, too"
+        )
     return "; ".join(parts)
 
 
@@ -47,7 +49,7 @@ def _how(rank: store.HeldRank) -> str:
 
 def _waits(rank: store.HeldRank, *, in_start: bool) -> str:
     if not rank.HasField("missed"):
-        return "; the others wait for it in the start of torch.distributed" if in_start else ""
+        return "; others wait in the start of torch.distributed" if in_start else ""
     waiters = rank.waiters
     who = f"rank {waiters[0]} waits" if len(waiters) == 1 else f"ranks {listed(waiters)} wait"
     elsewhere = f", {rank.elsewhere} elsewhere" if rank.elsewhere else ""

@@ -55,9 +55,9 @@ def _wait_line(side: store.MismatchSide) -> str:
 
 def _left_behind(detail: store.MismatchDetail) -> str:
     held = detail.sides[0]
-    who = f"{ranks_named(held.ranks)} {'is' if len(held.ranks) == 1 else 'are'}"
-    where = places.numbered(held.call)
-    return f"{who} still in {where}, which all others have completed: it made another call there, or lost data"
+    verb, they = ("is", "it") if len(held.ranks) == 1 else ("are", "they")
+    who = f"{ranks_named(held.ranks)} {verb} still in {places.numbered(held.call)}"
+    return f"{who}, which all others have completed: {they} made another call there, or lost data"
 
 
 def _sizes(detail: store.MismatchDetail) -> str:
@@ -137,7 +137,7 @@ def _step_line(side: store.MismatchSide) -> str:
     if side.left:
         return f"{who} {'has' if len(side.ranks) == 1 else 'have'} left training after step {side.step}"
     if side.past:
-        return f"{who} past {places.numbered(side.call)}, step {side.step}"
+        return f"{who} {'is' if len(side.ranks) == 1 else 'are'} past {places.numbered(side.call)}, step {side.step}"
     return f"{who} in {places.with_inputs(side.call)}: {places.numbered(side.call)}, step {side.step}"
 
 

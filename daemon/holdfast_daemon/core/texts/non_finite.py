@@ -11,7 +11,11 @@ def non_finite(verdict: store.Verdict) -> str:
     if detail.quantity == GRADIENT:
         return f"{_own_gradient(verdict)}{_of_the_run(detail)}"
     origin = "" if verdict.culprits else "; no rank is known as the origin"
-    holder = f"; rank {detail.ranks[0]} holds such a gradient of {detail.parameter}" if detail.parameter else ""
+    holder = (
+        f"; rank {detail.ranks[0]} holds a gradient of {detail.parameter} that is not finite"
+        if detail.parameter
+        else ""
+    )
     also = f"; {' and '.join(detail.also)} {'are' if len(detail.also) > 1 else 'is'} not finite either"
     return (
         f"{detail.quantity} is not finite since step {verdict.step}{_where(detail)}"

@@ -59,8 +59,8 @@ def _behind(members: Mapping[int, common.GroupProgress], ranks: Mapping[int, sto
         for number, group in members.items()
         if group.enqueued < newest and _has_left(ranks[number]) and _is_past(ranks[number].progress, front_step)
     ]
-    # All have come to one call. Whoever is in it or past it in a later step than most has left out calls of an earlier
-    # one. In a call like a broadcast, ranks that only send are through before the others.
+    # All have come to one call. A rank that is in it or past it in a later step than most has left out calls of an
+    # earlier one.
     steps = {number: ranks[number].progress.step for number in members}
     usual_step = _lower_median([steps[number] for number in front])
     ahead = [number for number in members if steps[number] > usual_step]
@@ -68,11 +68,18 @@ def _behind(members: Mapping[int, common.GroupProgress], ranks: Mapping[int, sto
     is_odd = (
         len(members) > 1 and 0 < 2 * len(ahead) <= len(members) and all(n in front for n in members if n not in ahead)
     )
-    behind = left or (ahead if have_come and is_odd and not _is_one_way(ranks, front, newest) else [])
+    group_name = members[front[0]].group
+    is_past = all(members[number].completed >= newest for number in ahead)
+    names = _names(ranks, front, group_name, newest)
+    # In a call like a broadcast, ranks that only send are through before the others.
+    is_sure = not any(map(_is_one_way, names)) and (bool(names) or not is_past)
+    behind = left or (ahead if have_come and is_odd and is_sure else [])
     if not behind:
         return None
+    if left:  # those that lack as many calls: others have another fault, or the same at another time
+        behind = [number for number in left if members[number].enqueued == members[left[0]].enqueued]
     return LeftOutCalls(
-        group=members[front[0]].group,
+        group=group_name,
         seq=newest,
         others=tuple(number for number in front if number not in behind),
         behind=tuple(behind),
@@ -80,7 +87,7 @@ def _behind(members: Mapping[int, common.GroupProgress], ranks: Mapping[int, sto
         step=steps[behind[0]],
         others_step=front_step if left else usual_step,
         left=bool(left),
-        past=not left and all(members[number].completed >= newest for number in behind),
+        past=not left and is_past,
     )
 
 
@@ -88,10 +95,15 @@ def _is_there(rank: store.RankState) -> bool:
     return not rank.HasField("exit") and not rank.left_training
 
 
-def _is_one_way(ranks: Mapping[int, store.RankState], front: list[int], seq: int) -> bool:
-    """Whether recorders name a call in which some ranks need nothing of the others."""
-    named = (call.op.rpartition(":")[2] for number in front for call in ranks[number].pending if call.seq == seq)
-    return any(op.startswith(_ONE_WAY) and not op.startswith(_BOTH_WAYS) for op in named)
+def _names(ranks: Mapping[int, store.RankState], front: list[int], group: str, seq: int) -> set[str]:
+    """Return the operations that recorders name for a call."""
+    calls = (call for number in front for call in ranks[number].pending)
+    return {call.op.rpartition(":")[2] for call in calls if (call.group, call.seq) == (group, seq)}
+
+
+def _is_one_way(op: str) -> bool:
+    """Whether some ranks need nothing of the others in such a call."""
+    return op.startswith(_ONE_WAY) and not op.startswith(_BOTH_WAYS)
 
 
 def _lower_median(values: list[int]) -> int:

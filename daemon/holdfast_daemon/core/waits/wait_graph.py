@@ -10,7 +10,7 @@ such a rank is a mismatch in the order of calls.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from holdfast_daemon.core.waits.awaited import Awaited, Wait
 from holdfast_daemon.core.waits.liveness import Liveness, liveness_of
@@ -71,7 +71,8 @@ class WaitAnalysis:
     everyone_arrived: tuple[ArrivedCall, ...]
     """Calls that the transport or a device does not complete, the one that has taken longest first."""
     edges: tuple[store_pb2.WaitEdge, ...]
-    """Waits for the roots and the cycle, then one wait of each rank that leads on to them; at most EDGES_KEPT."""
+    """Waits within the cycle, then other waits for it and the roots, then one wait of each rank that leads on to them;
+    at most EDGES_KEPT."""
     group: str
     """Group in which others have waited longest for the likeliest root. Without roots, the same for the cycle; else the
     group of the first call of ``everyone_arrived``; else empty."""
@@ -108,11 +109,14 @@ class WaitGraph:
         ends = list(dict.fromkeys((*roots, *cycle, *knot.ranks)))
         missed = tuple(_missed_call(rank, awaited) for rank in ends[:_ROOTS_WEIGHED])
         first = missed[0] if missed else arrived[0] if arrived else None
+        # The cycle's own waits come first: it is these that a verdict on it shows.
+        waits = chain(_waits_of_cycle(cycle, awaited), _explaining_waits((*roots, *cycle), awaited))
+        edges = {(wait[1].rank, wait[2], id(wait[0])): wait for wait in islice(waits, EDGES_KEPT + len(cycle))}
         return WaitAnalysis(
             roots=roots,
             cycle=cycle,
             everyone_arrived=arrived,
-            edges=tuple(_edge(wait) for wait in islice(_explaining_waits((*roots, *cycle), awaited), EDGES_KEPT)),
+            edges=tuple(map(_edge, islice(edges.values(), EDGES_KEPT))),
             group=first.group if first else "",
             seq=first.seq if first else 0,
             op=first.op if first else "",
@@ -169,6 +173,12 @@ def _missed_call(rank: int, awaited: Awaited) -> MissedCall:
         waiters=tuple(sorted(waiter.rank for waiter in there)),
         elsewhere=len(everywhere) - len(there),
     )
+
+
+def _waits_of_cycle(cycle: Sequence[int], awaited: Awaited) -> Iterator[Wait]:
+    """Yield one wait of each rank of a cycle for the next one."""
+    for waiter, rank in zip(cycle, (*cycle[1:], *cycle[:1]), strict=True):
+        yield from islice((wait for wait in awaited.direct(rank) if wait[1].rank == waiter), 1)
 
 
 def _explaining_waits(ends: Sequence[int], awaited: Awaited) -> Iterator[Wait]:

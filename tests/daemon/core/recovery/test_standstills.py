@@ -195,6 +195,20 @@ def test_another_verdict_on_the_same_standstill_is_a_line_and_no_second_incident
     assert any("also seen: rank 2" in action.what for action in incident.actions)
 
 
+def test_ranks_that_pass_their_deadlines_later_join_the_incident() -> None:
+    world = running()
+    world.moving = {1, 2}
+    world.hang(culprit=1)
+    group = world.rank(0).progress.groups[0]
+    world._seq(world.rank(2), enqueued=group.completed, completed=group.completed)
+    world.rank(2).stalled_s = 0.0
+    world.stand(5.0)
+    [incident] = world.incidents
+    assert sorted(incident.verdict.culprits) == [1, 2]
+    joined = [action.what for action in incident.actions if action.what.startswith("more ranks stand still: ")]
+    assert joined == [f"more ranks stand still: {incident.verdict.message}"]
+
+
 def test_a_restart_for_another_cause_than_the_one_reported_is_an_incident_of_its_own() -> None:
     world = running()
     world.hang(culprit=1)

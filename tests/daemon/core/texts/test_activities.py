@@ -16,9 +16,9 @@ FILE_LOCK | path: "/data/a.lock" party: PARTY_CHILD pid: 9 command: "sh" | waits
 FILE_LOCK | path: "/data/a.lock" party: PARTY_ITSELF pid: 7 | waits for the lock of /data/a.lock, which it holds itself
 FILE_LOCK | path: "/data/a.lock" | waits for the lock of /data/a.lock
 FILE_LOCK | | waits for a file lock
-PIPE | path: "/data/fifo" party: PARTY_ITSELF | waits on the pipe /data/fifo whose other end only it has open itself
+PIPE | path: "/data/fifo" party: PARTY_ITSELF | waits on the pipe /data/fifo of which it has both ends open itself
 PIPE | party: PARTY_FOREIGN pid: 9 command: "tee" | waits on a pipe to pid 9 (tee)
-PIPE | party: PARTY_FOREIGN | waits on a pipe to processes that are none of this run
+PIPE | party: PARTY_FOREIGN | waits on a pipe to processes that do not belong to this run
 PIPE | party: PARTY_RANK pid: 9 rank: 3 | waits on a pipe to rank 3 (pid 9)
 PIPE | | waits on a pipe
 SOCKET | party: PARTY_FOREIGN pid: 9 command: "redis" peer: "127.0.0.1:6379" | waits on a connection to pid 9 (redis) at 127.0.0.1:6379

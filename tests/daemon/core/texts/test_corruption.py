@@ -24,7 +24,8 @@ UP = "model/up.weight@0[0:4096]"
         (
             [0, 1],
             store.CorruptionDetail(part=UP),
-            f"ranks 0, 1 hold different values of {UP} at the end of step 7: without a majority, either may be wrong",
+            f"ranks 0, 1 hold different values of {UP} at the end of step 7: without a majority, it is not known"
+            " which are wrong",
         ),
         (
             [6],

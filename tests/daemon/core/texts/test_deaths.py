@@ -108,3 +108,14 @@ def test_message_below_the_name_of_an_exception_is_part_of_the_line() -> None:
         line_of(5, RankExit(code=1, last_words=words, step=2))
         == "rank 5 raised RuntimeError: shapes do not fit in step 2"
     )
+
+
+def test_a_rank_that_left_early_has_not_raised_what_it_printed_before() -> None:
+    ended = RankExit(code=0, finished=True, step=3, phase=common_pb2.PHASE_DATA, last_words=BAD_SAMPLE)
+    assert line_of(2, ended) == "rank 2 left early with code 0 in data of step 3"
+
+
+def test_ends_that_are_not_shown_are_counted_by_rank() -> None:
+    shown = [RankExit(code=code, step=code, phase=common_pb2.PHASE_DATA) for code in range(1, 5)]
+    others = [RankExit(signal=11, step=9), RankExit(signal=11, step=9), RankExit(signal=7, step=9)]
+    assert line_of(0, *shown, *others).endswith("; 3 more ranks ended in other ways")

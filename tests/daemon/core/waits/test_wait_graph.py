@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Sequence
 
+import pytest
+
 from holdfast_daemon.core.waits.wait_graph import EDGES_KEPT, ArrivedCall, WaitAnalysis, analyse
 from holdfast_proto.v1 import common_pb2, store_pb2
 
@@ -287,7 +289,19 @@ def test_two_orders_of_the_same_calls_are_a_cycle_that_starts_with_the_odd_rank_
     assert analysis.cycle == (2, 0)
     assert analysis.roots == ()
     assert (analysis.group, analysis.seq) == ("a", 4)
-    assert edges(analysis)[:4] == [(rank, 2, "a", 4, "collective") for rank in (0, 1, 3, 4)]
+    within = [(2, 0, "b", 7, "collective"), (0, 2, "a", 4, "collective")]
+    assert edges(analysis)[:5] == [*within, *((rank, 2, "a", 4, "collective") for rank in (1, 3, 4))]
+
+
+@pytest.mark.parametrize("size", [72, 600])
+def test_the_waits_within_a_cycle_are_kept_however_many_ranks_wait_for_it(size: int) -> None:
+    world = World(size)
+    world.group("world", {rank: 5 if rank == size - 2 else 6 for rank in range(size)}, completed=5)
+    world.group("tp", {size - 2: 9, size - 1: 8}, completed=8)
+    analysis = world.analyse()
+    assert analysis.cycle == (size - 2, size - 1)
+    assert [edge[:2] for edge in edges(analysis)[:2]] == [(size - 2, size - 1), (size - 1, size - 2)]
+    assert len(analysis.edges) == len(set(edges(analysis))) <= EDGES_KEPT
 
 
 def test_cycle_through_three_groups_is_reported_in_the_order_of_waiting() -> None:

@@ -74,7 +74,12 @@ def _verdict(view: View) -> store.Verdict | None:
 
 
 def _stopped(view: View, culprits: Collection[int]) -> list[store.HeldRank]:
-    """Return the ranks that a signal has stopped: no death of a peer does that, so it is a fault of its own."""
+    """Return the ranks that a signal has stopped: no death of a peer does that, so it is a fault of its own.
+
+    If all that are alive are stopped, somebody has paused the whole run.
+    """
+    if view.all_stopped:
+        return []
     stopped = [number for number, rank in sorted(view.ranks.items()) if is_stopped(rank) and number not in culprits]
     return [hang.held_rank(view, number) for number in stopped]
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 
 from holdfast_daemon.core.detectors.deaths import death
 from holdfast_daemon.core.detectors.view import View
-from holdfast_daemon.core.waits.left_out_calls import left_out_calls
 from holdfast_daemon.core.waits.named_calls import group_id
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -44,8 +43,7 @@ def early_leavers(view: View) -> dict[int, store.RankExit]:
 
 def has_left_out_calls(view: View) -> bool:
     """Whether ranks that have left have made fewer calls than the others by the end of their program."""
-    behind = left_out_calls(view.ranks)
-    return behind is not None and behind.left
+    return view.left_out is not None and view.left_out.left
 
 
 def _has_left_in_a_step(rank: store.RankState) -> bool:

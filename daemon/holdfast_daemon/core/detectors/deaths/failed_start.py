@@ -1,4 +1,4 @@
-"""Tells a first start that fails for the program's own reason from a death that another start may overcome.
+"""Distinguishes a first start that fails for the program's own reason from a death that another start may overcome.
 
 A program that is missing, that is no Python or that cannot import a module ends on every rank in the same way, before
 the rank attaches. A rank that fails alone may have a bad node: that is a death. So is an error of the user's own code,
@@ -61,8 +61,10 @@ def launcher_verdict(view: View) -> store.Verdict | None:
 
     Of the ranks that it starts, Holdfast would see one for each of its own, and could not restart them as a world.
     """
+    if not view.is_first_start:
+        return None
     launched = {number: rank.launched_world_size for number, rank in view.ranks.items() if rank.launched_world_size}
-    if not view.is_first_start or not launched:
+    if not launched:
         return None
     detail = store.LauncherDetail(launched_world_size=launched[min(launched)], world_size=view.world_size)
     return store.Verdict(

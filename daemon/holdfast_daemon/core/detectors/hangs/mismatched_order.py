@@ -17,7 +17,7 @@ from holdfast_daemon.core.detectors.deaths.peer_loss import bytes_expected_and_g
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
-from holdfast_daemon.core.waits.left_out_calls import LeftOutCalls, left_out_calls
+from holdfast_daemon.core.waits.left_out_calls import LeftOutCalls
 from holdfast_daemon.core.waits.meeting import COLLECTIVE, RECV, SEND
 from holdfast_daemon.core.waits.named_calls import MismatchedCall, Signature
 from holdfast_daemon.core.waits.stray_message import StrayMessage, stray_message
@@ -67,7 +67,7 @@ def _left_out_now(view: View, *, stands_still: bool) -> Finding | None:
     """Return the finding on ranks that have left out calls, once the others have failed or stalled in theirs."""
     if not stands_still and not view.first_exit_unix_s:
         return None  # a healthy tick must not pay for a look at all groups of all ranks
-    behind = left_out_calls(view.ranks)
+    behind = view.left_out
     if behind is None:
         return None
     if behind.left and _have_failed(view, behind):
@@ -81,9 +81,13 @@ def _have_failed(view: View, found: LeftOutCalls) -> bool:
 
 
 def _are_held(view: View, found: LeftOutCalls) -> bool:
-    """Whether all that wait in the call have stalled past their deadlines, and none is busy elsewhere."""
+    """Whether all of both sides have stalled past their deadlines, and none that waits in the call is busy elsewhere.
+
+    When a late rank comes to the call, its next report may show it steps further before the others report at all.
+    """
     is_held = all(view.activity(rank) not in OUTSIDE for rank in found.others)
-    return is_held and hang.have_stalled(view, found.others)
+    present = found.others if found.left else (*found.others, *found.behind)
+    return is_held and hang.have_stalled(view, present)
 
 
 def _finding(
@@ -129,10 +133,10 @@ def _place(view: View, group: str, seq: int, called: Signature) -> store.CallPla
     return store.CallPlace(group=group, description=described, seq=seq, op=op, sizes=sizes, dtypes=dtypes)
 
 
-def _crossed_message(view: View) -> tuple[store.WaitEdge, common.ChannelProgress] | None:
-    """Return a wait in a collective, and a message between the same ranks that the waiting one posts no receive for.
+def _crossed_message(view: View) -> tuple[store.WaitEdge, str, int] | None:
+    """Return a wait in a collective, and group and number of a message that the waiting rank posts no receive for.
 
-    The sender may seem to be at the root, because a send need not hold its rank up. But whoever waits for it in a
+    The sender may seem to be at the root, because a send need not hold its rank up. But a rank that waits for it in a
     collective has left out the receive before, unless something else is seen to hold the sender up.
     """
     for edge in view.wait_analysis.edges:
@@ -147,32 +151,27 @@ def _crossed_message(view: View) -> tuple[store.WaitEdge, common.ChannelProgress
         is_root = edge.awaited in view.wait_analysis.roots and view.activity(edge.awaited) not in OUTSIDE
         pending = _unreceived(sender, waiter) if is_root and view.activity(edge.waiter) not in OUTSIDE else None
         if pending is not None:
-            return edge, pending
+            return edge, *pending
     return None
 
 
-def _unreceived(sender: store.RankState, receiver: store.RankState) -> common.ChannelProgress | None:
-    """Return the channel in which a send is pending for which the other side has posted no receive."""
+def _unreceived(sender: store.RankState, receiver: store.RankState) -> tuple[str, int] | None:
+    """Return group and number of the first pending send for which the other side has posted no receive."""
     posted = {
         (one.group, one.peer): one.enqueued
         for one in receiver.progress.channels
         if one.direction == common.DIRECTION_RECV
     }
-    sends = (one for one in sender.progress.channels if one.direction == common.DIRECTION_SEND)
-    return next(
-        (
-            one
-            for one in sends
-            if one.peer == receiver.rank
-            and one.enqueued > one.completed
-            and one.enqueued > posted.get((one.group, sender.rank), 0)
-        ),
-        None,
-    )
+    for one in sender.progress.channels:
+        if one.direction == common.DIRECTION_SEND and one.peer == receiver.rank:
+            received = max(one.completed, posted.get((one.group, sender.rank), 0))
+            if one.enqueued > received:
+                return one.group, received + 1
+    return None
 
 
-def _crossed(view: View, edge: store.WaitEdge, message: common.ChannelProgress) -> Finding:
-    place = _place(view, message.group, message.completed + 1, (SEND, "", ""))
+def _crossed(view: View, edge: store.WaitEdge, group: str, seq: int) -> Finding:
+    place = _place(view, group, seq, (SEND, "", ""))
     detail = store.MismatchDetail(form=store.MISMATCH_FORM_CIRCLE, either=True)
     detail.sides.add(ranks=[edge.waiter], call=_edge_place(view, edge), peer=edge.awaited)
     detail.sides.add(ranks=[edge.awaited], call=place, peer=edge.waiter)
@@ -190,9 +189,7 @@ def _stray(view: View, stray: StrayMessage) -> Finding:
 
 
 def _left_out(view: View, found: LeftOutCalls) -> Finding:
-    detail = store.MismatchDetail(
-        form=store.MISMATCH_FORM_BEHIND, either=2 * len(found.behind) == len(found.behind) + len(found.others)
-    )
+    detail = store.MismatchDetail(form=store.MISMATCH_FORM_BEHIND, either=len(found.behind) == len(found.others))
     named = hang.pending_call(view, found.others[0], found.group, found.seq)
     called = (named.op, named.sizes, named.dtypes) if named is not None else (COLLECTIVE, "", "")
     place = _place(view, found.group, found.seq, called)

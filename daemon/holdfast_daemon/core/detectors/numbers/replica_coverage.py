@@ -48,7 +48,7 @@ class Coverage:
         if not self.parameter_bytes:
             return "no parameters are in the state given to attach()"
         if self.ranks == 1:
-            return "the run has one rank"
+            return "only one rank reports its parameters"
         if self.plain_ranks:
             return "no rank was seen to hold the same parameters as another rank"
         return "no rank holds a copy of another rank's parameters"

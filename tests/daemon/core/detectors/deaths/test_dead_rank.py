@@ -174,3 +174,13 @@ def test_a_wrong_configuration_is_reported_in_the_words_of_the_rank() -> None:
     assert verdict is not None
     assert verdict.kind == store.VERDICT_KIND_BAD_CONFIGURATION
     assert verdict.message == "model.dim is 3: make it even"
+
+
+def test_ranks_that_somebody_has_paused_all_together_are_not_named_beside_a_death() -> None:
+    ranks = Ranks()
+    ranks.end(2, at=NOW, signal=9)
+    for number in (0, 1, 3):
+        ranks[number].process_state = "T"
+    assert culprits(ranks) == [2]
+    ranks[0].process_state = "S"
+    assert culprits(ranks) == [2, 1, 3]

@@ -283,7 +283,7 @@ def test_a_rank_that_sleeps_before_the_first_group_exists_is_named_by_its_stack(
     assert found is not None and list(found.culprits) == [2]
     assert found.message == (
         "rank 2 makes no progress in init, before the first step, at load (train.py:9);"
-        " the others wait for it in the start of torch.distributed"
+        " others wait in the start of torch.distributed"
     )
 
 
@@ -300,3 +300,12 @@ def test_ranks_that_all_sleep_in_the_start_are_not_blamed() -> None:
     for number in range(4):
         ranks.stack(number, common.ACTIVITY_UNSPECIFIED, "download (train.py:5)")
     assert culprits(ranks) == []
+
+
+def test_a_rank_in_a_frozen_control_group_is_frozen_and_holds_no_lock() -> None:
+    ranks = hung_in_one_group()
+    ranks[1].silent_s = 5.0  # its reporter is frozen, too
+    ranks[1].blocked_on.CopyFrom(common.BlockedOn(activity=common.ACTIVITY_STOPPED, call="freezer"))
+    found = ranks.verdict(HungCollective())
+    assert found is not None and found.activity == common.ACTIVITY_STOPPED
+    assert found.message.startswith("rank 1 is frozen with its control group in ")

@@ -368,8 +368,36 @@ def test_a_rank_that_is_past_a_call_of_the_step_before_has_left_out_a_call() -> 
     )
 
 
-def test_a_rank_that_sent_in_a_broadcast_may_be_past_it() -> None:
-    assert verdict(past_the_call("gloo:broadcast")) is None
+@pytest.mark.parametrize("op", ["gloo:broadcast", ""])
+def test_a_rank_that_sent_in_a_broadcast_or_in_a_call_without_a_name_may_be_past_it(op: str) -> None:
+    ranks = past_the_call(op)
+    if not op:
+        for number in EVERYBODY:
+            del ranks[number].pending[:]
+    assert verdict(ranks) is None
+
+
+def test_a_rank_that_has_just_come_and_trains_on_has_left_out_nothing() -> None:
+    ranks = past_the_call("gloo:all_reduce")
+    ranks[1].stalled_s = 0.1
+    assert verdict(ranks) is None
+
+
+def test_a_broadcast_of_another_group_with_the_same_number_excuses_nobody() -> None:
+    ranks = past_the_call("gloo:all_reduce")
+    ranks.called((0,), "1", 24, "gloo:broadcast")
+    found = verdict(ranks)
+    assert found is not None and list(found.culprits) == [1]
+
+
+def test_only_ranks_that_lack_as_many_calls_share_one_sentence() -> None:
+    ranks = left_after(50, common.PHASE_IDLE)
+    ranks[3].progress.groups[0].enqueued = ranks[3].progress.groups[0].completed = 48
+    ranks.end(3, code=0, finished=True)
+    ranks[3].exit.phase = ranks[3].progress.phase = common.PHASE_IDLE
+    found = verdict(ranks)
+    assert found is not None
+    assert (list(found.culprits), found.mismatch.sides[1].missed_calls) == ([2], 1)
 
 
 def met_by_a_message(activity: "common.Activity") -> Ranks:
@@ -389,6 +417,14 @@ def test_a_collective_that_meets_a_message_is_a_mismatch() -> None:
         "ranks 1, 0 wait for each other: rank 1 for rank 0 in collective 26 of group 0,"
         " rank 0 for rank 1 in send 25 of group pp: their calls are in different orders, or one is missing"
     )
+
+
+def test_the_message_that_nobody_receives_is_the_first_for_which_no_receive_is_posted() -> None:
+    ranks = Ranks(2)
+    ranks.group("0", {0: 25, 1: 26}, 25)
+    ranks.channel(0, 1, sent=26, delivered=24, posted=25, received=24)
+    found = verdict(ranks)
+    assert found is not None and "rank 0 for rank 1 in send 26 of group pp" in found.message
 
 
 def test_a_sender_that_is_seen_to_be_busy_is_at_the_root() -> None:

@@ -143,7 +143,7 @@ PLAIN = [store.RankCoverage(rank=rank, plain_bytes=100, parameter_bytes=100) for
         ([], ""),
         ([WHOLE, WHOLE], ""),
         (SHARDED, "silent corruption is not looked for: no rank holds a copy of another rank's parameters"),
-        (SHARDED[:1], "silent corruption is not looked for: the run has one rank"),
+        (SHARDED[:1], "silent corruption is not looked for: only one rank reports its parameters"),
         (
             [store.RankCoverage(rank=rank) for rank in range(2)],
             "silent corruption is not looked for: no parameters are in the state given to attach()",

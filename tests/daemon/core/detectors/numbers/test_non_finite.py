@@ -76,8 +76,8 @@ def test_a_parameter_with_a_bad_gradient_is_named_and_its_holder_is_not_blamed()
     (verdict,) = verdicts(*reports)
     assert list(verdict.culprits) == []
     assert verdict.message == (
-        "grad_norm is not finite since step 7, on all 4 ranks; rank 0 holds such a gradient of model.up.weight;"
-        " no rank is known as the origin"
+        "grad_norm is not finite since step 7, on all 4 ranks; rank 0 holds a gradient of model.up.weight that"
+        " is not finite; no rank is known as the origin"
     )
 
 

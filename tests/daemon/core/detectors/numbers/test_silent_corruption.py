@@ -26,7 +26,7 @@ def test_of_two_replicas_both_are_named_and_not_trusted() -> None:
     (verdict,) = verdicts_on(side(NORM, 1, 5), side(NORM, 2, 4), steps=1 + UNDECIDED_STEPS)
     assert verdict.step == 7
     assert (list(verdict.culprits), verdict.confidence_ratio) == ([4, 5], 0.5)
-    assert "either may be wrong" in verdict.message
+    assert "it is not known which are wrong" in verdict.message
 
 
 def test_half_is_no_majority() -> None:
