@@ -11,11 +11,10 @@ from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.processes.rank_channel import Outbox
 from holdfast_agent.rank_messages import RankMessages
+from holdfast_proto.limits import REPORT_INTERVAL_S
 from holdfast_proto.sockets import claimed
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import session_pb2_grpc
-
-REPORT_INTERVAL_S = 0.2
 
 Admit = Callable[[session.Hello], Rank | None]
 """Returns the rank that says hello, or None if it is refused."""

@@ -98,8 +98,9 @@ def judge(case: Case, verdict: store.Verdict | None, ranks: Mapping[int, LoggedR
 
 def _is_right_rank(case: Case, verdict: store.Verdict) -> bool | None:
     if verdict.kind == store.VERDICT_KIND_TRANSPORT and case.fault == "lost-message":
-        # The message is lost between two ranks, and neither of them is to blame.
-        return case.rank in (verdict.transport.sender, verdict.transport.receiver)
+        # The message is lost between two ranks, and neither of them is to blame. Other forms name no sender.
+        is_message = verdict.transport.form == store.TRANSPORT_FORM_MESSAGE
+        return is_message and case.rank in (verdict.transport.sender, verdict.transport.receiver)
     contradictions = (store.VERDICT_KIND_MISMATCHED_ORDER, store.VERDICT_KIND_SILENT_CORRUPTION)
     if verdict.kind in contradictions and len(verdict.culprits) == 2:
         # Two ranks contradict each other, and no third one is in their call or has a copy: either may be wrong.

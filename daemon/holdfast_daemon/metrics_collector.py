@@ -89,7 +89,7 @@ def _open_kinds(state: CoreState) -> Mapping[str, bool]:
 
 
 def _ranks_move(state: CoreState) -> bool:
-    """Whether a rank makes progress: a job may train on without a rank that it has lost."""
+    """Whether a rank makes progress: a job may continue without a rank that it has lost."""
     ranks = ranks_of(state.nodes, state.record.generation).values()
     return any(rank.life != store.LIFE_EXITED and rank.stalled_s <= STALLED_S for rank in ranks)
 

@@ -1,4 +1,4 @@
-"""Limits of the values in messages about a node and its ranks.
+"""Limits of the values in messages about a node and its ranks, and how often a rank reports.
 
 An agent removes from a rank's report what is beyond them. A daemon refuses the whole state of a node for one such
 value. So an agent must not let pass what a daemon refuses: the run would seem to stand still.
@@ -25,3 +25,6 @@ NAME_CHARACTERS = 255
 
 FINGERPRINT_BYTES = 64
 """Longest fingerprint of a step's samples."""
+
+REPORT_INTERVAL_S = 0.2
+"""Time between two reports of a rank. With each, the hooks sample whether the training thread sleeps."""

@@ -74,7 +74,7 @@ def test_checkpoints_are_taken_after_some_time_and_when_the_agent_has_to_end(run
 
 
 def test_a_loss_spike_has_the_last_good_checkpoint_kept(runs: Runs) -> None:
-    environment = {**runs.options("spike").environment, "PACED_SPIKE_FROM": "33"}
+    environment = {**runs.options("spike").environment, "PACED_ODD": "spike@33-100000"}
     # Always compress, even if the writers have to wait for a core. A checkpoint that is stored raw is a full one.
     checkpoints: dict[str, Any] = {
         "checkpoint_every": 14,

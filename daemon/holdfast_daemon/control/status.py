@@ -45,9 +45,7 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
     )
     if record.generation and record.resumed_step >= 0:
         status.resumed_step = record.resumed_step
-    corruption = state.detectors[SilentCorruption.name]
-    assert isinstance(corruption, SilentCorruption)
-    status.replicas_note = corruption.note
+    status.replicas_note = state.detector(SilentCorruption).note
     if record.HasField("failed_checkpoint"):
         status.failed_checkpoint = record.failed_checkpoint
     if record.HasField("left_step"):

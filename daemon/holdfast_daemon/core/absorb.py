@@ -6,8 +6,7 @@ from holdfast_daemon.core import evidence, fault_requests, incidents
 from holdfast_daemon.core.detectors.deaths.death import is_clean
 from holdfast_daemon.core.model import Observation
 from holdfast_daemon.core.recovery import checkpoint_commands, checkpoint_failures, checkpoint_reads, observed
-from holdfast_daemon.core.step_numbers import count_step
-from holdfast_daemon.core.step_summary import merge
+from holdfast_daemon.core.step_numbers import count_step, merge
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 

@@ -28,9 +28,7 @@ def refusal(state: CoreState, fault: Fault) -> str:
     if not _node_of(state, fault.rank):
         alive = sorted(number for number, rank in _ranks(state).items() if not rank.HasField("exit"))
         return f"there is no rank {fault.rank} that is alive: name one of {', '.join(map(str, alive)) or 'none'}"
-    corruption = state.detectors[SilentCorruption.name]
-    assert isinstance(corruption, SilentCorruption)
-    return corruption.unseen(fault.rank) if fault.kind == _BIT_FLIP else ""
+    return state.detector(SilentCorruption).unseen(fault.rank) if fault.kind == _BIT_FLIP else ""
 
 
 def serve(tick: Tick, fault: Fault) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_daemon.core.detectors import registry
@@ -85,6 +85,8 @@ class DetectorFailed:
     detector: str
     reason: str
 
+
+_Kind = TypeVar("_Kind", bound=Detector)
 
 Action: TypeAlias = Send | SaveIncident | CheckpointAnswered | FaultAnswered | DetectorFailed
 
@@ -199,6 +201,12 @@ class CoreState:
     """Node -> newest step of which it has sent the summary."""
     pending_steps: Mapping[int, store.StepSummary] = field(default_factory=dict)
     """Step -> summary as merged so far, while not all nodes have sent theirs."""
+
+    def detector(self, kind: type[_Kind]) -> _Kind:
+        """Return the detector of a class."""
+        detector = self.detectors[kind.name]
+        assert isinstance(detector, kind)
+        return detector
 
     @property
     def members(self) -> Mapping[str, store.NodeState]:

@@ -1,5 +1,6 @@
-"""Uses the numbers of one step of the whole run: for the status, the detectors, the deadlines and the counters."""
+"""Merges the numbers that nodes send of one step, and uses them: for the status, detectors, deadlines and counters."""
 
+from collections.abc import MutableSequence
 from dataclasses import replace
 
 from holdfast_daemon.core import detection
@@ -8,10 +9,34 @@ from holdfast_daemon.core.detectors.numbers.non_finite import unexpected
 from holdfast_daemon.core.model import Telemetry, Totals, counted
 from holdfast_daemon.core.recovery import response, standstills
 from holdfast_daemon.core.tick import Tick
+from holdfast_proto.step_quantities import MEANS
 from holdfast_proto.v1 import store_pb2 as store
 
 RATE_SMOOTHING = 0.2
 """Weight of the newest step in the tokens/s shown."""
+
+_ADDED = ("loss_sum", "loss_count", "tokens", "dropped_tokens")
+_LARGEST = ("duration_s", "ended_unix_s")
+
+
+def merge(one: store.StepSummary, other: store.StepSummary) -> store.StepSummary:
+    """Return one summary of the ranks of two. Numbers that are equal on all ranks are taken from ``other``."""
+    merged = store.StepSummary()
+    merged.CopyFrom(one)
+    merged.MergeFrom(other)
+    for name in _ADDED:
+        setattr(merged, name, getattr(one, name) + getattr(other, name))
+    for name in _LARGEST:
+        setattr(merged, name, max(getattr(one, name), getattr(other, name)))
+    for name in MEANS:
+        mean, more = getattr(one, name), getattr(other, name)
+        if mean.count and more.count:
+            getattr(merged, name).CopyFrom(store.Mean(sum=mean.sum + more.sum, count=mean.count + more.count))
+    for phase, spent_s in one.phase_s.items():
+        merged.phase_s[phase] = max(spent_s, merged.phase_s[phase])
+    _join(merged.replicas)
+    _join(merged.plain)
+    return merged
 
 
 def count_step(tick: Tick, summary: store.StepSummary) -> None:
@@ -32,6 +57,19 @@ def count_step(tick: Tick, summary: store.StepSummary) -> None:
     )
 
 
+def _join(sides: MutableSequence[store.ReplicaHashes]) -> None:
+    """Join the entries of the same part with the same hash."""
+    joined: dict[tuple[str, int], store.ReplicaHashes] = {}
+    for side in sides:
+        same = joined.setdefault((side.part, side.hash), side)
+        if same is not side:
+            same.ranks.extend(side.ranks)
+    if len(joined) < len(sides):
+        kept = [*joined.values()]
+        del sides[:]
+        sides.extend(kept)
+
+
 def _telemetry(tick: Tick, summary: store.StepSummary, loss: float | None) -> Telemetry:
     telemetry = tick.state.telemetry
     rate = telemetry.tokens_per_s
@@ -39,9 +77,8 @@ def _telemetry(tick: Tick, summary: store.StepSummary, loss: float | None) -> Te
         newest = summary.tokens / summary.duration_s
         rate = newest if rate is None else rate + RATE_SMOOTHING * (newest - rate)
     if loss is not None:
-        spike = tick.state.detectors[LossSpike.name]
-        assert isinstance(spike, LossSpike)
-        telemetry = replace(telemetry, loss=loss, loss_step=summary.step, loss_zscore=spike.zscore)
+        zscore = tick.state.detector(LossSpike).zscore
+        telemetry = replace(telemetry, loss=loss, loss_step=summary.step, loss_zscore=zscore)
     return replace(
         telemetry,
         tokens_per_s=rate,

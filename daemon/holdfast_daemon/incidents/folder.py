@@ -58,8 +58,8 @@ class RecordedIncident:
     """An incident and what the core was shown until its verdict."""
 
     incident: Incident
-    verdict: Verdict | None
-    """What the ticks lead to, without the evidence of later ones; None: an older version did not keep it."""
+    verdict: Verdict
+    """What the ticks lead to, without the evidence of later ones."""
     base: CoreState
     ticks: tuple[RecordedTurn, ...]
 
@@ -110,7 +110,7 @@ def read_recording(path: Path) -> RecordedIncident:
         incident = parse_story(story)
         data = json.loads(state)
         base = _state(data, path)
-        verdict = from_json(data["verdict"], Verdict()) if "verdict" in data else None
+        verdict = from_json(data["verdict"], Verdict())
         return RecordedIncident(incident, verdict, base, tuple(unframed(ticks)))
     except (OSError, tarfile.TarError) as error:
         raise RecordingError(f"{path}: {error}: name an incident's folder or exported archive") from None
@@ -126,6 +126,9 @@ def _state(data: object, path: Path) -> CoreState:
             f"{path}: its recording has format {found}, and this version of Holdfast replays format {_FORMAT}: use the"
             f" version that recorded it; its story, {STORY}, can still be read"
         )
+    for name in ("state", "verdict"):
+        if name not in data:
+            raise ValueError(f"{STATE} names no {name}")
     return decode_state(data["state"])
 
 

@@ -14,9 +14,9 @@ class Replay:
     """The verdict on record and the one reached again."""
 
     recorded: Verdict
-    """As its story tells it, with all evidence."""
-    reached: Verdict | None
-    """As it was when it was reached; None: an older version did not keep it."""
+    """Verdict of the story, with all evidence."""
+    reached: Verdict
+    """Verdict as it was when it was reached."""
     replayed: Verdict | None
     """None: the core of this version reaches no such incident."""
     ticks: int
@@ -25,10 +25,10 @@ class Replay:
 
     @property
     def agrees(self) -> bool:
-        """Whether all data of the verdict is the same; of one of an older version kind, culprits, group and seq."""
-        if self.replayed is None or not same_verdict(self.recorded, self.replayed):
+        """Whether all data of the verdict is the same, and the story names its kind, culprits and call."""
+        if self.replayed is None:
             return False
-        return self.reached is None or same_data(self.reached, self.replayed)
+        return same_data(self.reached, self.replayed) and same_verdict(self.recorded, self.replayed)
 
 
 def replay(recorded: RecordedIncident) -> Replay:

@@ -43,7 +43,7 @@ class Runs(Mapping[str, RunShell]):
         client: redis.asyncio.Redis,
         make_shell: Callable[[str], RunShell],
         metrics: TickMetrics,
-        store_url: str = "--redis",
+        store_url: str,
     ) -> None:
         self._client = client
         self._make_shell = make_shell

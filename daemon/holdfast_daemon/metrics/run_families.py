@@ -114,7 +114,7 @@ INCIDENT_OPEN = gauge(
     "incident_open",
     "run kind",
     "1 while the run stands still or recovers because of an incident of this kind, else 0. In mode `observe` a lost "
-    "rank stays open until its launcher starts the ranks again.",
+    "rank stays open until its launcher starts the ranks again, or until another rank makes progress.",
     kind=INCIDENT_KINDS,
 )
 RESTARTS_GIVEN_UP = gauge(

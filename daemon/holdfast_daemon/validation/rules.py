@@ -152,7 +152,7 @@ def check_pending(call: common.PendingCall, world_size: int, field: str) -> None
     check_text(call.dtypes, f"{field}.dtypes")
 
 
-def check_blocked_on(blocked: common.BlockedOn, field: str, *, may_go_on: bool = True) -> None:
+def check_blocked_on(blocked: common.BlockedOn, field: str, *, may_have_next: bool = True) -> None:
     """Check what a rank waits for. Its texts become part of one line for people."""
     check_known(blocked.activity, ACTIVITIES, f"{field}.activity")
     check_known(blocked.party, PARTIES, f"{field}.party")
@@ -163,9 +163,9 @@ def check_blocked_on(blocked: common.BlockedOn, field: str, *, may_go_on: bool =
     check_line(blocked.peer, f"{field}.peer", NAME_CHARACTERS)
     check_line(blocked.thread, f"{field}.thread", NAME_CHARACTERS)
     if blocked.HasField("next"):
-        if not may_go_on:
+        if not may_have_next:
             raise RefusedError(f"{field} has a `next`: only one thing follows another")
-        check_blocked_on(blocked.next, f"{field}.next", may_go_on=False)
+        check_blocked_on(blocked.next, f"{field}.next", may_have_next=False)
 
 
 def check_exit(ended: store.RankExit, field: str) -> None:

@@ -82,6 +82,10 @@ def check_record(record: store.CoordinatorState, run: str) -> None:
     for pause in record.known_pauses:
         check_text(pause.kind, "known_pauses.kind", NAME_CHARACTERS)
         check_seconds(pause.longest_s, "known_pauses.longest_s")
+    check_length(record.pinned, "pinned")
+    for pin in record.pinned:
+        check_known(pin.kind, VERDICT_KINDS, "pinned.kind")
+        check_step(pin.step, "pinned.step")
     check_phase_times(record.longest_phase_s.keys(), record.longest_phase_s.values(), "longest_phase_s")
 
 

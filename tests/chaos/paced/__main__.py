@@ -29,7 +29,6 @@ odd = [
     (kind, range(*map(int, steps.split("-"))))
     for kind, steps in (each.split("@") for each in os.environ.get("PACED_ODD", "").split() if each)
 ]
-spike_from = float(os.environ.get("PACED_SPIKE_FROM", "inf"))
 read, report = Batches.training, Hooks.report
 newest = {"step": -1}
 
@@ -44,8 +43,6 @@ def paced(self: Batches, step: int) -> Batch:
 
 
 def reporting(self: Hooks, **numbers: Any) -> None:
-    if newest["step"] >= spike_from and "loss" in numbers:
-        numbers["loss"] = 10 * numbers["loss"]
     for kind, steps in odd:
         if kind in ODD and newest["step"] in steps:
             ODD[kind](numbers)

@@ -41,7 +41,7 @@ class Watched:
         self.made: list[FakeShell] = []
         self.registry = CollectorRegistry()
         self.client = connect(server.url)
-        self.runs = Runs(self.client, make or self._make, TickMetrics(self.registry))
+        self.runs = Runs(self.client, make or self._make, TickMetrics(self.registry), server.url)
         self.task = asyncio.create_task(self.runs.discover())
 
     def _make(self, run: str) -> Any:

@@ -1,5 +1,6 @@
 """The recording of the core's input: kept, written, read and replayed."""
 
+import json
 import re
 import tarfile
 from collections.abc import Callable
@@ -189,6 +190,20 @@ def test_what_is_no_recording_is_refused_in_one_line(watch: Watch, tmp_path: Pat
     write(tmp_path, incident, recording)
     (tmp_path / incident_folder.STATE).write_text('{"state": {}}')
     with pytest.raises(RecordingError, match=r"another version of Holdfast, or damaged: core.json names no format"):
+        read_recording(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["state", "verdict"])
+def test_a_recording_without_the_state_or_the_verdict_is_refused_in_one_line(
+    watch: Watch, tmp_path: Path, name: str
+) -> None:
+    recording = Recording()
+    watch(recording)
+    write(tmp_path, hang(trained()), recording)
+    data = json.loads((tmp_path / incident_folder.STATE).read_text())
+    del data[name]
+    (tmp_path / incident_folder.STATE).write_text(json.dumps(data))
+    with pytest.raises(RecordingError, match=f"damaged: core.json names no {name}$"):
         read_recording(tmp_path)
 
 

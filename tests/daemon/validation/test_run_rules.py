@@ -4,8 +4,10 @@ import math
 
 import pytest
 
-from holdfast_daemon.validation.rules import RefusedError
+from holdfast_daemon.core.texts.render import write
+from holdfast_daemon.validation.rules import MOST_ITEMS, RefusedError
 from holdfast_daemon.validation.run_rules import check_incident, check_record, check_spec
+from holdfast_proto.limits import MOST_RANKS
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.validation.bad_values import HUGE, RUN, SPEC, UNKNOWN, set_field
@@ -49,6 +51,7 @@ RECORD = store.CoordinatorState(
     last_event_id="1700000000000-5",
     known_pauses=[store.KnownPause(kind="hang eval", longest_s=3.0)],
     longest_phase_s={common.PHASE_EVAL: 3.0},
+    pinned=[store.PinnedCheckpoint(kind=store.VERDICT_KIND_LOSS_SPIKE, step=5)],
 )
 BAD_RECORDS = [
     ("run", "other"),
@@ -74,6 +77,8 @@ BAD_RECORDS = [
     ("leave_by_unix_s", -1.0),
     ("known_pauses.0.longest_s", math.nan),
     ("longest_phase_s", {UNKNOWN: 1.0}),
+    ("pinned.0.kind", UNKNOWN),
+    ("pinned.0.step", -(2**60)),
     ("outcome", "x" * (2**20 + 1)),
 ]
 
@@ -85,6 +90,14 @@ def test_a_record_with_one_bad_value_is_refused(field: str, value: object) -> No
     bad.CopyFrom(RECORD)
     set_field(field, value)(bad)
     with pytest.raises(RefusedError):
+        check_record(bad, RUN)
+
+
+def test_a_record_with_too_many_pinned_checkpoints_is_refused() -> None:
+    bad = store.CoordinatorState()
+    bad.CopyFrom(RECORD)
+    bad.pinned.extend([RECORD.pinned[0]] * MOST_ITEMS)
+    with pytest.raises(RefusedError, match="pinned has"):
         check_record(bad, RUN)
 
 
@@ -140,3 +153,73 @@ def test_an_incident_whose_id_names_no_folder_is_refused(name: str) -> None:
     bad.id = name
     with pytest.raises(RefusedError):
         check_incident(bad, RUN, name)
+
+
+def unknown_time() -> store.StragglerDetail:
+    detail = store.StragglerDetail(own_s=2.0)
+    set_field("kind", UNKNOWN)(detail)
+    return detail
+
+
+def unknown_activity() -> store.HangDetail:
+    detail = store.HangDetail(ranks=[store.HeldRank(rank=1)])
+    set_field("ranks.0.activity", UNKNOWN)(detail)
+    return detail
+
+
+SIDE = store.MismatchSide(ranks=[0])
+GOOD_DETAILS = [
+    store.Verdict(death=store.DeathDetail(ends=[store.RankEnd(rank=1, cause=store.END_CAUSE_KILLED)])),
+    store.Verdict(mismatch=store.MismatchDetail(form=store.MISMATCH_FORM_CIRCLE, sides=[SIDE])),
+    store.Verdict(mismatch=store.MismatchDetail(form=store.MISMATCH_FORM_PEER, sides=[SIDE, SIDE])),
+    store.Verdict(throughput=store.ThroughputDetail(step_s=2.0, step_before_s=1.0)),
+    store.Verdict(throughput=store.ThroughputDetail(mfu_ratio=0.1)),
+    store.Verdict(culprits=[1], straggler=store.StragglerDetail(kind=store.OWN_TIME_KIND_BUSY, own_s=2.0)),
+    store.Verdict(hang=store.HangDetail(ranks=[store.HeldRank(rank=1, activity=common.ACTIVITY_DISK)])),
+]
+BAD_DETAILS = {
+    "death without ends": store.Verdict(death=store.DeathDetail()),
+    "hang without ranks": store.Verdict(hang=store.HangDetail(in_start=True)),
+    "lost node without ranks": store.Verdict(lost_node=store.LostNodeDetail(node="a")),
+    "mismatch without form": store.Verdict(mismatch=store.MismatchDetail(sides=[SIDE])),
+    "mismatch without sides": store.Verdict(mismatch=store.MismatchDetail(form=store.MISMATCH_FORM_CIRCLE)),
+    "mismatch whose side has no ranks": store.Verdict(
+        mismatch=store.MismatchDetail(form=store.MISMATCH_FORM_CIRCLE, sides=[store.MismatchSide()])
+    ),
+    "wrong peer with one side": store.Verdict(
+        mismatch=store.MismatchDetail(form=store.MISMATCH_FORM_PEER, sides=[SIDE])
+    ),
+    "calls left out with one side": store.Verdict(
+        mismatch=store.MismatchDetail(form=store.MISMATCH_FORM_BEHIND, sides=[SIDE])
+    ),
+    "slower than steps of 0 s": store.Verdict(throughput=store.ThroughputDetail(step_s=2.0, step_before_s=0.0)),
+    "slower than steps of less than 0 s": store.Verdict(
+        throughput=store.ThroughputDetail(step_s=2.0, step_before_s=-1.0)
+    ),
+    "time that is no number": store.Verdict(culprits=[1], straggler=store.StragglerDetail(own_s=math.nan)),
+    "infinite time": store.Verdict(culprits=[1], straggler=store.StragglerDetail(usual_s=math.inf)),
+    "straggler without a culprit": store.Verdict(straggler=store.StragglerDetail(own_s=2.0)),
+    "unknown kind of time": store.Verdict(culprits=[1], straggler=unknown_time()),
+    "unknown activity of a rank": store.Verdict(hang=unknown_activity()),
+    "text without end": store.Verdict(transport=store.TransportDetail(said="x" * (2**20 + 1))),
+    "more ranks than a world has": store.Verdict(lost_node=store.LostNodeDetail(ranks=range(MOST_RANKS + 1))),
+}
+
+
+@pytest.mark.parametrize("verdict", GOOD_DETAILS, ids=lambda verdict: str(verdict.WhichOneof("detail")))
+def test_a_detail_of_which_a_text_can_be_rendered_passes(verdict: store.Verdict) -> None:
+    check_incident(incident_of(verdict), RUN, ID)
+    write(verdict)
+
+
+@pytest.mark.parametrize("bad", BAD_DETAILS)
+def test_a_bad_detail_is_refused(bad: str) -> None:
+    with pytest.raises(RefusedError, match=r"^verdict\."):
+        check_incident(incident_of(BAD_DETAILS[bad]), RUN, ID)
+
+
+def incident_of(verdict: store.Verdict) -> store.Incident:
+    incident = store.Incident()
+    incident.CopyFrom(INCIDENT)
+    incident.verdict.CopyFrom(verdict)
+    return incident

@@ -12,10 +12,10 @@ from holdfast_hooks.session.link import ENDING_S, Link, show_name
 from holdfast_hooks.session.rank_commands import RankCommands
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.telemetry.report_builder import ReportBuilder, Sources
+from holdfast_proto.limits import REPORT_INTERVAL_S
 from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.v1.session_pb2 import AgentMessage, Hello, RankMessage
 
-_DEFAULT_INTERVAL_S = 0.2
 _OUTBOX_MESSAGES = 256
 _JITTER = 0.25
 """Share of the interval by which a poll comes earlier or later. Polls in step with the training loop would see the same
@@ -35,7 +35,7 @@ class Reporter:
         self._commands = commands
         self._desk = desk
         self._once = once
-        self._interval_s = _DEFAULT_INTERVAL_S
+        self._interval_s = REPORT_INTERVAL_S
         self._next_poll_s = monotonic()
         self._chance = random.Random()  # its own: the state of Python's generator belongs to the training loop
         self._report_due = False
@@ -105,7 +105,7 @@ class Reporter:
     def _handle(self, message: AgentMessage) -> None:
         match message.WhichOneof("kind"):
             case "welcome":
-                self._interval_s = message.welcome.report_interval_s or _DEFAULT_INTERVAL_S
+                self._interval_s = message.welcome.report_interval_s or REPORT_INTERVAL_S
                 self._desk.forget_request()
             case "slot_grant":
                 self._desk.receive(message.slot_grant)

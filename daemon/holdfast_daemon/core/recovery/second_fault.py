@@ -2,6 +2,8 @@
 
 A verdict on a death is reached within milliseconds, so that a rank that failed at the same moment may not be reported
 yet. Only ends that no other rank can have brought about count, and only for a moment: all others are consequences.
+
+It also corrects where a stopped rank is, once its black box has been read.
 """
 
 from holdfast_daemon.core import incidents
@@ -11,7 +13,7 @@ from holdfast_daemon.core.texts.render import write
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
-AT_ONCE_S = 0.5
+SIMULTANEOUS_S = 0.5
 """Longest time between two ends that count as simultaneous."""
 
 
@@ -29,7 +31,7 @@ def add_to_open(tick: Tick) -> None:
         and rank.HasField("exit")
         and not death.is_clean(rank.exit)
         and death.speaks_for_itself(rank.exit)
-        and rank.exit.exited_unix_s <= first_unix_s + AT_ONCE_S
+        and rank.exit.exited_unix_s <= first_unix_s + SIMULTANEOUS_S
     ]
     stopped = [rank for rank in incident.verdict.death.stopped if _is_elsewhere(tick, rank)]
     if not failed and not stopped:

@@ -23,6 +23,7 @@ from statistics import median, median_low
 
 from holdfast_daemon.core.detectors.numbers.robust import spread
 from holdfast_daemon.core.detectors.speed.own_time import OwnTime
+from holdfast_proto.limits import REPORT_INTERVAL_S
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -36,9 +37,6 @@ _USUAL_FLOOR_SHARE = 0.05
 
 _LEAST_PEERS = 3
 """Besides the rank itself, for a spread that means something."""
-
-_SAMPLE_S = 0.2
-"""Time between two samples of a rank's sleep."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ class _Measure:
         """Return the standard deviation of the time per step over some steps that comes from sampling alone."""
         if self.kind != store.OWN_TIME_KIND_ASLEEP:
             return 0.0
-        return _SAMPLE_S * sqrt(max(1.0, expected_s * steps / _SAMPLE_S)) / steps
+        return REPORT_INTERVAL_S * sqrt(max(1.0, expected_s * steps / REPORT_INTERVAL_S)) / steps
 
 
 def _measures(typical: OwnTime) -> tuple[_Measure, ...]:

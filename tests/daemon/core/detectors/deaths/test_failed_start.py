@@ -1,4 +1,4 @@
-"""A program that cannot run is told from a death that another start may overcome."""
+"""A program that cannot run is distinguished from a death that another start may overcome."""
 
 import pytest
 
