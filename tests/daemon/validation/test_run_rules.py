@@ -189,6 +189,9 @@ BAD_DETAILS = {
     "wrong peer with one side": store.Verdict(
         mismatch=store.MismatchDetail(form=store.MISMATCH_FORM_PEER, sides=[SIDE])
     ),
+    "different calls with one side": store.Verdict(
+        mismatch=store.MismatchDetail(form=store.MISMATCH_FORM_DIFFERENT_CALLS, sides=[SIDE])
+    ),
     "calls left out with one side": store.Verdict(
         mismatch=store.MismatchDetail(form=store.MISMATCH_FORM_BEHIND, sides=[SIDE])
     ),

@@ -20,7 +20,7 @@ def mismatch(verdict: store.Verdict) -> str:
 
 def is_complete(detail: store.MismatchDetail) -> bool:
     """Return whether a detail has the sides that its form speaks of, and each side its ranks."""
-    least = 2 if detail.form in (store.MISMATCH_FORM_PEER, store.MISMATCH_FORM_BEHIND) else 1
+    least = 1 if detail.form in (store.MISMATCH_FORM_CIRCLE, store.MISMATCH_FORM_LEFT_BEHIND) else 2
     return detail.form in _LINES and len(detail.sides) >= least and all(side.ranks for side in detail.sides)
 
 
