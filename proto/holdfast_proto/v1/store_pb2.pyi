@@ -1140,10 +1140,14 @@ class LossRiseDetail(_message.Message):
     def __init__(self, loss: _Optional[float] = ..., lowest: _Optional[float] = ..., lowest_step: _Optional[int] = ..., losses: _Optional[int] = ...) -> None: ...
 
 class MissingLossDetail(_message.Message):
-    __slots__ = ("newest_step",)
+    __slots__ = ("newest_step", "steps", "norm_steps")
     NEWEST_STEP_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    NORM_STEPS_FIELD_NUMBER: _ClassVar[int]
     newest_step: int
-    def __init__(self, newest_step: _Optional[int] = ...) -> None: ...
+    steps: int
+    norm_steps: int
+    def __init__(self, newest_step: _Optional[int] = ..., steps: _Optional[int] = ..., norm_steps: _Optional[int] = ...) -> None: ...
 
 class GradientExplosionDetail(_message.Message):
     __slots__ = ("norm", "median_ratio", "high_steps", "of_steps")

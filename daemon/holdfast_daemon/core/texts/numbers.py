@@ -28,8 +28,15 @@ def loss_rise(verdict: store.Verdict) -> str:
 
 
 def missing_loss(verdict: store.Verdict) -> str:
-    """Return since when no loss was reported."""
-    return f"no loss has been reported since step {verdict.missing_loss.newest_step}"
+    """Return since when no loss was reported, and what that may mean."""
+    detail = verdict.missing_loss
+    missing = f"no loss has been reported since step {detail.newest_step}"
+    if detail.norm_steps:
+        norms = f"although {detail.norm_steps} steps after it reported a gradient norm"
+        return f"{missing}, {norms}: does the training loop still report the loss?"
+    if detail.steps:
+        return f"{missing}, in {detail.steps} steps: the run reports it much less often now, or no longer"
+    return missing
 
 
 def gradient_explosion(verdict: store.Verdict) -> str:
