@@ -75,13 +75,15 @@ class MissingLoss(Detector):
 
     def _learnt(self, step: int) -> "MissingLoss":
         """Return the detector after a loss, which ends a gap."""
-        watch = replace(self, _reports=self._reports + 1, _newest_step=step, _without=0, _with_norm=0, _reported=False)
-        if not self._reports:
-            return watch
-        watch = replace(watch, _most_without=max(self._most_without, self._without))
-        if self._reported:
-            return replace(watch, _longest_reported=max(self._longest_reported, self._with_norm))
-        return replace(watch, _longest_gap=max(self._longest_gap, self._with_norm))
+        without, with_norm = (self._without, self._with_norm) if self._reports else (0, 0)
+        gap, reported_gap = (0, with_norm) if self._reported else (with_norm, 0)
+        return MissingLoss(
+            _reports=self._reports + 1,
+            _newest_step=step,
+            _most_without=max(self._most_without, without),
+            _longest_gap=max(self._longest_gap, gap),
+            _longest_reported=max(self._longest_reported, reported_gap),
+        )
 
     @property
     def _is_missing(self) -> bool:

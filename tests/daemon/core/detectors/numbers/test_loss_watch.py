@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from holdfast_daemon.core.detectors.numbers.loss_baseline import MIN_HISTORY, WINDOW
 from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
-from holdfast_daemon.core.detectors.numbers.loss_watch import MIN_HISTORY, WINDOW, LossReading, LossWatch
+from holdfast_daemon.core.detectors.numbers.loss_watch import LossReading, LossWatch
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.steps import show, steps_of
 
