@@ -5,16 +5,17 @@ from holdfast_proto.v1 import store_pb2 as store
 
 
 def loss_spike(verdict: store.Verdict) -> str:
-    """Return how high the loss is, and against what; after a restart, that the run has resumed badly."""
+    """Return how high the loss is, since when, and against what; after a restart, that the run has resumed badly."""
     detail, step = verdict.loss_spike, verdict.step
     if detail.HasField("resumed_after"):
         return (
             f"the run resumed badly after step {detail.resumed_after}: the loss is {detail.loss:.4g} at step {step},"
             f" and was {detail.level:.4g} before the restart: the state or the data may be other than before"
         )
+    since = f", since step {detail.since_step}" if detail.HasField("since_step") else ""
     return (
-        f"loss spike at step {step}: {detail.loss:.4g}, {detail.zscore:.1f} robust standard deviations above its level"
-        f" of {detail.level:.4g}, and high in {detail.high_steps} of {detail.of_steps} steps"
+        f"loss spike at step {step}{since}: {detail.loss:.4g}, {detail.zscore:.1f} robust standard deviations above its"
+        f" level of {detail.level:.4g}, and high in {detail.high_steps} of {detail.of_steps} steps"
     )
 
 

@@ -49,6 +49,7 @@ def _finding(step: StepView, reading: LossReading) -> Finding:
         high_steps=SPIKE_STEPS,
         of_steps=SPIKE_OF,
         resumed_after=reading.resumed_after,
+        since_step=reading.since_step,
     )
     verdict = store.Verdict(kind=store.VERDICT_KIND_LOSS_SPIKE, step=step.step, confidence_ratio=1.0, loss_spike=detail)
     return Finding(verdict=verdict, proven_step=reading.proven_step)

@@ -50,6 +50,8 @@ class LossReading:
     proven_step: int = -1
     """Of a spike: the newest step before the first unsettled one. The state at the end of any earlier step is good: a
     loss was computed with it, or with what came of it."""
+    since_step: int | None = None
+    """Of a spike: the first of the high steps that make it; None right after a restart."""
     level: float = 0.0
     """What the loss was compared with."""
     resumed_after: int | None = None
@@ -75,6 +77,8 @@ class LossWatch:
     _baseline: LossBaseline = field(default_factory=LossBaseline)
     _zscores: tuple[float, ...] = ()
     """Of the newest steps; 0 if the rise was small."""
+    _steps: tuple[int, ...] = ()
+    """The newest that had a loss, as many as ``_zscores``."""
     _outlying: tuple[bool, ...] = ()
     """Of the newest steps."""
     _outlying_in_episode: int = 0
@@ -124,6 +128,7 @@ class LossWatch:
         flags = (*self._outlying, outlying)[-max(SPIKE_OF, CALM_STEPS) :]
         has_risen = level is not None and rise > _DECAYING_RISE_RATIO * abs(level)
         zscores = (*self._zscores, zscore if has_risen else 0.0)[-SPIKE_OF:]
+        steps = (*self._steps, step)[-SPIKE_OF:]
         spike = not self.in_spike and (sum(flags[-SPIKE_OF:]) >= SPIKE_STEPS or _decays(zscores))
         settled_run = self._settled_run + 1 if abs(zscore) <= _UNSETTLED_Z else 0
         is_proof = settled_run >= min(CALM_STEPS, baseline.seen + 1) and not (outlying or self._outlying_in_episode)
@@ -132,6 +137,7 @@ class LossWatch:
             _last_step=step,
             _baseline=baseline.with_loss(loss, level, zscore, outlying=outlying),
             _zscores=zscores,
+            _steps=steps,
             _outlying=flags,
             _outlying_in_episode=self._outlying_in_episode + outlying,
             _settled_run=settled_run,
@@ -143,6 +149,7 @@ class LossWatch:
             blip=outlying,
             spike=spike,
             proven_step=self._proven_step if spike else -1,
+            since_step=_first_high(steps, zscores) if spike else None,
             level=level if level is not None and sigma > 0.0 else 0.0,
         )
         return watch._end_episode(), reading
@@ -205,3 +212,8 @@ def _decays(zscores: tuple[float, ...]) -> bool:
         return True
     tail = zscores[-len(_TAIL_Z) :]
     return len(tail) == len(_TAIL_Z) and all(zscore > least for zscore, least in zip(tail, _TAIL_Z, strict=True))
+
+
+def _first_high(steps: tuple[int, ...], zscores: tuple[float, ...]) -> int:
+    """Return the first high step of a spike, which has at least one."""
+    return next(step for step, zscore in zip(steps, zscores, strict=True) if zscore > HIGH_Z)
