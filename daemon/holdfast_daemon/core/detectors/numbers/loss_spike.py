@@ -32,7 +32,7 @@ class LossSpike(Detector):
         before = self._watch.with_new_level() if begins_anew else self._watch
         watch, reading = before.observe(step.step, step.loss)
         zscore = self.zscore if step.loss is None else reading.zscore
-        anomalies = tuple(kind for kind in ("blip", "spike") if getattr(reading, kind))
+        anomalies = ("blip",) * reading.blip + ("spike",) * reading.spike
         finding = (_finding(step, reading),) if reading.spike else ()
         return DetectorResult(LossSpike(zscore, watch, rate), finding, anomalies)
 

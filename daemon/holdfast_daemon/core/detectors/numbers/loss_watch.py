@@ -207,6 +207,8 @@ def _zscore(rise: float, sigma: float) -> float:
 
 
 def _decays(zscores: tuple[float, ...]) -> bool:
+    if zscores[-1] <= _TAIL_Z[-1]:  # as most often
+        return False
     high = [zscore for zscore in zscores if zscore > HIGH_Z]
     if len(high) >= SPIKE_STEPS and max(high) > _DECAYING_PEAK_Z and zscores[-1] > HIGH_Z:
         return True
