@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.loss_curves.cost import cost_us
 from benchmarks.loss_curves.curves import read_curves
 from benchmarks.loss_curves.score import score
 from benchmarks.loss_curves.synthetic import synthetic_score
@@ -29,7 +30,11 @@ DEFAULT = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "loss
 def measure(folder: Path, half: int | None) -> dict[str, object]:
     """Return all figures about the curves of a folder; of one half of the files if ``half`` says which."""
     curves = [curve for curve in read_curves(folder) if half in (None, curve.half)]
-    return {**score([try_curve(curve) for curve in curves]), "synthetic": synthetic_score(curves)}
+    return {
+        **score([try_curve(curve) for curve in curves]),
+        "synthetic": synthetic_score(curves),
+        "us_per_step": cost_us(),
+    }
 
 
 def main() -> None:

@@ -26,7 +26,6 @@ def score(trials: Sequence[Trial]) -> dict[str, object]:
         "planned_alarms": sum(len(_planned(trial)) for trial in trials),
         "not_finite": sum(trial.unusual_numbers for trial in trials),
         **_incidents(trials),
-        "us_per_step": round(1e6 * sum(trial.seconds for trial in trials) / max(1, rows), 1),
     }
 
 

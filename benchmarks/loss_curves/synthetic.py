@@ -7,7 +7,7 @@ from benchmarks.loss_curves.curves import MIXUP, POLICY, Curve, Row
 from benchmarks.loss_curves.trial import LOSS_ALARMS, Trial, feed, number_detectors, summary_of
 from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_daemon.core.detectors.framework import Detector
-from holdfast_daemon.core.detectors.numbers.missing_loss import MissingLoss
+from holdfast_daemon.core.detectors.numbers.missing_loss import LIMIT_STEPS, MissingLoss
 from holdfast_daemon.core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -21,8 +21,9 @@ _UNDONE_ROWS = 10
 _RESUME_ROWS = 32
 BAD_RESUME_RATIO = 1.3
 _NOTES = (*LOSS_ALARMS, "loss_rise")
-CADENCES = ((1, 10), (1, 100), (10, 1), (10, 100), (50, 500), (100, 500), (7, 20), (100, 10))
-_LOSSES = 40
+CADENCES = ((1, 2), (1, 10), (1, 100), (1, 1000), (10, 1), (10, 100), (50, 500), (100, 500), (7, 20), (1000, 10))
+"""Steps from one report to the next, before and after a change."""
+_REPORTS = 40
 
 _DEADLINES = Deadlines.for_preset(store.PRESET_DEFAULT)
 
@@ -47,8 +48,8 @@ def synthetic_score(curves: Iterable[Curve]) -> dict[str, str | int]:
     figures["stairs up, then a spike"] = _share(_is_found(_stairs(curve, 1.03)) for curve in healthy)
     figures["bad resume"] = _share(resume_alarms(curve, BAD_RESUME_RATIO) > 0 for curve in healthy)
     figures["good resume: false alarms"] = sum(resume_alarms(curve, 1.0) for curve in healthy)
-    figures["change of cadence: false"] = sum(missing_alarms(before, after, 0) for before, after in CADENCES)
-    figures["loss gone: found"] = _share(missing_alarms(before, before, 7 * before + 20) == 1 for before, _ in CADENCES)
+    figures["change of cadence: false"] = sum(missing_alarms(_changed(*periods)) for periods in CADENCES)
+    figures["loss gone, norm not: found"] = _share(missing_alarms(_gone(period)) == 1 for period, _ in CADENCES)
     return figures
 
 
@@ -100,20 +101,26 @@ def resume_alarms(curve: Curve, ratio: float) -> int:
     return sum(alarm.kind in LOSS_ALARMS for alarm in trial.alarms[known:])
 
 
-def _cadence(before: int, after: int, silent: int) -> Iterator[bool]:
-    for every in (before, after):
-        for step in range(every * _LOSSES):
-            yield step % every == 0
-    for _ in range(silent):
-        yield False
+def _changed(before: int, after: int) -> Iterator[Row]:
+    """Yield the steps of a run that reports its loss with its norm, and changes how often."""
+    for period in (before, after):
+        for step in range(period * _REPORTS):
+            yield Row(step, 2.0, 0.5) if step % period == 0 else Row(step, None)
 
 
-def missing_alarms(before: int, after: int, silent: int) -> int:
-    """Return how often a loss is reported as missing when the cadence changes, and then no loss comes any more."""
+def _gone(period: int) -> Iterator[Row]:
+    """Yield the steps of a run that reports its norm at each step, and its loss at some steps and then no more."""
+    for step in range(period * _REPORTS):
+        yield Row(step, 2.0 if step % period == 0 else None, 0.5)
+    for step in range(7 * period + LIMIT_STEPS):
+        yield Row(step, None, 0.5)
+
+
+def missing_alarms(rows: Iterable[Row]) -> int:
+    """Return how often a loss is reported as missing."""
     detector: Detector = MissingLoss()
     alarms = 0
-    for step, has_loss in enumerate(_cadence(before, after, silent)):
-        summary = summary_of(step, Row(step, 2.0 if has_loss else None))
-        result = detector.see_step(StepView(float(step), summary, _DEADLINES, {}))
+    for step, row in enumerate(rows):
+        result = detector.see_step(StepView(float(step), summary_of(step, row), _DEADLINES, {}))
         detector, alarms = result.next, alarms + len(result.findings)
     return alarms

@@ -1,7 +1,6 @@
 """Shows curves to the number detectors, as the core would."""
 
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -40,7 +39,6 @@ class Trial:
     alarms: list[Alarm] = field(default_factory=list)
     unusual_numbers: int = 0
     """Texts and z-scores that are not finite."""
-    seconds: float = 0.0
 
     def of(self, kinds: Iterable[str]) -> list[Alarm]:
         """Return the alarms of some kinds."""
@@ -84,9 +82,7 @@ def feed(trial: Trial, detectors: Sequence[Detector], views: Iterable[StepView])
     """Show steps to detectors, and add what they report to ``trial``. Return the detectors after that."""
     present = list(detectors)
     for view in views:
-        begun = time.perf_counter()
         results = [detector.see_step(view) for detector in present]
-        trial.seconds += time.perf_counter() - begun
         present = [result.next for result in results]
         for result in results:
             for finding in result.findings:

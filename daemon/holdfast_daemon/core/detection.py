@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
+from holdfast_daemon.core import incidents
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.view import MissingNode, StepView, View
 from holdfast_daemon.core.model import DetectorFailed, counted
@@ -105,4 +106,6 @@ def _show(tick: Tick, name: str, look: Callable[[Detector], DetectorResult]) -> 
     for anomaly in result.anomalies:
         totals = tick.state.totals
         tick.state = replace(tick.state, totals=replace(totals, anomalies=counted(totals.anomalies, anomaly)))
+    for ending in result.endings:
+        incidents.resolve_noted(tick, ending.kind, ending.what)
     return result.findings

@@ -56,6 +56,18 @@ def resolve(
         incident.actions.add(unix_s=tick.now, what=what)
 
 
+def resolve_noted(tick: Tick, kind: "store.VerdictKind", what: str) -> None:
+    """End the newest incident of a kind that needed no restart, if this leader knows of one."""
+    noted = (
+        incident
+        for incident in tick.state.incidents.values()
+        if incident.verdict.kind == kind and incident.state == store.INCIDENT_STATE_NOTED
+    )
+    newest = max(noted, key=lambda incident: incident.detected_unix_s, default=None)
+    if newest is not None:
+        resolve(tick, newest, what)
+
+
 def _count_detection(tick: Tick, last_progress_unix_s: float) -> None:
     totals = tick.state.totals
     detected_s = max(0.0, tick.now - last_progress_unix_s)

@@ -1112,20 +1112,22 @@ class CheckpointDetail(_message.Message):
     def __init__(self, trouble: _Optional[_Union[CheckpointTrouble, str]] = ..., reason: _Optional[str] = ..., node: _Optional[str] = ..., memory: _Optional[_Union[SnapshotMemoryRefused, _Mapping]] = ...) -> None: ...
 
 class LossSpikeDetail(_message.Message):
-    __slots__ = ("loss", "level", "zscore", "high_steps", "of_steps", "resumed_after")
+    __slots__ = ("loss", "level", "zscore", "high_steps", "of_steps", "resumed_after", "since_step")
     LOSS_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     ZSCORE_FIELD_NUMBER: _ClassVar[int]
     HIGH_STEPS_FIELD_NUMBER: _ClassVar[int]
     OF_STEPS_FIELD_NUMBER: _ClassVar[int]
     RESUMED_AFTER_FIELD_NUMBER: _ClassVar[int]
+    SINCE_STEP_FIELD_NUMBER: _ClassVar[int]
     loss: float
     level: float
     zscore: float
     high_steps: int
     of_steps: int
     resumed_after: int
-    def __init__(self, loss: _Optional[float] = ..., level: _Optional[float] = ..., zscore: _Optional[float] = ..., high_steps: _Optional[int] = ..., of_steps: _Optional[int] = ..., resumed_after: _Optional[int] = ...) -> None: ...
+    since_step: int
+    def __init__(self, loss: _Optional[float] = ..., level: _Optional[float] = ..., zscore: _Optional[float] = ..., high_steps: _Optional[int] = ..., of_steps: _Optional[int] = ..., resumed_after: _Optional[int] = ..., since_step: _Optional[int] = ...) -> None: ...
 
 class LossRiseDetail(_message.Message):
     __slots__ = ("loss", "lowest", "lowest_step", "losses")
@@ -1140,10 +1142,14 @@ class LossRiseDetail(_message.Message):
     def __init__(self, loss: _Optional[float] = ..., lowest: _Optional[float] = ..., lowest_step: _Optional[int] = ..., losses: _Optional[int] = ...) -> None: ...
 
 class MissingLossDetail(_message.Message):
-    __slots__ = ("newest_step",)
+    __slots__ = ("newest_step", "steps", "norm_steps")
     NEWEST_STEP_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    NORM_STEPS_FIELD_NUMBER: _ClassVar[int]
     newest_step: int
-    def __init__(self, newest_step: _Optional[int] = ...) -> None: ...
+    steps: int
+    norm_steps: int
+    def __init__(self, newest_step: _Optional[int] = ..., steps: _Optional[int] = ..., norm_steps: _Optional[int] = ...) -> None: ...
 
 class GradientExplosionDetail(_message.Message):
     __slots__ = ("norm", "median_ratio", "high_steps", "of_steps")

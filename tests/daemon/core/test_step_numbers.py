@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from holdfast_daemon.core.detectors.numbers import missing_loss
 from holdfast_daemon.core.detectors.numbers.overflow_loop import LIMIT_STEPS
 from holdfast_daemon.core.naming import kind_name
 from holdfast_daemon.core.step_numbers import merge
@@ -143,6 +144,20 @@ def test_a_loss_that_is_not_finite_is_reported_even_if_its_step_was_skipped() ->
     report(world, 3, overflow=True, nonfinite=[store.NonFinite(rank=2, quantity="loss")])
     world.tick()
     assert kinds(world) == ["non_finite"]
+
+
+def test_the_incident_of_a_missing_loss_is_resolved_when_a_loss_comes_again() -> None:
+    world = running()
+    for step in range(3, 10 + missing_loss.LIMIT_STEPS):
+        report(world, step, grad_norm=0.5, loss_sum=2.0, loss_count=int(step < 10))
+    world.tick()
+    (incident,) = world.incidents
+    assert (kind_name(incident.verdict.kind), incident.state) == ("missing_loss", store.INCIDENT_STATE_NOTED)
+    report(world, 10 + missing_loss.LIMIT_STEPS, grad_norm=0.5, loss_sum=2.0, loss_count=1)
+    world.tick()
+    (incident,) = world.incidents
+    assert incident.state == store.INCIDENT_STATE_RESOLVED
+    assert incident.actions[-1].what == f"a loss is reported again at step {10 + missing_loss.LIMIT_STEPS}"
 
 
 def test_data_parallel_ranks_of_two_nodes_with_the_same_samples_are_named() -> None:

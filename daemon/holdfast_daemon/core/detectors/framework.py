@@ -43,6 +43,16 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Ending:
+    """What a detector has reported is over, without a restart."""
+
+    kind: "store.VerdictKind"
+    """Of the verdict."""
+    what: str
+    """Line for the story of its incident."""
+
+
+@dataclass(frozen=True)
 class DetectorResult:
     """What one look of a detector leads to."""
 
@@ -51,6 +61,7 @@ class DetectorResult:
     findings: tuple[Finding, ...] = ()
     anomalies: tuple[str, ...] = ()
     """Names of counters to raise: oddities that are no incident."""
+    endings: tuple[Ending, ...] = ()
 
 
 class Detector(Protocol):

@@ -5,16 +5,17 @@ from holdfast_proto.v1 import store_pb2 as store
 
 
 def loss_spike(verdict: store.Verdict) -> str:
-    """Return how high the loss is, and against what; after a restart, that the run has resumed badly."""
+    """Return how high the loss is, since when, and against what; after a restart, that the run has resumed badly."""
     detail, step = verdict.loss_spike, verdict.step
     if detail.HasField("resumed_after"):
         return (
             f"the run resumed badly after step {detail.resumed_after}: the loss is {detail.loss:.4g} at step {step},"
             f" and was {detail.level:.4g} before the restart: the state or the data may be other than before"
         )
+    since = f", since step {detail.since_step}" if detail.HasField("since_step") else ""
     return (
-        f"loss spike at step {step}: {detail.loss:.4g}, {detail.zscore:.1f} robust standard deviations above its level"
-        f" of {detail.level:.4g}, and high in {detail.high_steps} of {detail.of_steps} steps"
+        f"loss spike at step {step}{since}: {detail.loss:.4g}, {detail.zscore:.1f} robust standard deviations above its"
+        f" level of {detail.level:.4g}, and high in {detail.high_steps} of {detail.of_steps} steps"
     )
 
 
@@ -28,8 +29,15 @@ def loss_rise(verdict: store.Verdict) -> str:
 
 
 def missing_loss(verdict: store.Verdict) -> str:
-    """Return since when no loss was reported."""
-    return f"no loss has been reported since step {verdict.missing_loss.newest_step}"
+    """Return since when no loss was reported, and what that may mean."""
+    detail = verdict.missing_loss
+    missing = f"no loss has been reported since step {detail.newest_step}"
+    if detail.norm_steps:
+        norms = f"although {detail.norm_steps} steps after it reported a gradient norm"
+        return f"{missing}, {norms}: does the training loop still report the loss?"
+    if detail.steps:
+        return f"{missing}, in {detail.steps} steps: the run reports it much less often now, or no longer"
+    return missing
 
 
 def gradient_explosion(verdict: store.Verdict) -> str:

@@ -1,6 +1,6 @@
 """Checkpoints that are due by time, and checkpoints that are pinned."""
 
-from holdfast_daemon.core.detectors.numbers.loss_watch import MIN_HISTORY
+from holdfast_daemon.core.detectors.numbers.loss_baseline import MIN_HISTORY
 from holdfast_proto.v1 import store_pb2 as store
 from tests.daemon.core.test_coordinator import running
 from tests.support.core_world import World

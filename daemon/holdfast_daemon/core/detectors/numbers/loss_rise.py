@@ -57,7 +57,7 @@ class LossRise(Detector):
         if 0.0 < RATE_JUMP_RATIO * self._learning_rate < rate:
             return DetectorResult(LossRise(_learning_rate=rate))
         losses = (*self._losses, step.loss)[-WINDOW_LOSSES:]
-        watch = replace(self, _losses=losses, _seen=self._seen + 1, _learning_rate=rate)
+        watch = LossRise(losses, self._seen + 1, self._medians, self._lowest, self._risen, rate)
         if len(losses) < WINDOW_LOSSES or watch._seen % LOOK_EVERY:
             return DetectorResult(watch)
         return watch._look(step.step)

@@ -32,7 +32,7 @@ class LossSpike(Detector):
         before = self._watch.with_new_level() if begins_anew else self._watch
         watch, reading = before.observe(step.step, step.loss)
         zscore = self.zscore if step.loss is None else reading.zscore
-        anomalies = tuple(kind for kind in ("blip", "spike") if getattr(reading, kind))
+        anomalies = ("blip",) * reading.blip + ("spike",) * reading.spike
         finding = (_finding(step, reading),) if reading.spike else ()
         return DetectorResult(LossSpike(zscore, watch, rate), finding, anomalies)
 
@@ -49,6 +49,7 @@ def _finding(step: StepView, reading: LossReading) -> Finding:
         high_steps=SPIKE_STEPS,
         of_steps=SPIKE_OF,
         resumed_after=reading.resumed_after,
+        since_step=reading.since_step,
     )
     verdict = store.Verdict(kind=store.VERDICT_KIND_LOSS_SPIKE, step=step.step, confidence_ratio=1.0, loss_spike=detail)
     return Finding(verdict=verdict, proven_step=reading.proven_step)

@@ -1,22 +1,14 @@
 """Watches a run's loss for blips, spikes and bad resumes.
 
-    r = loss - median of the last 16 accepted losses
-    z = (r - median(r)) / max(1.4826 x MAD(r), (q90(raw r) - median(raw r)) / 1.2816, 0.1 % of the median loss)
+    z = (loss - level - median(r)) / sigma
 
-A falling loss is far from the median of a long window, but near that of a short one: so the level comes from 16 losses
-and the scatter from 128. MAD sees only the larger of two modes, as mixup makes them. The quantile of the raw residuals,
-outlying ones included, sees both. The newest four residuals do not count in it, and of a row of high ones the first
-three do, so that a spike does not hide itself or the next one.
+See loss_baseline.py for the level, the residuals r and sigma.
 
 A step is outlying if z > 5 and the loss is more than 2 % above its level. One outlying step is a blip, which healthy
 runs have. Of the last five steps, three make a spike if they are outlying, or if their z is above 3 and that of one
 of them above 8: a jump that decays quickly. So do three in a row with z above 12, 4 and 2, which decay faster still.
 Five in a row with z above 2.8 do not: on labelled runs such shifts were as often healthy as not. Outlying losses are
 kept out of the baseline.
-
-A loss that is zero or of both signs, as a policy loss, has no level that a rise could be compared with, and may be
-exactly zero most of the time. Its standard deviation is also at least 0.4 of the largest raw residual, so that z > 5
-means more than twice that.
 
 After a restart the first 32 losses are judged against the level and the scatter at the step that the run continues
 after: a run that resumes well has the loss that it had.
@@ -25,33 +17,18 @@ after: a run that resumes well has the loss that it had.
 import math
 from dataclasses import dataclass, field, replace
 
-from holdfast_daemon.core.detectors.numbers.sorted_window import SortedWindow
-
-WINDOW = 128
-LEVEL_LOSSES = 16
-_LEAST_LEVEL_LOSSES = 8
-MIN_HISTORY = 32
-"""Accepted losses before any is judged."""
+from holdfast_daemon.core.detectors.numbers.loss_baseline import HIGH_Z, WINDOW, LossBaseline
 
 Z_LIMIT = 5.0
 RISE_LIMIT_RATIO = 0.02
 SPIKE_STEPS, SPIKE_OF = 3, 5
-_DECAYING_Z, _DECAYING_PEAK_Z, _DECAYING_RISE_RATIO = 3.0, 8.0, 0.01
+_DECAYING_PEAK_Z, _DECAYING_RISE_RATIO = 8.0, 0.01
 _TAIL_Z = (12.0, 4.0, 2.0)
 CALM_STEPS = 5
 """Steps in a row within the limits that end an episode."""
 
 _UNSETTLED_Z = 2.0
 """A step this far off may already be part of what is about to happen: it proves no state."""
-_SIGMA_FLOOR_RATIO = 0.001
-_NEWEST_ASIDE, _RAW_RUN = 4, 3
-_HIGH_SHARE, _HIGH_SHARE_SIGMAS = 0.9, 1.2816
-"""The quantile of the raw residuals, and its distance from the median of normal noise in standard deviations."""
-_FEW = 64
-"""With fewer raw residuals than that their largest is used: a second mode may have only a few of them."""
-_SIGNED_SIGMA_RATIO = 0.4
-_SIGN_MEMORY = 512
-"""Losses for which a sign is remembered."""
 _MOST_Z = 9999.0
 _MOST_LOSS = 1e100
 _MARK_EVERY, _MARKS = 8, 128
@@ -73,6 +50,8 @@ class LossReading:
     proven_step: int = -1
     """Of a spike: the newest step before the first unsettled one. The state at the end of any earlier step is good: a
     loss was computed with it, or with what came of it."""
+    since_step: int | None = None
+    """Of a spike: the first of the high steps that make it; None right after a restart."""
     level: float = 0.0
     """What the loss was compared with."""
     resumed_after: int | None = None
@@ -95,30 +74,17 @@ class LossWatch:
     in_spike: bool = False
     """Whether a spike has been found and its episode lasts."""
     _last_step: int = -1
-    _accepted: tuple[float, ...] = ()
-    """The newest accepted losses: their median is the level."""
-    _recent: tuple[float, ...] = ()
-    """The newest losses, accepted or not: the next level if an episode does not end."""
-    _residuals: SortedWindow = field(default_factory=SortedWindow)
-    """Of accepted losses."""
-    _raw: SortedWindow = field(default_factory=SortedWindow)
-    """Residuals of all losses, but the newest four and the rest of a row of high ones."""
-    _raw_aside: tuple[float, ...] = ()
-    _high_run: int = 0
-    """High losses in a row."""
+    _baseline: LossBaseline = field(default_factory=LossBaseline)
     _zscores: tuple[float, ...] = ()
     """Of the newest steps; 0 if the rise was small."""
+    _steps: tuple[int, ...] = ()
+    """The newest that had a loss, as many as ``_zscores``."""
     _outlying: tuple[bool, ...] = ()
     """Of the newest steps."""
     _outlying_in_episode: int = 0
     _settled_run: int = 0
     _proven_step: int = -1
     """Newest step with a settled loss, outside of any episode."""
-    _seen: int = 0
-    _positive_at: int = -_SIGN_MEMORY
-    """``_seen`` of the newest loss that was not negative."""
-    _negative_at: int = -_SIGN_MEMORY
-    """``_seen`` of the newest loss that was not positive."""
     _marks: tuple[LossMark, ...] = ()
     _resume: LossMark | None = None
     """After a restart: what the first losses are judged against."""
@@ -148,51 +114,34 @@ class LossWatch:
         """Return the watch with a new baseline: what comes next is not to be compared with what was."""
         return LossWatch(_last_step=self._last_step, _proven_step=self._proven_step)
 
-    def _sigma(self, level: float) -> float:
-        """Return how far accepted losses scatter around ``level``. There must be residuals."""
-        sigma = max(self._residuals.sigma(), _SIGMA_FLOOR_RATIO * abs(level))
-        if len(self._raw):
-            raw = self._raw
-            high = raw.quantile(_HIGH_SHARE if len(raw) >= _FEW else 1.0)
-            sigma = max(sigma, (high - raw.quantile(0.5)) / _HIGH_SHARE_SIGMAS)
-            if self._is_signed:
-                sigma = max(sigma, _SIGNED_SIGMA_RATIO * max(raw.ordered[-1], -raw.ordered[0]))
-        return sigma
-
-    @property
-    def _is_signed(self) -> bool:
-        return min(self._positive_at, self._negative_at) > self._seen - _SIGN_MEMORY
-
     def _observe_finite(self, step: int, loss: float) -> tuple["LossWatch", LossReading]:
         if self._resume is not None:
             return self._observe_resumed(step, loss, self._resume)
-        level = _middle(self._accepted) if len(self._accepted) >= _LEAST_LEVEL_LOSSES else None
-        sigma = 0.0
-        zscore, rise, outlying = 0.0, 0.0, False
-        if level is not None and len(self._residuals) >= MIN_HISTORY - _LEAST_LEVEL_LOSSES:
-            sigma = self._sigma(level)
-            rise = loss - level - self._residuals.quantile(0.5)
+        baseline = self._baseline
+        level = baseline.level
+        zscore, rise, sigma, outlying = 0.0, 0.0, 0.0, False
+        if level is not None and baseline.is_ready:
+            sigma = baseline.sigma(level)
+            rise = baseline.rise(loss, level)
             zscore = _zscore(rise, sigma)
             outlying = zscore > Z_LIMIT and rise > RISE_LIMIT_RATIO * abs(level)
         flags = (*self._outlying, outlying)[-max(SPIKE_OF, CALM_STEPS) :]
         has_risen = level is not None and rise > _DECAYING_RISE_RATIO * abs(level)
         zscores = (*self._zscores, zscore if has_risen else 0.0)[-SPIKE_OF:]
+        steps = (*self._steps, step)[-SPIKE_OF:]
         spike = not self.in_spike and (sum(flags[-SPIKE_OF:]) >= SPIKE_STEPS or _decays(zscores))
         settled_run = self._settled_run + 1 if abs(zscore) <= _UNSETTLED_Z else 0
-        is_proof = settled_run >= min(CALM_STEPS, self._seen + 1) and not (outlying or self._outlying_in_episode)
-        watch = self._learnt(loss, level, zscore, outlying=outlying)
-        watch = replace(
-            watch,
+        is_proof = settled_run >= min(CALM_STEPS, baseline.seen + 1) and not (outlying or self._outlying_in_episode)
+        watch = LossWatch(
             in_spike=self.in_spike or spike,
             _last_step=step,
+            _baseline=baseline.with_loss(loss, level, zscore, outlying=outlying),
             _zscores=zscores,
+            _steps=steps,
             _outlying=flags,
             _outlying_in_episode=self._outlying_in_episode + outlying,
             _settled_run=settled_run,
             _proven_step=step if is_proof else self._proven_step,
-            _seen=self._seen + 1,
-            _positive_at=self._seen if loss >= 0.0 else self._positive_at,
-            _negative_at=self._seen if loss <= 0.0 else self._negative_at,
             _marks=self._marked(step, level, sigma),
         )
         reading = LossReading(
@@ -200,6 +149,7 @@ class LossWatch:
             blip=outlying,
             spike=spike,
             proven_step=self._proven_step if spike else -1,
+            since_step=_first_high(steps, zscores) if spike else None,
             level=level if level is not None and sigma > 0.0 else 0.0,
         )
         return watch._end_episode(), reading
@@ -212,14 +162,14 @@ class LossWatch:
         flags = (*self._outlying, outlying)[-SPIKE_OF:]
         spike = not self.in_spike and sum(flags) >= SPIKE_STEPS
         losses = self._resume_losses + 1
-        level = _middle(self._accepted) if len(self._accepted) >= _LEAST_LEVEL_LOSSES else None
         is_over = losses >= RESUME_STEPS
+        baseline = self._baseline
         watch = replace(
-            self._learnt(loss, level, zscore, outlying=False),
+            self,
             in_spike=(self.in_spike or spike) and not is_over,
             _last_step=step,
+            _baseline=baseline.with_loss(loss, baseline.level, zscore, outlying=False),
             _outlying=() if is_over else flags,
-            _seen=self._seen + 1,
             _proven_step=step if is_over and not any(flags) else self._proven_step,
             _resume=None if is_over else usual,
             _resume_losses=losses,
@@ -233,30 +183,8 @@ class LossWatch:
             resumed_after=self._resumed_after if spike else None,
         )
 
-    def _learnt(self, loss: float, level: float | None, zscore: float, *, outlying: bool) -> "LossWatch":
-        accepted = self._accepted if outlying else (*self._accepted, loss)[-LEVEL_LOSSES:]
-        recent = (*self._recent, loss)[-LEVEL_LOSSES:]
-        if level is None:
-            return replace(self, _accepted=accepted, _recent=recent)
-        residual = loss - level
-        high_run = self._high_run + 1 if zscore > _DECAYING_Z else 0
-        raw, aside = self._raw, self._raw_aside
-        if high_run <= _RAW_RUN:
-            aside = (*aside, residual)
-            if len(aside) > _NEWEST_ASIDE:
-                raw, aside = raw.with_value(aside[0], WINDOW), aside[1:]
-        return replace(
-            self,
-            _accepted=accepted,
-            _recent=recent,
-            _residuals=self._residuals if outlying else self._residuals.with_value(residual, WINDOW),
-            _raw=raw,
-            _raw_aside=aside,
-            _high_run=high_run,
-        )
-
     def _marked(self, step: int, level: float | None, sigma: float) -> tuple[LossMark, ...]:
-        if level is None or sigma <= 0.0 or self._outlying_in_episode or self._seen % _MARK_EVERY:
+        if level is None or sigma <= 0.0 or self._outlying_in_episode or self._baseline.seen % _MARK_EVERY:
             return self._marks
         return (*self._marks, LossMark(step, level, sigma))[-_MARKS:]
 
@@ -267,12 +195,10 @@ class LossWatch:
             return replace(self, in_spike=False, _outlying_in_episode=0)
         if self._outlying_in_episode >= WINDOW:
             # The loss has settled on a new level: judge what comes against that.
-            return replace(self, in_spike=False, _accepted=self._recent, _outlying=(), _outlying_in_episode=0)
+            return replace(
+                self, in_spike=False, _baseline=self._baseline.settled(), _outlying=(), _outlying_in_episode=0
+            )
         return self
-
-
-def _middle(values: tuple[float, ...]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 def _zscore(rise: float, sigma: float) -> float:
@@ -281,8 +207,15 @@ def _zscore(rise: float, sigma: float) -> float:
 
 
 def _decays(zscores: tuple[float, ...]) -> bool:
-    high = [zscore for zscore in zscores if zscore > _DECAYING_Z]
-    if len(high) >= SPIKE_STEPS and max(high) > _DECAYING_PEAK_Z and zscores[-1] > _DECAYING_Z:
+    if zscores[-1] <= _TAIL_Z[-1]:  # as most often
+        return False
+    high = [zscore for zscore in zscores if zscore > HIGH_Z]
+    if len(high) >= SPIKE_STEPS and max(high) > _DECAYING_PEAK_Z and zscores[-1] > HIGH_Z:
         return True
     tail = zscores[-len(_TAIL_Z) :]
     return len(tail) == len(_TAIL_Z) and all(zscore > least for zscore, least in zip(tail, _TAIL_Z, strict=True))
+
+
+def _first_high(steps: tuple[int, ...], zscores: tuple[float, ...]) -> int:
+    """Return the first high step of a spike, which has at least one."""
+    return next(step for step, zscore in zip(steps, zscores, strict=True) if zscore > HIGH_Z)

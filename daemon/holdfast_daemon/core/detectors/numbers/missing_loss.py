@@ -1,27 +1,36 @@
-"""A run that used to report its loss does so no more: counters that stay at 0 look healthy."""
+"""A run that used to report its loss does so no more: counters that stay at 0 look healthy.
+
+Most runs report all their numbers in some steps only, and many change how often. So a step without any number says
+nothing, but a gradient norm without a loss does: the loop still reports, and leaves the loss out. The loss is missing
+
+    after 100 steps with a gradient norm and without a loss; or after 6 times the most that this run had between two
+    losses; or after twice the most that was reported: the largest of these; or else
+
+    after 2,000 times as many steps as ever from one loss to the next, whatever they report
+
+A change from each step to each 1,000th step meets neither line if the gradient norm comes as rarely as the loss.
+"""
 
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
+from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Ending, findings_of
 from holdfast_daemon.core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
 
-LIMIT_STEPS = 20
+LIMIT_STEPS = 100
+"""Some trainers report the norm at each step, and the loss at the first few steps and then at each 100th."""
 HABIT_RATIO, REPORTED_RATIO = 6, 2
-"""How many times the longest gap must pass. Runs change how often they report, from every 100th step to every 500th.
-A gap that was reported may have been an outage and not a habit: less of it is needed to report the next one."""
+"""A gap that was reported may have been an outage and not a habit: less of it is needed to report the next one."""
+SILENT_RATIO = 2000
 
 _REPORTS_TO_KNOW_CADENCE = 3
 
 
 @dataclass(frozen=True)
 class MissingLoss(Detector):
-    """Reports once, until a loss comes again.
-
-    A run may report every n-th step only, and may change n. So the limit follows the longest gap so far.
-    """
+    """Reports once, and ends that incident when a loss comes again."""
 
     name: ClassVar[str] = "missing_loss"
 
@@ -30,42 +39,64 @@ class MissingLoss(Detector):
     """That had a loss."""
     _without: int = 0
     """Steps since then."""
+    _with_norm: int = 0
+    """Those of them that had a gradient norm."""
+    _most_without: int = 0
+    """Between two losses."""
     _longest_gap: int = 0
-    """Most steps without a loss between two losses, of the gaps that were not reported."""
+    """Most steps with a gradient norm between two losses, of the gaps that were not reported."""
     _longest_reported: int = 0
     """The same, of those that were."""
+    _reported: bool = False
 
     def see_step(self, step: StepView) -> DetectorResult:
         """Count steps without a loss."""
         if step.loss is not None:
-            return DetectorResult(self._learnt(step.step))
-        without = self._without + 1
-        watch = replace(self, _without=without)
-        if without != self._limit:
+            endings = (self._ending(step.step),) if self._reported else ()
+            return DetectorResult(self._learnt(step.step), endings=endings)
+        has_norm = step.summary.HasField("grad_norm")
+        watch = replace(self, _without=self._without + 1, _with_norm=self._with_norm + has_norm)
+        if self._reported or not watch._is_missing:
             return DetectorResult(watch)
+        detail = store.MissingLossDetail(newest_step=self._newest_step, steps=watch._without)
+        if watch._with_norm >= watch._norm_limit:
+            detail.norm_steps = watch._with_norm
         verdict = store.Verdict(
-            kind=store.VERDICT_KIND_MISSING_LOSS,
-            step=step.step,
-            confidence_ratio=1.0,
-            missing_loss=store.MissingLossDetail(newest_step=self._newest_step),
+            kind=store.VERDICT_KIND_MISSING_LOSS, step=step.step, confidence_ratio=1.0, missing_loss=detail
         )
-        return DetectorResult(watch, findings_of(verdict), ("missing",))
+        return DetectorResult(replace(watch, _reported=True), findings_of(verdict), ("missing",))
 
     def restarted(self, _after_step: int) -> Self:
         """Count from 0. How often the run reports a loss stays known."""
-        return replace(self, _without=0)
+        return replace(self, _without=0, _with_norm=0)
+
+    def _ending(self, step: int) -> Ending:
+        return Ending(store.VERDICT_KIND_MISSING_LOSS, f"a loss is reported again at step {step}")
 
     def _learnt(self, step: int) -> "MissingLoss":
         """Return the detector after a loss, which ends a gap."""
-        watch = replace(self, _reports=self._reports + 1, _newest_step=step, _without=0)
-        if not self._reports:
-            return watch
-        if self._without < self._limit:
-            return replace(watch, _longest_gap=max(self._longest_gap, self._without))
-        return replace(watch, _longest_reported=max(self._longest_reported, self._without))
+        without, with_norm = (self._without, self._with_norm) if self._reports else (0, 0)
+        gap, reported_gap = (0, with_norm) if self._reported else (with_norm, 0)
+        return MissingLoss(
+            _reports=self._reports + 1,
+            _newest_step=step,
+            _most_without=max(self._most_without, without),
+            _longest_gap=max(self._longest_gap, gap),
+            _longest_reported=max(self._longest_reported, reported_gap),
+        )
 
     @property
-    def _limit(self) -> float:
+    def _is_missing(self) -> bool:
+        return self._with_norm >= self._norm_limit or self._without >= self._silent_limit
+
+    @property
+    def _norm_limit(self) -> float:
         if self._reports < _REPORTS_TO_KNOW_CADENCE:
             return math.inf
         return max(LIMIT_STEPS, HABIT_RATIO * self._longest_gap + 1, REPORTED_RATIO * self._longest_reported + 1)
+
+    @property
+    def _silent_limit(self) -> float:
+        if self._reports < _REPORTS_TO_KNOW_CADENCE:
+            return math.inf
+        return SILENT_RATIO * (self._most_without + 1)

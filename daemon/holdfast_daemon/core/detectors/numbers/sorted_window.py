@@ -1,9 +1,9 @@
 """A sliding window that stays sorted, so that its quantiles cost no sorting.
 
-Adding a value shifts tuples of the window's size, which is a copy of memory. Sorting anew would cost ten times that.
+Adding a value copies tuples of the window's size, which is a copy of memory. Sorting anew would cost ten times that.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 
 _MAD_TO_SIGMA = 1.4826
@@ -22,16 +22,21 @@ class SortedWindow:
 
     def with_value(self, value: float, size: int) -> "SortedWindow":
         """Return the window with one more value, and without the oldest if it then had more than ``size``."""
-        newest, ordered = (*self.newest, value), self.ordered
-        if len(newest) > size:
-            oldest = bisect_left(ordered, newest[0])
-            newest, ordered = newest[1:], ordered[:oldest] + ordered[oldest + 1 :]
-        place = bisect_right(ordered, value)
-        return SortedWindow(newest, (*ordered[:place], value, *ordered[place:]))
+        newest, ordered = self.newest, list(self.ordered)
+        if len(newest) >= size:
+            del ordered[bisect_left(ordered, newest[0])]
+            newest = newest[1:]
+        insort(ordered, value)
+        return SortedWindow((*newest, value), tuple(ordered))
 
     def quantile(self, share: float) -> float:
         """Return the value that ``share`` of the values are at or below. The window must not be empty."""
         return self.ordered[min(len(self.ordered) - 1, int(share * len(self.ordered)))]
+
+    def median(self) -> float:
+        """Return the median: of an even number of values, the mean of both in the middle. There must be values."""
+        middle = len(self.ordered) // 2
+        return (self.ordered[(len(self.ordered) - 1) // 2] + self.ordered[middle]) / 2
 
     def sigma(self) -> float:
         """Return 1.4826 x the median absolute deviation from the median. The window must not be empty.

@@ -7,8 +7,6 @@ from statistics import median
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
-_PAUSES = (common.PHASE_EVAL, common.PHASE_IDLE)
-
 
 @dataclass(frozen=True)
 class StepPace:
@@ -29,12 +27,13 @@ class StepPace:
 
 def pace_of(summary: store.StepSummary) -> StepPace:
     """Return the numbers of a step."""
-    pauses_s = sum(summary.phase_s.get(phase, 0.0) for phase in _PAUSES)
+    phase_s = summary.phase_s
+    pauses_s = phase_s.get(common.PHASE_EVAL, 0.0) + phase_s.get(common.PHASE_IDLE, 0.0)
     training_s = max(0.0, summary.duration_s - pauses_s)
     return StepPace(
         training_s=training_s,
-        data_s=summary.phase_s.get(common.PHASE_DATA, 0.0),
-        checkpoint_s=summary.phase_s.get(common.PHASE_CHECKPOINT, 0.0),
+        data_s=phase_s.get(common.PHASE_DATA, 0.0),
+        checkpoint_s=phase_s.get(common.PHASE_CHECKPOINT, 0.0),
         bubble_s=_mean(summary.pipeline_bubble) * training_s,
         tokens=summary.tokens,
         tokens_per_s=summary.tokens / training_s if training_s else 0.0,

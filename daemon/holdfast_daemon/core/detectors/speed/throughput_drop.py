@@ -17,6 +17,9 @@ half of the added seconds at least:
     busy time of the busiest rank's training thread: computation, and if that has not grown: communication
 
 On GPUs a training thread that waits looks busy: there the last two cannot be separated.
+
+Medians of all numbers would cost more than all else that is done with a step. So two of them are kept up to date, and
+the others are computed only if these two allow a drop.
 """
 
 from collections.abc import Mapping
@@ -25,6 +28,7 @@ from statistics import median
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
+from holdfast_daemon.core.detectors.numbers.sorted_window import SortedWindow
 from holdfast_daemon.core.detectors.speed.own_time import is_measured
 from holdfast_daemon.core.detectors.speed.step_pace import StepPace, pace_of, usual_pace
 from holdfast_daemon.core.detectors.view import StepView, View
@@ -74,6 +78,10 @@ class ThroughputDrop(Detector):
 
     _paces: tuple[StepPace, ...] = ()
     """Of the newest steps."""
+    _earlier_s: SortedWindow = field(default_factory=SortedWindow)
+    """Seconds of the earlier steps: all of ``_paces`` but the newest 16."""
+    _earlier_mfu: SortedWindow = field(default_factory=SortedWindow)
+    """The same, of their MFU."""
     _drop: _Drop | None = None
     _steps: int = 0
     """Seen in this generation."""
@@ -92,9 +100,9 @@ class ThroughputDrop(Detector):
 
     def see_step(self, step: StepView) -> DetectorResult:
         """Compare the newest steps with those before."""
-        paces = (*self._paces, pace_of(step.summary))[-(NEWEST_STEPS + EARLIER_STEPS) :]
-        watch = replace(self, _paces=paces, _steps=self._steps + 1)
-        if len(paces) < NEWEST_STEPS + LEAST_EARLIER_STEPS:
+        watch = self._with_pace(pace_of(step.summary))
+        paces = watch._paces
+        if not watch._may_have_dropped:
             return DetectorResult(watch)
         before, newest = usual_pace(paces[:-NEWEST_STEPS]), usual_pace(paces[-NEWEST_STEPS:])
         drop = self._drop
@@ -112,6 +120,33 @@ class ThroughputDrop(Detector):
     def restarted(self, _after_step: int) -> Self:
         """Begin again."""
         return type(self)()
+
+    def _with_pace(self, pace: StepPace) -> "ThroughputDrop":
+        paces, earlier_s, earlier_mfu = (*self._paces, pace), self._earlier_s, self._earlier_mfu
+        if len(paces) > NEWEST_STEPS:
+            aged = paces[-NEWEST_STEPS - 1]
+            earlier_s = earlier_s.with_value(aged.training_s, EARLIER_STEPS)
+            earlier_mfu = earlier_mfu.with_value(aged.mfu, EARLIER_STEPS)
+        return ThroughputDrop(
+            _paces=paces[-(NEWEST_STEPS + EARLIER_STEPS) :],
+            _earlier_s=earlier_s,
+            _earlier_mfu=earlier_mfu,
+            _drop=self._drop,
+            _steps=self._steps + 1,
+            _marked_at=self._marked_at,
+            _marked=self._marked,
+            _busy_s=self._busy_s,
+        )
+
+    @property
+    def _may_have_dropped(self) -> bool:
+        """Whether the medians of the seconds, or those of the MFU, allow a drop: most often neither does."""
+        if len(self._earlier_s) < LEAST_EARLIER_STEPS:
+            return False
+        newest = self._paces[-NEWEST_STEPS:]
+        is_longer = median([pace.training_s for pace in newest]) > _RATIO_LIMIT * self._earlier_s.median()
+        is_less = median([pace.mfu for pace in newest]) < _MFU_LIMIT_RATIO * self._earlier_mfu.median()
+        return self._drop is not None or is_longer or is_less
 
     def _begin(self, step: StepView, before: StepPace, paces: tuple[StepPace, ...]) -> _Drop:
         return _Drop(

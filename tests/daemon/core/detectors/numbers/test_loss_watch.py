@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from holdfast_daemon.core.detectors.numbers.loss_baseline import MIN_HISTORY, WINDOW
 from holdfast_daemon.core.detectors.numbers.loss_spike import LossSpike
-from holdfast_daemon.core.detectors.numbers.loss_watch import MIN_HISTORY, WINDOW, LossReading, LossWatch
+from holdfast_daemon.core.detectors.numbers.loss_watch import LossReading, LossWatch
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.steps import show, steps_of
 
@@ -219,3 +220,23 @@ def test_schedule_that_begins_anew_is_no_spike_where_the_learning_rate_is_report
 
     assert reported([1e-4] * 200 + [1e-3] * 100) == []
     assert reported([1e-4] * 300) == [202]
+
+
+def test_a_spike_says_in_which_step_it_began() -> None:
+    losses = [*healthy(200), 3.0, 2.0, 3.0, *[3.0] * 5]
+    _, verdicts = show(
+        LossSpike(), (store.StepSummary(step=s, loss_sum=loss, loss_count=1) for s, loss in enumerate(losses))
+    )
+    (verdict,) = verdicts
+    assert (verdict.step, verdict.loss_spike.since_step) == (203, 200)
+    assert verdict.message.startswith("loss spike at step 203, since step 200: 3, ")
+
+
+def test_a_spike_between_blips_does_not_begin_with_an_old_one() -> None:
+    _, readings = watch_all([*healthy(200), 9.0, *healthy(5), *[9.0] * 3])
+    assert [readings[step].since_step for step in spikes_at(readings)] == [206]
+
+
+def test_a_jump_among_the_first_losses_is_not_judged() -> None:
+    _, readings = watch_all([*healthy(20), *[9.0] * 200])
+    assert spikes_at(readings) == []

@@ -1,7 +1,7 @@
 """Windows that stay sorted."""
 
 import random
-from statistics import median_high
+from statistics import median, median_high
 
 from holdfast_daemon.core.detectors.numbers.sorted_window import SortedWindow
 
@@ -15,6 +15,7 @@ def test_window_holds_the_newest_values_in_order_and_knows_their_scatter() -> No
         kept = values[-size:]
         assert window.newest == tuple(kept)
         assert window.ordered == tuple(sorted(kept))
+        assert window.median() == median(kept)
         middle = median_high(kept)
         assert window.quantile(0.5) == middle
         assert abs(window.sigma() - 1.4826 * median_high(abs(value - middle) for value in kept)) < 1e-9

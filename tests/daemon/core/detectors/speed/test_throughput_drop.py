@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast_daemon.core.detectors.framework import Detector
+from holdfast_daemon.core.detectors.speed import throughput_drop
 from holdfast_daemon.core.detectors.speed.throughput_drop import PERSISTENT_S, PERSISTENT_STEPS, ThroughputDrop
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
@@ -146,3 +147,12 @@ def test_heavy_tailed_noise_is_no_drop() -> None:
     seconds = [noise.lognormvariate(0.0, 0.2) + 10.0 * (noise.random() < 0.02) for _ in range(4000)]
     mfu = [0.4 * noise.lognormvariate(0.0, 0.2) for _ in seconds]
     assert verdicts_on(summary(step, spent, mfu=mfu[step], tokens=1000) for step, spent in enumerate(seconds)) == []
+
+
+def test_a_steady_run_costs_no_medians_of_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = random.Random(4)
+    taken: list[object] = []
+    monkeypatch.setattr(throughput_drop, "usual_pace", taken.append)
+    steady = (summary(s, noise.lognormvariate(0.0, 0.05), mfu=0.4, tokens=1000) for s in range(400))
+    assert verdicts_on(steady) == []
+    assert taken == []
