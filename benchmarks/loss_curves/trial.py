@@ -1,6 +1,7 @@
 """Shows curves to the number detectors, as the core would."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from holdfast_proto.v1 import store_pb2 as store
 
 _DEADLINES = Deadlines.for_preset(store.PRESET_DEFAULT)
 _MOST_STEPS = 200_000
+_NOT_FINITE = re.compile(r"\b(inf|nan)\b")
 """Steps of a curve that are shown to ``missing_loss``."""
 
 LOSS_ALARMS = ("loss_spike",)
@@ -88,7 +90,7 @@ def feed(trial: Trial, detectors: Sequence[Detector], views: Iterable[StepView])
             for finding in result.findings:
                 kind = kind_name(finding.verdict.kind)
                 trial.alarms.append(Alarm(view.step, kind, finding.proven_step, finding.verdict.message))
-                trial.unusual_numbers += any(word in finding.verdict.message.split() for word in ("inf", "nan"))
+                trial.unusual_numbers += _NOT_FINITE.search(finding.verdict.message) is not None
         trial.unusual_numbers += sum(not math.isfinite(getattr(one, "zscore", 0.0)) for one in present)
     return present
 

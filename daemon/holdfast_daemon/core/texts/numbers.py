@@ -45,7 +45,7 @@ def gradient_explosion(verdict: store.Verdict) -> str:
     detail = verdict.gradient_explosion
     return (
         f"early warning: the gradient norm is {detail.norm:.3g} at step {verdict.step}, {detail.median_ratio:.3g} times"
-        f" its median, and was as far off in {detail.high_steps} of {detail.of_steps} steps: the loss may follow"
+        f" its median, and was high in {detail.high_steps} of {detail.of_steps} steps: the loss may follow"
     )
 
 

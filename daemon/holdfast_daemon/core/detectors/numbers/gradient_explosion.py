@@ -64,7 +64,7 @@ class GradientExplosion(Detector):
             _outlying_log_norms=(*self._outlying_log_norms, log_norm),
         )
         if len(watch._outlying_log_norms) >= WINDOW_STEPS:
-            window = SortedWindow(watch._outlying_log_norms, tuple(sorted(watch._outlying_log_norms)))
+            window = SortedWindow.of(watch._outlying_log_norms)
             return DetectorResult(GradientExplosion(window))
         if self._reported or sum(watch._outlying) < _OUTLYING_STEPS:
             return DetectorResult(watch)

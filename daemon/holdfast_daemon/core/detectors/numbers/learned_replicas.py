@@ -21,6 +21,9 @@ LEARNING_LOOKS = 16
 _MOST_CLASSES = 8
 """Times that the classes may be others than at the look before. Ranks that are equal now and then are no replicas."""
 
+_MOST_ALIKE = 2**16
+"""Parts that are remembered, over all classes. Ranks have a few hundred each."""
+
 _SAMPLE = ""
 
 
@@ -73,6 +76,8 @@ class LearnedReplicas:
             return self, []
         known = self if self.is_learned else self._learn(parts[_SAMPLE])
         alike, differences = known._compare(step, parts)
+        if len(known.alike) + len(alike) > _MOST_ALIKE:
+            alike = {key: look for key, look in alike.items() if key in known.alike}
         if not known.is_learned or not differences:
             return replace(known, alike={**known.alike, **alike} if alike else known.alike), []
         classes = {found.odd_class for found in differences}

@@ -45,7 +45,7 @@ class LossBaseline:
     recent: tuple[float, ...] = ()
     """The newest, outlying or not: the next level if an episode does not end."""
     residuals: SortedWindow = field(default_factory=SortedWindow)
-    """Of accepted losses."""
+    """Residuals of accepted losses."""
     raw: SortedWindow = field(default_factory=SortedWindow)
     """Residuals of all losses, but the newest four and the rest of a row of high ones."""
     raw_aside: tuple[float, ...] = ()

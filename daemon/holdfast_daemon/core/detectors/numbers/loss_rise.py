@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
-from holdfast_daemon.core.detectors.numbers.loss_spike import RATE_JUMP_RATIO
+from holdfast_daemon.core.detectors.numbers.loss_watch import schedule_begins_anew
 from holdfast_daemon.core.detectors.numbers.sorted_window import SortedWindow
 from holdfast_daemon.core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
@@ -43,7 +43,7 @@ class LossRise(Detector):
     """The newest."""
     _seen: int = 0
     _medians: tuple[LossMedian, ...] = ()
-    """Of the newest looks, that are too new to be the lowest."""
+    """Medians of the newest looks, too new to be the lowest."""
     _lowest: LossMedian | None = field(default=None)
     _risen: int = 0
     """Looks in a row that showed a rise."""
@@ -54,7 +54,7 @@ class LossRise(Detector):
         if step.loss is None or not math.isfinite(step.loss):
             return DetectorResult(self)
         rate = step.summary.learning_rate or self._learning_rate
-        if 0.0 < RATE_JUMP_RATIO * self._learning_rate < rate:
+        if schedule_begins_anew(self._learning_rate, rate):
             return DetectorResult(LossRise(_learning_rate=rate))
         losses = (*self._losses, step.loss)[-WINDOW_LOSSES:]
         watch = LossRise(losses, self._seen + 1, self._medians, self._lowest, self._risen, rate)
@@ -68,7 +68,7 @@ class LossRise(Detector):
         return type(self)(_lowest=lowest)
 
     def _look(self, step: int) -> DetectorResult:
-        window = SortedWindow(self._losses, tuple(sorted(self._losses)))
+        window = SortedWindow.of(self._losses)
         newest = LossMedian(window.quantile(0.5), step)
         medians, lowest = (*self._medians, newest), self._lowest
         if len(medians) > _LOOKS_APART:

@@ -4,13 +4,15 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
-from holdfast_daemon.core.detectors.numbers.loss_watch import SPIKE_OF, SPIKE_STEPS, LossReading, LossWatch
+from holdfast_daemon.core.detectors.numbers.loss_watch import (
+    SPIKE_OF,
+    SPIKE_STEPS,
+    LossReading,
+    LossWatch,
+    schedule_begins_anew,
+)
 from holdfast_daemon.core.detectors.view import StepView
 from holdfast_proto.v1 import store_pb2 as store
-
-RATE_JUMP_RATIO = 1.5
-"""A schedule that begins anew raises the learning rate by more from one step to the next; a warm-up, from its third
-step on, by less. The loss rises then, as the schedule means it to."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,7 @@ class LossSpike(Detector):
     def see_step(self, step: StepView) -> DetectorResult:
         """Judge the loss against its own past."""
         rate = step.summary.learning_rate or self._learning_rate
-        begins_anew = 0.0 < RATE_JUMP_RATIO * self._learning_rate < rate
-        before = self._watch.with_new_level() if begins_anew else self._watch
+        before = self._watch.with_new_level() if schedule_begins_anew(self._learning_rate, rate) else self._watch
         watch, reading = before.observe(step.step, step.loss)
         zscore = self.zscore if step.loss is None else reading.zscore
         anomalies = ("blip",) * reading.blip + ("spike",) * reading.spike

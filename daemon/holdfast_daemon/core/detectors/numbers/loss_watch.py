@@ -36,6 +36,15 @@ RESUME_STEPS = 32
 RESUME_RISE_RATIO = 0.05
 """The level is up to eight losses old, and the data of the next steps may be other than before."""
 
+_RATE_JUMP_RATIO = 1.5
+"""A schedule that begins anew raises the learning rate by more from one step to the next; a warm-up, from its third
+step on, by less."""
+
+
+def schedule_begins_anew(rate_before: float, rate: float) -> bool:
+    """Return whether a learning rate has jumped, so that the loss rises as the schedule means it to; 0: not known."""
+    return 0.0 < _RATE_JUMP_RATIO * rate_before < rate
+
 
 @dataclass(frozen=True)
 class LossReading:
@@ -48,14 +57,14 @@ class LossReading:
     spike: bool = False
     """The step that makes a spike of an episode: once in each."""
     proven_step: int = -1
-    """Of a spike: the newest step before the first unsettled one. The state at the end of any earlier step is good: a
+    """Newest step before the first unsettled one of a spike. The state at the end of any earlier step is good: a
     loss was computed with it, or with what came of it."""
     since_step: int | None = None
-    """Of a spike: the first of the high steps that make it; None right after a restart."""
+    """First of the high steps that make a spike; None right after a restart."""
     level: float = 0.0
     """What the loss was compared with."""
     resumed_after: int | None = None
-    """Of a spike right after a restart: the step that the run continued after."""
+    """Step that the run continued after, of a spike right after a restart."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +85,18 @@ class LossWatch:
     _last_step: int = -1
     _baseline: LossBaseline = field(default_factory=LossBaseline)
     _zscores: tuple[float, ...] = ()
-    """Of the newest steps; 0 if the rise was small."""
+    """z of the newest steps; 0 if the rise was small."""
     _steps: tuple[int, ...] = ()
-    """The newest that had a loss, as many as ``_zscores``."""
+    """Newest steps that had a loss, as many as ``_zscores``."""
     _outlying: tuple[bool, ...] = ()
-    """Of the newest steps."""
+    """Whether each of the newest steps was outlying."""
     _outlying_in_episode: int = 0
     _settled_run: int = 0
     _proven_step: int = -1
     """Newest step with a settled loss, outside of any episode."""
     _marks: tuple[LossMark, ...] = ()
     _resume: LossMark | None = None
-    """After a restart: what the first losses are judged against."""
+    """Mark that the first losses after a restart are judged against."""
     _resumed_after: int = -1
     _resume_losses: int = 0
 

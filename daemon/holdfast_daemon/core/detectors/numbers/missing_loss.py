@@ -36,17 +36,17 @@ class MissingLoss(Detector):
 
     _reports: int = 0
     _newest_step: int = -1
-    """That had a loss."""
+    """Newest step with a loss."""
     _without: int = 0
     """Steps since then."""
     _with_norm: int = 0
-    """Those of them that had a gradient norm."""
+    """Steps since then that had a gradient norm."""
     _most_without: int = 0
-    """Between two losses."""
+    """Most steps between two losses."""
     _longest_gap: int = 0
     """Most steps with a gradient norm between two losses, of the gaps that were not reported."""
     _longest_reported: int = 0
-    """The same, of those that were."""
+    """The same, of the gaps that were reported."""
     _reported: bool = False
 
     def see_step(self, step: StepView) -> DetectorResult:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-_MAD_TO_SIGMA = 1.4826
+MAD_TO_SIGMA = 1.4826
 """Makes the median absolute deviation a standard deviation for normal noise."""
 
 
@@ -17,26 +17,21 @@ class Spread:
     """Their median."""
     sigma: float
 
-    def zscore(self, value: float) -> float:
-        """Return how many robust standard deviations ``value`` is above the median; the spread must not be 0."""
-        return (value - self.middle) / self.sigma
-
 
 def spread(
     values: Iterable[float],
     *,
-    least_sigma: float = 0.0,
     least_sigma_ratio: float = 0.0,
     median_of: Callable[[Iterable[float]], float] = median,
 ) -> Spread:
-    """Return the median and max(1.4826 x MAD, least_sigma, least_sigma_ratio x |median|) of one or more values.
+    """Return the median and max(1.4826 x MAD, least_sigma_ratio x |median|) of one or more values.
 
     With ``median_low`` as ``median_of``, half of the values may be far too large.
     """
     known = list(values)
     middle = median_of(known)
     deviation = median_of(abs(value - middle) for value in known)
-    return Spread(middle, max(_MAD_TO_SIGMA * deviation, least_sigma, least_sigma_ratio * abs(middle)))
+    return Spread(middle, max(MAD_TO_SIGMA * deviation, least_sigma_ratio * abs(middle)))
 
 
 def theil_sen_slope(values: Sequence[float]) -> float:

@@ -1,13 +1,13 @@
 """A sliding window that stays sorted, so that its quantiles cost no sorting.
 
-Adding a value copies tuples of the window's size, which is a copy of memory. Sorting anew would cost ten times that.
+Adding a value copies the window, which is cheap: it is a copy of memory. Sorting anew would cost ten times that.
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-_MAD_TO_SIGMA = 1.4826
-"""Makes the median absolute deviation a standard deviation for normal noise."""
+from holdfast_daemon.core.detectors.numbers.robust import MAD_TO_SIGMA
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,11 @@ class SortedWindow:
 
     newest: tuple[float, ...] = ()
     ordered: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "SortedWindow":
+        """Return the window of values in the order in which they came."""
+        return cls(tuple(values), tuple(sorted(values)))
 
     def __len__(self) -> int:
         return len(self.ordered)
@@ -54,4 +59,4 @@ class SortedWindow:
             else:
                 high = first
         ends = (max(middle - ordered[i], ordered[i + count - 1] - middle) for i in (low, max(0, low - 1)))
-        return _MAD_TO_SIGMA * min(ends)
+        return MAD_TO_SIGMA * min(ends)

@@ -23,7 +23,7 @@ class OwnTime:
     occasional_s: float
     """In phases that are no part of most steps, by the clock: so much of ``busy_s`` at most was no training."""
     asleep_s: float = 0.0
-    """Its training thread slept in forward, backward or the optimizer while no call with other ranks was pending."""
+    """Time that its training thread slept in forward, backward or the optimizer while no call was pending."""
 
 
 def is_measured(rank: store.RankState) -> bool:

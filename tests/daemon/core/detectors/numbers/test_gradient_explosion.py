@@ -30,6 +30,7 @@ def test_three_outlying_norms_of_five_are_reported_once_as_an_early_warning() ->
     (verdict,) = verdicts
     assert verdict.step == 204
     assert verdict.message.startswith("early warning: the gradient norm is 5 at step 204, ")
+    assert verdict.gradient_explosion.median_ratio == pytest.approx(20.0, rel=0.1)
 
 
 def test_two_outlying_norms_are_not_reported() -> None:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from holdfast_daemon.core.detectors.numbers.learned_replicas import LEARNING_LOOKS
+from holdfast_daemon.core.detectors.numbers import learned_replicas
+from holdfast_daemon.core.detectors.numbers.learned_replicas import LEARNING_LOOKS, LearnedReplicas
 from holdfast_daemon.core.detectors.numbers.silent_corruption import UNDECIDED_STEPS, SilentCorruption
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.steps import show
@@ -186,3 +187,15 @@ def test_a_flipped_bit_is_seen_only_in_learned_replicas() -> None:
     assert unseen_after(covered(*PLAIN), *run(replicas, range(4), range(1, 40))) == ""
     own = run(lambda step, rank: 1000 * step + rank, range(4), range(1, 40))
     assert unseen_after(covered(*PLAIN), *own).startswith("nobody could see it")
+
+
+def test_parts_whose_names_never_come_again_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learned_replicas, "_MOST_ALIKE", 8)
+    known = LearnedReplicas()
+    for step in range(LEARNING_LOOKS + 20):
+        sides = [store.ReplicaHashes(part=part, hash=step, ranks=[0, 1]) for part in (SAMPLE, f"part{step}")]
+        known, differences = known.see(step, sides)
+        assert differences == []
+    assert known.is_learned
+    assert len(known.alike) == 8
+    assert next(iter(known.alike.values())).step == LEARNING_LOOKS + 19  # the sample is still compared
