@@ -3,6 +3,7 @@
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,12 +18,13 @@ from holdfast_cli.settings.schema import RunSettings
 from holdfast_cli.views.summary import closing_line, ended_badly, stopped_line
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, allocate
-from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_NOTED,
     RUN_PHASE_FAILED,
     RUN_PHASE_FINISHED,
     VERDICT_KIND_BAD_CONFIGURATION,
+    RankExit,
 )
 
 TABLE = Path(__file__).parents[2] / "docs" / "exit-codes.md"
@@ -64,6 +66,45 @@ def test_a_run_whose_last_checkpoint_failed_names_the_newest_good_one(checkpoint
     shard_path(checkpoints.step_directory(20), 0).unlink()
     with pytest.raises(LastCheckpointError, match="that of step 10 is the newest"):
         closing_line(status, str(checkpoints.path))
+
+
+def ended(until: int, *, done: int, in_step: int, **fields: Any) -> RunStatus:
+    rank = RankView(exit=RankExit(code=0, step=in_step, finished=True, steps_until=until))
+    return RunStatus(run="r", phase=RUN_PHASE_FINISHED, newest_step=done - 1, ranks=[rank], **fields)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (ended(21, done=21, in_step=20), "r finished: 21 steps"),
+        (ended(0, done=1, in_step=0), "r finished: 1 step "),
+        (ended(1000, done=21, in_step=20), "r finished: the script left training after 21 of 1000 steps "),
+        (ended(1000, done=21, in_step=21), "r finished: the script left training in step 21 (the last would have been"),
+        (
+            ended(1000, done=21, in_step=20, resumed_step=9),
+            "r finished: the script left training after 21 of 1000 steps, resumed at step 10 ",
+        ),
+        (
+            ended(21, done=21, in_step=-1, resumed_step=20),
+            "r was finished already: all 21 steps had been done by an earlier start ",
+        ),
+        (
+            ended(1000, done=21, in_step=-1, resumed_step=20),
+            "r finished: the script made no step after step 20, from which it resumed ",
+        ),
+    ],
+)
+def test_the_last_line_says_what_the_script_has_done(
+    status: RunStatus, expected: str, checkpoints: CheckpointDirectory
+) -> None:
+    line = closing_line(status, str(checkpoints.path))
+    assert line.startswith(expected)
+    assert line.endswith(f" · newest checkpoint: step 20, in {checkpoints.path}")
+
+
+def test_the_last_line_names_no_checkpoint_that_does_not_exist(tmp_path: Path) -> None:
+    line = closing_line(ended(1000, done=21, in_step=20), str(tmp_path / "checkpoints"))
+    assert line.endswith(" · no checkpoint was written")
 
 
 def test_a_run_that_stopped_without_its_last_checkpoint_has_the_same_code(checkpoints: CheckpointDirectory) -> None:

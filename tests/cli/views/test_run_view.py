@@ -12,7 +12,7 @@ from holdfast_cli.views.run_view import Surroundings, render
 from holdfast_proto.v1.common_pb2 import PHASE_EVAL
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
-from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RUN_PHASE_FAILED, RUN_PHASE_STARTING, RankExit
+from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RUN_PHASE_FAILED, RUN_PHASE_FINISHED, RUN_PHASE_STARTING, RankExit
 from tests.support.statuses import healthy, killed, resumed, stopped, with_incident
 
 
@@ -47,6 +47,18 @@ def test_the_header_shows_state_step_loss_and_throughput() -> None:
 def test_a_resumed_run_shows_its_own_step_and_where_it_continued(status: RunStatus, expected: str) -> None:
     assert progress_line(status, None).startswith(expected)
     assert " steps" not in progress_line(status, None)
+
+
+def test_a_finished_run_that_made_no_step_does_not_say_that_it_is_resuming() -> None:
+    status = resumed(9, newest=9, now=-1)
+    status.phase = RUN_PHASE_FINISHED
+    assert progress_line(status, None).startswith("no step after step 9, from which it resumed")
+
+
+def test_one_step_is_one_step() -> None:
+    status = healthy()
+    status.newest_step = 0
+    assert progress_line(status, None).startswith("1 step ·")
 
 
 def test_with_a_number_of_steps_a_resumed_run_is_counted_too() -> None:
@@ -105,7 +117,7 @@ def test_the_newest_incident_is_shown_with_its_actions_and_its_end() -> None:
     text = draw(with_incident(stopped(2), recovered=True))
     assert "rank 2 is stopped in step 42 [recovered]" in text
     assert "+0.2 s  stop generation 2" in text
-    assert "training again 3.5 s after detection, 1 steps lost" in text
+    assert "training again 3.5 s after detection, 1 step lost" in text
 
 
 def test_with_many_ranks_the_odd_ones_come_first_and_the_others_are_counted() -> None:
@@ -147,7 +159,7 @@ def test_lines_contain_only_what_is_new() -> None:
     ]
     assert list(changes(before, after, 120)) == [
         "incident i-1: rank 2 is stopped in step 42 [recovered]",
-        "incident i-1: training again 3.5 s after detection, 1 steps lost",
+        "incident i-1: training again 3.5 s after detection, 1 step lost",
     ]
     failed = killed(3)  # by Holdfast, with the run
     failed.phase, failed.outcome = RUN_PHASE_FAILED, "too many restarts"
