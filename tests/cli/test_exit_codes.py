@@ -15,7 +15,7 @@ from holdfast_cli.commands.run import run_name
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, LastCheckpointError
 from holdfast_cli.main import app
 from holdfast_cli.settings.schema import RunSettings
-from holdfast_cli.views.summary import closing_line, ended_badly, stopped_line
+from holdfast_cli.views.summary import closing_line, ended_badly, interrupted_line, stopped_line
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, allocate
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
@@ -105,6 +105,18 @@ def test_the_last_line_says_what_the_script_has_done(
 def test_the_last_line_names_no_checkpoint_that_does_not_exist(tmp_path: Path) -> None:
     line = closing_line(ended(1000, done=21, in_step=20), str(tmp_path / "checkpoints"))
     assert line.endswith(" · no checkpoint was written")
+
+
+def test_an_interrupted_run_says_what_is_lost(checkpoints: CheckpointDirectory, tmp_path: Path) -> None:
+    def line(newest_step: int, place: Path = checkpoints.path) -> str:
+        return interrupted_line(RunStatus(run="r", newest_step=newest_step), str(place))
+
+    kept = f"newest checkpoint: step 20, in {checkpoints.path}"
+    assert line(43) == f"r stopped after step 43; {kept}; 23 steps are lost"
+    assert line(21) == f"r stopped after step 21; {kept}; 1 step is lost"
+    assert line(20) == f"r stopped after step 20; {kept}; no step is lost"
+    assert line(3, tmp_path / "none") == "r stopped after step 3; there is no checkpoint, so 4 steps are lost"
+    assert line(-1) == ""
 
 
 def test_a_run_that_stopped_without_its_last_checkpoint_has_the_same_code(checkpoints: CheckpointDirectory) -> None:

@@ -2,15 +2,18 @@
 
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
+from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1.common_pb2 import Phase
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
+    RUN_PHASE_FAILED,
     RUN_PHASE_FINISHED,
     FaultInjected,
     FaultRefused,
     Incident,
     IncidentState,
+    RunPhase,
     VerdictKind,
 )
 
@@ -18,6 +21,12 @@ from holdfast_proto.v1.store_pb2 import (
 def enum_phrase(kind: EnumTypeWrapper, value: int) -> str:
     """Return ``VERDICT_KIND_HUNG_COLLECTIVE`` as ``hung collective``, and an unknown number as itself."""
     return enum_word(kind, value).replace("_", " ")
+
+
+def phase_word(status: RunStatus) -> str:
+    """Return the phase of a run. One that an operator stopped has failed for scripts, and has stopped for people."""
+    is_stopped = status.phase == RUN_PHASE_FAILED and status.outcome == STOPPED_BY_OPERATOR
+    return "stopped" if is_stopped else enum_phrase(RunPhase, status.phase)
 
 
 def progress_line(status: RunStatus, total_steps: int | None) -> str:

@@ -4,16 +4,16 @@ from collections.abc import Iterator
 
 from holdfast_cli.views.conditions import Condition, condition, describe
 from holdfast_cli.views.phrases import (
-    enum_phrase,
     fault_line,
     incident_line,
     kept_line,
     outcome_line,
+    phase_word,
     progress_line,
     refusal_line,
 )
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED, Incident, RunPhase
+from holdfast_proto.v1.store_pb2 import RUN_PHASE_FAILED, Incident
 
 HEARTBEAT_S = 10.0
 _ODD = (Condition.DEAD, Condition.STOPPED, Condition.STALLED)
@@ -22,7 +22,7 @@ _ODD = (Condition.DEAD, Condition.STOPPED, Condition.STALLED)
 def changes(previous: RunStatus | None, current: RunStatus, total_steps: int | None) -> Iterator[str]:
     """Yield a line for everything that is new in ``current``."""
     before = previous or RunStatus()
-    phase = enum_phrase(RunPhase, current.phase)
+    phase = phase_word(current)
     if (before.phase, before.generation) != (current.phase, current.generation):
         outcome = f": {current.outcome}" if current.outcome else ""
         yield f"{current.run} {phase}, generation {current.generation}{outcome}"

@@ -72,6 +72,27 @@ def stopped_line(status: RunStatus, checkpoints: str) -> str:
     )
 
 
+def interrupted_line(status: RunStatus, checkpoints: str) -> str:
+    """Return after which step an interrupted run stopped, and what is lost of it; "" if it had done no step."""
+    if status.newest_step < 0:
+        return ""
+    try:
+        newest = max(usable_steps(checkpoints, status.run), default=-1)
+    except CommandError:  # the place cannot be read just now: the daemon has seen it earlier
+        newest = status.newest_checkpoint
+    stopped = f"{status.run} stopped after step {status.newest_step}"
+    if newest < 0:
+        return f"{stopped}; there is no checkpoint, so {_lost(status.newest_step + 1)}"
+    lost = _lost(max(0, status.newest_step - newest))
+    return f"{stopped}; newest checkpoint: step {newest}, in {checkpoints}; {lost}"
+
+
+def _lost(steps: int) -> str:
+    if not steps:
+        return "no step is lost"
+    return f"{counted(steps, 'step')} {'is' if steps == 1 else 'are'} lost"
+
+
 def ended_badly(status: RunStatus, logs: Path) -> CommandError:
     """Return an error with the reason, the folder of the logs and the exit code of a failed run."""
     newest = status.newest_incident

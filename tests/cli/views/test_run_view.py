@@ -103,6 +103,13 @@ def test_a_run_without_steps_or_ranks_can_be_drawn() -> None:
     assert "checkpoint none" in text
 
 
+def test_a_run_that_an_operator_stopped_is_shown_as_stopped() -> None:
+    status = healthy()
+    status.phase, status.outcome = RUN_PHASE_FAILED, "stopped by an operator"
+    assert "llama  stopped  generation 2" in draw(status)
+    assert next(iter(changes(None, status, 120))).startswith("llama stopped, generation 2")
+
+
 def test_a_killed_rank_is_shown_dead_with_its_signal() -> None:
     assert "dead: SIGKILL" in line_with(draw(killed(3)), "pp1 tp1")
 
@@ -138,7 +145,8 @@ def test_trouble_with_the_sidecar_itself_is_shown() -> None:
 def test_conditions_of_ranks() -> None:
     assert condition(RankView(life=LIFE_EXITED, exit=RankExit(code=0)), 1.0) is Condition.FINISHED
     assert condition(RankView(life=LIFE_EXITED, exit=RankExit(code=1)), 1.0) is Condition.DEAD
-    assert condition(RankView(life=LIFE_EXITED), 1.0) is Condition.DEAD
+    assert condition(RankView(life=LIFE_EXITED, exit=RankExit()), 1.0) is Condition.DEAD
+    assert condition(RankView(life=LIFE_EXITED), 1.0) is Condition.ENDED
     assert condition(RankView(), 1.0) is Condition.STARTING
     slow = healthy().ranks[0]
     slow.stalled_s = 3.0
