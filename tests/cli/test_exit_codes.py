@@ -26,6 +26,9 @@ from holdfast_proto.v1.store_pb2 import (
     VERDICT_KIND_BAD_CONFIGURATION,
     RankExit,
 )
+from tests.support.s3_server import s3_endpoint, server
+
+__all__ = ["s3_endpoint", "server"]
 
 TABLE = Path(__file__).parents[2] / "docs" / "exit-codes.md"
 
@@ -156,6 +159,20 @@ def test_a_run_without_a_name_takes_that_of_its_checkpoints(checkpoints: Checkpo
     assert run_name(RunSettings(checkpoint_directory=location, run="x", adopt=True)) == "x"
     shutil.rmtree(checkpoints.path)
     assert run_name(RunSettings(checkpoint_directory=location)).startswith("run-")
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        ("s3://no-such-bucket/run", "no such bucket or folder: create it or correct --checkpoints"),
+        ("s3://no%such%bucket/run", "no valid name of a bucket: correct --checkpoints"),
+        ("s3://", "names no bucket: give s3://BUCKET/PREFIX"),
+    ],
+)
+def test_a_place_of_checkpoints_that_cannot_be_is_a_wrong_setting(server: str, location: str, reason: str) -> None:
+    refused = CliRunner().invoke(app, ["run", "--checkpoints", location, "--", "true"])
+    assert refused.exit_code == ExitCode.CONFIGURATION
+    assert refused.stderr == f"holdfast: --checkpoints {location}: {reason}\n"
 
 
 def test_from_scratch_and_adopt_exclude_each_other() -> None:

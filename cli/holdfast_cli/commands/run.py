@@ -11,7 +11,7 @@ from holdfast_cli.errors import InterruptionError
 from holdfast_cli.flags.runs import RunFlags
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
+from holdfast_cli.local_run.options import LocalRunOptions, check_name, local_run_options
 from holdfast_cli.rank_logs.follower import Follower
 from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import RunSettings
@@ -38,11 +38,13 @@ def run(flags: RunFlags) -> None:
 def run_name(settings: RunSettings) -> str:
     """Return the run's name: as given, as that of its checkpoints, or a new one. Raises CommandError."""
     name, checkpoints = settings.run, settings.checkpoint_directory
+    if name is not None:
+        check_name(name)
     if checkpoints is not None and name is None:
         name = owner_of(checkpoints)
     elif checkpoints is not None and name is not None and not (settings.adopt or settings.from_scratch):
         check_owner(checkpoints, name)
-    return name or time.strftime("run-%Y%m%d-%H%M%S")
+    return time.strftime("run-%Y%m%d-%H%M%S") if name is None else name
 
 
 def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
