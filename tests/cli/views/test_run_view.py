@@ -176,6 +176,23 @@ def test_lines_contain_only_what_is_new() -> None:
     assert not any("SIGKILL" in line for line in lines)
 
 
+def test_an_incident_comes_before_the_restart_that_it_causes_and_ends_after_it() -> None:
+    restarting = with_incident(killed(2))
+    restarting.phase, restarting.generation = RUN_PHASE_STARTING, 3
+    lines = list(changes(healthy(), restarting, 120))
+    assert [line.partition(":")[0] for line in lines[:4]] == [
+        "rank 2 dead",
+        "incident i-1",
+        "incident i-1",
+        "llama starting, generation 3",
+    ]
+    again = with_incident(healthy(), recovered=True)
+    again.generation = 3
+    lines = list(changes(restarting, again, 120))
+    assert lines[0] == "llama running, generation 3"
+    assert lines[-1].startswith("incident i-1: training again")
+
+
 def test_what_is_not_compared_is_reported_once() -> None:
     sharded = healthy()
     sharded.replicas_note = "silent corruption is not looked for: the run has one rank"
