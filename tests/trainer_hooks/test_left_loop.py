@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -148,3 +149,15 @@ def test_a_captured_optimizer_that_hides_its_changes_is_not_trusted(
         trainee.until_left(hooks, lambda: True)
     agent.wait_until(lambda: agent.of("report")[-1].finished)
     assert trainee.pinned() == []
+
+
+def test_objects_that_raise_do_not_stop_the_run(launch: Launch, agent: AgentServer) -> None:
+    class Broken(torch.nn.Linear):
+        def named_parameters(self, *_: object, **__: object) -> Any:
+            raise RuntimeError("on purpose")
+
+    launch()
+    with holdfast_hooks.attach(state={"model": Broken(1, 1)}, check_replicas=False) as hooks:
+        for _ in hooks.steps(until=2):
+            break
+    agent.wait_until(lambda: agent.of("report")[-1].finished)

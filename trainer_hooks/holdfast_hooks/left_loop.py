@@ -9,7 +9,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from holdfast_hooks.state.counterparts import parameters_of
-from holdfast_hooks.telemetry.gradient_sums import named_parameters
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +30,7 @@ class OpenStep:
     """The step that the loop is in. Only the training thread uses it.
 
     Args:
-        state: the state of :func:`attach`.
+        state: the state of :func:`attach`. Only its optimizers are looked at.
     """
 
     def __init__(self, state: Mapping[str, Any]) -> None:
@@ -76,8 +75,7 @@ class OpenStep:
 
 
 def _spread(state: Mapping[str, Any]) -> "list[torch.Tensor]":
-    """Return some parameters, from all over the optimizers, or all over the modules if there is no optimizer."""
-    optimized = [parameter for value in state.values() for parameter in parameters_of(value).values()]
-    every = optimized or [parameter for _, parameter in named_parameters(state)]
+    """Return some parameters, from all over the optimizers."""
+    every = [parameter for value in state.values() for parameter in parameters_of(value).values()]
     trained = [parameter for parameter in every if parameter.requires_grad and not parameter.is_inference()]
     return trained[:: max(1, -(-len(trained) // _WATCHED))]

@@ -3,7 +3,10 @@
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from holdfast_checkpoint.store.locations import is_url
+from holdfast_cli.checkpoints.location import usable_steps
 from holdfast_cli.control import ControlClient, ControlError, has_ended
 from holdfast_cli.errors import CommandError
 from holdfast_cli.interruption import Interruption
@@ -202,6 +205,10 @@ class LocalRun:
         if last is not None:
             final.ranks.MergeFrom([] if final.ranks else last.ranks)
             final.newest_checkpoint = max(final.newest_checkpoint, last.newest_checkpoint)
+        if not is_url(self.checkpoints):  # the agent may have committed one after its last report
+            with suppress(CommandError):
+                steps = usable_steps(self.checkpoints, self.options.run)
+                final.newest_checkpoint = max([final.newest_checkpoint, *steps])
         self._last_status = final
 
     def _is_hurried(self) -> bool:
