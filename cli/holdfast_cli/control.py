@@ -45,10 +45,12 @@ class ControlClient:
     tries again, though the next daemon is up within a fraction of one.
     """
 
-    def __init__(self, socket: Path, run: str, *, timeout_s: float = 5.0) -> None:
+    def __init__(self, socket: Path, run: str, *, timeout_s: float = 5.0, is_starting: bool = False) -> None:
+        """Ask the daemon at ``socket`` about ``run``. ``is_starting``: nobody expects it to answer already."""
         self._socket = socket
         self._run = run
         self._timeout_s = timeout_s
+        self._is_starting = is_starting
 
     def status(self) -> RunStatus:
         """Return the run as the daemon sees it."""
@@ -90,6 +92,11 @@ class ControlClient:
 
     def _explain(self, error: grpc.RpcError, timeout_s: float) -> ControlError:
         code, details = error.code(), " ".join(str(error.details()).split())
+        if code is grpc.StatusCode.UNAVAILABLE and self._is_starting:
+            return ControlError(
+                f"run {self._run} is starting, and its daemon does not answer yet: try again in a few seconds",
+                unreachable=True,
+            )
         if code is grpc.StatusCode.UNAVAILABLE:
             return ControlError(
                 f"no daemon answers at {self._socket}: is the run still going? "

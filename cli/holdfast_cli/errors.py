@@ -40,3 +40,8 @@ class InterruptionError(CommandError):
         ended = "interrupted: everything that this command had started was stopped"
         super().__init__(f"{ended}; {reason}" if reason else ended)
         self.exit_code = 128 + signal_number
+        self._signal, self._reason = signal_number, reason
+
+    def with_reason(self, reason: str) -> "InterruptionError":
+        """Return the same error with one more reason, or with a fact about its effect."""
+        return InterruptionError(self._signal, "; ".join(filter(None, [self._reason, reason])))

@@ -16,15 +16,20 @@ from holdfast_proto.v1.store_pb2 import RUN_PHASE_RUNNING
 _LOOK_S = 0.1
 
 
+def check_fault(fault: Fault) -> None:
+    """Raise ConfigurationError if a fault makes no sense."""
+    try:
+        check(fault)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
 def request_fault(client: ControlClient, fault: Fault) -> str:
     """Request a fault; return, once its rank has accepted it, what it waits for and may never get, or "".
 
     Raises ConfigurationError if it makes no sense, ControlError if it is refused.
     """
-    try:
-        check(fault)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
+    check_fault(fault)
     return client.inject_fault(fault.to_message())
 
 

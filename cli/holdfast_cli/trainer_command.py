@@ -18,6 +18,13 @@ def check_starts(command: Sequence[str]) -> None:
         raise ConfigurationError(problem)
 
 
+def check_launcher(command: Sequence[str]) -> None:
+    """Raise ConfigurationError, in one line, if the launcher of ranks to be watched could not be started here."""
+    problem = start_problem(command, Path.cwd())
+    if problem:
+        raise ConfigurationError(problem)
+
+
 def check_published(command: Sequence[str]) -> None:
     """Raise ConfigurationError, in one line, if ``command`` is a launcher, which no node could run as a rank.
 

@@ -1,8 +1,10 @@
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from holdfast_cli.control import rank_pids
 from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.main import app
+from holdfast_cli.run_folder.processes import identify
 from holdfast_proto.run_files import rank_log
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
@@ -26,6 +29,7 @@ from holdfast_proto.v1.store_pb2 import (
     RunPhase,
     Verdict,
 )
+from tests.cli.conftest import run_record
 from tests.support.coroutines import PATIENCE_S
 from tests.support.fakes import write_status
 
@@ -69,6 +73,51 @@ def test_an_unreachable_daemon_is_one_line_with_the_fix(tmp_path: Path) -> None:
     assert "no daemon answers at" in result.stderr
     assert "--run" in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_run_whose_daemon_does_not_serve_yet_is_starting(tmp_path: Path) -> None:
+    me = identify(os.getpid())
+    assert me is not None
+    (tmp_path / "new").mkdir()
+    control = str(tmp_path / "none.sock")
+    record = run_record(tmp_path / "new", run="new", pid=me.pid, start_ticks=me.start_ticks, control=control)
+    record.save()
+    result = holdfast("status", "--directory", str(tmp_path))
+    assert result.stderr == (
+        "holdfast: run new is starting, and its daemon does not answer yet: try again in a few seconds\n"
+    )
+    replace(record, components={"daemon": {"pid": 1}}).save()
+    assert "no daemon answers" in holdfast("status", "--directory", str(tmp_path)).stderr
+
+
+@pytest.mark.parametrize("command", ["run", "observe"])
+def test_an_empty_name_is_refused(command: str) -> None:
+    result = holdfast(command, "--run", "", "--", "true")
+    assert result.exit_code == 78
+    assert result.stderr.startswith("holdfast: --run: run name ''")
+
+
+def test_a_launcher_that_cannot_be_started_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    result = holdfast("observe", "--directory", str(tmp_path / "runs"), "--", "nosuchlauncher", "train.py")
+    assert result.exit_code == 78
+    assert result.stderr.startswith("holdfast: nosuchlauncher cannot be started: no such program on the PATH")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("nosuch", "--ranks", "2"), "--ranks after nosuch is passed to it: put options of `holdfast run` before it"),
+        (("nosuch", "--preset=fast", "--ranks", "2"), "--preset=fast, --ranks after nosuch is passed to it"),
+        (("--ranks", "2", "--", "nosuch", "--ranks", "2"), ""),
+        (("--ranks", "2", "nosuch", "--steps", "2", "--help"), ""),
+    ],
+)
+def test_an_option_behind_the_command_is_the_commands_and_a_hint_says_so(words: tuple[str, ...], hint: str) -> None:
+    result = CliRunner().invoke(app, ["run", *words], prog_name="holdfast")
+    hints, refusal = result.stderr.splitlines()[:-1], result.stderr.splitlines()[-1]
+    assert [line.removeprefix("holdfast: ").startswith(hint) for line in hints] == ([True] if hint else [])
+    assert refusal.startswith("holdfast: nosuch cannot be started")
 
 
 def test_the_refusal_of_a_daemon_is_passed_on(going: LocalRun) -> None:

@@ -3,6 +3,7 @@
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -14,16 +15,20 @@ from holdfast_cli.commands.run import run_name
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, LastCheckpointError
 from holdfast_cli.main import app
 from holdfast_cli.settings.schema import RunSettings
-from holdfast_cli.views.summary import closing_line, ended_badly, stopped_line
+from holdfast_cli.views.summary import closing_line, ended_badly, interrupted_line, stopped_line
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, allocate
-from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_NOTED,
     RUN_PHASE_FAILED,
     RUN_PHASE_FINISHED,
     VERDICT_KIND_BAD_CONFIGURATION,
+    RankExit,
 )
+from tests.support.s3_server import s3_endpoint, server
+
+__all__ = ["s3_endpoint", "server"]
 
 TABLE = Path(__file__).parents[2] / "docs" / "exit-codes.md"
 
@@ -66,6 +71,57 @@ def test_a_run_whose_last_checkpoint_failed_names_the_newest_good_one(checkpoint
         closing_line(status, str(checkpoints.path))
 
 
+def ended(until: int, *, done: int, in_step: int, **fields: Any) -> RunStatus:
+    rank = RankView(exit=RankExit(code=0, step=in_step, finished=True, steps_until=until))
+    return RunStatus(run="r", phase=RUN_PHASE_FINISHED, newest_step=done - 1, ranks=[rank], **fields)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (ended(21, done=21, in_step=20), "r finished: 21 steps"),
+        (ended(0, done=1, in_step=0), "r finished: 1 step "),
+        (ended(1000, done=21, in_step=20), "r finished: the script left training after 21 of 1000 steps "),
+        (ended(1000, done=21, in_step=21), "r finished: the script left training in step 21 (the last would have been"),
+        (
+            ended(1000, done=21, in_step=20, resumed_step=9),
+            "r finished: the script left training after 21 of 1000 steps, resumed at step 10 ",
+        ),
+        (
+            ended(21, done=21, in_step=-1, resumed_step=20),
+            "r was finished already: all 21 steps had been done by an earlier start ",
+        ),
+        (
+            ended(1000, done=21, in_step=-1, resumed_step=20),
+            "r finished: the script made no step after step 20, from which it resumed ",
+        ),
+    ],
+)
+def test_the_last_line_says_what_the_script_has_done(
+    status: RunStatus, expected: str, checkpoints: CheckpointDirectory
+) -> None:
+    line = closing_line(status, str(checkpoints.path))
+    assert line.startswith(expected)
+    assert line.endswith(f" · newest checkpoint: step 20, in {checkpoints.path}")
+
+
+def test_the_last_line_names_no_checkpoint_that_does_not_exist(tmp_path: Path) -> None:
+    line = closing_line(ended(1000, done=21, in_step=20), str(tmp_path / "checkpoints"))
+    assert line.endswith(" · no checkpoint was written")
+
+
+def test_an_interrupted_run_says_what_is_lost(checkpoints: CheckpointDirectory, tmp_path: Path) -> None:
+    def line(newest_step: int, place: Path = checkpoints.path) -> str:
+        return interrupted_line(RunStatus(run="r", newest_step=newest_step), str(place))
+
+    kept = f"newest checkpoint: step 20, in {checkpoints.path}"
+    assert line(43) == f"r stopped after step 43; {kept}; 23 steps are lost"
+    assert line(21) == f"r stopped after step 21; {kept}; 1 step is lost"
+    assert line(20) == f"r stopped after step 20; {kept}; no step is lost"
+    assert line(3, tmp_path / "none") == "r stopped after step 3; there is no checkpoint, so 4 steps are lost"
+    assert line(-1) == ""
+
+
 def test_a_run_that_stopped_without_its_last_checkpoint_has_the_same_code(checkpoints: CheckpointDirectory) -> None:
     status = RunStatus(run="r", phase=RUN_PHASE_FINISHED, newest_step=30, left_step=30)
     with pytest.raises(LastCheckpointError, match=r"that of step 20 is the newest .* --preemption-grace-s"):
@@ -103,6 +159,20 @@ def test_a_run_without_a_name_takes_that_of_its_checkpoints(checkpoints: Checkpo
     assert run_name(RunSettings(checkpoint_directory=location, run="x", adopt=True)) == "x"
     shutil.rmtree(checkpoints.path)
     assert run_name(RunSettings(checkpoint_directory=location)).startswith("run-")
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        ("s3://no-such-bucket/run", "no such bucket or folder: create it or correct --checkpoints"),
+        ("s3://no%such%bucket/run", "no valid name of a bucket: correct --checkpoints"),
+        ("s3://", "names no bucket: give s3://BUCKET/PREFIX"),
+    ],
+)
+def test_a_place_of_checkpoints_that_cannot_be_is_a_wrong_setting(server: str, location: str, reason: str) -> None:
+    refused = CliRunner().invoke(app, ["run", "--checkpoints", location, "--", "true"])
+    assert refused.exit_code == ExitCode.CONFIGURATION
+    assert refused.stderr == f"holdfast: --checkpoints {location}: {reason}\n"
 
 
 def test_from_scratch_and_adopt_exclude_each_other() -> None:

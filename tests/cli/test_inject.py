@@ -45,6 +45,12 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     assert result.stderr.count("\n") == 1
 
 
+def test_an_unknown_kind_is_refused_before_a_run_is_looked_for(tmp_path: Path) -> None:
+    result = inject("kil", "--rank", "0", "--directory", str(tmp_path))
+    assert result.exit_code == 78
+    assert "no fault is called 'kil'" in result.stderr
+
+
 class Daemon(ControlClient):
     """A daemon whose run completes a step with each status, stops for a while at step 20 and ends at step 100."""
 

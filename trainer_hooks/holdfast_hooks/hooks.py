@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.identity import Identity
+from holdfast_hooks.left_loop import LeftStep, OpenStep
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.restore.starting_point import start_from
@@ -80,6 +81,7 @@ class Hooks:
         self._device = device
         self._check_replicas = check_replicas
         self._timeline = Timeline(_nowhere)
+        self._open_step = OpenStep(state)
         self._prepared = False
         self._next_step = 0
         self._stopped = False
@@ -121,17 +123,29 @@ class Hooks:
 
         If the agent has a state to start from, this restores it first and continues at the step after it. Each time
         the loop asks for the next step, the hooks close the one before: they report it, and take a snapshot if one is
-        due. After the last step, or on a command to stop, they take a checkpoint.
+        due. After the last step, or on a command to stop, they take a checkpoint. If the loop is left in another way,
+        by ``break`` for example, :meth:`close` takes it.
         """
         self._prepare()
-        timeline = self._timeline
+        timeline, sidecar, open_step = self._timeline, self._sidecar, self._open_step
+        if sidecar is not None:
+            sidecar.steps_until(until)
         for step in range(max(start, self._next_step), until):
             if self._stopped:
                 break
             timeline.begin(step)
-            yield step
-            if self._sidecar is not None:
-                self._stopped = self._sidecar.end_step(step, until)
+            if sidecar is None:
+                yield step
+                continue
+            open_step.begin(step)
+            try:
+                yield step
+            except GeneratorExit:
+                # The loop may be left by an error, too. Whether it was is known where the hooks are closed.
+                open_step.leave()
+                raise
+            self._stopped = sidecar.end_step(step, until)
+        open_step.end_loop()
         timeline.enter(Phase.IDLE)
 
     def enter(self, phase: Phase) -> None:
@@ -240,6 +254,10 @@ class Hooks:
     def close(self) -> None:
         """Report that this rank leaves, send what is left (for two seconds at most) and undo every patch.
 
+        If the loop was left inside a step, by ``break`` for example, this takes the last checkpoint first: of the step
+        itself if the parameters have changed in it, else of the step before. It takes none if the state cannot be that
+        of the end of a step, because the parameters have changed since.
+
         A function that another library has wrapped in the meantime keeps that wrapper, and ours does nothing any more.
         Later calls do nothing.
         """
@@ -265,6 +283,8 @@ class Hooks:
             return
         self._closed = True
         atexit.unregister(self._close_at_exit)
+        if finished and self._sidecar is not None:
+            self._end_left_step(self._sidecar)
         if finished and self._black_box is not None:
             self._black_box.finish()
         if self._sidecar is not None:
@@ -274,6 +294,16 @@ class Hooks:
             if finished and not process_ends:
                 self._sidecar.give_up_slots()
         self._undo.close()
+
+    def _end_left_step(self, sidecar: Sidecar) -> None:
+        """Keep what a loop that was left by ``break``, ``return`` or ``sys.exit`` has done."""
+        step, left = self._open_step.step, self._open_step.judge()
+        if left is LeftStep.COMPLETE:
+            sidecar.end_step(step, step + 1)
+        elif left is LeftStep.UNTOUCHED:
+            sidecar.save_last(step - 1)
+        if left is not LeftStep.NONE:
+            self._timeline.enter(Phase.IDLE)
 
     def _prepare(self) -> None:
         """Restore the state before the first step, or make sure that it can be saved at all."""

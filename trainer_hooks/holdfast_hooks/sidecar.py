@@ -28,6 +28,7 @@ from holdfast_hooks.telemetry.gradient_origin import GradientWatch
 from holdfast_hooks.telemetry.report_builder import Sources
 from holdfast_hooks.telemetry.timeline import StepSample, Timeline
 from holdfast_proto.black_box import BlackBoxWriter
+from holdfast_proto.limits import LARGEST_COUNT
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1.session_pb2 import Hello, SnapshotTaken
 
@@ -151,6 +152,19 @@ class Sidecar:
             self._prospects.step_ended(sample[3], until)
         self._steps.append(sample)
         return stop
+
+    def steps_until(self, until: int) -> None:
+        """Note the end of the loop: the last step is the one before ``until``."""
+        self._sources.steps_until = until if 0 < until <= LARGEST_COUNT else 0
+
+    def save_last(self, step: int) -> None:
+        """Take the checkpoint of ``step``, which has ended, unless there is one: no step follows it."""
+        if self._snapshots is None or self._timeline.boundary != step or self._snapshots.newest_pinned == step:
+            return
+        taken = self._snapshots.at_boundary(step, commanded=False, last=True)
+        self._sources.snapshots_skipped_total = self._snapshots.skipped_total
+        if taken is not None:
+            self._taken.append(taken)
 
     def watch_gradients(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None) -> None:
         """Watch a chain of modules: see :meth:`Hooks.watch_gradients`."""

@@ -63,6 +63,8 @@ class Rank:
     exit: store.RankExit | None = None
     finished: bool = False
     """Whether the rank has closed its hooks."""
+    steps_until: int = 0
+    """Number after the last step of its training loop; 0: not known."""
     dying_left_s: float = 0.0
     """Seconds that the rank may still take to end after it has reported an exception, without counting as stalled."""
     coordinates: dict[str, int] = field(default_factory=dict)
@@ -187,6 +189,7 @@ class Rank:
         if report.HasField("last_words"):
             self.dying_left_s = DYING_PATIENCE_S
             self.moves()
+        self.steps_until = report.steps_until or self.steps_until
         self.dropped = report.dropped_total
         self.snapshots_skipped = report.snapshots_skipped_total
         self.snapshots_unchanged_bytes += sum(snapshot.unchanged_bytes for snapshot in report.snapshots)
@@ -242,6 +245,7 @@ class Rank:
             ended.step, ended.phase = progress.step, progress.phase
             ended.never_attached = self.life == store.LIFE_STARTING
         ended.finished = self.finished
+        ended.steps_until = self.steps_until
         self.exit = ended
         self.life = store.LIFE_EXITED
         self.process_state = ""

@@ -53,7 +53,7 @@ def start_problem(command: Sequence[str], folder: Path) -> str:
     """
     program = command[0]
     if not is_this_python(program):
-        problem = _program_problem(program, folder)
+        problem = _quotes_problem(program, folder) or _program_problem(program, folder)
         if problem:
             return problem
     if not _PYTHON.fullmatch(Path(program).name):
@@ -112,6 +112,13 @@ def _python_target(arguments: Sequence[str]) -> tuple[str, str]:
         elif word == "-" or (not word.startswith("--") and ("c" in word or "m" in word)):
             return "", ""  # a program in the command line, or options that are written together
     return "", ""
+
+
+def _quotes_problem(program: str, folder: Path) -> str:
+    words = program.split()
+    if len(words) < 2 or shutil.which(words[0]) is None or (folder / program).exists():
+        return ""
+    return f"{program!r} cannot be started: it is one word with spaces: leave out the quotes: `-- {program}`"
 
 
 def _program_problem(program: str, folder: Path) -> str:

@@ -15,6 +15,7 @@ from holdfast_checkpoint.store.retries import Retries
 from holdfast_checkpoint.store.staged_checkpoints import StagedCheckpoints
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
+_BUCKETS = ("s3", "s3a", "gs", "gcs")
 PRIMARY = "--checkpoints"
 SECONDARY = "--checkpoints-secondary"
 
@@ -113,7 +114,8 @@ def is_url(location: str) -> bool:
 def check_location(setting: str, location: str) -> str:
     """Return a URL unchanged, a folder as an absolute path.
 
-    Raises ValueError, in one line that names the setting, for a URL that may hold credentials: URLs are logged.
+    Raises ValueError, in one line that names the setting, for a URL without a bucket, and for one that may hold
+    credentials: URLs are logged.
     """
     if not is_url(location):
         return str(Path(location).absolute())
@@ -124,6 +126,8 @@ def check_location(setting: str, location: str) -> str:
             f"{setting} {shown}: give a URL without user, password, query or fragment: "
             "credentials are taken from the environment or from files"
         )
+    if parts.scheme in _BUCKETS and not parts.netloc:
+        raise ValueError(f"{setting} {location}: names no bucket: give {parts.scheme}://BUCKET/PREFIX")
     return location
 
 

@@ -12,13 +12,14 @@ _CREDENTIALS = {
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 _OURS = ("s3", "s3a", "file", "memory")
 _DENIED = ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError")
+_INVALID = ("ParamValidationError", "InvalidBucketName")
 _FOLDER = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _FINAL = (*_FOLDER, CheckpointError, PermissionError, ImportError, ValueError)
 
 
 def is_final(error: Exception) -> bool:
     """Return whether a retry cannot help."""
-    return isinstance(error, _FINAL) or _is_denied(error)
+    return isinstance(error, _FINAL) or _is_denied(error) or type(error).__name__ in _INVALID
 
 
 def describe(error: Exception, setting: str, url: str) -> str:
@@ -29,6 +30,8 @@ def describe(error: Exception, setting: str, url: str) -> str:
         return f"{setting} {url}: access denied: {fix}"
     if isinstance(error, FileNotFoundError):
         return f"{setting} {url}: no such bucket or folder: create it or correct {setting}"
+    if type(error).__name__ in _INVALID:
+        return f"{setting} {url}: no valid name of a bucket: correct {setting}"
     reason = " ".join(str(error).split()) or type(error).__name__
     return f"{setting} {url}: {reason}: check that the store can be reached from this node"
 

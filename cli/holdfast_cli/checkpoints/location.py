@@ -8,6 +8,7 @@ from holdfast_checkpoint.store.locations import PRIMARY, SECONDARY, check_locati
 from holdfast_checkpoint.store.object_checkpoints import ObjectCheckpoints
 from holdfast_checkpoint.store.object_store import open_store
 from holdfast_checkpoint.store.run_checkpoints import RunCheckpoints, open_checkpoints
+from holdfast_checkpoint.store.store_errors import is_final
 from holdfast_cli.errors import CommandError, ConfigurationError
 
 
@@ -36,12 +37,12 @@ def usable_steps(location: str, run: str) -> list[int]:
 def owner_of(location: str) -> str | None:
     """Return the name of the run that the checkpoints at a location belong to; None: there are none.
 
-    Raises CommandError, ConfigurationError if they belong to several.
+    Raises CommandError, ConfigurationError if they belong to several, or if the location is wrong.
     """
     try:
         owners = sorted(owners_of(_opened(location, "")))
     except CheckpointError as error:
-        raise CommandError(str(error)) from None
+        raise _before_a_start(error) from None
     if len(owners) > 1:
         raise ConfigurationError(
             f"--checkpoints {location} holds checkpoints of {', '.join(owners)}: choose with --run"
@@ -50,13 +51,22 @@ def owner_of(location: str) -> str | None:
 
 
 def check_owner(location: str, run: str) -> None:
-    """Raise ConfigurationError if the checkpoints at a location belong to runs of other names. Raises CommandError."""
+    """Raise ConfigurationError if the checkpoints at a location belong to runs of other names, or if it is wrong.
+
+    Raises CommandError if it cannot be read now.
+    """
     try:
         owners = owners_of(_opened(location, run))
     except CheckpointError as error:
-        raise CommandError(str(error)) from None
+        raise _before_a_start(error) from None
     if owners and run not in owners:
         raise ConfigurationError(other_run(location, owners, run))
+
+
+def _before_a_start(error: CheckpointError) -> CommandError:
+    """Return the error of a place that a run names: for a bucket that is missing, say, no retry can help."""
+    is_setting = isinstance(error.__cause__, Exception) and is_final(error.__cause__)
+    return ConfigurationError(str(error)) if is_setting else CommandError(str(error))
 
 
 def _opened(location: str, run: str) -> RunCheckpoints:

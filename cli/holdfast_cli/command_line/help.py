@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from holdfast_cli.command_line.swallowed import swallowed_line
 from holdfast_cli.errors import CommandError
 
 _ARGUMENTS = "Arguments"
@@ -40,6 +41,23 @@ class _Formatter(Protocol):
 
 class HelpCommand(TyperCommand):
     """A command whose options are printed in groups."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words after the command. Say so if some of our options become those of the command to run."""
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        if not ctx.allow_interspersed_args:
+            self._hint_at_swallowed(ctx, given)
+        return rest
+
+    def _hint_at_swallowed(self, ctx: Any, given: list[str]) -> None:
+        parameters = self.get_params(ctx)
+        ours = {name for each in parameters if each.param_type_name == "option" for name in _names(each)}
+        ours -= set(ctx.help_option_names)
+        for each in parameters:
+            words = ctx.params.get(each.name) if each.param_type_name == "argument" else None
+            if words and (line := swallowed_line(ctx.command_path, given, list(words), ours)):
+                typer.echo(f"holdfast: {line}", err=True)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words after the command: optional ones in brackets, repeated ones with dots."""
@@ -90,10 +108,14 @@ def _write_parameters(command: Any, ctx: Any, formatter: _Formatter) -> None:
         if parameter.param_type_name == "argument":
             panels[_ARGUMENTS].append((parameter.metavar, parameter.help))
         else:
-            names = ", ".join(sorted([*parameter.opts, *parameter.secondary_opts], key=len))
+            names = ", ".join(sorted(_names(parameter), key=len))
             shown = names if parameter.is_flag else f"{names} {parameter.metavar}"
             panels.setdefault(parameter.rich_help_panel or _OTHER_OPTIONS, []).append((shown, parameter.help))
     _write_sections(formatter, panels)
+
+
+def _names(option: Any) -> list[str]:
+    return [*option.opts, *option.secondary_opts]
 
 
 def _write_sections(formatter: _Formatter, panels: dict[str, _Rows]) -> None:

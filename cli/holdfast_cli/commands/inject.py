@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from holdfast_cli.errors import UsageError
-from holdfast_cli.fault_requests import RandomInjection, fault_table, request_fault
+from holdfast_cli.fault_requests import RandomInjection, check_fault, fault_table, request_fault
 from holdfast_cli.flags.watching import InjectFlags
 from holdfast_cli.run_folder.target import find_target
 from holdfast_hooks.faults import Fault
@@ -38,6 +38,7 @@ def inject(flags: InjectFlags) -> None:
         factor=flags.factor,
         seed=flags.seed,
     )
+    check_fault(fault)  # first: no run makes sense of it
     waits_for = request_fault(find_target(flags.directory, flags.run, flags.control).connect(), fault)
     then = f"it waits for {waits_for}" if waits_for else "`holdfast incidents` shows the effect"
     print(f"rank {flags.rank} has accepted {flags.kind}: {then}")

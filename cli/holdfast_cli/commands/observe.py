@@ -13,6 +13,7 @@ from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
 from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import ModeName
+from holdfast_cli.trainer_command import check_launcher
 from holdfast_cli.views.attachment import FIVE_LINES
 from holdfast_cli.views.display import LineDisplay
 from holdfast_cli.views.run_view import Surroundings
@@ -25,13 +26,15 @@ def observe(flags: ObserveFlags) -> None:
     resolved = resolve("observe", flags.given, (), flags.config)
     options = local_run_options(
         resolved,
-        run=resolved.settings.run or time.strftime("run-%Y%m%d-%H%M%S"),
+        run=time.strftime("run-%Y%m%d-%H%M%S") if resolved.settings.run is None else resolved.settings.run,
         ranks=0,
         checkpoint_every=0,
         snapshot_every=0,
         preemption_grace_s=0.0,
         mode=ModeName.OBSERVE,
     )
+    if flags.launcher:
+        check_launcher(flags.launcher)
     raise typer.Exit(_observe(options, flags.launcher or []))
 
 

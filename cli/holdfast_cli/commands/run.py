@@ -7,10 +7,11 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast_cli.checkpoints.location import check_owner, owner_of
+from holdfast_cli.errors import InterruptionError
 from holdfast_cli.flags.runs import RunFlags
 from holdfast_cli.interruption import Interruption
 from holdfast_cli.local_run.local_run import LocalRun
-from holdfast_cli.local_run.options import LocalRunOptions, local_run_options
+from holdfast_cli.local_run.options import LocalRunOptions, check_name, local_run_options
 from holdfast_cli.rank_logs.follower import Follower
 from holdfast_cli.settings.resolving import resolve
 from holdfast_cli.settings.schema import RunSettings
@@ -19,7 +20,7 @@ from holdfast_cli.views.attachment import AttachmentWatch
 from holdfast_cli.views.display import LineDisplay, display_for
 from holdfast_cli.views.output import print_json
 from holdfast_cli.views.run_view import Surroundings
-from holdfast_cli.views.summary import closing_line, ended_badly, stopped_line
+from holdfast_cli.views.summary import closing_line, ended_badly, interrupted_line, stopped_line
 from holdfast_proto.message_json import to_json
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED
@@ -37,34 +38,42 @@ def run(flags: RunFlags) -> None:
 def run_name(settings: RunSettings) -> str:
     """Return the run's name: as given, as that of its checkpoints, or a new one. Raises CommandError."""
     name, checkpoints = settings.run, settings.checkpoint_directory
+    if name is not None:
+        check_name(name)
     if checkpoints is not None and name is None:
         name = owner_of(checkpoints)
     elif checkpoints is not None and name is not None and not (settings.adopt or settings.from_scratch):
         check_owner(checkpoints, name)
-    return name or time.strftime("run-%Y%m%d-%H%M%S")
+    return time.strftime("run-%Y%m%d-%H%M%S") if name is None else name
 
 
 def _watch(options: LocalRunOptions, *, json: bool, tee: bool) -> None:
     printed = Follower(options.directory / options.run, since_unix_s=time.time())
     printed.skip_present()
     attachment = AttachmentWatch()
-    with Interruption() as interruption, LocalRun(options, interruption) as local:
-        with LineDisplay(Console(stderr=True)) if json else display_for(Console()) as display:
+    interruption = Interruption()
+    local = LocalRun(options, interruption)
+    try:
+        with interruption, local:
+            with LineDisplay(Console(stderr=True)) if json else display_for(Console()) as display:
 
-            def show(seen: RunStatus) -> None:
-                attachment.see(seen)
-                if tee:
-                    display.say([line.prefixed for line in printed.lines()])
-                display.update(seen, Surroundings(notes=local.stack.notes()))
+                def show(seen: RunStatus) -> None:
+                    attachment.see(seen)
+                    if tee:
+                        display.say([line.prefixed for line in printed.lines()])
+                    display.update(seen, Surroundings(notes=local.stack.notes()))
 
-            display.say([f"{options.run} writes its logs to {_near(local.paths.logs)}: see `holdfast logs`"])
-            try:
-                status = local.wait(show)
-            finally:
-                if tee:
-                    display.say([line.prefixed for line in printed.rest()])
-        if json:
-            print_json(to_json(status))
+                display.say([f"{options.run} writes its logs to {_near(local.paths.logs)}: see `holdfast logs`"])
+                try:
+                    status = local.wait(show)
+                finally:
+                    if tee:
+                        display.say([line.prefixed for line in printed.rest()])
+            if json:
+                print_json(to_json(status))
+    except InterruptionError as error:
+        last = local.last_status
+        raise error.with_reason(interrupted_line(last, local.checkpoints) if last is not None else "") from None
     if attachment.line():
         print(f"holdfast: {attachment.line()}", file=sys.stderr)
     if status.phase != RUN_PHASE_FINISHED:

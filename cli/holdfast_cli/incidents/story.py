@@ -86,7 +86,7 @@ def _black_boxes(files: IncidentFiles) -> RenderableType:
     for line in files.black_boxes:
         phase = enum_phrase(common_pb2.Phase, line.phase)
         groups = ", ".join(f"{name}: {completed}/{enqueued}" for name, enqueued, completed in line.groups)
-        table.add_row(str(line.rank), str(line.step), phase, groups)
+        table.add_row(str(line.rank), str(line.step) if line.step >= 0 else "none yet", phase, groups)
     return table
 
 
@@ -97,10 +97,12 @@ def _ranks(incident: Incident) -> str:
 def _where(incident: Incident) -> str:
     """Return step, phase and call. The incident of a checkpoint has a step and no phase."""
     verdict = incident.verdict
-    if not verdict.phase:
-        return f"step {verdict.step}"
+    step = f"step {verdict.step}" if verdict.step >= 0 else "before the first step"
+    if not verdict.phase or (verdict.step < 0 and not verdict.group):
+        return step
     call = f"{verdict.op or 'call'} {verdict.seq} of {verdict.group}" if verdict.group else "in no collective"
-    return f"step {verdict.step}, {enum_phrase(common_pb2.Phase, verdict.phase)}, {call}"
+    phase = [enum_phrase(common_pb2.Phase, verdict.phase)] if verdict.step >= 0 else []
+    return ", ".join([step, *phase, call])
 
 
 def _resumed(incident: Incident) -> str:

@@ -3,7 +3,10 @@
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from holdfast_checkpoint.store.locations import is_url
+from holdfast_cli.checkpoints.location import usable_steps
 from holdfast_cli.control import ControlClient, ControlError, has_ended
 from holdfast_cli.errors import CommandError
 from holdfast_cli.interruption import Interruption
@@ -113,6 +116,11 @@ class LocalRun:
                 raise CommandError(f"the agent has ended but no daemon says how: see {self.paths.logs}")
             time.sleep(POLL_S)
 
+    @property
+    def last_status(self) -> RunStatus | None:
+        """The run as the daemon last saw it, also after the end; None if there was no daemon."""
+        return self._last_status
+
     def look(self) -> RunStatus | None:
         """Return the run as the daemon sees it now, or None while there is none.
 
@@ -135,9 +143,10 @@ class LocalRun:
         if not self._open:
             return
         self._open = False
+        outcome = outcome_of(self._last_status)
         self._request_stop()
         self.stack.close(0.0 if self._is_hurried() else TERM_PATIENCE_S)
-        self.folder.leave(outcome_of(self._last_status), self._last_status)
+        self.folder.leave(outcome, self._last_status)
 
     def _look(self) -> RunStatus | None:
         """Look once during a wait: raise what ends it, return the status if there is a daemon."""
@@ -184,6 +193,23 @@ class LocalRun:
         deadline = time.monotonic() + STOP_PATIENCE_S
         while not (self._is_hurried() or agent.wait_exit(POLL_S)) and time.monotonic() < deadline:
             pass
+        self._note_last_steps()
+
+    def _note_last_steps(self) -> None:
+        """Take over what the run has done since it was last looked at. The agent has gone, and its ranks with it."""
+        last = self._last_status
+        try:
+            final = self.control.status()
+        except ControlError:
+            return
+        if last is not None:
+            final.ranks.MergeFrom([] if final.ranks else last.ranks)
+            final.newest_checkpoint = max(final.newest_checkpoint, last.newest_checkpoint)
+        if not is_url(self.checkpoints):  # the agent may have committed one after its last report
+            with suppress(CommandError):
+                steps = usable_steps(self.checkpoints, self.options.run)
+                final.newest_checkpoint = max([final.newest_checkpoint, *steps])
+        self._last_status = final
 
     def _is_hurried(self) -> bool:
         return self._interruption.count > 1 or self._preemption.is_late

@@ -13,6 +13,14 @@ from holdfast_cli.settings.schema import RunSettings, schema
 from holdfast_proto import keys
 
 
+def check_name(run: str) -> None:
+    """Raise ConfigurationError unless a run can have this name."""
+    try:
+        keys.check_run_name(run)
+    except ValueError as error:
+        raise ConfigurationError(f"--run: {error}") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class LocalRunOptions(RunSettings):
     """The settings of a run that has a name. Creating one raises ConfigurationError for settings that make no sense."""
@@ -26,10 +34,7 @@ class LocalRunOptions(RunSettings):
 
     def __post_init__(self) -> None:
         """Check each setting, and those that depend on each other."""
-        try:
-            keys.check_run_name(self.run)
-        except ValueError as error:
-            raise ConfigurationError(f"--run: {error}") from None
+        check_name(self.run)
         if not self.command and self.ranks:
             raise ConfigurationError("nothing to run: give the trainer's command after --")
         self._check_ranges()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast_cli.checkpoints.location import primary_location
 from holdfast_cli.local_run.options import LocalRunOptions
-from holdfast_cli.run_folder.ended import save_last_status
+from holdfast_cli.run_folder.ended import as_left, forget_last_status, save_last_status
 from holdfast_cli.run_folder.lock import RunLock
 from holdfast_cli.run_folder.paths import RunPaths, make_memory_directory, make_runtime_directory, prepare_directory
 from holdfast_cli.run_folder.processes import identify
@@ -47,6 +47,7 @@ class SupervisedFolder:
             self._log_handler = self._begin_log()
             self._record = self._new_record(observed=not options.command)
             self._record.save()
+            forget_last_status(directory)
         except BaseException:
             self._lock.release()
             raise
@@ -83,7 +84,7 @@ class SupervisedFolder:
         """End what is left of the run, keep how it ended, and give the folder up."""
         sweep(self._record)
         if last_status is not None:
-            save_last_status(self.paths.directory, last_status)
+            save_last_status(self.paths.directory, as_left(last_status, observed=self._record.observed))
         self._record = replace(self._record, outcome=outcome, components={})
         self._record.save()
         self.paths.targets.unlink(missing_ok=True)  # or Prometheus would take an ended run for a dead one

@@ -5,11 +5,23 @@ from pathlib import Path
 
 from holdfast_cli.control import has_ended
 from holdfast_cli.run_folder.record import RunRecord
+from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.incidents.story import STORY, StoryError, parse_story
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.run_files import incident_log, incidents
+from holdfast_proto.v1.common_pb2 import PHASE_UNSPECIFIED
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import Incident, RunPhase
+from holdfast_proto.v1.store_pb2 import (
+    INCIDENT_STATE_FAILED,
+    INCIDENT_STATE_NOTED,
+    INCIDENT_STATE_OPEN,
+    INCIDENT_STATE_STANDSTILL,
+    LIFE_EXITED,
+    RUN_PHASE_FAILED,
+    Incident,
+    IncidentState,
+    RunPhase,
+)
 
 _STATUS = "last-status.pb"
 
@@ -17,6 +29,39 @@ _STATUS = "last-status.pb"
 def save_last_status(run_directory: Path, status: RunStatus) -> None:
     """Keep the last status of a run that the daemon reported."""
     (run_directory / _STATUS).write_bytes(status.SerializeToString())
+
+
+def forget_last_status(run_directory: Path) -> None:
+    """Remove what an earlier start of the run has left: it says nothing about the next one."""
+    (run_directory / _STATUS).unlink(missing_ok=True)
+
+
+def as_left(status: RunStatus, *, observed: bool) -> RunStatus:
+    """Return the last status of a run as it is true when nothing of the run is left.
+
+    ``observed``: its ranks belong to another launcher, and may still run.
+    """
+    left = RunStatus()
+    left.CopyFrom(status)
+    if observed:
+        return left
+    if not has_ended(left):
+        left.phase, left.outcome = RUN_PHASE_FAILED, STOPPED_BY_OPERATOR
+    left.newest_snapshot = -1  # snapshots were in memory
+    for rank in left.ranks:
+        if rank.life != LIFE_EXITED:
+            rank.life, rank.pid, rank.process_state, rank.stalled_s = LIFE_EXITED, 0, "", 0.0
+            # Where it was when it was ended is not known: it trained on after it was last looked at.
+            rank.step, rank.phase = max(rank.step, left.newest_step), PHASE_UNSPECIFIED
+    if left.HasField("newest_incident"):
+        left.newest_incident.state = _state_at_end(left.newest_incident)
+    return left
+
+
+def _state_at_end(incident: Incident) -> "IncidentState":
+    """Return the state of an incident whose run has ended: it recovers no more."""
+    ended = {INCIDENT_STATE_OPEN: INCIDENT_STATE_FAILED, INCIDENT_STATE_STANDSTILL: INCIDENT_STATE_NOTED}
+    return ended.get(incident.state, incident.state)
 
 
 def load_last_status(run_directory: Path) -> RunStatus | None:
@@ -52,6 +97,8 @@ def load_incidents(record: RunRecord) -> list[Incident]:
         except StoryError:
             continue  # the last line of a full disk
         if incident.detected_unix_s >= record.created_unix_s:
+            if not record.observed:
+                incident.state = _state_at_end(incident)
             found[incident.id] = incident
     return list(found.values())
 

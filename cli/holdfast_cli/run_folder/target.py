@@ -33,7 +33,9 @@ class Target:
                 f"run {self.run} was cut short: clean up with `holdfast stop --run {self.run}`, "
                 "or start it again under the same name to continue"
             )
-        return ControlClient(self.control, self.run)
+        # The supervisor records its components once all of them serve.
+        is_starting = self.record is not None and not self.record.components
+        return ControlClient(self.control, self.run, is_starting=is_starting)
 
 
 def find_target(directory: Path, run: str | None, control: Path | None) -> Target:

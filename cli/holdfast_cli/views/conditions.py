@@ -15,12 +15,15 @@ class Condition(IntEnum):
     STALLED = 2
     STARTING = 3
     RUNNING = 4
-    FINISHED = 5
+    ENDED = 5
+    FINISHED = 6
 
 
 def condition(rank: RankView, deadline_s: float) -> Condition:
     """Judge one rank. ``deadline_s``: silence longer than this is a stall; 0: not yet learned."""
     if rank.life == LIFE_EXITED:
+        if not rank.HasField("exit"):
+            return Condition.ENDED  # by Holdfast, with its run: nobody waited for its exit
         ended_well = rank.exit.HasField("code") and rank.exit.code == 0
         return Condition.FINISHED if ended_well else Condition.DEAD
     if rank.process_state in ("T", "t"):

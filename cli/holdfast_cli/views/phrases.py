@@ -2,10 +2,20 @@
 
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
+from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_proto.message_json import enum_word
 from holdfast_proto.v1.common_pb2 import Phase
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import FaultInjected, FaultRefused, Incident, IncidentState, VerdictKind
+from holdfast_proto.v1.store_pb2 import (
+    RUN_PHASE_FAILED,
+    RUN_PHASE_FINISHED,
+    FaultInjected,
+    FaultRefused,
+    Incident,
+    IncidentState,
+    RunPhase,
+    VerdictKind,
+)
 
 
 def enum_phrase(kind: EnumTypeWrapper, value: int) -> str:
@@ -13,16 +23,37 @@ def enum_phrase(kind: EnumTypeWrapper, value: int) -> str:
     return enum_word(kind, value).replace("_", " ")
 
 
+def phase_word(status: RunStatus) -> str:
+    """Return the phase of a run. One that an operator stopped has failed for scripts, and has stopped for people."""
+    is_stopped = status.phase == RUN_PHASE_FAILED and status.outcome == STOPPED_BY_OPERATOR
+    return "stopped" if is_stopped else enum_phrase(RunPhase, status.phase)
+
+
 def progress_line(status: RunStatus, total_steps: int | None) -> str:
     """Return step, loss and throughput, as far as they are known."""
-    parts = [_resumed(status, total_steps) if status.HasField("resumed_step") else _step(status, total_steps)]
+    return " · ".join([step_phrase(status, total_steps), *measures(status)])
+
+
+def step_phrase(status: RunStatus, total_steps: int | None) -> str:
+    """Return how far the run is."""
+    return _resumed(status, total_steps) if status.HasField("resumed_step") else _step(status, total_steps)
+
+
+def measures(status: RunStatus) -> list[str]:
+    """Return loss and throughput, as far as they are known."""
+    parts = []
     if status.HasField("loss"):
         parts.append(f"loss {status.loss:.4f}")
     if status.HasField("validation_loss"):
         parts.append(f"validation loss {status.validation_loss:.4f}")
     if status.HasField("tokens_per_s"):
         parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
-    return " · ".join(parts)
+    return parts
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 step`` or ``2 steps``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def numbers_line(status: RunStatus) -> str:
@@ -91,14 +122,14 @@ def outcome_line(incident: Incident) -> str:
     if not incident.recovered_unix_s:
         return ""
     took_s = incident.recovered_unix_s - incident.detected_unix_s
-    return f"training again {took_s:.1f} s after detection, {incident.lost_steps} steps lost"
+    return f"training again {took_s:.1f} s after detection, {counted(incident.lost_steps, 'step')} lost"
 
 
 def _step(status: RunStatus, total_steps: int | None) -> str:
     if status.newest_step < 0:
         return "no step yet"
     done = status.newest_step + 1
-    return f"{done} steps" if total_steps is None else f"{done} of {total_steps} steps"
+    return counted(done, "step") if total_steps is None else f"{done} of {counted(total_steps, 'step')}"
 
 
 def _resumed(status: RunStatus, total_steps: int | None) -> str:
@@ -107,6 +138,8 @@ def _resumed(status: RunStatus, total_steps: int | None) -> str:
     # A rank is in a step, or has finished the one that ends the run.
     step = min(max((rank.step for rank in status.ranks), default=status.newest_step), status.newest_step)
     if step < first:
+        if status.phase == RUN_PHASE_FINISHED:
+            return f"no step after step {status.resumed_step}, from which it resumed"
         is_resumed = any(rank.step >= first for rank in status.ranks)
         return f"resumed at step {first}" if is_resumed else f"resuming at step {first}"
     of_all = "" if total_steps is None else f" ({step + 1} of {total_steps})"

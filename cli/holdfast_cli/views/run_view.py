@@ -18,6 +18,7 @@ from holdfast_cli.views.phrases import (
     memory_word,
     numbers_line,
     outcome_line,
+    phase_word,
     progress_line,
 )
 from holdfast_proto.v1 import common_pb2
@@ -27,7 +28,6 @@ from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_OPEN,
     INCIDENT_STATE_STANDSTILL,
     Incident,
-    RunPhase,
 )
 
 _STYLES = {
@@ -36,6 +36,7 @@ _STYLES = {
     Condition.STALLED: "yellow",
     Condition.STARTING: "dim",
     Condition.RUNNING: "",
+    Condition.ENDED: "dim",
     Condition.FINISHED: "green",
 }
 _PHASE_STYLES = {"running": "bold green", "finished": "bold green", "failed": "bold red"}
@@ -66,7 +67,7 @@ def render(status: RunStatus, surroundings: Surroundings) -> RenderableType:
 
 
 def _header(status: RunStatus, surroundings: Surroundings) -> Panel:
-    phase = enum_phrase(RunPhase, status.phase)
+    phase = phase_word(status)
     first = Text.assemble((status.run, "bold"), "  ", (phase, _PHASE_STYLES.get(phase, "bold yellow")))
     first.append(f"  generation {status.generation}")
     if not status.leader:
@@ -118,7 +119,7 @@ def _table(judged: Sequence[tuple[Condition, RankView]], *, with_node: bool, wit
 
 def _cells(rank: RankView, judgement: Condition, *, with_node: bool) -> list[str]:
     place = " ".join(f"{axis}{index}" for axis, index in sorted(rank.coordinates.items()))
-    phase = enum_phrase(common_pb2.Phase, rank.phase)
+    phase = enum_phrase(common_pb2.Phase, rank.phase) if rank.phase else ""
     step = "" if rank.step < 0 else str(rank.step)
     return [str(rank.rank), *([rank.node] if with_node else []), place, step, phase, describe(rank, judgement)]
 

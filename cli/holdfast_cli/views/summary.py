@@ -4,7 +4,7 @@ from pathlib import Path
 
 from holdfast_cli.checkpoints.location import usable_steps
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, ConfigurationError, LastCheckpointError
-from holdfast_cli.views.phrases import progress_line
+from holdfast_cli.views.phrases import counted, measures, step_phrase
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, VERDICT_KIND_BAD_CONFIGURATION
 
@@ -18,10 +18,41 @@ def closing_line(status: RunStatus, checkpoints: str) -> str:
                 f"run {status.run} finished, but the checkpoint of step {status.failed_checkpoint} was not written:"
                 f" {_newest(usable, checkpoints)}. `holdfast incidents` says why"
             )
-    return (
-        f"{status.run} finished: {progress_line(status, None)} · restarts {status.restarts} · "
-        f"incidents {status.incidents} · checkpoints in {checkpoints}"
+    return " · ".join(
+        [
+            f"{status.run} {_how_it_ended(status)}",
+            *measures(status),
+            f"restarts {status.restarts}",
+            f"incidents {status.incidents}",
+            _kept(status, checkpoints),
+        ]
     )
+
+
+def _how_it_ended(status: RunStatus) -> str:
+    """Return what the script did, as far as it is known: it may have left its loop early, or found nothing to do."""
+    done = status.newest_step + 1
+    until = max((rank.exit.steps_until for rank in status.ranks), default=0)
+    has_resumed = status.HasField("resumed_step")
+    if has_resumed and status.newest_step <= status.resumed_step:
+        if 0 < until <= done and not status.restarts:
+            return f"was finished already: all {counted(until, 'step')} had been done by an earlier start"
+        return f"finished: the script made no step after step {status.resumed_step}, from which it resumed"
+    if not 0 <= done < until:
+        return f"finished: {step_phrase(status, None)}"
+    if any(rank.exit.step > status.newest_step for rank in status.ranks):
+        return f"finished: the script left training in step {done} (the last would have been step {until - 1})"
+    resumed = f", resumed at step {status.resumed_step + 1}" if has_resumed else ""
+    return f"finished: the script left training after {done} of {counted(until, 'step')}{resumed}"
+
+
+def _kept(status: RunStatus, checkpoints: str) -> str:
+    """Return the newest checkpoint that can be used, and its place."""
+    try:
+        usable = usable_steps(checkpoints, status.run)
+    except CommandError:  # the place cannot be read just now, and the run has finished all the same
+        return f"checkpoints in {checkpoints}"
+    return f"newest checkpoint: step {usable[-1]}, in {checkpoints}" if usable else "no checkpoint was written"
 
 
 def stopped_line(status: RunStatus, checkpoints: str) -> str:
@@ -39,6 +70,27 @@ def stopped_line(status: RunStatus, checkpoints: str) -> str:
         f"{status.run} stopped after step {status.left_step}, as asked: with --run {status.run} it continues from "
         f"its last checkpoint, in {checkpoints}"
     )
+
+
+def interrupted_line(status: RunStatus, checkpoints: str) -> str:
+    """Return after which step an interrupted run stopped, and what is lost of it; "" if it had done no step."""
+    if status.newest_step < 0:
+        return ""
+    try:
+        newest = max(usable_steps(checkpoints, status.run), default=-1)
+    except CommandError:  # the place cannot be read just now: the daemon has seen it earlier
+        newest = status.newest_checkpoint
+    stopped = f"{status.run} stopped after step {status.newest_step}"
+    if newest < 0:
+        return f"{stopped}; there is no checkpoint, so {_lost(status.newest_step + 1)}"
+    lost = _lost(max(0, status.newest_step - newest))
+    return f"{stopped}; newest checkpoint: step {newest}, in {checkpoints}; {lost}"
+
+
+def _lost(steps: int) -> str:
+    if not steps:
+        return "no step is lost"
+    return f"{counted(steps, 'step')} {'is' if steps == 1 else 'are'} lost"
 
 
 def ended_badly(status: RunStatus, logs: Path) -> CommandError:

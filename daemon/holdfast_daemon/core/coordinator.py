@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import replace
 
-from holdfast_daemon.core import absorb, fault_requests
+from holdfast_daemon.core import absorb, fault_requests, incidents
 from holdfast_daemon.core.deadlines import Deadlines
 from holdfast_daemon.core.model import (
     Action,
@@ -14,6 +14,7 @@ from holdfast_daemon.core.model import (
     Request,
     StopRequest,
 )
+from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.core.recovery import checkpoint_commands, leaving, lifecycle
 from holdfast_daemon.core.recovery.ending import ENDED, finish
 from holdfast_daemon.core.tick import Tick, Timed
@@ -61,7 +62,8 @@ def _serve(tick: Tick, request: Request) -> None:
             leaving.ask(tick, grace_s)
         case StopRequest():
             if tick.record.phase not in ENDED:
-                finish(tick, store.RUN_PHASE_FAILED, "stopped by an operator")
+                incidents.close(tick, store.INCIDENT_STATE_FAILED, STOPPED_BY_OPERATOR)
+                finish(tick, store.RUN_PHASE_FAILED, STOPPED_BY_OPERATOR)
         case CheckpointRequest():
             checkpoint_commands.serve(tick)
         case FaultRequest(fault=fault):

@@ -174,6 +174,7 @@ def check_exit(ended: store.RankExit, field: str) -> None:
     check_known(ended.phase, PHASES, f"{field}.phase")
     check_unix_s(ended.exited_unix_s, f"{field}.exited_unix_s")
     check_count(ended.order, f"{field}.order")
+    check_count(ended.steps_until, f"{field}.steps_until")
     if not 0 <= ended.signal <= 255:
         raise RefusedError(f"{field}.signal is {ended.signal}")
     check_text(ended.last_words, f"{field}.last_words")

@@ -45,6 +45,15 @@ def test_sleep_of_the_training_thread_is_published_and_never_falls() -> None:
         assert rank.state([]).own_wait_s == 1.5
 
 
+def test_its_exit_tells_the_end_of_its_loop_as_its_last_report_said() -> None:
+    rank = make_rank()
+    for steps_until in (0, 1000, 0):
+        rank.apply(session.Report(steps_until=steps_until), NOW_UNIX_S)
+    rank.finish(store.RankExit(code=0), None)
+    assert rank.exit is not None
+    assert rank.exit.steps_until == 1000
+
+
 def test_a_rank_that_has_reported_its_exception_does_not_stall_while_it_ends_but_not_forever() -> None:
     rank = make_rank()
     rank.pass_time(0.5)

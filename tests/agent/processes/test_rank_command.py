@@ -53,6 +53,19 @@ def test_what_certainly_fails_is_refused_in_one_line(place: Path, command: str, 
     assert "\n" not in problem
 
 
+@pytest.mark.parametrize("command", ["python train.py", "python /no/such/train.py --lr 1"])
+def test_a_whole_command_in_quotes_is_recognised(place: Path, command: str) -> None:
+    assert start_problem([command], place) == (
+        f"{command!r} cannot be started: it is one word with spaces: leave out the quotes: `-- {command}`"
+    )
+
+
+def test_a_program_may_have_a_space_in_its_name(place: Path) -> None:
+    program = place / "python train.py"
+    program.touch(mode=0o755)
+    assert start_problem([f"./{program.name}"], place) == ""
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -49,6 +49,7 @@ def whole() -> session.Report:
         reporter_cpu_s=0.5,
         outside_s={PHASE_DATA: 0.1},
         device_uuid="GPU-1",
+        steps_until=1000,
         own_wait_s=1.5,
         modules=["torch", "torch.distributed._tensor"],
         last_words="ValueError: bad sample",
@@ -94,11 +95,13 @@ def test_step_with_an_impossible_duration_counts_as_done(duration_s: float) -> N
     report.steps[0].mfu = NAN
     report.reporter_cpu_s = report.outside_s[PHASE_DATA] = duration_s
     report.device_uuid = "x" * 5000
+    report.steps_until = 2**63
     report, reasons = cleaned(report)
     [step] = report.steps
     assert (step.step, step.duration_s, dict(step.phase_s), step.HasField("mfu")) == (6, 0.0, {}, False)
     assert step.ended_unix_s == NOW_UNIX_S
-    assert (report.reporter_cpu_s, dict(report.outside_s), report.device_uuid, len(reasons)) == (0.0, {}, "", 7)
+    assert (report.reporter_cpu_s, dict(report.outside_s), report.device_uuid) == (0.0, {}, "")
+    assert (report.steps_until, len(reasons)) == (0, 8)
 
 
 @pytest.mark.parametrize(

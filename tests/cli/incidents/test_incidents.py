@@ -1,13 +1,17 @@
 """``holdfast incidents`` and ``holdfast replay`` on the files of a run that has ended."""
 
+import io
 import json
 import tarfile
 from pathlib import Path
 
 import pytest
 from google.protobuf.json_format import MessageToDict
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from holdfast_cli.incidents.files import IncidentFiles
+from holdfast_cli.incidents.story import incident_story
 from holdfast_cli.main import app
 from holdfast_daemon.core import coordinator
 from holdfast_daemon.core.model import Observation
@@ -91,6 +95,25 @@ def test_the_story_has_verdict_waits_calls_stacks_black_boxes_actions_and_files(
     for text in expected:
         position = result.stdout.find(text, position)
         assert position >= 0, f"{text!r} is missing, or out of place, in:\n{result.stdout}"
+
+
+@pytest.mark.parametrize(
+    ("step", "group", "where"),
+    [
+        (7, "0", "step 7, forward backward, gloo:all_reduce 8 of 0"),
+        (7, "", "step 7, forward backward, in no collective"),
+        (-1, "0", "before the first step, gloo:all_reduce 8 of 0"),
+        (-1, "", "before the first step"),
+    ],
+)
+def test_the_story_says_where_the_culprit_was(step: int, group: str, where: str) -> None:
+    told = incident()
+    told.verdict.step, told.verdict.group = step, group
+    console = Console(file=io.StringIO(), width=160)
+    console.print(incident_story(told, IncidentFiles((), (), (), ())))
+    assert isinstance(console.file, io.StringIO)
+    (line,) = [line for line in console.file.getvalue().splitlines() if line.startswith("where")]
+    assert line.removeprefix("where").strip() == where
 
 
 def test_the_story_as_json_names_folder_and_files(folder: Path, tmp_path: Path) -> None:

@@ -20,13 +20,21 @@ from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.options import LocalRunOptions
 from holdfast_cli.local_run.redis_server import answers
 from holdfast_cli.local_run.store import connect
+from holdfast_cli.run_folder.ended import load_last_status
 from holdfast_cli.run_folder.ending import end_run
 from holdfast_cli.run_folder.paths import RunPaths
 from holdfast_cli.run_folder.processes import identify
 from holdfast_cli.run_folder.record import find_record, load_record
 from holdfast_proto import keys
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import RUN_PHASE_FINISHED, RUN_PHASE_LEAVING, RUN_PHASE_RUNNING, RunSpec
+from holdfast_proto.v1.store_pb2 import (
+    LIFE_EXITED,
+    RUN_PHASE_FAILED,
+    RUN_PHASE_FINISHED,
+    RUN_PHASE_LEAVING,
+    RUN_PHASE_RUNNING,
+    RunSpec,
+)
 from tests.support.coroutines import PATIENCE_S, wait_until
 from tests.support.local_runs import restart_redis, resume_restart, suspend_restart, warm_parent_pid
 
@@ -202,6 +210,10 @@ def test_a_signal_ends_the_wait_and_nothing_is_left(options: Options, number: si
         run.wait(timeout_s=PATIENCE_S)
     assert caught.value.exit_code == 128 + number
     assert [pid for pid in pids if is_alive(pid)] == []
+    last = load_last_status(run.paths.directory)
+    assert last is not None
+    assert (last.phase, last.outcome, last.newest_step) == (RUN_PHASE_FAILED, "stopped by an operator", 3)
+    assert {(rank.life, rank.pid) for rank in last.ranks} == {(LIFE_EXITED, 0)}
     assert not run.paths.runtime.exists()
 
 

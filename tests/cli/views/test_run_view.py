@@ -12,7 +12,7 @@ from holdfast_cli.views.run_view import Surroundings, render
 from holdfast_proto.v1.common_pb2 import PHASE_EVAL
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
-from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RUN_PHASE_FAILED, RUN_PHASE_STARTING, RankExit
+from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RUN_PHASE_FAILED, RUN_PHASE_FINISHED, RUN_PHASE_STARTING, RankExit
 from tests.support.statuses import healthy, killed, resumed, stopped, with_incident
 
 
@@ -47,6 +47,18 @@ def test_the_header_shows_state_step_loss_and_throughput() -> None:
 def test_a_resumed_run_shows_its_own_step_and_where_it_continued(status: RunStatus, expected: str) -> None:
     assert progress_line(status, None).startswith(expected)
     assert " steps" not in progress_line(status, None)
+
+
+def test_a_finished_run_that_made_no_step_does_not_say_that_it_is_resuming() -> None:
+    status = resumed(9, newest=9, now=-1)
+    status.phase = RUN_PHASE_FINISHED
+    assert progress_line(status, None).startswith("no step after step 9, from which it resumed")
+
+
+def test_one_step_is_one_step() -> None:
+    status = healthy()
+    status.newest_step = 0
+    assert progress_line(status, None).startswith("1 step ·")
 
 
 def test_with_a_number_of_steps_a_resumed_run_is_counted_too() -> None:
@@ -91,6 +103,13 @@ def test_a_run_without_steps_or_ranks_can_be_drawn() -> None:
     assert "checkpoint none" in text
 
 
+def test_a_run_that_an_operator_stopped_is_shown_as_stopped() -> None:
+    status = healthy()
+    status.phase, status.outcome = RUN_PHASE_FAILED, "stopped by an operator"
+    assert "llama  stopped  generation 2" in draw(status)
+    assert next(iter(changes(None, status, 120))).startswith("llama stopped, generation 2")
+
+
 def test_a_killed_rank_is_shown_dead_with_its_signal() -> None:
     assert "dead: SIGKILL" in line_with(draw(killed(3)), "pp1 tp1")
 
@@ -105,7 +124,7 @@ def test_the_newest_incident_is_shown_with_its_actions_and_its_end() -> None:
     text = draw(with_incident(stopped(2), recovered=True))
     assert "rank 2 is stopped in step 42 [recovered]" in text
     assert "+0.2 s  stop generation 2" in text
-    assert "training again 3.5 s after detection, 1 steps lost" in text
+    assert "training again 3.5 s after detection, 1 step lost" in text
 
 
 def test_with_many_ranks_the_odd_ones_come_first_and_the_others_are_counted() -> None:
@@ -126,7 +145,8 @@ def test_trouble_with_the_sidecar_itself_is_shown() -> None:
 def test_conditions_of_ranks() -> None:
     assert condition(RankView(life=LIFE_EXITED, exit=RankExit(code=0)), 1.0) is Condition.FINISHED
     assert condition(RankView(life=LIFE_EXITED, exit=RankExit(code=1)), 1.0) is Condition.DEAD
-    assert condition(RankView(life=LIFE_EXITED), 1.0) is Condition.DEAD
+    assert condition(RankView(life=LIFE_EXITED, exit=RankExit()), 1.0) is Condition.DEAD
+    assert condition(RankView(life=LIFE_EXITED), 1.0) is Condition.ENDED
     assert condition(RankView(), 1.0) is Condition.STARTING
     slow = healthy().ranks[0]
     slow.stalled_s = 3.0
@@ -147,13 +167,30 @@ def test_lines_contain_only_what_is_new() -> None:
     ]
     assert list(changes(before, after, 120)) == [
         "incident i-1: rank 2 is stopped in step 42 [recovered]",
-        "incident i-1: training again 3.5 s after detection, 1 steps lost",
+        "incident i-1: training again 3.5 s after detection, 1 step lost",
     ]
     failed = killed(3)  # by Holdfast, with the run
     failed.phase, failed.outcome = RUN_PHASE_FAILED, "too many restarts"
     lines = list(changes(healthy(), failed, None))
     assert lines[0] == "llama failed, generation 2: too many restarts"
     assert not any("SIGKILL" in line for line in lines)
+
+
+def test_an_incident_comes_before_the_restart_that_it_causes_and_ends_after_it() -> None:
+    restarting = with_incident(killed(2))
+    restarting.phase, restarting.generation = RUN_PHASE_STARTING, 3
+    lines = list(changes(healthy(), restarting, 120))
+    assert [line.partition(":")[0] for line in lines[:4]] == [
+        "rank 2 dead",
+        "incident i-1",
+        "incident i-1",
+        "llama starting, generation 3",
+    ]
+    again = with_incident(healthy(), recovered=True)
+    again.generation = 3
+    lines = list(changes(restarting, again, 120))
+    assert lines[0] == "llama running, generation 3"
+    assert lines[-1].startswith("incident i-1: training again")
 
 
 def test_what_is_not_compared_is_reported_once() -> None:

@@ -265,6 +265,16 @@ def test_an_operator_ends_the_run() -> None:
     assert world.state.record.outcome == "stopped by an operator"
 
 
+def test_no_incident_stays_open_in_a_run_that_an_operator_ended() -> None:
+    world = running()
+    world.end(1, signal=9)
+    world.until("gathering")
+    assert [incident.state for incident in world.state.incidents.values()] == [store.INCIDENT_STATE_OPEN]
+    world.tick(StopRequest())
+    (incident,) = world.state.incidents.values()
+    assert (incident.state, incident.actions[-1].what) == (store.INCIDENT_STATE_FAILED, "stopped by an operator")
+
+
 def test_the_same_ticks_give_the_same_answers() -> None:
     def story() -> tuple[object, ...]:
         world = running()

@@ -91,6 +91,7 @@ BAD_EVENTS = [
     ("rank_exited", "rank_exited.rank", 4),
     ("rank_exited", "rank_exited.exit.step", -2),
     ("rank_exited", "rank_exited.exit.phase", UNKNOWN),
+    ("rank_exited", "rank_exited.exit.steps_until", HUGE),
     ("step_summary", "step_summary.step", -2),
     ("step_summary", "step_summary.step", HUGE),
     ("step_summary", "step_summary.generation", HUGE),

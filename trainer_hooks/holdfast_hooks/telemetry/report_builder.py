@@ -39,6 +39,8 @@ class Sources:
     """A backlog for each thread that completes snapshots."""
     snapshots_skipped_total: int = 0
     """Number of skipped snapshots, which the training thread counts."""
+    steps_until: int = 0
+    """Number after the last step of the training loop; 0: no loop has begun."""
     last_words: str | None = field(default=None)
     on_bad_number: Callable[[], None] = lambda: None
     """Called when a loss or gradient norm that a GPU owed is not finite."""
@@ -122,6 +124,7 @@ class ReportBuilder:
             device_uuid=self._device_uuid(),
             own_wait_s=self._own_wait.total_s,
             call_wait_s=self._own_wait.in_calls_s,
+            steps_until=sources.steps_until if final else 0,
         )
 
     def _progress(self) -> Progress:

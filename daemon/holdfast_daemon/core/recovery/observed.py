@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from holdfast_daemon.core.model import ranks_of
+from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_daemon.core.recovery import new_generation
 from holdfast_daemon.core.recovery.ending import ENDED, finish
 from holdfast_daemon.core.tick import Tick
@@ -37,7 +38,7 @@ def follow(tick: Tick, before: Mapping[int, store.RankState]) -> None:
 def see_end(tick: Tick) -> None:
     """Wait until all ranks have ended. However they end, an operator has announced it: it is no incident."""
     if tick.ranks and all(rank.HasField("exit") for rank in tick.ranks.values()):
-        finish(tick, store.RUN_PHASE_FINISHED, "stopped by an operator")
+        finish(tick, store.RUN_PHASE_FINISHED, STOPPED_BY_OPERATOR)
 
 
 def watch_on(tick: Tick) -> None:

@@ -197,5 +197,5 @@ def test_parts_whose_names_never_come_again_do_not_fill_the_memory(monkeypatch: 
         known, differences = known.see(step, sides)
         assert differences == []
     assert known.is_learned
-    assert len(known.alike) == 8
+    assert len(known.alike) <= 8
     assert next(iter(known.alike.values())).step == LEARNING_LOOKS + 19  # the sample is still compared

@@ -1,0 +1,163 @@
+"""A loop that is left by break, return or sys.exit keeps what it has done."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import holdfast_hooks
+from holdfast_hooks import Hooks
+from holdfast_proto.rank_context import RankContext
+from holdfast_proto.snapshot import Slot
+from tests.trainer_hooks.conftest import AgentServer
+
+Launch = Callable[..., RankContext]
+LEFT_IN = 4
+
+
+class Trainee:
+    """A script with a model whose training can be left at any place."""
+
+    def __init__(self, agent: AgentServer, launch: Launch, make_slots: Callable[..., list[Path]]) -> None:
+        self.model = torch.nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.slots = agent.slots = make_slots()
+        self.launch = launch
+
+    def attach(self, **context: int) -> Hooks:
+        self.launch(**context)
+        return holdfast_hooks.attach(state={"model": self.model, "optimizer": self.optimizer})
+
+    def train(self) -> None:
+        self.model(torch.ones(1, 4)).sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def until_left(self, hooks: Hooks, leave: Callable[[], bool], *, before_training: bool = False) -> None:
+        for step in hooks.steps(until=1000):
+            assert hooks._sidecar is not None
+            while hooks._sidecar._desk.grant is None and step:
+                time.sleep(0.01)
+            if before_training and step == LEFT_IN:
+                return
+            self.train()
+            hooks.report(loss=1.0)
+            if step == LEFT_IN and leave():
+                break
+
+    def pinned(self) -> list[int]:
+        """Steps of the snapshots from which checkpoints are written."""
+        found = []
+        for path in self.slots:
+            with Slot(path) as slot:
+                found += [slot.header.step] if slot.header.persist else []
+        return found
+
+
+@pytest.fixture
+def trainee(agent: AgentServer, launch: Launch, make_slots: Callable[..., list[Path]]) -> Trainee:
+    return Trainee(agent, launch, make_slots)
+
+
+def last_report(agent: AgentServer) -> tuple[int, bool]:
+    report = agent.wait_until(lambda: agent.of("report") and agent.of("report")[-1])
+    return report.steps_until, report.finished
+
+
+def test_a_loop_left_by_break_ends_its_step_with_a_checkpoint(trainee: Trainee, agent: AgentServer) -> None:
+    with trainee.attach() as hooks:
+        trainee.until_left(hooks, lambda: True)
+    agent.wait_until(lambda: agent.of("report")[-1].finished)
+    assert [step.step for step in agent.steps] == [0, 1, 2, 3, LEFT_IN]
+    assert trainee.pinned() == [LEFT_IN]
+    assert last_report(agent) == (1000, True)
+
+
+def test_so_does_one_left_by_sys_exit_with_code_0(trainee: Trainee, agent: AgentServer) -> None:
+    with pytest.raises(SystemExit), trainee.attach() as hooks:
+        trainee.until_left(hooks, lambda: sys.exit(0))
+    agent.wait_until(lambda: agent.of("report")[-1].finished)
+    assert [step.step for step in agent.steps][-1] == LEFT_IN
+    assert trainee.pinned() == [LEFT_IN]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), ValueError("bad sample")])
+def test_after_an_error_nothing_is_saved(trainee: Trainee, agent: AgentServer, error: BaseException) -> None:
+    def leave() -> bool:
+        raise error
+
+    with pytest.raises(type(error)), trainee.attach() as hooks:
+        trainee.until_left(hooks, leave)
+    hooks.close()
+    assert [step.step for step in agent.steps if step.step >= LEFT_IN] == []
+    assert trainee.pinned() == []
+
+
+def test_a_step_without_a_change_does_not_count_and_the_one_before_is_saved(
+    trainee: Trainee, agent: AgentServer
+) -> None:
+    with trainee.attach() as hooks:
+        trainee.until_left(hooks, lambda: False, before_training=True)
+    agent.wait_until(lambda: agent.of("report")[-1].finished)
+    assert [step.step for step in agent.steps] == [0, 1, 2, 3]
+    assert trainee.pinned() == [LEFT_IN - 1]
+
+
+def test_a_checkpoint_that_exists_is_not_taken_again(trainee: Trainee, agent: AgentServer) -> None:
+    with trainee.attach(checkpoint_every=2) as hooks:  # the slot of step 1 stays pinned, as no agent writes it
+        for step in hooks.steps(until=1000):
+            assert hooks._sidecar is not None
+            while hooks._sidecar._desk.grant is None and step:
+                time.sleep(0.01)
+            if step == 2:
+                break
+            trainee.train()
+        assert trainee.pinned() == [1]
+    assert trainee.pinned() == [1]
+
+
+def test_parameters_that_changed_after_the_loop_are_not_saved_as_a_step(trainee: Trainee, agent: AgentServer) -> None:
+    with trainee.attach() as hooks:
+        trainee.until_left(hooks, lambda: True)
+        trainee.model.load_state_dict(torch.nn.Linear(4, 1).state_dict())
+    agent.wait_until(lambda: agent.of("report")[-1].finished)
+    assert trainee.pinned() == []
+
+
+def test_a_loop_that_ends_is_saved_once(trainee: Trainee, agent: AgentServer) -> None:
+    with trainee.attach() as hooks:
+        for step in hooks.steps(until=3):
+            assert hooks._sidecar is not None
+            while hooks._sidecar._desk.grant is None and step:
+                time.sleep(0.01)
+            trainee.train()
+    agent.wait_until(lambda: agent.of("report")[-1].finished)
+    assert [step.step for step in agent.steps] == [0, 1, 2]
+    assert trainee.pinned() == [2]
+    assert last_report(agent) == (3, True)
+
+
+def test_a_captured_optimizer_that_hides_its_changes_is_not_trusted(
+    trainee: Trainee, agent: AgentServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainee, "train", lambda: None)  # nothing ever raises a version counter
+    with trainee.attach() as hooks:
+        trainee.until_left(hooks, lambda: True)
+    agent.wait_until(lambda: agent.of("report")[-1].finished)
+    assert trainee.pinned() == []
+
+
+def test_objects_that_raise_do_not_stop_the_run(launch: Launch, agent: AgentServer) -> None:
+    class Broken(torch.nn.Linear):
+        def named_parameters(self, *_: object, **__: object) -> Any:
+            raise RuntimeError("on purpose")
+
+    launch()
+    with holdfast_hooks.attach(state={"model": Broken(1, 1)}, check_replicas=False) as hooks:
+        for _ in hooks.steps(until=2):
+            break
+    agent.wait_until(lambda: agent.of("report")[-1].finished)
