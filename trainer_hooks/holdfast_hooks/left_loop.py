@@ -13,7 +13,7 @@ from holdfast_hooks.state.counterparts import parameters_of
 if TYPE_CHECKING:
     import torch
 
-_WATCHED = 8
+_WATCHED = 4
 """Number of parameters that are looked at in each step: some may have no gradient in some steps."""
 
 
