@@ -24,7 +24,9 @@ def verdict(**held: object) -> store.Verdict:
 def test_what_a_rank_waits_for_is_added_where_the_verdict_did_not_know_it() -> None:
     found = verdict()
     evidence.add(found, CAPTURED)
-    assert found.message.startswith("rank 1 waits for the lock of /data/a.lock, which pid 9 holds in")
+    assert found.message.startswith(
+        "rank 1 waits in optimizer of step 5, at load (a.py:3), for the lock of /data/a.lock, which pid 9 holds"
+    )
     assert found.activity == common.ACTIVITY_FILE_LOCK
 
 
@@ -36,4 +38,4 @@ def test_what_the_verdict_knew_stays() -> None:
         activity=common.ACTIVITY_DISK, blocked_on=common.BlockedOn(activity=common.ACTIVITY_DISK, path="/d")
     )
     evidence.add(found, CAPTURED)
-    assert found.message.startswith("rank 1 waits for the disk or the file system of /d in")
+    assert found.message.startswith("rank 1 waits in optimizer of step 5, at load (a.py:3), for the disk or")
