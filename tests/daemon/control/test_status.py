@@ -38,7 +38,7 @@ def test_a_step_that_a_restart_has_undone_is_not_the_newest_until_it_is_repeated
     first = world.state.record.resumed_step
     assert first < lost == world.state.record.newest_step
     assert status(world).newest_step == first
-    shown = []
+    shown: list[int] = []
     while not shown or shown[-1] <= lost:
         world.train(1)
         shown.append(status(world).newest_step)
