@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from benchmarks.harmed_runs.harmed_run import HarmedRun
+from holdfast_agent.checkpoints import worker
 from holdfast_cli.control import rank_pids
 from holdfast_cli.settings.schema import PresetName
 from holdfast_hooks.faults import Fault
@@ -25,12 +28,15 @@ OCCASIONAL_S = 3.0
 """Three floors of the preset fast."""
 LOADED_S = 4.0
 FROZEN_S = 4.0
+WORKERS_PATIENCE_S = 30.0
+"""Until an agent that was asked for a checkpoint has started a worker for it."""
 AFTERMATH_S = 0.7
 """Seconds after the end of a control in which a false report may still come."""
 
 _DEADLINE_SHARE = 0.6
 _LONGEST_PAUSE_S = 4.0
 _JUMP_S = 3600.0
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,7 @@ def _frozen_checkpoint_disk(run: HarmedRun, _: float) -> None:
     agent = run.local.stack.pids().get("agent")
     assert agent is not None
     run.local.control.take_checkpoint()
-    workers = _workers_of(agent)
+    workers = _until_started(agent)
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
     time.sleep(FROZEN_S)
@@ -140,13 +146,23 @@ def _frozen_checkpoint_disk(run: HarmedRun, _: float) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def _workers_of(agent: int) -> list[int]:
+def _until_started(agent: int) -> list[int]:
+    """Return the checkpoint workers of an agent once there are any. Raises TimeoutError: the control would be none."""
+    deadline = time.monotonic() + WORKERS_PATIENCE_S
+    while not (workers := checkpoint_workers(agent)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"agent {agent} has started no checkpoint worker within {WORKERS_PATIENCE_S:g} s")
+        time.sleep(_POLL_S)
+    return workers
+
+
+def checkpoint_workers(agent: int) -> list[int]:
     """Return the pids of an agent's checkpoint workers."""
     found = []
-    for task in Path(f"/proc/{agent}/task").iterdir():
-        with contextlib.suppress(OSError):
-            children = map(int, (task / "children").read_text().split())
-            found += [pid for pid in children if b"checkpoint_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    for child in psutil.Process(agent).children():
+        with contextlib.suppress(psutil.Error):
+            if worker.__name__ in child.cmdline():
+                found.append(child.pid)
     return found
 
 

@@ -7,7 +7,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from holdfast_daemon.core.detectors.speed.data_share import SLOW_DATA
-from holdfast_daemon.core.model import CoreState, ranks_of
+from holdfast_daemon.core.model import CoreState, present_step, ranks_of
 from holdfast_daemon.core.recovery.standstills import has_given_up
 from holdfast_daemon.leadership.run_shell import RunShell
 from holdfast_daemon.metrics import run_families as of_run
@@ -45,7 +45,7 @@ def _checkpoint_interval_s(state: CoreState) -> float:
 _SINGLE: tuple[tuple[MetricFamily, Callable[[CoreState], float | None]], ...] = (
     (of_run.RUN_WORLD_SIZE, lambda state: state.world_size),
     (of_run.RUN_GENERATION, lambda state: state.record.generation),
-    (of_run.RUN_STEP, lambda state: state.record.newest_step),
+    (of_run.RUN_STEP, present_step),
     (of_run.LOSS, lambda state: state.telemetry.loss),
     (of_run.VALIDATION_LOSS, lambda state: state.telemetry.validation_loss),
     (of_run.LOSS_ZSCORE, lambda state: state.telemetry.loss_zscore),

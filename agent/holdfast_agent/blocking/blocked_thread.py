@@ -105,8 +105,9 @@ class BlockedThread:
         if call.name in system_calls.WAITS and not link:
             return self._child(call, call.child or 0)
         if call.name == "futex":
-            around = self._files.memory(call.arguments[0] - 8, proc_texts.LOCK_BYTES)
-            return _of(common.ACTIVITY_LOCK, call) if proc_texts.is_python_lock(around) else None
+            futex = call.arguments[0]
+            around = self._files.memory(futex - 8, proc_texts.LOCK_BYTES)
+            return _of(common.ACTIVITY_LOCK, call) if proc_texts.is_python_lock(futex, around) else None
         if call.name in system_calls.SLEEPS:
             return _of(common.ACTIVITY_SLEEP, call)
         return self._on_descriptors(call, place)

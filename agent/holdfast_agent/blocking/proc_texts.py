@@ -16,7 +16,13 @@ LOCK_BYTES = 20
 """Bytes of the memory around a futex that :func:`is_python_lock` needs, from 8 before it."""
 
 _LOCK_WORDS = struct.Struct("=IIIII")
-_LOCK_SIZES = (0x31, 0x35)
+_LOCK_SIZES = (0x30, 0x40)
+"""Sizes of the piece of memory of a lock: the smallest one that holds it, or the next, if that is all that is free."""
+
+_SIZE_FLAGS = 0x5
+"""Flags in the size of a piece: the piece before it is in use, and it is in an arena that is not the first."""
+
+_ALIGNMENT = 16
 _MOST_WAITING = 4096
 _WRITE_BITS = 0o3
 _DELETED = " (deleted)"
@@ -100,17 +106,19 @@ def parse_string(data: bytes) -> str:
     return clean(text.decode(errors="replace"), LONGEST_PATH) if end else ""
 
 
-def is_python_lock(data: bytes) -> bool:
-    """Return whether the 20 bytes around a futex, from 8 before it, are a lock of Python that a thread waits for.
+def is_python_lock(address: int, data: bytes) -> bool:
+    """Return whether a futex is a lock of Python that a thread waits for. ``data``: 20 bytes, from 8 before it.
 
     Such a lock is a semaphore of glibc in a piece of memory of its own: in front is the size of that piece, then come
     the value 0, the number of waiting threads, and a flag that is 0. Where gloo and torch wait, on condition variables,
-    the number of references is in front, and that is a multiple of 8.
+    the futex is one of two words. The number of references is in front of the first word, and is not 0. The address of
+    the second word is no multiple of 8, and that of a piece of memory is one of 16.
     """
-    if len(data) != LOCK_BYTES:
+    if len(data) != LOCK_BYTES or address % _ALIGNMENT:
         return False
     size, above, value, waiting, shared = _LOCK_WORDS.unpack(data)
-    return size in _LOCK_SIZES and above == value == shared == 0 and 0 < waiting <= _MOST_WAITING
+    is_one = size & ~_SIZE_FLAGS in _LOCK_SIZES and above == value == shared == 0
+    return is_one and 0 < waiting <= _MOST_WAITING
 
 
 def parse_inode(link: str) -> int:

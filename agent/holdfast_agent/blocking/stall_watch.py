@@ -24,6 +24,7 @@ LARGEST_SHARE = 0.02
 """Largest share of a core that looking at one rank may take. If a look is expensive, the next one comes later."""
 
 _CHECK_S = 0.1
+_STOPPED = ("T", "t")
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,9 @@ class StallWatch:
                 self._looks[pid] = asyncio.create_task(self._look(rank))
 
     def _is_due(self, rank: Rank) -> bool:
-        is_stalled = rank.is_alive and not rank.finished and rank.stalled_s >= LOOKED_AT_AFTER_S
+        # A stopped rank reports nothing more. If a peer dies now, the verdict is due before it has stalled for long.
+        is_lost = rank.process_state in _STOPPED and rank.place is None
+        is_stalled = rank.is_alive and not rank.finished and (is_lost or rank.stalled_s >= LOOKED_AT_AFTER_S)
         return is_stalled and not rank.held_for_stacks and self._node.clock_s >= self._next_s.get(rank.pid, 0.0)
 
     async def _look(self, rank: Rank) -> None:

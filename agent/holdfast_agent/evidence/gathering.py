@@ -5,9 +5,9 @@ import contextlib
 import dataclasses
 import json
 import shutil
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
@@ -19,10 +19,12 @@ from holdfast_agent.evidence.node_state import write_device_state, write_node_st
 from holdfast_agent.evidence.process_state import write_process_state
 from holdfast_agent.node import Node
 from holdfast_agent.processes.rank import Rank
+from holdfast_agent.reports.message_checks import PHASES
 from holdfast_proto import black_box
+from holdfast_proto.limits import LARGEST_COUNT
 from holdfast_proto.run_files import black_box_copy, findings, rank_evidence
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PendingCall
+from holdfast_proto.v1.common_pb2 import PendingCall, Phase
 
 Part = TypeVar("Part")
 
@@ -54,16 +56,28 @@ class EvidenceGatherer:
         named = [known[rank] for rank in command.stack_ranks if rank in known and known[rank].is_alive]
         is_sure = bool(command.incident)
         dumps = flight_dumps.collect(ranks, folder, self._node.errors) if command.flight_recorder else _nothing()
-        summaries, calls, _ = await asyncio.gather(
+        summaries, calls, places, _ = await asyncio.gather(
             self._attempt(folder, "stacks", self._look_at_processes(folder, ranks, named, is_sure=is_sure)),
             self._attempt(folder, "Flight Recorder dumps", dumps),
+            self._attempt(folder, "places of stopped ranks", self._places(ranks)),
             self._attempt(folder, "state of the devices", write_device_state(folder)),
         )
         captured.stacks.extend(summary for summary in summaries or () if summary is not None)
         captured.pending.extend(calls or ())
+        captured.places.extend(places or ())
         folder.write(findings(folder.node), _json(captured))
         captured.files.extend(folder.files())
         return captured
+
+    async def _places(self, ranks: list[Rank]) -> list[store.RankPlace]:
+        """Return where the black boxes show stopped ranks: their last reports may be older than the signal."""
+        boxes = {
+            rank.rank: (rank.pid, self._node.options.black_box(rank.generation, rank.rank))
+            for rank in ranks
+            if rank.is_alive and rank.process_state in stacks.STOPPED
+        }
+        async with asyncio.timeout(FILES_PATIENCE_S):
+            return await asyncio.to_thread(_read_places, boxes)
 
     async def _attempt(self, folder: EvidenceFolder, what: str, job: Awaitable[Part]) -> Part | None:
         """Return a part of the evidence; None, and a line in the folder, if it fails."""
@@ -122,6 +136,17 @@ class EvidenceGatherer:
             await asyncio.wait_for(asyncio.to_thread(write), FILES_PATIENCE_S)
         except TimeoutError:
             folder.miss("the rest of what is read from /proc and disks", f"not read within {FILES_PATIENCE_S:g} s")
+
+
+def _read_places(boxes: Mapping[int, tuple[int, Path]]) -> list[store.RankPlace]:
+    """Return the places of ranks whose boxes make sense. ``boxes``: rank -> pid and black box."""
+    places = []
+    for rank, (pid, box) in boxes.items():
+        with contextlib.suppress(OSError, ValueError):
+            moment = black_box.read_moment(box)
+            if moment.pid == pid and moment.phase in PHASES and -1 <= moment.step <= LARGEST_COUNT:
+                places.append(store.RankPlace(rank=rank, step=moment.step, phase=cast("Phase", moment.phase)))
+    return places
 
 
 async def _nothing() -> list[PendingCall]:

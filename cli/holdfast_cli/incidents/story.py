@@ -54,13 +54,16 @@ def incident_story(incident: Incident, files: IncidentFiles) -> RenderableType:
         ("who waits for whom", wait_trees(verdict.waits)),
         ("calls", _lines([*verdict.calls, *map(_pending_line, files.pending)])),
         ("stacks", _lines(map(_stack_line, files.stacks))),
-        ("black boxes", [_black_boxes(files)] if files.black_boxes else []),
+        ("black boxes", [_black_boxes(files), Text(_COUNTERS_ARE_OLDER)] if files.black_boxes else []),
         ("what was done", _lines(f"{a.unix_s - incident.detected_unix_s:+8.2f} s  {a.what}" for a in incident.actions)),
         ("files", _lines(files.names or incident.evidence)),
     ):
         if body:
             parts += [Text(heading, style="dim"), *(Padding(each, (0, 0, 0, 2)) for each in body)]
     return Group(*parts)
+
+
+_COUNTERS_ARE_OLDER = "The counters of calls can be older than the steps: a rank notes them a few times a second."
 
 
 def _lines(lines: Iterable[str]) -> list[RenderableType]:

@@ -1,7 +1,7 @@
 """The status of a run as operators see it, made from the core's state."""
 
 from holdfast_daemon.core.detectors.numbers.silent_corruption import SilentCorruption
-from holdfast_daemon.core.model import CoreState, ranks_of
+from holdfast_daemon.core.model import CoreState, present_step, ranks_of
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_proto.v1 import control_pb2 as control
 from holdfast_proto.v1 import store_pb2 as store
@@ -22,7 +22,7 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         run=record.run,
         phase=record.phase,
         generation=record.generation,
-        newest_step=record.newest_step,
+        newest_step=present_step(state),
         newest_checkpoint=max((step for node in state.nodes.values() for step in node.checkpoints), default=-1),
         newest_snapshot=newest_common_snapshot(state.members, state.world_size),
         incidents=len(state.incidents),

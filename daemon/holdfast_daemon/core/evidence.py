@@ -20,6 +20,8 @@ def add(verdict: store.Verdict, captured: store.EvidenceCaptured) -> None:
         _name_call(verdict, call)
     for stack in captured.stacks:
         _add_stack(verdict, stack)
+    for place in captured.places:
+        _add_place(verdict, place)
     write(verdict)
 
 
@@ -66,3 +68,12 @@ def _add_stack(verdict: store.Verdict, stack: store.StackSummary) -> None:
             side.frame = side.frame or stack.frame
     if list(verdict.culprits[:1]) == [stack.rank] and (verdict.HasField("hang") or verdict.HasField("standstill")):
         verdict.activity = verdict.activity or stack.activity
+
+
+def _add_place(verdict: store.Verdict, place: store.RankPlace) -> None:
+    """Correct where a stopped rank is: its black box is more exact than its last report."""
+    for held in (*verdict.hang.ranks, *verdict.death.stopped):
+        if held.rank == place.rank and held.activity == common.ACTIVITY_STOPPED:
+            held.step, held.phase = place.step, place.phase
+    if verdict.HasField("hang") and list(verdict.culprits[:1]) == [place.rank]:
+        verdict.step, verdict.phase = place.step, place.phase

@@ -229,3 +229,19 @@ class CoreState:
 def ranks_of(nodes: Mapping[str, store.NodeState], generation: int) -> dict[int, store.RankState]:
     """Return all ranks of a generation by number."""
     return {rank.rank: rank for node in nodes.values() if node.generation == generation for rank in node.ranks}
+
+
+def present_step(state: CoreState) -> int:
+    """Return the newest step that all ranks have completed and that no restart has undone; -1 before the first.
+
+    ``newest_step`` of the record also counts steps that a later generation has yet to repeat.
+    """
+    record = state.record
+    if record.newest_step > record.step_at_restart:
+        return record.newest_step
+    counted = min((state.counted_steps.get(name, -1) for name in record.nodes), default=-1)
+    ranks = ranks_of(state.nodes, record.generation).values()
+    steps = [rank.exit.step if rank.HasField("exit") else rank.progress.step for rank in ranks]
+    reached = min(steps) - 1 if len(steps) == state.world_size else -1
+    left = record.left_step if record.HasField("left_step") else -1
+    return min(record.newest_step, max(record.resumed_step, counted, reached, left))

@@ -38,7 +38,9 @@ RUN_RESTARTS = counter(
     "Generations started after a fault, by the kind of its incident.",
     reason=RESTART_REASONS,
 )
-RUN_STEP = gauge("run_step", "run", "Newest step that all ranks have completed; -1 before the first.")
+RUN_STEP = gauge(
+    "run_step", "run", "Newest step that all ranks have completed and no restart has undone; -1 before the first."
+)
 
 # Numbers of the newest step, and sums over all steps.
 

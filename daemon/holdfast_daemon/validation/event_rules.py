@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast_daemon.validation.rules import (
     ACTIVITIES,
+    PHASES,
     RefusedError,
     check_blocked_on,
     check_count,
@@ -125,6 +126,11 @@ def _evidence_captured(captured: store.EvidenceCaptured, world_size: int) -> Non
         check_text(stack.frame, "stacks.frame", NAME_CHARACTERS * 16)
         if stack.HasField("blocked_on"):
             check_blocked_on(stack.blocked_on, "stacks.blocked_on")
+    check_length(captured.places, "places", MOST_RANKS)
+    for place in captured.places:
+        check_rank(place.rank, world_size, "places")
+        check_step(place.step, "places.step")
+        check_known(place.phase, PHASES, "places.phase")
 
 
 def _command_refused(refused: store.CommandRefused, _: int) -> None:

@@ -616,18 +616,30 @@ class SnapshotMemoryRefused(_message.Message):
     def __init__(self, needed_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., directory: _Optional[str] = ...) -> None: ...
 
 class EvidenceCaptured(_message.Message):
-    __slots__ = ("incident", "files", "pending", "stacks", "suspicion")
+    __slots__ = ("incident", "files", "pending", "stacks", "suspicion", "places")
     INCIDENT_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     STACKS_FIELD_NUMBER: _ClassVar[int]
     SUSPICION_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
     incident: str
     files: _containers.RepeatedScalarFieldContainer[str]
     pending: _containers.RepeatedCompositeFieldContainer[_common_pb2.PendingCall]
     stacks: _containers.RepeatedCompositeFieldContainer[StackSummary]
     suspicion: str
-    def __init__(self, incident: _Optional[str] = ..., files: _Optional[_Iterable[str]] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., stacks: _Optional[_Iterable[_Union[StackSummary, _Mapping]]] = ..., suspicion: _Optional[str] = ...) -> None: ...
+    places: _containers.RepeatedCompositeFieldContainer[RankPlace]
+    def __init__(self, incident: _Optional[str] = ..., files: _Optional[_Iterable[str]] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., stacks: _Optional[_Iterable[_Union[StackSummary, _Mapping]]] = ..., suspicion: _Optional[str] = ..., places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ...) -> None: ...
+
+class RankPlace(_message.Message):
+    __slots__ = ("rank", "step", "phase")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    step: int
+    phase: _common_pb2.Phase
+    def __init__(self, rank: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ...) -> None: ...
 
 class StackSummary(_message.Message):
     __slots__ = ("rank", "frame", "activity", "blocked_on")

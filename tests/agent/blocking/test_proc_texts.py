@@ -72,15 +72,26 @@ def test_descriptors_of_poll_and_select_are_found_up_to_a_limit() -> None:
     [
         ((0x31, 0, 0, 1, 0), True),
         ((0x35, 0, 0, 3, 0), True),  # in an arena that is not the first
-        ((0, 8, 0, 1, 0), False),  # a condition variable, first group: references are in front
-        ((8, 0, 0, 1, 0), False),  # second group
+        ((0x30, 0, 0, 1, 0), True),  # the piece of memory before it is free
+        ((0x41, 0, 0, 1, 0), True),  # the piece of memory was larger, and too small to be split
+        ((0x44, 0, 0, 1, 0), True),
+        ((0x33, 0, 0, 1, 0), False),  # a mapping of its own: no piece of this size is one
+        ((0x21, 0, 0, 1, 0), False),  # too small for a semaphore
+        ((0x51, 0, 0, 1, 0), False),
+        ((0x31, 8, 0, 1, 0), False),  # a condition variable, first group: references are in front
         ((0x31, 0, 0, 0, 0), False),  # nobody waits
         ((0x31, 0, 2, 1, 0), False),  # no semaphore
     ],
 )
-def test_a_lock_of_python_is_told_from_a_condition_variable(words: tuple[int, ...], expected: bool) -> None:
-    assert is_python_lock(struct.pack("=5I", *words)) == expected
-    assert not is_python_lock(b"")
+def test_a_lock_of_python_is_told_from_other_futexes(words: tuple[int, ...], expected: bool) -> None:
+    assert is_python_lock(0x7F0010, struct.pack("=5I", *words)) == expected
+    assert not is_python_lock(0x7F0010, b"")
+
+
+@pytest.mark.parametrize("address", [0x7F0018, 0x7F0014, 0x7F001C])
+def test_the_second_group_of_a_condition_variable_is_no_lock(address: int) -> None:
+    six_threads_wait = struct.pack("=5I", 6 * 8, 0, 0, 1, 0)  # what follows the variable is anything
+    assert not is_python_lock(address, six_threads_wait)
 
 
 def test_names_from_outside_fit_into_one_line() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import math
 import os
 import resource
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_agent.blocking import stall_watch
 from holdfast_agent.blocking.stall_watch import StallWatch
 from holdfast_checkpoint import processes
 from holdfast_proto import black_box
@@ -116,6 +118,17 @@ async def test_a_stopped_rank_is_where_its_black_box_says(node: RecordedNode, ra
         await until(lambda: place(node) == (12, PHASE_OPTIMIZER), "the agent reports the exact place")
         assert published(node).stalled_s > 0.0  # the rank got there before it was stopped, not now
         assert published(node).process_state == "T"
+
+
+async def test_the_place_of_a_stopped_rank_is_known_before_it_has_stalled_for_long(
+    node: RecordedNode, rank: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stall_watch, "LOOKED_AT_AFTER_S", math.inf)
+    rank.say(f"12 {PHASE_OPTIMIZER}")
+    await until(lambda: box_shows(node, 12), "the rank has entered step 12")
+    async with watched(node, rank):
+        os.kill(rank.pid, signal.SIGSTOP)
+        await until(lambda: place(node) == (12, PHASE_OPTIMIZER), "the agent reports the exact place")
 
 
 async def test_a_silent_rank_that_moves_does_not_stall(node: RecordedNode, rank: Running) -> None:

@@ -116,6 +116,7 @@ async def test_the_folder_holds_what_a_waiting_and_a_stopped_rank_left(node: Rec
     captured = await gather(node, command(stack_ranks=[0, 1, 7]))
     directory = node.options.incident_directory(INCIDENT)
     assert (captured.incident, list(captured.pending)) == (INCIDENT, [])
+    assert [(place.rank, place.step) for place in captured.places] == [(1, 12)]
     assert sorted(path.name for path in directory.iterdir()) == list(captured.files)
     for rank in (0, 1):
         box = json.loads((directory / f"rank-{rank:05}.black_box.json").read_text())

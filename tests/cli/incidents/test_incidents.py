@@ -88,6 +88,7 @@ def test_the_story_has_verdict_waits_calls_stacks_black_boxes_actions_and_files(
         "rank 0 has not completed gloo:all_reduce 8 of 0 [[4, 8]]",
         "rank 2: in loss (train.py:12), is stopped",
         "forward backward   0: 7/7",
+        "The counters of calls can be older than the steps",
         "+0.50 s  evidence gathered",
         "suspicion/rank-00002.stack.txt",
     ]

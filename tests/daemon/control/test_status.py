@@ -25,6 +25,28 @@ def test_a_restart_shows_the_step_after_which_it_continued() -> None:
     assert status(world).resumed_step == world.state.record.resumed_step > 0
 
 
+def test_a_step_that_a_restart_has_undone_is_not_the_newest_until_it_is_repeated() -> None:
+    world = World(nodes=1, ranks_per_node=2)
+    world.until("starting")
+    world.train(3)
+    world.train(5, snapshot=False)
+    lost = status(world).newest_step
+    world.end(0, signal=9)
+    world.until("gathering")
+    assert status(world).newest_step == lost
+    world.until("starting")
+    first = world.state.record.resumed_step
+    assert first < lost == world.state.record.newest_step
+    assert status(world).newest_step == first
+    shown: list[int] = []
+    while not shown or shown[-1] <= lost:
+        world.train(1)
+        shown.append(status(world).newest_step)
+    assert shown == sorted(shown)
+    assert shown[0] in (first, first + 1)
+    assert shown[-1] == world.state.record.newest_step == lost + 1
+
+
 def test_each_rank_has_its_memory_and_its_limit() -> None:
     world = World(nodes=1, ranks_per_node=2)
     world.until("starting")

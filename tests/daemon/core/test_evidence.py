@@ -26,7 +26,9 @@ def verdict(**held: object) -> store.Verdict:
 def test_what_a_rank_waits_for_is_added_where_the_verdict_did_not_know_it() -> None:
     found = verdict()
     evidence.add(found, CAPTURED)
-    assert found.message.startswith("rank 1 waits for the lock of /data/a.lock, which pid 9 holds in")
+    assert found.message.startswith(
+        "rank 1 waits in optimizer of step 5, at load (a.py:3), for the lock of /data/a.lock, which pid 9 holds"
+    )
     assert found.activity == common.ACTIVITY_FILE_LOCK
 
 
@@ -38,7 +40,7 @@ def test_what_the_verdict_knew_stays() -> None:
         activity=common.ACTIVITY_DISK, blocked_on=common.BlockedOn(activity=common.ACTIVITY_DISK, path="/d")
     )
     evidence.add(found, CAPTURED)
-    assert found.message.startswith("rank 1 waits for the disk or the file system of /d in")
+    assert found.message.startswith("rank 1 waits in optimizer of step 5, at load (a.py:3), for the disk or")
 
 
 def mismatch(*ranks_of_sides: list[int]) -> store.Verdict:
@@ -105,3 +107,29 @@ def test_the_first_culprit_of_a_side_that_waits_for_it_is_named_by_that_side() -
     sides[0].call.seq, sides[0].peer, sides[1].peer = 3, 1, 0
     evidence.add(found, store.EvidenceCaptured(pending=[call(1, "recv")]))
     assert (found.op, sides[0].call.op, sides[1].call.op) == ("recv", "collective", "recv")
+
+
+def test_the_black_box_of_a_stopped_rank_corrects_where_its_last_report_saw_it() -> None:
+    place = store.RankPlace(rank=1, step=7, phase=common.PHASE_FORWARD_BACKWARD)
+    found = verdict(activity=common.ACTIVITY_STOPPED)
+    evidence.add(found, store.EvidenceCaptured(places=[place]))
+    assert found.message.startswith("rank 1 is stopped in forward_backward of step 7")
+    assert (found.step, found.phase) == (7, common.PHASE_FORWARD_BACKWARD)
+    moves = verdict(activity=common.ACTIVITY_USER_CODE)
+    evidence.add(moves, store.EvidenceCaptured(places=[place]))
+    assert moves.message.startswith("rank 1 runs code of its own in optimizer of step 5")
+
+
+def test_the_place_of_a_rank_that_is_stopped_next_to_a_death_is_corrected_too() -> None:
+    stopped = store.HeldRank(rank=3, state=store.HELD_STATE_PRESENT, activity=common.ACTIVITY_STOPPED, step=12)
+    killed = store.RankEnd(rank=1, cause=store.END_CAUSE_KILLED, signal=9, step=14, phase=common.PHASE_OPTIMIZER)
+    found = store.Verdict(
+        kind=store.VERDICT_KIND_DEAD_RANK,
+        culprits=[1, 3],
+        step=14,
+        death=store.DeathDetail(ends=[killed], stopped=[stopped]),
+    )
+    place = store.RankPlace(rank=3, step=15, phase=common.PHASE_DATA)
+    evidence.add(found, store.EvidenceCaptured(places=[place]))
+    assert found.message.endswith("; rank 3 is stopped in data of step 15, too")
+    assert found.step == 14

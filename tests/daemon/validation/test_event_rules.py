@@ -40,6 +40,7 @@ CAPTURED = store.EvidenceCaptured(
     pending=[common.PendingCall(rank=1, group="0", seq=7, op="gloo:all_reduce")],
     stacks=[store.StackSummary(rank=1, frame="f (a.py:1)", activity=common.ACTIVITY_DATA, blocked_on=BLOCKED)],
     suspicion="0001-0001",
+    places=[store.RankPlace(rank=1, step=3, phase=common.PHASE_DATA)],
 )
 EXIT = store.RankExited(rank=1, exit=store.RankExit(code=1, step=3))
 GOOD_EVENTS = {
@@ -127,6 +128,9 @@ BAD_EVENTS = [
     ("evidence_captured", "evidence_captured.files", ["a\nb"]),
     ("evidence_captured", "evidence_captured.files", ["x" * 5000]),
     ("evidence_captured", "evidence_captured.pending.0.rank", 4),
+    ("evidence_captured", "evidence_captured.places.0.rank", 4),
+    ("evidence_captured", "evidence_captured.places.0.step", HUGE),
+    ("evidence_captured", "evidence_captured.places.0.phase", 99),
     ("evidence_captured", "evidence_captured.pending.0.op", "x" * 300),
     ("evidence_captured", "evidence_captured.stacks.0.rank", 4),
     ("evidence_captured", "evidence_captured.stacks.0.activity", UNKNOWN),

@@ -20,6 +20,26 @@ _DOES = {
 }
 _NOTHING = common.BlockedOn()
 
+_VERBS = ("gets no data", "holds its interpreter lock", "waits")
+"""Beginnings after which the words name what a rank waits for, and perhaps what another process does."""
+
+_IN_FULL = frozenset(_DOES.values()) - {_DOES[common.ACTIVITY_PROCESS]}
+"""Words after which a moment can only be that of the rank."""
+
+
+def does_at(activity: "common.Activity", blocked_on: common.BlockedOn, where: str) -> str:
+    """Return the words for an activity and where the rank is: "waits in data of step 7 for the lock of /x, which ...".
+
+    ``where`` follows the verb: at the end it would seem to say where another process is.
+    """
+    words = does(activity, blocked_on)
+    verb = next((verb for verb in _VERBS if words.startswith(verb)), "")
+    if words in _IN_FULL or not verb:
+        return f"{words} {where}"
+    rest = words.removeprefix(verb)
+    comma = "," if not rest.startswith(":") and ("," in where or rest.startswith(" in ")) else ""
+    return f"{verb} {where}{comma}{rest}"
+
 
 def does(activity: "common.Activity", blocked_on: common.BlockedOn | None = None) -> str:
     """Return the words for an activity: "is stopped", "waits for the lock of /data/cache.lock, which pid 9 holds"."""

@@ -41,7 +41,7 @@ def late_exit(verdict: store.Verdict) -> str:
 def _stopped(ranks: Sequence[store.HeldRank]) -> list[str]:
     if len(ranks) > _ENDS_SHOWN:
         return [f"{ranks_named([rank.rank for rank in ranks])} are stopped, too"]
-    return [f"{hangs.rank_line(rank)}, too" for rank in ranks]
+    return [hangs.rank_line(rank, too=True) for rank in ranks]
 
 
 def _ends(together: Mapping[str, Sequence[int]]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from holdfast_daemon.core.naming import listed, ranks_named
 from holdfast_daemon.core.texts import places
-from holdfast_daemon.core.texts.activities import does
+from holdfast_daemon.core.texts.activities import does_at
 from holdfast_proto.v1 import store_pb2 as store
 
 _RANKS_DESCRIBED = 3
@@ -12,7 +12,7 @@ def hang(verdict: store.Verdict) -> str:
     """Return what the ranks at the root do, the likeliest first, and who waits for it in which call."""
     first, *others = verdict.hang.ranks
     parts = [rank_line(first) + _waits(first, in_start=verdict.hang.in_start)]
-    parts += [f"{rank_line(rank)}, too" for rank in others[: _RANKS_DESCRIBED - 1]]
+    parts += [rank_line(rank, too=True) for rank in others[: _RANKS_DESCRIBED - 1]]
     rest = [rank.rank for rank in others[_RANKS_DESCRIBED - 1 :]]
     if rest:
         parts.append(
@@ -33,18 +33,16 @@ def standstill(verdict: store.Verdict) -> str:
     return f"{who} make no progress {where}, and none is known to wait for another"
 
 
-def rank_line(rank: store.HeldRank) -> str:
-    """Return what one rank does, and where."""
-    return f"rank {rank.rank} {_how(rank)}"
-
-
-def _how(rank: store.HeldRank) -> str:
+def rank_line(rank: store.HeldRank, *, too: bool = False) -> str:
+    """Return what one rank does, and where. ``too``: another rank was described before it."""
+    also = ", too" if too else ""
     if rank.state == store.HELD_STATE_ENDED:
-        return "ended while others still wait for it"
+        return f"rank {rank.rank} ended while others still wait for it{also}"
     if rank.state == store.HELD_STATE_LEFT:
-        return "has left training while others still wait for it"
+        return f"rank {rank.rank} has left training while others still wait for it{also}"
     frame = f", at {rank.frame}" if rank.frame else ""
-    return f"{does(rank.activity, rank.blocked_on)} {places.moment(rank.step, rank.phase)}{frame}"
+    where = f"{places.moment(rank.step, rank.phase)}{frame}{also}"
+    return f"rank {rank.rank} {does_at(rank.activity, rank.blocked_on, where)}"
 
 
 def _waits(rank: store.HeldRank, *, in_start: bool) -> str:

@@ -1,6 +1,6 @@
 """Ranks whose programs make different calls: both sides of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from holdfast_daemon.core.naming import ranks_named
 from holdfast_daemon.core.texts import places
@@ -21,7 +21,10 @@ def mismatch(verdict: store.Verdict) -> str:
 def is_complete(detail: store.MismatchDetail) -> bool:
     """Return whether a detail has the sides that its form speaks of, and each side its ranks."""
     least = 1 if detail.form in (store.MISMATCH_FORM_CIRCLE, store.MISMATCH_FORM_LEFT_BEHIND) else 2
-    return detail.form in _LINES and len(detail.sides) >= least and all(side.ranks for side in detail.sides)
+    is_whole = len(detail.sides) >= least and all(side.ranks for side in detail.sides)
+    if detail.form == store.MISMATCH_FORM_DIFFERENT_CALLS:
+        is_whole = is_whole and bool(_named(detail))
+    return detail.form in _LINES and is_whole
 
 
 def sides(detail: store.MismatchDetail) -> list[str]:
@@ -31,9 +34,22 @@ def sides(detail: store.MismatchDetail) -> list[str]:
 
 
 def _different_calls(detail: store.MismatchDetail) -> str:
-    met = [f"{ranks_named(side.ranks)} in {places.with_inputs(side.call)}" for side in detail.sides[:_SIDES_SHOWN]]
+    named, aborted = _named(detail), [side for side in detail.sides if side.HasField("got_bytes")]
+    met = [f"{ranks_named(side.ranks)} in {places.with_inputs(side.call)}" for side in named[:_SIDES_SHOWN]]
     where = places.numbered(detail.sides[0].call)
-    return f"ranks have met in different calls: {where} finds {' and '.join(met)}"
+    ends = "".join(f"; {_met(side)}{_like(side, named)}" for side in aborted[:_SIDES_SHOWN])
+    return f"ranks have met in different calls: {where} finds {' and '.join(met)}{ends}"
+
+
+def _named(detail: store.MismatchDetail) -> list[store.MismatchSide]:
+    """Return the sides that have named their calls themselves; the others were aborted in theirs."""
+    return [side for side in detail.sides if not side.HasField("got_bytes")]
+
+
+def _like(side: store.MismatchSide, named: Iterable[store.MismatchSide]) -> str:
+    """Return who has made the same call as an aborted rank."""
+    ranks = [rank for one in named if one.call == side.call for rank in one.ranks]
+    return f", so that it called like {ranks_named(ranks)}" if ranks else ""
 
 
 def _circle(detail: store.MismatchDetail) -> str:

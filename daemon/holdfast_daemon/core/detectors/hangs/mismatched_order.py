@@ -16,6 +16,7 @@ from holdfast_daemon.core.detectors.deaths.aborted_call import AbortedCall, abor
 from holdfast_daemon.core.detectors.deaths.peer_loss import bytes_expected_and_got
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, Finding
 from holdfast_daemon.core.detectors.hangs import hang
+from holdfast_daemon.core.detectors.hangs.aborted_sides import sides_of_aborted
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
 from holdfast_daemon.core.waits.left_out_calls import LeftOutCalls
 from holdfast_daemon.core.waits.meeting import COLLECTIVE, RECV, SEND
@@ -213,13 +214,19 @@ def _left_behind(view: View, call: ArrivedCall) -> Finding:
 
 
 def _mismatched(view: View, call: MismatchedCall) -> Finding:
-    most = call.sides[0][1]
-    everybody = [rank for _, ranks in call.sides for rank in ranks]
-    odd = sorted(set(everybody) - set(most))
+    aborted = sides_of_aborted(view, call)
+    sides = {
+        called: {*ranks, *(rank for rank, own in aborted.items() if own == called)} for called, ranks in call.sides
+    }
+    everybody, most = set().union(*sides.values()), max(sides.values(), key=len)
+    odd = everybody - most
     detail = store.MismatchDetail(form=store.MISMATCH_FORM_DIFFERENT_CALLS, either=2 * len(odd) >= len(everybody))
     for called, ranks in call.sides:
         detail.sides.add(ranks=ranks, call=_place(view, call.group, call.seq, called))
-    return _finding(view, sorted(everybody) if detail.either else odd, detail)
+    for rank, called in aborted.items():
+        side = detail.sides.add(ranks=[rank], call=_place(view, call.group, call.seq, called))
+        _add_sizes(view, side)
+    return _finding(view, sorted(everybody if detail.either else odd), detail)
 
 
 def _aborted(view: View, found: AbortedCall) -> Finding:
@@ -229,7 +236,12 @@ def _aborted(view: View, found: AbortedCall) -> Finding:
     detail.sides.add(ranks=found.others, call=place)
     for rank in found.aborted:
         side = detail.sides.add(ranks=[rank], call=store.CallPlace(group=call.group, seq=call.seq))
-        sizes = bytes_expected_and_got(view.ranks[rank].exit.last_words)
-        if sizes is not None:
-            side.expected_bytes, side.got_bytes = sizes
+        _add_sizes(view, side)
     return replace(_finding(view, found.culprits, detail), stands_still=False)
+
+
+def _add_sizes(view: View, side: store.MismatchSide) -> None:
+    """Add to the side of an aborted rank how much it expected and got."""
+    sizes = bytes_expected_and_got(view.ranks[side.ranks[0]].exit.last_words)
+    if sizes is not None:
+        side.expected_bytes, side.got_bytes = sizes

@@ -73,8 +73,16 @@ def spinning_on_a_gpu(ranks: Ranks) -> None:
         (computing, common.ACTIVITY_USER_CODE, "rank 1 runs code of its own"),
         (in_the_kernel, common.ACTIVITY_SYSTEM_CALL, "rank 1 waits in a system call"),
         (locked, common.ACTIVITY_LOCK, "waits for a lock in forward_backward of step 50, at flush (metrics.py:41)"),
-        (waits_for_a_file_lock, common.ACTIVITY_FILE_LOCK, "rank 1 waits for the lock of /l, which pid 9 holds in"),
-        (has_a_stack_that_shows_more, common.ACTIVITY_COMPILER, "rank 1 waits for the compiler pid 9 (cicc) in"),
+        (
+            waits_for_a_file_lock,
+            common.ACTIVITY_FILE_LOCK,
+            "rank 1 waits in forward_backward of step 50 for the lock of /l, which pid 9 holds;",
+        ),
+        (
+            has_a_stack_that_shows_more,
+            common.ACTIVITY_COMPILER,
+            "rank 1 waits in forward_backward of step 50 for the compiler pid 9 (cicc);",
+        ),
         (sleeps_perhaps_in_a_call, common.ACTIVITY_UNSPECIFIED, "rank 1 makes no progress"),
         (silent_of_late, common.ACTIVITY_UNSPECIFIED, "rank 1 makes no progress"),
         (spinning_on_a_gpu, common.ACTIVITY_UNSPECIFIED, "rank 1 makes no progress"),

@@ -169,6 +169,59 @@ def test_of_ranks_that_one_abort_has_ended_the_one_that_called_with_another_size
     assert ranks.verdict(DeadRank()) is None
 
 
+def aborted_among_three(expected_bytes: int, *odd: str) -> Ranks:
+    """Return three ranks: 0 and 1 call alike, 2 sends more. Rank 1 was aborted, and its partners have lost it."""
+    ranks = Ranks(3)
+    ranks.group("0", dict.fromkeys(range(3), 13), 12)
+    ranks.end(1, signal=6, last_words=ABORTED.replace("64 vs 4", f"11272 vs {expected_bytes}"))
+    for number in (0, 2):
+        ranks.end(number, code=1, last_words="RuntimeError: Connection closed by peer")
+    ranks.called((0,), "0", 13, "gloo:all_reduce", "[[8449]]", "['Float']")
+    ranks.called((2,), "0", 13, *odd)
+    return ranks
+
+
+@pytest.mark.parametrize("odd", [("[[8449]]", "['Double']"), ("[[16898]]", "['Float']")], ids=["dtype", "shape"])
+def test_an_aborted_rank_belongs_to_the_side_whose_bytes_it_expected(odd: tuple[str, str]) -> None:
+    found = verdict(aborted_among_three(5636, "gloo:all_reduce", *odd))
+    assert found is not None
+    assert list(found.culprits) == [2]
+    assert found.message == (
+        "ranks have met in different calls: call 13 of group 0 finds rank 0 in gloo:all_reduce [[8449]] ['Float'] and"
+        f" rank 2 in gloo:all_reduce {' '.join(odd)}; rank 1 expected 5636 bytes and got 11272, so that it called like"
+        " rank 0"
+    )
+    assert list(found.calls)[2] == "rank 1 expected 5636 bytes and got 11272"
+
+
+@pytest.mark.parametrize(
+    ("expected_bytes", "odd"),
+    [
+        (4, ("gloo:all_reduce", "[[8449]]", "['Double']")),  # it expected what neither side sends
+        (5636, ("gloo:all_reduce", "[[8449]]", "['Quad']")),
+        (5636, ("gloo:all_reduce", "[[8449]]", "")),
+        (5636, ("gloo:broadcast", "[[8449]]", "['Double']")),  # pieces of other calls are divided differently
+    ],
+)
+def test_both_sides_are_named_if_an_aborted_rank_may_belong_to_either(
+    expected_bytes: int, odd: tuple[str, str, str]
+) -> None:
+    found = verdict(aborted_among_three(expected_bytes, *odd))
+    assert found is not None
+    assert list(found.culprits) == [0, 2]
+    assert "rank 1" not in found.message
+
+
+def test_an_aborted_rank_can_take_the_majority_away() -> None:
+    ranks = met()
+    ranks.end(1, signal=6, last_words=ABORTED.replace("64 vs 4", "64 vs 32"))
+    for number in (0, 2, 3):
+        ranks.end(number, code=1, last_words="RuntimeError: Connection closed by peer")
+        ranks.called((number,), "0", 13, "gloo:all_reduce", "[[32]]", "['Double']" if number > 1 else "['Float']")
+    found = verdict(ranks)
+    assert found is not None and list(found.culprits) == [0, 1, 2, 3]
+
+
 def aborted_in_tp(sender: int, *victims: int) -> Ranks:
     """Return ranks of which some were aborted in a call of group tp. The others have lost them."""
     ranks = Ranks()
