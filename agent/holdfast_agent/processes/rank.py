@@ -139,9 +139,14 @@ class Rank:
         self.place = self.blocked_on = None
         self.moves_total += 1
 
-    def see_place(self, step: int, phase: int) -> None:
-        """Note the step and the phase in its black box. If they change while it reports nothing, it has moved."""
+    def see_place(self, step: int, phase: int, changed_unix_s: float) -> None:
+        """Note the step and the phase in its black box, and when it entered them; 0: not known.
+
+        If they change while it reports nothing, it has moved.
+        """
         place = step, phase
+        if place != (self.progress.step, self.progress.phase):
+            self.last_progress_unix_s = max(self.last_progress_unix_s, changed_unix_s)
         if self.place is not None and self.place != place:
             self.moves()
         self.place = place
