@@ -252,9 +252,5 @@ def is_compiler(command: str) -> bool:
     return bool(_COMPILER.match(command))
 
 
-def _polls(call: SystemCall) -> bool:
-    return call.name in system_calls.POLLS
-
-
 def _of(activity: "common.Activity", call: SystemCall, path: str = "") -> common.BlockedOn:
     return common.BlockedOn(activity=activity, call=call.name, path=clean(path, LONGEST_PATH))
