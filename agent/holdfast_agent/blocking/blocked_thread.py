@@ -16,7 +16,7 @@ from holdfast_agent.movement.tcp_counters import LISTEN, read_sockets
 from holdfast_proto.v1 import common_pb2 as common
 
 LONGEST_S = 0.04
-"""Longest time for one look. What is not found by then is not known."""
+"""Longest search through other processes in one look. Reading the sockets and files is not part of it."""
 
 _LOCKS_BYTES = 1 << 20
 _NO_CALL = SystemCall("", (0,) * 6)
