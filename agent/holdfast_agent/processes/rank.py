@@ -83,7 +83,9 @@ class Rank:
     last_progress_unix_s: float = field(default_factory=time.time)
     last_step_s: float = 0.0
     own_wait_s: float = 0.0
+    """Seconds in which the training thread slept while it computed a step and no call with other ranks was pending."""
     call_wait_s: float = 0.0
+    """The same, while such a call was pending."""
     pipeline_bubble: float | None = None
     phase_s: dict[int, float] = field(default_factory=dict)
     """Phase number -> seconds spent in it by the finished steps."""
