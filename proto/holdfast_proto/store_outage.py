@@ -5,7 +5,10 @@ import time
 from collections.abc import Callable
 
 QUIET_S = 5.0
-"""Shortest time between two outages that are reported: a store that comes and goes must not fill a log."""
+"""Time without a failure after which an outage is over: a store that comes and goes must not fill a log.
+
+A store may also answer reads and refuse writes.
+"""
 
 
 class StoreOutage:
@@ -22,23 +25,29 @@ class StoreOutage:
         self._effect = effect
         self._monotonic_s = monotonic_s
         self._begun_s: float | None = None
-        self._reported_s: float | None = None
-        self._is_reported = False
+        """Time of the first failure of the outage; None: there is none."""
+        self._failed_s = 0.0
+        """Time of the newest failure."""
+        self._answered_s: float | None = None
+        """Time of the first answer since then."""
 
     def failed(self, error: Exception) -> None:
         """Note an operation that the store has not carried out."""
-        now_s = self._monotonic_s()
+        self._failed_s, self._answered_s = self._monotonic_s(), None
         if self._begun_s is None:
-            self._begun_s = now_s
-        if not self._is_reported and (self._reported_s is None or now_s - self._reported_s >= QUIET_S):
-            self._is_reported, self._reported_s = True, now_s
+            self._begun_s = self._failed_s
             why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
             self._log.warning("Redis at %s cannot be used (%s): %s", self._where, why, self._effect)
 
     def answered(self) -> None:
         """Note an operation that the store has carried out."""
-        if self._is_reported and self._begun_s is not None:
+        if self._begun_s is None:
+            return
+        now_s = self._monotonic_s()
+        if self._answered_s is None:
+            self._answered_s = now_s
+        if now_s - self._failed_s >= QUIET_S:
             self._log.warning(
-                "Redis at %s can be used again, after %.1f s", self._where, self._monotonic_s() - self._begun_s
+                "Redis at %s can be used again, after %.1f s", self._where, self._answered_s - self._begun_s
             )
-        self._begun_s, self._is_reported = None, False
+            self._begun_s = None

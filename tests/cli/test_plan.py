@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from holdfast_cli.main import app
+from holdfast_cli.views.plan_command import on_one_line, places_to_set
 from holdfast_cli.views.plan_units import size_unit
 from holdfast_trainer.config import from_arguments
 from holdfast_trainer.planning.presets import PRESETS
@@ -79,12 +80,13 @@ def test_several_nodes_are_published_with_as_many_ranks_on_each() -> None:
 @pytest.mark.parametrize("preset", ["8b", "405b"])
 def test_a_preset_is_written_as_a_file_that_the_trainer_reads(preset: str, tmp_path: Path) -> None:
     file = tmp_path / "preset.toml"
-    result = plan("--model", preset, "--write", str(file), "--parallel.microbatches", "2", "--data.source", 'a "b"')
+    source = 'a "b" \U0001f600 \u00e4 \x7f'
+    result = plan("--model", preset, "--write", str(file), "--parallel.microbatches", "2", "--data.source", source)
     assert result.exit_code == 0, result.stderr
     config = from_arguments(["--config", str(file)])
     assert config.model == PRESETS[preset].model
     assert (config.train.global_batch, config.precision.compute) == (PRESETS[preset].global_batch, "bf16")
-    assert (config.parallel.microbatches, config.data.source) == (2, 'a "b"')
+    assert (config.parallel.microbatches, config.data.source) == (2, source)
     again = plan("--model", preset, "--write", str(file))
     assert (again.exit_code, again.stderr.count("\n")) == (78, 1)
     assert "the file exists: name another, or remove it" in again.stderr
@@ -142,3 +144,10 @@ def test_errors_are_one_line_that_names_the_option(arguments: tuple[str, ...], m
     assert result.exit_code != 0
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_only_the_places_to_set_are_left_for_the_shell() -> None:
+    assert on_one_line(["--redis", "$REDIS", "--checkpoints", "$CHECKPOINTS", "$HOME/`x`"]) == (
+        '--redis "$REDIS" --checkpoints "$CHECKPOINTS" \'$HOME/`x`\''
+    )
+    assert places_to_set(["$REDIS"]) == "set REDIS to the URL of Redis, and CHECKPOINTS to a folder that all nodes see"

@@ -1,10 +1,12 @@
 """An agent with two ranks and no processes. It publishes its state, obeys the leader and trains when a test asks."""
 
 import asyncio
+import logging
 import time
 
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_proto.redis_client import connect
+from holdfast_proto.store_outage import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD, PHASE_INIT, Progress
 from tests.support.coroutines import end
@@ -31,7 +33,9 @@ class FakeAgent:
 
     def __init__(self, store_url: str) -> None:
         self._client = connect(store_url)
-        self.link = StoreLink(self._client, RUN, NODE)
+        self.link = StoreLink(
+            self._client, RUN, NODE, StoreOutage(logging.getLogger(__name__), store_url, "the agent tries again")
+        )
         self.state = store.NodeState(run=RUN, node=NODE, instance=SPEC.instance, ready=True, stopped=True)
         self.commands: list[store.NodeCommand] = []
         self.outcome = ""

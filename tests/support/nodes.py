@@ -1,5 +1,6 @@
 """A node with the parts that an agent gives it, and a link that records events."""
 
+import logging
 from pathlib import Path
 
 import redis.asyncio
@@ -23,6 +24,7 @@ from holdfast_checkpoint.store.locations import Checkpoints
 from holdfast_checkpoint.store.secondary import Secondary
 from holdfast_proto import run_files
 from holdfast_proto.redis_client import connect
+from holdfast_proto.store_outage import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
 
 RUN = "run"
@@ -33,7 +35,9 @@ class RecordingLink(StoreLink):
     """A link that records the events given to it."""
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
-        super().__init__(client, RUN, NODE)
+        super().__init__(
+            client, RUN, NODE, StoreOutage(logging.getLogger(__name__), "no-store.sock", "the agent tries again")
+        )
         self.emitted: list[store.Event] = []
 
     def emit(self, event: store.Event) -> None:

@@ -1,6 +1,5 @@
 """Checks what a configuration names on this machine: files and GPUs. `holdfast run` does so before it starts a rank."""
 
-import os
 from pathlib import Path
 
 from holdfast_hooks import ConfigurationError
@@ -31,8 +30,7 @@ def has_gpu() -> bool:
     """Return whether this machine has a GPU, or may have one. torch, which takes a second to import, decides on no."""
     if any(Path(file).exists() for file in _GPU_FILES):
         return True
-    # Otherwise torch would initialize the CUDA driver in this process.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    # device_count() asks NVML first. It initializes the CUDA driver in this process only where NVML cannot tell.
     import torch
 
     return torch.cuda.device_count() > 0

@@ -16,7 +16,7 @@ from holdfast_agent.movement.tcp_counters import LISTEN, read_sockets
 from holdfast_proto.v1 import common_pb2 as common
 
 LONGEST_S = 0.04
-"""Longest time for one look. What is not found by then is not known."""
+"""Longest search through other processes in one look. Reading the sockets and files is not part of it."""
 
 _LOCKS_BYTES = 1 << 20
 _NO_CALL = SystemCall("", (0,) * 6)
@@ -251,10 +251,6 @@ def look_at_rank(
 def is_compiler(command: str) -> bool:
     """Return whether a process is a compiler, or one of its parts, by its name."""
     return bool(_COMPILER.match(command))
-
-
-def _polls(call: SystemCall) -> bool:
-    return call.name in system_calls.POLLS
 
 
 def _of(activity: "common.Activity", call: SystemCall, path: str = "") -> common.BlockedOn:

@@ -72,7 +72,7 @@ class ProcessFiles:
 
 
 def try_read(path: str, most: int = 0) -> str:
-    """Return a file of /proc, at most ``most`` bytes of it if that is given."""
+    """Return the start of a file of /proc: ``most`` bytes, or 4,096 if that is 0; empty if it cannot be read."""
     try:
         if not most:
             return read_file(path)

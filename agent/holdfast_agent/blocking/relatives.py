@@ -60,9 +60,8 @@ class Relatives:
             self._known[pid] = found
         return self._known[pid]
 
-    def children(self, pid: int = 0) -> Iterator[int]:
-        """Yield the live processes that a process has started, by default the rank."""
-        pid = pid or self._pid
+    def children(self, pid: int) -> Iterator[int]:
+        """Yield the live processes that a process has started."""
         for thread in _listed(f"{self._proc}/{pid}/task"):
             text = _read(read_file, f"{self._proc}/{pid}/task/{thread}/children")
             yield from (int(each) for each in text.split() if each.isdecimal() and self.lives(int(each)))

@@ -20,6 +20,8 @@ LOOKED_AT_AFTER_S = 0.3
 """Time without progress after which a rank is looked at: before the shortest deadline of the daemon has passed."""
 
 INTERVAL_S = 0.5
+"""Shortest time between two looks at one rank."""
+
 LARGEST_SHARE = 0.02
 """Largest share of a core that looking at one rank may take. If a look is expensive, the next one comes later."""
 
@@ -84,6 +86,7 @@ class StallWatch:
         node, moves, began_s = self._node, rank.moves_total, self._node.clock_s
         box = node.options.black_box(rank.generation, rank.rank)
         pids = pids_of(node)
+        self._next_s[rank.pid] = began_s + INTERVAL_S  # a look that fails is not repeated earlier
         with node.errors.contained("stalls"):
             look = await in_daemon_thread(lambda: _look_at(rank, box, pids))
             self._next_s[rank.pid] = began_s + max(INTERVAL_S, look.cost_s / LARGEST_SHARE)
@@ -94,7 +97,8 @@ class StallWatch:
                     # Without a free descriptor the rank can open no session, either: it may well train.
                     rank.moves()
                 if look.moment is not None:
-                    rank.see_place(look.moment.step, look.moment.phase)
+                    changed_unix_s = min(look.moment.changed_unix_ns / 1e9, time.time())
+                    rank.see_place(look.moment.step, look.moment.phase, changed_unix_s)
                 rank.blocked_on = look.blocked_on
 
 

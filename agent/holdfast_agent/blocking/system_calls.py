@@ -25,7 +25,7 @@ _AARCH64 = {
 _NAMES: Mapping[str, Mapping[int, str]] = {"x86_64": _X86_64, "aarch64": _AARCH64}
 """Machine -> number -> name. Variants of one call share the name that people know."""
 
-OF_DESCRIPTOR = frozenset(
+_OF_DESCRIPTOR = frozenset(
     {
         *{"read", "write", "pread", "pwrite", "readv", "writev", "preadv", "pwritev", "sendfile", "close", "ioctl"},
         *{"accept", "connect", "sendto", "recvfrom", "sendmsg", "recvmsg"},
@@ -58,7 +58,7 @@ class SystemCall:
     @property
     def descriptor(self) -> int | None:
         """Descriptor on which it waits; None: it names none, or several."""
-        if self.name in OF_DESCRIPTOR or self.name == "epoll_wait":
+        if self.name in _OF_DESCRIPTOR or self.name == "epoll_wait":
             return self.arguments[0]
         if self.name == "waitid" and self.arguments[0] == _P_PIDFD:
             return self.arguments[1]

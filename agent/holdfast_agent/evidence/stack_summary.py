@@ -72,7 +72,6 @@ def summarize(
     summary.activity = common.ACTIVITY_DATA if by_frames == common.ACTIVITY_DATA else activity
     if blocked is not None:
         summary.blocked_on.CopyFrom(blocked)
-    if activity or blocked is not None:
         summary.blocked_on.activity = activity
     return summary
 
@@ -80,7 +79,10 @@ def summarize(
 def _finest(
     by_frames: "common.Activity", blocked: common.BlockedOn | None, *, sleeps_itself: bool
 ) -> "common.Activity":
-    """Return the activity by what shows most: the kernel, or the frames where the kernel only shows a sleep."""
+    """Return the activity that the kernel shows.
+
+    Frames decide if it shows nothing, only a sleep, or a process that is a compiler.
+    """
     named = common.ACTIVITY_UNSPECIFIED if by_frames == common.ACTIVITY_DATA else by_frames
     kernel = blocked.activity if blocked is not None else common.ACTIVITY_UNSPECIFIED
     if kernel == common.ACTIVITY_SLEEP:

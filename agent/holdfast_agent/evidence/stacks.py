@@ -38,7 +38,7 @@ _NAMED_WAITS = (
 )
 """Activities that Python frames alone, or the kernel, show well enough."""
 
-_LOOK_PATIENCE_S = 0.5
+_LOOK_PATIENCE_S = 0.2
 """Time for a look at what a thread is blocked on. It usually takes a few milliseconds; but any file may block."""
 
 
@@ -62,12 +62,12 @@ async def take(
         )
 
     # Before py-spy: while it pauses the rank, the kernel shows the pause.
-    blocked = await _in_time(lambda: look().look())
+    blocked = await _in_time(folder, rank, lambda: look().look())
     of_owner = None
     threads = await _dump(rank, folder, "--nonblocking", PLAIN_PATIENCE_S)
     owner = sleeping_gil_owner(threads or ())
-    if owner is not None:
-        of_owner = await _in_time(lambda: look().look(owner.system_id or 0))
+    if owner is not None and (owner_id := owner.system_id):
+        of_owner = await _in_time(folder, rank, lambda: look().look(owner_id))
     summary = summary_of(threads) if threads is not None else None
     if rank.process_state in STOPPED:
         if summary is not None:
@@ -81,7 +81,7 @@ async def take(
             rank.held_for_stacks = False
         summary = summary_of(native) if native is not None else summary
     if summary is not None and _lacks_process(summary):
-        child = await _in_time(lambda: look().child())
+        child = await _in_time(folder, rank, lambda: look().child())
         if child is not None and child.pid:
             child.activity = summary.activity if child.activity == common.ACTIVITY_PROCESS else child.activity
             summary.activity = child.activity
@@ -95,11 +95,22 @@ def _lacks_process(summary: StackSummary) -> bool:
     return waits and not summary.blocked_on.pid
 
 
-async def _in_time(look: Callable[[], common.BlockedOn | None]) -> common.BlockedOn | None:
-    """Return what a look shows; None if it takes too long."""
+async def _in_time(
+    folder: EvidenceFolder, rank: Rank, look: Callable[[], common.BlockedOn | None]
+) -> common.BlockedOn | None:
+    """Return what a look shows; None if it takes too long or fails. The stacks are then needed all the more."""
     looking = asyncio.ensure_future(in_daemon_thread(look))
-    done, _ = await asyncio.wait([looking], timeout=_LOOK_PATIENCE_S)
-    return looking.result() if done else None
+    try:
+        done, _ = await asyncio.wait([looking], timeout=_LOOK_PATIENCE_S)
+    finally:
+        looking.cancel()  # if it has not ended; nobody will ask for its outcome
+    if not done:
+        return None
+    error = looking.exception()
+    if error is not None:
+        folder.miss(f"{rank_evidence(rank.rank, 'stack')} (what it waits for)", repr(error))
+        return None
+    return looking.result()
 
 
 async def _dump(rank: Rank, folder: EvidenceFolder, option: str, patience_s: float) -> tuple[Thread, ...] | None:

@@ -1,4 +1,4 @@
-"""Reads the byte counters of all TCP sockets of this network namespace from the kernel, over netlink (sock_diag(7))."""
+"""Reads the byte counters and addresses of all TCP sockets of this network namespace over netlink (sock_diag(7))."""
 
 import socket
 import struct

@@ -85,7 +85,9 @@ class Rank:
     last_progress_unix_s: float = field(default_factory=time.time)
     last_step_s: float = 0.0
     own_wait_s: float = 0.0
+    """Seconds in which the training thread slept while it computed a step and no call with other ranks was pending."""
     call_wait_s: float = 0.0
+    """The same, while such a call was pending."""
     pipeline_bubble: float | None = None
     phase_s: dict[int, float] = field(default_factory=dict)
     """Phase number -> seconds spent in it by the finished steps."""
@@ -141,9 +143,14 @@ class Rank:
         self.place = self.blocked_on = None
         self.moves_total += 1
 
-    def see_place(self, step: int, phase: int) -> None:
-        """Note the step and the phase in its black box. If they change while it reports nothing, it has moved."""
+    def see_place(self, step: int, phase: int, changed_unix_s: float) -> None:
+        """Note the step and the phase in its black box, and when it entered them; 0: not known.
+
+        If they change while it reports nothing, it has moved.
+        """
         place = step, phase
+        if place != (self.progress.step, self.progress.phase):
+            self.last_progress_unix_s = max(self.last_progress_unix_s, changed_unix_s)
         if self.place is not None and self.place != place:
             self.moves()
         self.place = place

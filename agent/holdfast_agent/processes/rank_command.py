@@ -26,6 +26,8 @@ _LAUNCHER_MODULES = (
 _SHELLS = ("sh", "bash", "zsh", "dash")
 _WRAPPERS = ("env", "exec", "nohup", "nice", "numactl", "taskset", "time", "stdbuf", "setsid", "uv", "poetry", "conda")
 """Programs that run another one in their place."""
+_FOR_THE_SHELL = frozenset("$`*?;&|<>")
+_LONGEST_SHOWN = 60
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
@@ -38,8 +40,7 @@ def launcher_problem(command: Sequence[str], starts_ranks: str = "holdfast run -
     launcher = _launcher(command)
     if not launcher:
         return ""
-    script = next((at for at, word in enumerate(command) if word.endswith(".py")), None)
-    rank = "python SCRIPT" if script is None else f"python {shlex.join(command[script:])}"
+    rank = f"python {shlex.join(_script_and_arguments(command)) or 'SCRIPT'}"
     return (
         f"{launcher} starts ranks, and Holdfast would start them itself: use "
         f"`holdfast observe -- {shlex.join(command)}`, which only watches, or `{starts_ranks} -- {rank}`"
@@ -53,7 +54,10 @@ def start_problem(command: Sequence[str], folder: Path) -> str:
     """
     program = command[0]
     if not is_this_python(program):
-        problem = _quotes_problem(program, folder) or _program_problem(program, folder)
+        try:
+            problem = _program_problem(program, folder)
+        except OSError as error:  # the name is too long, or a folder in the path may not be searched
+            problem = _one_word(program) or f"{_shown(program)} cannot be started: {error.strerror}: correct the path"
         if problem:
             return problem
     if not _PYTHON.fullmatch(Path(program).name):
@@ -64,6 +68,16 @@ def start_problem(command: Sequence[str], folder: Path) -> str:
     if kind == "module" and is_this_python(program):
         return _module_problem(target, folder)
     return ""
+
+
+def _script_and_arguments(command: Sequence[str]) -> Sequence[str]:
+    """Return the script of Python in ``command``, or in the command that a shell runs, and its arguments."""
+    script = next((at for at, word in enumerate(command) if word.endswith(".py") and " " not in word), None)
+    if script is not None:
+        return command[script:]
+    inner = _wrapped(Path(command[0]).name, command[1:])
+    # Without a shell, these would mean something else.
+    return () if not inner or any(set(word) & _FOR_THE_SHELL for word in inner) else _script_and_arguments(inner)
 
 
 def _launcher(command: Sequence[str]) -> str:
@@ -91,12 +105,13 @@ def _wrapped(name: str, arguments: Sequence[str]) -> Sequence[str]:
             return ()
     if name not in _WRAPPERS:
         return ()
-    return arguments[next((at for at, word in enumerate(arguments) if _is_python_or_launcher(word)), len(arguments)) :]
-
-
-def _is_python_or_launcher(word: str) -> bool:
-    name = Path(word).name
-    return name in _LAUNCHERS or _PYTHON.fullmatch(name) is not None
+    for at, word in enumerate(arguments):
+        program = Path(word).name
+        if program in _LAUNCHERS or program in _SHELLS or _PYTHON.fullmatch(program):
+            return arguments[at:]
+        if program.endswith((".py", ".sh")):
+            return ()  # the program itself: what follows are its arguments
+    return ()
 
 
 def _python_target(arguments: Sequence[str]) -> tuple[str, str]:
@@ -114,27 +129,37 @@ def _python_target(arguments: Sequence[str]) -> tuple[str, str]:
     return "", ""
 
 
-def _quotes_problem(program: str, folder: Path) -> str:
-    words = program.split()
-    if len(words) < 2 or shutil.which(words[0]) is None or (folder / program).exists():
-        return ""
-    return f"{program!r} cannot be started: it is one word with spaces: leave out the quotes: `-- {program}`"
-
-
 def _program_problem(program: str, folder: Path) -> str:
     path = folder / program
     if "/" not in program:
         if shutil.which(program) is not None:
             return ""
-        return f"{program} cannot be started: {_why_not_found(program, path)}"
+        hint = "" if path.exists() else _one_word(program)
+        return hint or f"{program} cannot be started: {_why_not_found(program, path)}"
     if path.is_dir():
         return f"{program} cannot be started: it is a directory: give the program in it"
     if not path.exists():
-        return f"{program} cannot be started: no such file in {folder}: correct the path"
+        return _one_word(program) or f"{program} cannot be started: no such file in {folder}: correct the path"
     if not os.access(path, os.X_OK):
         how = f"start it with `python {program}`" if program.endswith(".py") else f"use `chmod +x {program}`"
-        return f"{program} cannot be started: it may not be executed: {how}"
+        return f"{program} cannot be started: it is not executable: {how}"
     return ""
+
+
+def _one_word(program: str) -> str:
+    """Return one line on a program that does not exist, if it looks like a whole command; else ""."""
+    if " " not in program.strip():
+        return ""
+    return (
+        f"{_shown(program)} cannot be started: it is one word, and there is no such program: "
+        "leave out the quotes around the command, or correct the path"
+    )
+
+
+def _shown(program: str) -> str:
+    """Return the program on one short line."""
+    line = " ".join(program.split())
+    return line if len(line) <= _LONGEST_SHOWN else f"{line[: _LONGEST_SHOWN - 3]}..."
 
 
 def _why_not_found(program: str, path: Path) -> str:
@@ -154,12 +179,15 @@ def _script_problem(script: str, folder: Path, *, is_ours: bool) -> str:
             if (path / "__main__.py").exists():
                 return ""
             return f"{script} cannot be started: it is a directory without __main__.py: give the script in it"
+        if path.exists() and not path.is_file():
+            return ""  # a pipe: to open it would wait for its writer
         with path.open("rb") as file:
             source = file.read() if is_ours and path.suffix == ".py" else b""
     except FileNotFoundError:
         return f"{script} cannot be started: no such file in {folder}: correct the path"
     except OSError as error:
-        return f"{script} cannot be started: {error.strerror}: make it readable"
+        how = "make it readable" if isinstance(error, PermissionError) else "correct the path"
+        return f"{_shown(script)} cannot be started: {error.strerror}: {how}"
     return _syntax_problem(script, source)
 
 
@@ -170,9 +198,9 @@ def _syntax_problem(script: str, source: bytes) -> str:
             compile(source, script, "exec", dont_inherit=True)
     except SyntaxError as error:
         place = f" in line {error.lineno}" if error.lineno else ""
-        return f"{script} cannot be started: it is no Python{place}: {error.msg}: correct it"
+        return f"{script} cannot be started: it is not Python{place}: {error.msg}: correct it"
     except ValueError as error:  # before Python 3.12, null bytes
-        return f"{script} cannot be started: it is no Python: {error}: correct it"
+        return f"{script} cannot be started: it is not Python: {error}: correct it"
     return ""
 
 
@@ -180,7 +208,7 @@ def _module_problem(module: str, folder: Path) -> str:
     """Look for the top-level package only: to find what is in it, Python would import it."""
     package = module.partition(".")[0]
     if not package:
-        return "-m cannot be started: no module is named after it: add its name"
+        return "-m cannot be started: no module name follows it: add one"
     try:
         is_found = PathFinder.find_spec(package, [str(folder)]) or importlib.util.find_spec(package)
     except (ImportError, ValueError):  # a loaded module without a spec

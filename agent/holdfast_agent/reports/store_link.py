@@ -3,7 +3,6 @@
 import asyncio
 import collections
 import itertools
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -15,8 +14,6 @@ from holdfast_proto import keys
 from holdfast_proto.redis_client import StoreError
 from holdfast_proto.store_outage import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
-
-log = logging.getLogger(__name__)
 
 STATE_TTL_MS = 3000
 """Time to live of the node's state, the agent's lease: without a newer state the node then counts as gone."""
@@ -38,13 +35,13 @@ RefusalHandler = Callable[[str, str], None]
 class StoreLink:
     """All traffic between one agent and Redis. No method raises because the store is unreachable."""
 
-    def __init__(self, client: redis.asyncio.Redis, run: str, node: str, outage: StoreOutage | None = None) -> None:
+    def __init__(self, client: redis.asyncio.Redis, run: str, node: str, outage: StoreOutage) -> None:
         self._client = client
         self._run = run
         self._node = node
         self._events: collections.deque[store.Event] = collections.deque()
         self._events_waiting = asyncio.Event()
-        self._outage = outage or StoreOutage(log, "--redis", "the agent tries again")
+        self._outage = outage
         self.up = False
         self.operations_total = 0
         self.failures_total = 0

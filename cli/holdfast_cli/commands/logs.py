@@ -82,7 +82,7 @@ def _follow(record: RunRecord, ranks: list[int], generation: int | None, count: 
                 sys.stdout.flush()
                 print(f"holdfast: generation {line.generation} of run {record.run}", file=sys.stderr, flush=True)
             shown = line.generation
-            _print([line], with_ranks=follower.has_several)
+            _print([line], with_ranks=len(set(ranks)) != 1)  # logs of further ranks may come
         sys.stdout.flush()
         if is_over:
             return

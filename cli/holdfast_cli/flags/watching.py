@@ -42,8 +42,9 @@ class StopFlags:
 class LogsFlags:
     """Print what the ranks of a run have printed, while it runs or afterwards.
 
-    With more than one rank, each line begins with its rank. Holdfast has no output of ranks that another launcher has
-    started (`holdfast observe`).
+    With more than one rank, each line begins with its rank. With --follow, it does so unless --rank or --culprit names
+    one rank only. A log may begin with lines of an earlier start of the same run. Holdfast has no output of ranks that
+    another launcher has started (`holdfast observe`).
 
     \b
     Examples:

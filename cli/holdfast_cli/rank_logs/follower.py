@@ -44,11 +44,6 @@ class Follower:
         self._offsets: dict[Path, int] = {}
         self._tails: dict[int, LogTail] = {}
 
-    @property
-    def has_several(self) -> bool:
-        """Whether more than one rank is read."""
-        return len(self._tails) > 1
-
     def skip_present(self) -> None:
         """Leave out what all logs hold now. A rank continues the log that an earlier start of the run has left."""
         for logs in logs_by_generation(self._run_directory).values():

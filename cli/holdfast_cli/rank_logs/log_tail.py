@@ -19,7 +19,7 @@ class LogTail:
         self._unfinished = b""
 
     def lines(self) -> list[str]:
-        """Return the lines that were completed since the last call, READ_BYTES of them at most."""
+        """Return the lines that were completed since the last call, from READ_BYTES of the log at most."""
         try:
             with self._path.open("rb") as stream:
                 stream.seek(self._offset)
@@ -44,18 +44,25 @@ class LogTail:
         return lines
 
     def newest(self, count: int) -> list[str]:
-        """Skip to the end of the log; return the newest ``count`` lines of what is skipped, complete ones only."""
-        data = b""
+        """Skip to the end of the log; return the newest ``count`` lines of what is skipped, complete ones only.
+
+        Of a log with few line ends, such as one with progress bars, only the end is read: it may return fewer lines.
+        """
+        blocks: list[bytes] = []
+        wanted_bytes, line_ends = (count + 1) * LONGEST_LINE_BYTES, 0
         try:
             with self._path.open("rb") as stream:
                 start = self._offset = stream.seek(0, os.SEEK_END)
-                while start > 0 and data.count(b"\n") <= count:
+                while start > 0 and line_ends <= count and wanted_bytes > 0:
                     length = min(start, READ_BYTES)
                     start = stream.seek(start - length)
-                    data = stream.read(length) + data
+                    blocks.append(stream.read(length))
+                    line_ends += blocks[-1].count(b"\n")
+                    wanted_bytes -= length
         except OSError:  # the rank has not begun to write
             return []
-        *complete, self._unfinished = data.split(b"\n")
+        *complete, unfinished = b"".join(reversed(blocks)).split(b"\n")
+        self._unfinished = unfinished[-LONGEST_LINE_BYTES:]
         return [_shown(line) for line in complete[-count:]]
 
 

@@ -18,7 +18,7 @@ class AttachmentWatch:
     def see(self, status: RunStatus) -> None:
         """Take in one status."""
         self._has_attached |= status.newest_step >= 0 or any(_has_attached(rank) for rank in status.ranks)
-        self._has_ended_without |= any(rank.exit.never_attached for rank in status.ranks)
+        self._has_ended_without |= any(_ended_by_itself_without(rank) for rank in status.ranks)
         # Such a verdict says itself why the ranks ended so early.
         self._is_explained |= status.newest_incident.verdict.kind == VERDICT_KIND_BAD_CONFIGURATION
 
@@ -30,3 +30,8 @@ class AttachmentWatch:
 
 def _has_attached(rank: RankView) -> bool:
     return rank.life == LIFE_RUNNING or (rank.life == LIFE_EXITED and not rank.exit.never_attached)
+
+
+def _ended_by_itself_without(rank: RankView) -> bool:
+    """Whether the rank ended without attach(), and no signal ended it: Holdfast kills the others of a failed rank."""
+    return rank.exit.never_attached and not rank.exit.HasField("signal")

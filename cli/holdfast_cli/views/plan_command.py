@@ -9,6 +9,7 @@ from holdfast_trainer.config import TrainerConfig, read_file
 from holdfast_trainer.planning.hardware import Cluster
 
 _WIDTH = 76
+_FOR_THE_SHELL = ("$REDIS", "$CHECKPOINTS")
 
 
 def start_command(config: TrainerConfig, cluster: Cluster, file: Path | None) -> list[str]:
@@ -22,7 +23,8 @@ def start_command(config: TrainerConfig, cluster: Cluster, file: Path | None) ->
         ours = ["holdfast", "run", "--ranks", str(ranks)]
     else:
         how = ["--nodes", str(ranks // per_node), "--ranks-per-node", str(per_node)]
-        ours = ["holdfast", "publish", "--run", "planned", *how, "--redis", "$REDIS", "--checkpoints", "$CHECKPOINTS"]
+        redis, checkpoints = _FOR_THE_SHELL
+        ours = ["holdfast", "publish", "--run", "planned", *how, "--redis", redis, "--checkpoints", checkpoints]
     named = [] if file is None else ["--config", str(file)]
     return [*ours, "--", "python", "-m", "holdfast_trainer", *named, *_flags(config, file)]
 
@@ -52,7 +54,11 @@ def on_several_lines(words: Sequence[str]) -> str:
 
 def places_to_set(words: Sequence[str]) -> str:
     """Return what to set in the shell before a command of several nodes; "" for one node."""
-    return "set REDIS to its URL, and CHECKPOINTS to a folder that all nodes see" if "$REDIS" in words else ""
+    return (
+        "set REDIS to the URL of Redis, and CHECKPOINTS to a folder that all nodes see"
+        if _FOR_THE_SHELL[0] in words
+        else ""
+    )
 
 
 def _flags(config: TrainerConfig, file: Path | None) -> list[str]:
@@ -69,4 +75,4 @@ def _flags(config: TrainerConfig, file: Path | None) -> list[str]:
 
 
 def _quoted(word: str) -> str:
-    return f'"{word}"' if word.startswith("$") else shlex.quote(word)
+    return f'"{word}"' if word in _FOR_THE_SHELL else shlex.quote(word)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import fcntl
+import itertools
 import math
 import os
 import resource
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from holdfast_agent.blocking import stall_watch
-from holdfast_agent.blocking.stall_watch import StallWatch
-from holdfast_checkpoint import processes
+from holdfast_agent.blocking.stall_watch import INTERVAL_S, StallWatch
+from holdfast_agent.processes.rank import Rank
 from holdfast_proto import black_box
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import session_pb2 as session
@@ -135,10 +135,11 @@ async def test_a_silent_rank_that_moves_does_not_stall(node: RecordedNode, rank:
     rank.say(f"12 {PHASE_DATA}")
     async with watched(node, rank):
         await until(lambda: place(node) == (12, PHASE_DATA), "the agent has read the box")
-        moves = node.ranks[0].moves_total
+        moves, before_unix_s = node.ranks[0].moves_total, time.time()
         rank.say(f"12 {PHASE_OPTIMIZER}")
         await until(lambda: node.ranks[0].moves_total > moves, "that ends the stall")
         assert place(node) == (12, PHASE_OPTIMIZER)
+        assert before_unix_s <= node.ranks[0].last_progress_unix_s <= time.time()
         await until(lambda: published(node).stalled_s > 1.0, "then it stands still")
 
 
@@ -202,15 +203,42 @@ async def test_a_rank_that_waits_for_a_lock_names_the_rank_that_holds_it(node: R
             assert not published(node).HasField("blocked_on")
 
 
-async def test_nobody_looks_at_a_rank_that_moves(node: RecordedNode, folder: Path) -> None:
-    path = folder / "cache.lock"
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        waits = "import fcntl, sys; print('asks', flush=True); fcntl.flock(open(sys.argv[1]), 2)"
-        with running(waits, str(path)) as waiter:
-            await until(lambda: processes.process_state(waiter.pid) == "S", "it waits")
-            async with watched(node, waiter):
-                for step in range(20):
-                    await asyncio.sleep(TICK_S)
-                    node.ranks[0].apply(session.Report(progress=Progress(step=step, phase=PHASE_DATA)), time.time())
-                    assert not published(node).HasField("blocked_on")
+@pytest.fixture
+def looked_at_s(node: RecordedNode, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The node's times of the looks, each of which fails."""
+    times_s: list[float] = []
+
+    def fail(*_: object) -> None:
+        times_s.append(node.clock_s)
+        raise OSError("on purpose")
+
+    monkeypatch.setattr(stall_watch, "_look_at", fail)
+    return times_s
+
+
+async def test_nobody_looks_at_a_rank_that_moves(
+    node: RecordedNode, rank: Running, looked_at_s: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_due = StallWatch._is_due
+    asked = 0
+
+    def moves_first(watch: StallWatch, each: Rank) -> bool:
+        nonlocal asked
+        asked += 1
+        each.apply(session.Report(progress=Progress(step=asked, phase=PHASE_DATA)), time.time())
+        return is_due(watch, each)
+
+    monkeypatch.setattr(StallWatch, "_is_due", moves_first)
+    async with watched(node, rank):
+        await until(lambda: asked >= 10, "the watch passes by")
+        assert not looked_at_s
+        monkeypatch.setattr(StallWatch, "_is_due", is_due)
+        await until(lambda: bool(looked_at_s), "it looks at a rank that does not move")
+
+
+async def test_a_look_that_fails_is_not_repeated_earlier(
+    node: RecordedNode, rank: Running, looked_at_s: list[float]
+) -> None:
+    async with watched(node, rank):
+        await until(lambda: len(looked_at_s) >= 3, "the watch goes on")
+    assert all(later - earlier >= INTERVAL_S for earlier, later in itertools.pairwise(looked_at_s))

@@ -141,3 +141,9 @@ def test_the_frame_is_the_innermost_of_the_users_own_code() -> None:
 
 def test_a_process_without_its_training_thread_is_not_described() -> None:
     assert summarize(3, PID, [thread(USER, system_id=PID + 1)], computes_on_cpu=True) == StackSummary(rank=3)
+
+
+def test_a_rank_that_computes_is_blocked_on_nothing() -> None:
+    summary = summarize(3, PID, [thread(USER, active=True)], computes_on_cpu=True)
+    assert summary.activity == common.ACTIVITY_USER_CODE
+    assert not summary.HasField("blocked_on")

@@ -1,8 +1,10 @@
 """Stacks of real processes, as py-spy sees them."""
 
 import asyncio
+import gc
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,11 +12,13 @@ import pytest
 
 from holdfast_agent.evidence import stacks
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
+from holdfast_agent.evidence.stack_dump import Thread
 from holdfast_agent.processes.rank import Rank
 from holdfast_checkpoint import processes
 from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1.store_pb2 import StackSummary
 from tests.agent.evidence.test_gathering import may_look_into_processes
-from tests.support.coroutines import end, wait_until
+from tests.support.coroutines import end, until, wait_until
 from tests.support.nodes import make_node
 
 pytestmark = [
@@ -60,6 +64,7 @@ def start() -> Iterator[Start]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "NATIVE_PATIENCE_S", 60.0)
     monkeypatch.setattr(stacks, "PLAIN_PATIENCE_S", 60.0)
+    monkeypatch.setattr(stacks, "_LOOK_PATIENCE_S", 60.0)
 
 
 @pytest.mark.parametrize("way", ["lock", "user_code", "gil_held", "sleep", "pipe", "process"])
@@ -99,9 +104,15 @@ async def test_a_rank_that_must_not_be_paused_is_read_as_it_runs(start: Start, t
 
 @pytest.mark.parametrize("way", ["pipe", "process"])
 async def test_a_rank_is_not_paused_if_its_kernel_names_the_wait(start: Start, tmp_path: Path, way: str) -> None:
-    summary = await stacks.take(start(way), EvidenceFolder(tmp_path, "node0"), may_pause=True)
+    rank = start(way)
+    summary = await stacks.take(rank, EvidenceFolder(tmp_path, "node0"), may_pause=True)
     assert summary is not None
-    assert bool(summary.blocked_on.pid) == (way == "process") or summary.blocked_on.party == common.PARTY_ITSELF
+    party, pid = summary.blocked_on.party, summary.blocked_on.pid
+    if way == "pipe":
+        assert (party, pid) == (common.PARTY_ITSELF, rank.pid)
+    else:
+        assert party == common.PARTY_CHILD
+        assert pid not in (0, rank.pid)
     assert "libpython" not in (tmp_path / "rank-00004.stack.txt").read_text()
 
 
@@ -136,3 +147,53 @@ async def test_a_process_that_is_gone_leaves_a_line_with_the_reason(start: Start
     wait_until(lambda: processes.process_state(rank.pid) == "Z", "the rank is gone")
     assert await stacks.take(rank, EvidenceFolder(tmp_path, "node0"), may_pause=False) is None
     assert "rank-00004.stack.txt (--nonblocking): py-spy failed" in (tmp_path / "missing.txt").read_text()
+
+
+async def test_a_look_that_fails_costs_no_stacks(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("on purpose")
+
+    monkeypatch.setattr(stacks, "look_at_rank", fail)
+    summary = await stacks.take(start("event"), EvidenceFolder(tmp_path, "node0"), may_pause=False)
+    assert summary is not None
+    assert summary.activity == common.ACTIVITY_LOCK
+    line = "rank-00004.stack (what it waits for): ValueError('on purpose')"
+    assert line in (tmp_path / "missing.txt").read_text()
+
+
+async def test_a_look_that_fails_late_is_forgotten(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unheard: list[object] = []
+    ended, go = threading.Event(), threading.Event()
+
+    def fail_late(*_: object, **__: object) -> None:
+        go.wait()
+        ended.set()
+        raise ValueError("on purpose")
+
+    monkeypatch.setattr(stacks, "look_at_rank", fail_late)
+    monkeypatch.setattr(stacks, "_LOOK_PATIENCE_S", 0.01)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    assert await stacks.take(start("event"), EvidenceFolder(tmp_path, "node0"), may_pause=False) is not None
+    go.set()
+    await until(ended.is_set, "the look fails")
+    await asyncio.sleep(0.05)
+    gc.collect()
+    assert not unheard
+
+
+async def test_nothing_is_said_of_a_thread_that_is_not_known(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = Thread(name="", system_id=None, active=False, owns_gil=True, frames=())
+    monkeypatch.setattr(stacks, "sleeping_gil_owner", lambda _: owner)
+    given: list[object] = []
+
+    def note(*_: object, gil_owner_blocked: object, **__: object) -> StackSummary:
+        given.append(gil_owner_blocked)
+        return StackSummary(rank=4)
+
+    monkeypatch.setattr(stacks, "summarize", note)
+    await stacks.take(start("pipe"), EvidenceFolder(tmp_path, "node0"), may_pause=False)
+    assert given == [None]

@@ -1,5 +1,6 @@
 """Which commands are refused before a rank exists, and which are left alone because it is not certain."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -34,17 +35,17 @@ def place(tmp_path: Path) -> Path:
         ("empty", "empty cannot be started: it is a directory: give the program in it"),
         ("./empty", "./empty cannot be started: it is a directory: give the program in it"),
         ("./none", "./none cannot be started: no such file in PLACE: correct the path"),
-        ("./start.sh", "./start.sh cannot be started: it may not be executed: use `chmod +x ./start.sh`"),
-        ("./train.py", "./train.py cannot be started: it may not be executed: start it with `python ./train.py`"),
+        ("./start.sh", "./start.sh cannot be started: it is not executable: use `chmod +x ./start.sh`"),
+        ("./train.py", "./train.py cannot be started: it is not executable: start it with `python ./train.py`"),
         ("python missing.py", "missing.py cannot be started: no such file in PLACE: correct the path"),
         ("python -u -W ignore missing.py 3", "missing.py cannot be started: no such file in PLACE: correct the path"),
         ("python empty", "empty cannot be started: it is a directory without __main__.py: give the script in it"),
         (
             "python broken.py",
-            "broken.py cannot be started: it is no Python in line 2: '(' was never closed: correct it",
+            "broken.py cannot be started: it is not Python in line 2: '(' was never closed: correct it",
         ),
         ("python -m nosuch.train", "-m nosuch.train cannot be started: there is no module nosuch: correct it or"),
-        ("python -m", "-m cannot be started: no module is named after it: add its name"),
+        ("python -m", "-m cannot be started: no module name follows it: add one"),
     ],
 )
 def test_what_certainly_fails_is_refused_in_one_line(place: Path, command: str, line: str) -> None:
@@ -53,17 +54,44 @@ def test_what_certainly_fails_is_refused_in_one_line(place: Path, command: str, 
     assert "\n" not in problem
 
 
-@pytest.mark.parametrize("command", ["python train.py", "python /no/such/train.py --lr 1"])
-def test_a_whole_command_in_quotes_is_recognised(place: Path, command: str) -> None:
-    assert start_problem([command], place) == (
-        f"{command!r} cannot be started: it is one word with spaces: leave out the quotes: `-- {command}`"
-    )
-
-
 def test_a_program_may_have_a_space_in_its_name(place: Path) -> None:
     program = place / "python train.py"
     program.touch(mode=0o755)
     assert start_problem([f"./{program.name}"], place) == ""
+
+
+LONG = "python train.py --lr 0.1" + 30 * " --option value"
+ONE_WORD = "it is one word, and there is no such program: leave out the quotes around the command, or correct the path"
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (("python train.py",), f"python train.py cannot be started: {ONE_WORD}"),
+        (("./run.sh\n--lr 1",), f"./run.sh --lr 1 cannot be started: {ONE_WORD}"),
+        ((LONG,), f"{LONG[:57]}... cannot be started: {ONE_WORD}"),
+        ((f"./{LONG}",), f"./{LONG[:55]}... cannot be started: {ONE_WORD}"),
+        (("./" + 300 * "x",), f"./{55 * 'x'}... cannot be started: File name too long: correct the path"),
+        (("python", 300 * "x"), f"{57 * 'x'}... cannot be started: File name too long: correct the path"),
+    ],
+)
+def test_a_quoted_command_and_a_name_that_is_too_long_get_one_line(
+    place: Path, command: tuple[str, ...], line: str
+) -> None:
+    assert start_problem(command, place) == line
+
+
+def test_a_folder_that_may_not_be_searched_gets_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    assert start_problem(("./no/run",), place) == "./no/run cannot be started: Permission denied: correct the path"
+
+
+def test_a_pipe_is_left_alone_and_not_waited_for(place: Path) -> None:
+    os.mkfifo(place / "pipe.py")
+    assert start_problem(("python", "pipe.py"), place) == ""
 
 
 @pytest.mark.parametrize(
@@ -113,8 +141,33 @@ def test_a_launcher_is_named_with_both_ways_to_use_it(command: str, launcher: st
 
 
 @pytest.mark.parametrize(
+    ("inner", "rank"),
+    [
+        ("torchrun train.py 9", "python train.py 9"),
+        ("torchrun --nproc-per-node 4 train.py $LR", "python SCRIPT"),
+        ("torchrun train.py && echo done", "python SCRIPT"),
+        ("torchrun -m trainer", "python SCRIPT"),
+    ],
+)
+@pytest.mark.parametrize("outer", [("bash", "-c"), ("nice", "/bin/sh", "-c")])
+def test_the_script_in_the_command_of_a_shell_is_found(outer: tuple[str, ...], inner: str, rank: str) -> None:
+    problem = launcher_problem((*outer, inner))
+    assert problem.startswith("torchrun starts ranks")
+    assert problem.endswith(f"or `holdfast run --ranks N -- {rank}`")
+
+
+@pytest.mark.parametrize(
     "command",
-    ["python train.py torchrun", "accelerate test", "env", "env A=1 python train.py", "python -m trainer.run"],
+    [
+        "python train.py torchrun",
+        "accelerate test",
+        "env",
+        "env A=1 python train.py",
+        "python -m trainer.run",
+        "uv run train.py --launcher torchrun",
+        "nice ./run.sh srun",
+        "nice bash start srun",
+    ],
 )
 def test_other_commands_are_no_launchers(command: str) -> None:
     assert launcher_problem(command.split()) == ""

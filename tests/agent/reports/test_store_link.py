@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import itertools
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from holdfast_agent.reports import store_link
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_proto import keys, redis_client
 from holdfast_proto.redis_client import connect
+from holdfast_proto.store_outage import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
 from tests.support.coroutines import end, until
 from tests.support.store_server import StoreServer
@@ -22,7 +24,7 @@ SPEC = store.RunSpec(run=RUN, nodes=1, ranks_per_node=2, instance="i")
 async def linked(server: StoreServer) -> AsyncIterator[StoreLink]:
     """A link whose events are being sent."""
     client = connect(server.url)
-    link = StoreLink(client, RUN, NODE)
+    link = StoreLink(client, RUN, NODE, StoreOutage(logging.getLogger(__name__), server.url, "the agent tries again"))
     sender = asyncio.create_task(link.send_events())
     try:
         yield link

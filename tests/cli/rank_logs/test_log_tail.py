@@ -1,3 +1,4 @@
+import tracemalloc
 from pathlib import Path
 
 from holdfast_cli.rank_logs import log_tail
@@ -37,3 +38,23 @@ def test_a_line_without_an_end_is_shown_in_pieces(tmp_path: Path) -> None:
     log = tmp_path / "rank.log"
     log.write_bytes(b"x" * (2 * log_tail.READ_BYTES + 5))
     assert sum(map(len, LogTail(log).rest())) == 2 * log_tail.READ_BYTES + 5
+
+
+def test_of_a_log_with_few_line_ends_only_the_end_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "rank.log"
+    log.write_bytes(b"begun\n" + b"".join(b"\r%9d%%" % done for done in range(1_000_000)) + b"\nlast\n\r1%\r2%")
+    tail = LogTail(log)
+    tracemalloc.start()
+    assert tail.newest(2) == ["   999999%", "last"]
+    assert LogTail(log).newest(10)[-2:] == ["   999999%", "last"]
+    assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    tracemalloc.stop()
+    assert tail.rest() == ["2%"]
+
+
+def test_a_line_without_an_end_is_not_kept_as_a_whole(tmp_path: Path) -> None:
+    log = tmp_path / "rank.log"
+    log.write_bytes(b"x" * (2 * log_tail.READ_BYTES))
+    tail = LogTail(log)
+    assert tail.newest(3) == []
+    assert sum(map(len, tail.rest())) == log_tail.LONGEST_LINE_BYTES

@@ -97,6 +97,12 @@ def test_logs_that_an_earlier_start_has_left_are_not_those_of_the_newest_generat
     assert logs.print("--generation", "7").stdout == "an earlier start\n"
 
 
+def test_following_gives_each_line_its_rank_however_many_logs_exist_yet(logs: Logs) -> None:
+    logs.write(3, 1, "the first to print\n")
+    assert logs.print("--follow").stdout == "[rank 1] the first to print\n"
+    assert logs.print("--follow", "--rank", "1").stdout == "the first to print\n"
+
+
 def test_the_culprits_of_the_newest_incident_are_printed_in_its_generation(logs: Logs) -> None:
     assert "run tiny has had no incident since it was started" in logs.print("--culprit").stderr
     logs.blame("0002-dead-rank", 1, 1)

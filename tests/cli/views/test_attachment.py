@@ -22,6 +22,7 @@ def status(*ranks: RankView, newest_step: int = -1) -> RunStatus:
 STARTING = RankView(life=LIFE_STARTING)
 RUNNING = RankView(life=LIFE_RUNNING)
 NEVER = RankView(life=LIFE_EXITED, exit=RankExit(code=0, never_attached=True))
+KILLED = RankView(life=LIFE_EXITED, exit=RankExit(signal=9, never_attached=True))
 ENDED = RankView(life=LIFE_EXITED, exit=RankExit(code=1))
 
 
@@ -32,6 +33,8 @@ ENDED = RankView(life=LIFE_EXITED, exit=RankExit(code=1))
         ([status(RUNNING, STARTING), status(NEVER, NEVER)], False),
         ([status(NEVER, NEVER), status(ENDED, NEVER)], False),
         ([status(newest_step=3), status(NEVER)], False),
+        ([status(KILLED, STARTING), status(KILLED, KILLED)], False),  # before they had the time
+        ([status(KILLED, NEVER)], True),
         ([status(STARTING), status()], False),  # stopped before a rank had the time
     ],
 )

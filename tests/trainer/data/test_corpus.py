@@ -224,3 +224,18 @@ def test_an_error_while_the_corpus_is_built_names_the_file_that_failed(
     monkeypatch.setattr(Recipe, "spans", fail)
     with pytest.raises(ConfigurationError, match=message):
         prepare(text_folder, tmp_path)
+
+
+def test_a_file_of_validation_that_cannot_be_read_is_reported_under_its_own_setting(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_out = tmp_path / "held-out.txt"
+    held_out.write_text("a text to validate on")
+
+    def fail(*_: object) -> NoReturn:
+        raise PermissionError(13, "Permission denied", str(held_out))
+
+    monkeypatch.setattr(Recipe, "spans", fail)
+    message = r"^data\.validation .*held-out\.txt: .*held-out\.txt: Permission denied: make it readable"
+    with pytest.raises(ConfigurationError, match=message):
+        prepare(text_folder, tmp_path, validation=str(held_out))

@@ -68,7 +68,7 @@ def test_a_rank_without_replicas_refuses_a_flipped_bit(agent: AgentServer, launc
         for step in hooks.steps(until=2):
             ack = answer(agent, Fault(kind="bit-flip", rank=3, step=-1))
             assert not ack.accepted
-            assert ("try again" if step == 0 else "would be seen by nobody") in ack.detail
+            assert ("try again" if step == 0 else "Holdfast cannot see") in ack.detail
 
 
 def test_a_rank_of_a_run_that_allows_no_faults_refuses_them(agent: AgentServer, launch: Launch) -> None:

@@ -56,8 +56,8 @@ def test_a_step_behind_the_end_of_the_loop_is_said_to_be_waited_for() -> None:
 
 
 def test_a_flipped_bit_that_nobody_could_see_is_refused() -> None:
-    with pytest.raises(ValueError, match="bit-flip would be seen by nobody"):
+    with pytest.raises(ValueError, match="Holdfast cannot see bit-flip here"):
         after(3).waits_for(Fault("bit-flip"))
-    with pytest.raises(ValueError, match="first step has ended: try again"):
+    with pytest.raises(ValueError, match="known after the first step: try again"):
         Prospects(lambda: None).waits_for(Fault("bit-flip"))
     assert Prospects(lambda: [torch.ones(1)]).waits_for(Fault("bit-flip")) == ""

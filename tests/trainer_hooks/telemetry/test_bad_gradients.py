@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import holdfast_hooks
-from holdfast_hooks.telemetry import bad_gradients
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.telemetry import bad_gradients, own_gradients
 from holdfast_hooks.telemetry.bad_gradients import BadGradients
+from holdfast_hooks.telemetry.own_gradients import OwnGradientWatch
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1.session_pb2 import BadGradient
 
@@ -154,3 +156,53 @@ def test_objects_that_raise_do_not_stop_the_run(launched: Any) -> None:
                 break
             hooks.report(loss=math.nan)
     assert found(launched) == [NOTHING] * 3
+
+
+@pytest.mark.parametrize("calls", ["forward", "gradient"])
+def test_objects_that_raise_in_the_forward_or_backward_pass_do_not_stop_the_run(
+    calls: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: object) -> None:
+        raise LookupError("on purpose")
+
+    model = torch.nn.Linear(2, 2)
+    watch = OwnGradientWatch({"model": model}, OnceLog())
+    monkeypatch.setattr(own_gradients, "is_dtensor", lambda _: calls == "forward")
+    watch.start()
+    monkeypatch.setattr(own_gradients, "local_sum", refuse)
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+    watch.stop()
+    assert [record.message for record in caplog.records] == ["gradients are not looked at: LookupError('on purpose')"]
+
+
+def looks_of(gradients: BadGradients, *, steps: int, overflow: bool) -> int:
+    """Look once in each step; return the number of looks that were taken."""
+    looks = 0
+    for _ in range(steps):
+        looks += gradients.look() is not None
+        if overflow:
+            gradients.calm()
+        gradients.end_step()
+    return looks
+
+
+@pytest.fixture
+def with_gradients() -> BadGradients:
+    model = torch.nn.Linear(2, 2)
+    model(torch.ones(1, 2)).sum().backward()
+    return BadGradients({"model": model}, OnceLog())
+
+
+def test_a_step_that_was_not_looked_at_gives_no_look_back(with_gradients: BadGradients) -> None:
+    for _ in range(20):
+        with_gradients.alarm()
+        with_gradients.calm()
+        with_gradients.end_step()
+    assert looks_of(with_gradients, steps=20, overflow=False) == 8
+
+
+def test_looks_at_steps_that_overflow_are_limited_too(with_gradients: BadGradients) -> None:
+    assert looks_of(with_gradients, steps=10, overflow=True) == 10
+    assert looks_of(with_gradients, steps=5, overflow=False) == 5
+    assert looks_of(with_gradients, steps=200, overflow=True) == 49

@@ -58,20 +58,23 @@ def prepare(config: DataConfig, *, vocabulary: int) -> Corpus:
                 overlap = cached_overlap(corpus.train, corpus.validation, ngram=ngram, folder=directory)
                 corpus = dataclasses.replace(corpus, overlap=overlap)
     except OSError as error:
-        raise ConfigurationError(_explain(error, config, cache)) from None
+        raise ConfigurationError(_explain(error, recipe, cache)) from None
     if corpus.overlap:
         corpus.overlap.check(config.overlap_limit)
     return corpus
 
 
-def _explain(error: OSError, config: DataConfig, cache: Path) -> str:
+def _explain(error: OSError, recipe: Recipe, cache: Path) -> str:
     """Return which setting an error belongs to: reading the data and writing the cache fail in the same ways."""
     if error.filename is None:  # a disk that is full, or damaged
-        return f"data.source {config.source} or data.cache_directory {cache}: {error.strerror}: check both disks"
+        return f"{recipe.train.setting} or data.cache_directory {cache}: {error.strerror}: check both disks"
     path = Path(error.filename)
     if cache in (path, *path.parents) or path in cache.parents:
         return f"data.cache_directory {cache}: {error.strerror}: give a folder that can be written"
-    return f"data.source {config.source}: {path}: {error.strerror}: make it readable"
+    named = recipe.train
+    if recipe.validation is not None and any(document.path == path for document in recipe.validation.documents):
+        named = recipe.validation
+    return f"{named.setting}: {path}: {error.strerror}: make it readable"
 
 
 @contextmanager

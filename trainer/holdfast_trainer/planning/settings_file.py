@@ -13,11 +13,16 @@ def as_toml(config: TrainerConfig) -> str:
     for section in ("model", "parallel"):
         settings[section] = getattr(config, section).model_dump(mode="json")
     ordered = {section: settings[section] for section in TrainerConfig.model_fields if settings.get(section)}
-    # Strings, numbers and booleans are the same in JSON and TOML.
     return "\n".join(
-        "\n".join([f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items()), ""])
+        "\n".join([f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items()), ""])
         for section, values in ordered.items()
     )
+
+
+def _toml(value: object) -> str:
+    # Strings, numbers and booleans are the same in JSON and TOML, but for two things: TOML knows no surrogate pairs,
+    # with which JSON escapes characters above U+FFFF, and wants U+007F escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def write_settings(config: TrainerConfig, path: Path) -> None:

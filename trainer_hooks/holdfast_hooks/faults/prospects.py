@@ -69,11 +69,11 @@ class Prospects:
         compared = self._compared()
         if compared is None:
             raise ValueError(
-                f"{kind} is seen only in a weight of which another rank holds a copy, and that is not known before the "
-                "first step has ended: try again then"
+                f"{kind} shows only in a weight that another rank holds, too. Which these are is known after the first "
+                "step: try again then"
             )
         if not any(map(can_flip, compared)):
             raise ValueError(
-                f"{kind} would be seen by nobody: of no weight of this rank is a copy compared with that of another "
-                "rank (docs/detectors.md says which are)"
+                f"Holdfast cannot see {kind} here: no weight of this rank is compared with a copy on another rank "
+                "(docs/detectors.md says which are)"
             )

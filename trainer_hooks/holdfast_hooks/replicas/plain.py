@@ -6,7 +6,7 @@ hashes, and the daemon learns which ranks hold the same.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,11 @@ SAMPLE = ""
 
 _SAMPLED_PARAMETERS = 16
 _SAMPLED_WORDS = 256
-_MOST_RANGES = 256
-"""The daemon keeps two numbers for each range. So a large model has larger ranges, and not more of them."""
+_RANGES = 256
+"""The daemon keeps two numbers for each part. So a large model has larger ranges, and many parameters share parts.
+
+There are at most three times as many parts: one third of small parameters, two of ranges of larger ones.
+"""
 
 
 @dataclass(frozen=True)
@@ -46,26 +49,63 @@ class _Range:
         return words[self.start : self.end].sum()
 
 
+@dataclass(frozen=True)
+class _Part:
+    """A range of one parameter, or several parameters of one device."""
+
+    ranges: tuple[_Range, ...]
+
+    @property
+    def name(self) -> str:
+        first, last = self.ranges[0].name, self.ranges[-1].name
+        return first if first == last else f"{first}..{last}"
+
+    def sum(self) -> "torch.Tensor":
+        """Return the sum of all words. Any one flipped bit changes it. Raises as :meth:`_Range.sum` does."""
+        total, *others = (one.sum() for one in self.ranges)
+        for other in others:
+            total = total + other
+        return total
+
+
+def _packed(small: Sequence[_Range]) -> list[_Part]:
+    """Return parameters as one part each, or if they are too many, as parts of neighbours."""
+    if len(small) <= _RANGES:
+        return [_Part((one,)) for one in small]
+    # Half of the share is that of the bytes and half is that of the number, for both cost time.
+    nbytes = sum(one.parameter.nbytes for one in small)
+    packs: dict[tuple[torch.device, int], list[_Range]] = {}
+    share = 0.0
+    for one in small:
+        packs.setdefault((one.parameter.device, int(share * _RANGES)), []).append(one)
+        share += (one.parameter.nbytes / nbytes + 1 / len(small)) / 2
+    return [_Part(tuple(pack)) for pack in packs.values()]
+
+
 class PlainParameters:
-    """Sums a sample of many parameters, and some ranges of single ones, in each step that is checked.
+    """Sums a sample of many parameters, and some parts, in each step that is checked.
 
     The sample has the first words of parameters all over the model. It shows the daemon in a few steps which ranks hold
-    the same. The ranges take turns and cover everything.
+    the same. The parts take turns and cover everything: a part is a range of one parameter, or several small ones.
     """
 
     def __init__(self, parameters: "Mapping[str, torch.Tensor]") -> None:
         words = {name: flat for name in sorted(parameters) if (flat := as_words(parameters[name].detach())) is not None}
         self.tensors = tuple(parameters[name] for name in words)
         self.nbytes = sum(flat.nbytes for flat in words.values())
-        range_bytes = max(PIECE_BYTES, math.ceil(self.nbytes / _MOST_RANGES))
-        ranges: list[_Range] = []
+        range_bytes = max(PIECE_BYTES, math.ceil(self.nbytes / _RANGES))
+        small: list[_Range] = []
+        parts: list[_Part] = []
         for name, flat in words.items():
             length = range_bytes // flat.element_size()
+            if length >= flat.numel():
+                small.append(_Range(name, parameters[name], 0, flat.numel(), flat.numel()))
+                continue
             for start in range(0, flat.numel(), length):
                 end = min(start + length, flat.numel())
-                part = name if length >= flat.numel() else f"{name}[words {start}:{end}]"
-                ranges.append(_Range(part, parameters[name], start, end, flat.numel()))
-        self._rotation = Rotation(ranges)
+                name_of_range = f"{name}[words {start}:{end}]"
+                parts.append(_Part((_Range(name_of_range, parameters[name], start, end, flat.numel()),)))
+        self._rotation = Rotation([*_packed(small), *parts])
         on_first_device = [name for name in words if parameters[name].device == self.tensors[0].device]
         chosen = on_first_device[:: math.ceil(len(on_first_device) / _SAMPLED_PARAMETERS) or 1]
         self._sample = [

@@ -6,11 +6,11 @@ their mesh on which they are replicated. Any other plain tensor may be one rank'
 
 import gc
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from holdfast_hooks.state.counterparts import parameters_of
+from holdfast_hooks.state.counterparts import named_parameters
 from holdfast_hooks.state.sharding import is_dtensor, local_part, ranks_alike
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class HeldParameters:
 def held_parameters(state: Mapping[str, Any]) -> HeldParameters:
     """Return this rank's parts of the parameters of ``state``."""
     held = HeldParameters()
-    parameters = list(_parameters(state))
+    parameters = [(f"{owner}/{name}", parameter) for owner, name, parameter in named_parameters(state)]
     distributed = sys.modules.get("torch.distributed")
     is_world = distributed is not None and distributed.is_available() and distributed.is_initialized()
     wrappers = _Wrappers.find() if parameters and is_world else _Wrappers()
@@ -63,19 +63,6 @@ def _is_plain(parameter: "torch.Tensor") -> bool:
     is_common = type(parameter) in (torch.nn.Parameter, torch.Tensor) and parameter.layout is torch.strided
     has_numbers = parameter.numel() > 0 and parameter.device.type in ("cpu", "cuda")
     return is_common and has_numbers and parameter.requires_grad
-
-
-def _parameters(state: Mapping[str, Any]) -> "Iterator[tuple[str, torch.Tensor]]":
-    """Yield each parameter once, under its name in a module, else in an optimizer."""
-    seen: set[int] = set()
-    of_modules = {name: value.named_parameters() for name, value in state.items() if hasattr(value, "named_parameters")}
-    of_optimizers = {name: parameters_of(value).items() for name, value in state.items()}
-    for owners in (of_modules, of_optimizers):
-        for owner, parameters in owners.items():
-            for name, parameter in parameters:
-                if id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    yield f"{owner}/{name}", parameter
 
 
 @dataclass

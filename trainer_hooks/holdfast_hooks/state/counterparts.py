@@ -1,8 +1,8 @@
-"""Finds the live tensor that shows the device of a saved tensor, and how it is spread over ranks."""
+"""Finds the parameters of a live state, and the live tensor that shows how a saved tensor is spread over ranks."""
 
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from holdfast_hooks.state.encoding import Image, Part, Stateful
 from holdfast_hooks.state.named_optimizer import ByName
@@ -41,6 +41,22 @@ class Counterparts:
         return place_in_owner != "state" or owner not in self._parameters or key in self._parameters[owner]
 
 
+def named_parameters(state: Mapping[str, Any]) -> "Iterator[tuple[str, str, torch.Tensor]]":
+    """Yield each parameter of ``state`` once: its owner in ``state``, its name in that module or optimizer, itself.
+
+    A parameter that a module and an optimizer have gets its name from the module.
+    """
+    seen: set[int] = set()
+    of_modules = ((owner, value.named_parameters()) for owner, value in state.items() if _is_module(value))
+    of_optimizers = ((owner, parameters_of(value).items()) for owner, value in state.items())
+    for owners in (of_modules, of_optimizers):
+        for owner, parameters in owners:
+            for name, parameter in parameters:
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield owner, name, parameter
+
+
 def parameters_of(stateful: object) -> "dict[str, torch.Tensor]":
     """Return an optimizer's parameters by the keys of its state; nothing for any other object."""
     if isinstance(stateful, ByName):
@@ -50,3 +66,7 @@ def parameters_of(stateful: object) -> "dict[str, torch.Tensor]":
         return {}
     parameters = [parameter for group in stateful.param_groups for parameter in group["params"]]
     return {str(index): parameter for index, parameter in enumerate(parameters)}
+
+
+def _is_module(value: object) -> bool:
+    return hasattr(value, "named_parameters")

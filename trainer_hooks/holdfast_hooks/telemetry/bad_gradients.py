@@ -12,8 +12,9 @@ from time import time_ns
 from typing import Any
 
 from holdfast_hooks.once import OnceLog
+from holdfast_hooks.state.counterparts import named_parameters
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
-from holdfast_hooks.telemetry.gradient_sums import deferred, local_sum, named_parameters
+from holdfast_hooks.telemetry.gradient_sums import deferred, local_sum
 from holdfast_hooks.telemetry.own_gradients import OwnGradients, OwnGradientWatch
 from holdfast_proto.v1.session_pb2 import BadGradient, StepRecord
 
@@ -21,6 +22,9 @@ NUMBERS = ("loss", "grad_norm")
 """Numbers that make the hooks look."""
 
 _LOOKS = 8
+"""Most looks of a process at steps whose gradients are not bad by design."""
+
+_ALL_LOOKS = 64
 _WATCHES, _WATCHED_STEPS = 3, 16
 """Limits for one process: a run may live with a bad step now and then, and must not become slower."""
 
@@ -36,7 +40,8 @@ class HeldGradients:
     def put(self, record: StepRecord) -> bool:
         """Put the first bad one into the step's record (reporter thread); return False while a GPU still owes sums.
 
-        If all are bad, clipping by a norm that is NaN has most likely made them so, and none is named.
+        If several gradients are there and all are bad, clipping by a norm that is NaN has most likely made them so, and
+        none is named.
         """
         totals = self.totals.read()
         if totals is None:
@@ -55,7 +60,8 @@ class BadGradients:
         self._once = once
         self._watch = OwnGradientWatch(state, once)
         self._is_alarmed = False
-        self._looks_left, self._watches_left = _LOOKS, _WATCHES
+        self._looks_left, self._all_looks_left, self._watches_left = _LOOKS, _ALL_LOOKS, _WATCHES
+        self._looks_of_step = 0
         self._steps_left = 0
         """Steps for which the gradients are still watched; 0: they are not."""
         self._newest: OwnGradients | None = None
@@ -65,21 +71,23 @@ class BadGradients:
         self._is_alarmed = True
 
     def calm(self) -> None:
-        """Take back the alarm and the look of a step whose gradients are bad by design."""
-        if self._is_alarmed:
-            self._is_alarmed = False
-            self._looks_left += 1
+        """Take back the alarm and the looks of a step whose gradients are bad by design."""
+        self._is_alarmed = False
+        self._looks_left += self._looks_of_step
+        self._looks_of_step = 0
 
     def look(self) -> HeldGradients | None:
         """Return what the gradients are at this moment; None if there are none, or after too many looks."""
         self.alarm()
-        if not self._looks_left:
+        if not (self._looks_left and self._all_looks_left):
             return None
         self._looks_left -= 1
+        self._all_looks_left -= 1
+        self._looks_of_step += 1
         try:
             held = [
-                (name, total)
-                for name, parameter in named_parameters(self._state)
+                (f"{owner}.{name}", total)
+                for owner, name, parameter in named_parameters(self._state)
                 if parameter.grad is not None and (total := local_sum(parameter.grad)) is not None
             ]
             if not held:
@@ -87,11 +95,12 @@ class BadGradients:
             return HeldGradients(tuple(name for name, _ in held), deferred(total for _, total in held), time_ns())
         except Exception as error:  # noqa: BLE001 - the user's own objects may raise anything; training continues
             self._once.warn("gradients are not looked at", repr(error))
-            self._looks_left = 0
+            self._all_looks_left = 0
             return None
 
     def end_step(self) -> OwnGradients | None:
         """Return the gradients of a watched step, and start or end the watch."""
+        self._looks_of_step = 0
         if not self._is_alarmed and not self._steps_left:
             return None
         try:

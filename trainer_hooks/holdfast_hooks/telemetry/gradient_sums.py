@@ -1,32 +1,18 @@
-"""Sums of gradients and parameters, which are not finite exactly if an element is not.
+"""Sums of gradients and parameters. A sum is not finite if an element is not.
 
-A sum takes no memory, unlike a test of each element. (It can also overflow, but only where the numbers are as good as
-infinite.) On a GPU it is read later, so that the training thread does not wait for it.
+It can also overflow, but only where the numbers are as good as infinite. A sum takes no memory, unlike a test of each
+element. On a GPU it is read later, so that the training thread does not wait for it.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from holdfast_hooks.state.counterparts import parameters_of
 from holdfast_hooks.state.sharding import is_dtensor
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
 
 if TYPE_CHECKING:
     import torch
-
-
-def named_parameters(state: Mapping[str, Any]) -> "Iterator[tuple[str, torch.Tensor]]":
-    """Yield each parameter of ``state`` once, under its name in a module, else in an optimizer."""
-    seen: set[int] = set()
-    of_modules = ((owner, value.named_parameters()) for owner, value in state.items() if _is_module(value))
-    of_optimizers = ((owner, parameters_of(value).items()) for owner, value in state.items())
-    for owners in (of_modules, of_optimizers):
-        for owner, parameters in owners:
-            for name, parameter in parameters:
-                if id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    yield f"{owner}.{name}", parameter
 
 
 def local_sum(tensor: "torch.Tensor") -> "torch.Tensor | None":
@@ -50,7 +36,3 @@ def deferred(totals: "Iterable[torch.Tensor]") -> DeferredNumbers:
 def are_finite(totals: Iterable[float]) -> bool:
     """Whether all sums are finite."""
     return all(map(math.isfinite, totals))
-
-
-def _is_module(value: object) -> bool:
-    return hasattr(value, "named_parameters")

@@ -13,9 +13,10 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from holdfast_hooks.once import OnceLog
+from holdfast_hooks.state.counterparts import named_parameters
 from holdfast_hooks.state.sharding import is_dtensor
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
-from holdfast_hooks.telemetry.gradient_sums import are_finite, deferred, local_sum, named_parameters
+from holdfast_hooks.telemetry.gradient_sums import are_finite, deferred, local_sum
 from holdfast_proto.v1.session_pb2 import BadGradient, StepRecord
 
 if TYPE_CHECKING:
@@ -65,10 +66,8 @@ class OwnGradientWatch:
 
     def start(self) -> None:
         """Watch all parameters. Raises what torch raises."""
-        names = {}
-        for name, parameter in named_parameters(self._state):
-            names[id(parameter)] = name
-            self._hook(name, parameter)
+        for owner, name, parameter in named_parameters(self._state):
+            self._hook(f"{owner}.{name}", parameter)
         for owner, part in self._state.items():
             for path, module in part.named_modules() if hasattr(part, "named_modules") else ():
                 if any(is_dtensor(parameter) for parameter in module.parameters(recurse=False)):
@@ -79,7 +78,7 @@ class OwnGradientWatch:
     def begin_step(self) -> bool:
         """Note the parameters before a step; return False if they are known to be bad, so that all gradients are."""
         self._seen, self._parameters = [], []
-        for _, parameter in named_parameters(self._state):
+        for _, _, parameter in named_parameters(self._state):
             self._note_parameter(parameter)
         return self._parameters[:1] == [] or self._parameters[0].is_cuda or are_finite(map(float, self._parameters))
 
@@ -119,8 +118,8 @@ class OwnGradientWatch:
                 self._hook(f"{prefix}.{name}", parameter)
                 # With the parts of other ranks, which may be bad although this rank's own are not.
                 self._note_parameter(parameter)
-        except (RuntimeError, TypeError) as error:
-            self._once.warn("gradients are not looked at", error)
+        except Exception as error:  # noqa: BLE001 - the user's own objects may raise anything; training continues
+            self._once.warn("gradients are not looked at", repr(error))
 
     def _on_gradient(self, name: str, gradient: "torch.Tensor") -> None:
         try:
@@ -129,5 +128,5 @@ class OwnGradientWatch:
                 return
             if total.is_cuda or not math.isfinite(total.item()):
                 self._seen.append((name, total))
-        except (RuntimeError, TypeError) as error:
-            self._once.warn("gradients are not looked at", error)
+        except Exception as error:  # noqa: BLE001 - the user's own objects may raise anything; training continues
+            self._once.warn("gradients are not looked at", repr(error))
