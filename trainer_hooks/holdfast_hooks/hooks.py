@@ -81,7 +81,8 @@ class Hooks:
         self._device = device
         self._check_replicas = check_replicas
         self._timeline = Timeline(_nowhere)
-        self._open_step = OpenStep(state)
+        self._open_step = OpenStep({})
+        self._until = 0
         self._prepared = False
         self._next_step = 0
         self._stopped = False
@@ -99,6 +100,7 @@ class Hooks:
         self._undo.callback(self._last_words.uninstall)
         if not self._context.observed:
             _check_state(self._state)
+            self._open_step = OpenStep(self._state)
         self._black_box = _open_black_box(self._context, identity, self._once)
         if self._black_box is not None:
             self._timeline = Timeline(self._black_box.moment)
@@ -130,6 +132,7 @@ class Hooks:
         timeline, sidecar, open_step = self._timeline, self._sidecar, self._open_step
         if sidecar is not None:
             sidecar.steps_until(until)
+        self._until = until
         for step in range(max(start, self._next_step), until):
             if self._stopped:
                 break
@@ -299,7 +302,7 @@ class Hooks:
         """Keep what a loop that was left by ``break``, ``return`` or ``sys.exit`` has done."""
         step, left = self._open_step.step, self._open_step.judge()
         if left is LeftStep.COMPLETE:
-            sidecar.end_step(step, step + 1)
+            sidecar.end_step(step, self._until, left=True)
         elif left is LeftStep.UNTOUCHED:
             sidecar.save_last(step - 1)
         if left is not LeftStep.NONE:

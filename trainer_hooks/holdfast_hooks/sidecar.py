@@ -133,13 +133,16 @@ class Sidecar:
         except TypeError as error:
             raise ConfigurationError(str(error)) from None
 
-    def end_step(self, step: int, until: int) -> bool:
-        """Close ``step`` of a loop that ends before ``until``; return whether to leave the loop here."""
+    def end_step(self, step: int, until: int, *, left: bool = False) -> bool:
+        """Close ``step`` of a loop that ends before ``until``; return whether to leave the loop here.
+
+        ``left``: the script has left the loop in this step, which is to be the last checkpoint.
+        """
         # First the boundary, then the commands: StepCommands relies on this order.
         self._timeline.boundary = step
         # A look into the dict is cheaper than a call, and almost always it is empty.
         stop = bool(self._stop_commands.due) and self._stop_commands.take(step)
-        commanded = bool(self._snapshot_commands.due) and self._snapshot_commands.take(step)
+        commanded = left or (bool(self._snapshot_commands.due) and self._snapshot_commands.take(step))
         if self._snapshots is not None:
             taken = self._snapshots.at_boundary(step, commanded=commanded, last=stop or step + 1 == until)
             self._sources.snapshots_skipped_total = self._snapshots.skipped_total
@@ -158,10 +161,13 @@ class Sidecar:
         self._sources.steps_until = until if 0 < until <= LARGEST_COUNT else 0
 
     def save_last(self, step: int) -> None:
-        """Take the checkpoint of ``step``, which has ended, unless there is one: no step follows it."""
+        """Take the checkpoint of ``step``, which has ended, unless there is one.
+
+        Nothing is waited for: unlike the end of a loop, this comes as a surprise to the agent.
+        """
         if self._snapshots is None or self._timeline.boundary != step or self._snapshots.newest_pinned == step:
             return
-        taken = self._snapshots.at_boundary(step, commanded=False, last=True)
+        taken = self._snapshots.at_boundary(step, commanded=True, last=False)
         self._sources.snapshots_skipped_total = self._snapshots.skipped_total
         if taken is not None:
             self._taken.append(taken)
