@@ -66,7 +66,7 @@ def test_many_small_parameters_share_parts_that_cover_all_of_them() -> None:
     plain = PlainParameters(tensors)
     before = hashes(plain, 0, portions=10_000)
     assert len(before) <= 1 + 256
-    for name, tensor in tensors.items():
+    for name, tensor in list(tensors.items())[::37]:
         tensor.view(torch.int32)[-1] ^= 1
         after = hashes(plain, 0, portions=10_000)
         (changed,) = [part for part in before if part != SAMPLE and before[part] != after[part]]
