@@ -20,6 +20,7 @@ from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_RESOLVED,
     INCIDENT_STATE_STANDSTILL,
+    LIFE_RUNNING,
     RUN_PHASE_FINISHED,
     Incident,
 )
@@ -182,6 +183,11 @@ def until(local: LocalRun | ControlClient, condition: Callable[[RunStatus], bool
 
 def until_step(local: LocalRun | ControlClient, step: int) -> RunStatus:
     return until(local, lambda status: status.newest_step >= step)
+
+
+def until_all_attached(local: LocalRun) -> RunStatus:
+    """Wait until every rank has a session with the agent, as long as it may take after the agent was replaced."""
+    return until(local, lambda status: [rank.life for rank in status.ranks] == RANKS * [LIFE_RUNNING])
 
 
 def finish(local: LocalRun, undisturbed: Path, runs: Runs, name: str, *, step: int = STEPS - 1) -> RunStatus:

@@ -61,10 +61,10 @@ def odd(runs: Runs, name: str, steps: str) -> dict[str, str]:
 
 
 def test_odd_numbers_alert(runs: Runs, tmp_path: Path) -> None:
-    steps = "samples@20-23 explosion@80-90 spike@160-170 no-loss@240-260 overflow@300-330"
+    steps = "samples@20-23 explosion@80-90 spike@160-170 no-loss@240-360 overflow@400-430"
     settings = {"hurry": True, "environment": odd(runs, "odd-numbers", steps)}
     with watched(runs, tmp_path, "odd-numbers", **settings) as (local, prometheus):
-        until_step(local, 340)
+        until_step(local, 440)
         expect(
             prometheus,
             ("HoldfastDuplicateSamples", "warning"),

@@ -55,7 +55,7 @@ def test_ctrl_c_ends_everything(runs: Runs, tmp_path: Path) -> None:
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
-        if "steps" in line:
+        if "step" in line:
             break
     assert len(runs.processes()) > 4
     process.send_signal(signal.SIGINT)

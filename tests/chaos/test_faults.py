@@ -29,7 +29,7 @@ from holdfast_proto.v1.store_pb2 import (
     VERDICT_KIND_HUNG_COLLECTIVE,
     Incident,
 )
-from tests.chaos.conftest import PATIENCE_S, RANKS, Runs, until, until_step
+from tests.chaos.conftest import PATIENCE_S, RANKS, Runs, until, until_all_attached, until_step
 from tests.support.local_runs import restart_redis, resume_restart, suspend_restart, warm_parent_pid
 
 pytestmark = pytest.mark.system
@@ -188,6 +188,7 @@ def test_a_new_agent_adopts_the_ranks_of_a_dead_one(victim: Victim) -> None:
     before, parent = rank_pids(run.status()), warm_parent_pid(run)
     old = victim.kill("agent")
     until(run, lambda _: run.stack.pids().get("agent") not in (None, old))
+    until_all_attached(run)  # from then on it also hears from the warm parent how a rank ends
     until_step(run, run.status().newest_step + 4)
     assert rank_pids(run.status()) == before
     assert warm_parent_pid(run) == parent

@@ -16,8 +16,7 @@ from holdfast_cli.local_run.local_run import LocalRun
 from holdfast_cli.local_run.supervised_folder import NODE
 from holdfast_proto import keys
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.store_pb2 import LIFE_RUNNING
-from tests.chaos.conftest import RANKS, Runs, faults, until, until_step
+from tests.chaos.conftest import Runs, faults, until, until_all_attached, until_step
 from tests.support.coroutines import wait_until
 from tests.support.exposition import total
 from tests.support.local_runs import resume_restart, suspend_restart
@@ -128,11 +127,6 @@ def test_agent_without_a_free_descriptor_takes_no_process_for_dead(run: LocalRun
         finally:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
     assert run.stack.pids().get("agent") == pid
-
-
-def until_all_attached(run: LocalRun) -> None:
-    """Wait until every rank has a session with the agent, as long as it may take after the agent was replaced."""
-    until(run, lambda status: [rank.life for rank in status.ranks] == RANKS * [LIFE_RUNNING])
 
 
 @contextlib.contextmanager

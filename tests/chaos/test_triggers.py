@@ -45,7 +45,7 @@ def test_a_run_that_is_preempted_stops_with_a_checkpoint_and_continues_from_ther
     command, environment = command_line(runs, "preempted")
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        next(line for line in process.stdout if "steps" in line)
+        next(line for line in process.stdout if "step" in line)
         record = find_record(runs.folder, "preempted")
         until_step(ControlClient(Path(record.control), "preempted"), 3)
         process.send_signal(signal.SIGTERM)
