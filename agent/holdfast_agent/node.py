@@ -115,10 +115,16 @@ class Node:
 
     @staticmethod
     def _look_at(rank: Rank) -> None:
-        """Read the state of a rank's process from the kernel. Without a free descriptor the last one stays."""
+        """Read the state of a rank's process from the kernel.
+
+        Without a free descriptor the last one stays, but not what its thread does: times that do not grow with its
+        steps would make a healthy rank a straggler.
+        """
         if rank.is_alive and not rank.held_for_stacks:
-            with contextlib.suppress(OSError):
+            try:
                 rank.look(processes.process_state(rank.pid), training_thread.look_at(rank.pid))
+            except OSError:
+                rank.thread = training_thread.ThreadStatus(busy_s=rank.thread.busy_s)
 
     def state(self, *, ready: bool) -> store.NodeState:
         """Return the state that the agent publishes for the daemon."""

@@ -34,12 +34,19 @@ def is_measured(rank: store.RankState) -> bool:
 def own_times(
     before: Mapping[int, store.RankState], after: Mapping[int, store.RankState], *, least_steps: int
 ) -> dict[int, OwnTime]:
-    """Return the own time of each rank that has made ``least_steps`` between two moments of one generation."""
+    """Return the own time of each rank that has made ``least_steps`` between two moments of one generation.
+
+    Ranks whose thread could not be looked at in one of the moments are left out: their busy time is an older one.
+    """
     pairs = ((number, before[number], rank) for number, rank in after.items() if number in before)
     return {
         number: _own_time(then, now)
         for number, then, now in pairs
-        if is_measured(now) and not now.HasField("exit") and now.steps_done - then.steps_done >= least_steps
+        if is_measured(now)
+        and not now.HasField("exit")
+        and then.thread_state
+        and now.thread_state
+        and now.steps_done - then.steps_done >= least_steps
     }
 
 

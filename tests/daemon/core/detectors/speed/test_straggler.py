@@ -42,16 +42,20 @@ class Run:
     stage_of: Mapping[int, int] = field(default_factory=dict)
     node_of: Mapping[int, str] | None = None
     device: str = "cpu"
+    unseen: range = range(0)
+    """Steps in which no agent could look at the thread of rank 2: its busy time stays as it was."""
 
     def steps(self, count: int) -> Iterator[View]:
         now = START_UNIX_S
         busy, asleep = [0.0] * self.ranks, [0.0] * self.ranks
+        seen = busy
         seen_asleep_s = self.seen_asleep_s or self.asleep_s
         spent: list[dict[int, float]] = [dict.fromkeys((CHECKPOINT, DATA, BACKWARD, OPTIMIZER), 0.0)] * self.ranks
         for step in range(count):
             numbers = range(self.ranks)
+            seen = [seen[rank] if step in self.unseen and rank == 2 else busy[rank] for rank in numbers]
             yield tick(
-                now, [self._state(rank, step, busy[rank], asleep[rank], spent[rank]) for rank in numbers], self.node_of
+                now, [self._state(rank, step, seen[rank], asleep[rank], spent[rank]) for rank in numbers], self.node_of
             )
             checkpoint_s = max(self.checkpoint_s(rank, step) for rank in numbers)
             own_s = [self.data_s(rank, step) + self.compute_s(rank, step) for rank in numbers]
@@ -77,6 +81,7 @@ class Run:
             progress=common.Progress(step=step),
             steps_done=step,
             busy_s=busy_s,
+            thread_state="" if step in self.unseen and rank == 2 else "S",
             own_wait_s=own_wait_s,
             phase_s=phase_s,
             coordinates={"pp": self.stage_of[rank]} if self.stage_of else {},
@@ -114,6 +119,11 @@ def test_a_slow_optimizer_is_distinguished_from_a_slow_backward_pass() -> None:
 def test_a_rank_that_waits_for_data_is_named_with_that_phase() -> None:
     (verdict,) = Run(8, slow(set(), 1), data_s=slow({2}, 50, usual_s=0.01)).verdicts()
     assert (list(verdict.culprits), verdict.phase) == ([2], DATA)
+
+
+def test_a_rank_is_no_straggler_because_its_thread_could_not_be_looked_at_for_a_while() -> None:
+    for first in range(0, 40, 5):
+        assert Run(4, slow(set(), 1.0), unseen=range(first, first + 38)).verdicts() == []
 
 
 def test_an_episode_is_reported_once_and_the_next_one_again() -> None:
