@@ -161,3 +161,15 @@ def test_objects_that_raise_do_not_stop_the_run(launch: Launch, agent: AgentServ
         for _ in hooks.steps(until=2):
             break
     agent.wait_until(lambda: agent.of("report")[-1].finished)
+
+
+def test_a_failure_while_the_last_step_is_saved_does_not_reach_the_script(
+    trainee: Trainee, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> bool:
+        raise RuntimeError("on purpose")
+
+    with trainee.attach() as hooks:
+        trainee.until_left(hooks, lambda: True)
+        monkeypatch.setattr(hooks._sidecar, "end_step", fail)
+    assert trainee.pinned() == []

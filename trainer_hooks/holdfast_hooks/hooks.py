@@ -287,7 +287,10 @@ class Hooks:
         self._closed = True
         atexit.unregister(self._close_at_exit)
         if finished and self._sidecar is not None:
-            self._end_left_step(self._sidecar)
+            try:
+                self._end_left_step(self._sidecar)
+            except Exception as error:  # noqa: BLE001 - closing never raises into the user's script
+                self._once.warn("the step that the loop was left in is not saved", repr(error))
         if finished and self._black_box is not None:
             self._black_box.finish()
         if self._sidecar is not None:

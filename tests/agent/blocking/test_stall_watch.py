@@ -240,5 +240,5 @@ async def test_a_look_that_fails_is_not_repeated_earlier(
     node: RecordedNode, rank: Running, looked_at_s: list[float]
 ) -> None:
     async with watched(node, rank):
-        await until(lambda: len(looked_at_s) >= 3, "the watch goes on")
+        await until(lambda: len(looked_at_s) >= 3, "the watch continues")
     assert all(later - earlier >= INTERVAL_S for earlier, later in itertools.pairwise(looked_at_s))
