@@ -1,10 +1,15 @@
 """What is known about a step that the loop left by ``break``, ``return`` or ``sys.exit``: was it complete?
 
 The hooks hear of the end of a step when the loop asks for the next one. A loop that is left asks for no more. Then the
-version counters of parameters tell: torch raises them at each change in place, so an optimizer's step shows.
+version counters of tensors tell: torch raises them at each change in place, so an optimizer's step shows. A script may
+leave between two optimizers, or before its scheduler. So what a step has changed is compared with what the steps
+before it have changed.
 """
 
-from collections.abc import Mapping
+import itertools
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +18,15 @@ from holdfast_hooks.state.counterparts import parameters_of
 if TYPE_CHECKING:
     import torch
 
-_WATCHED = 4
-"""Number of parameters that are looked at in each step: some may have no gradient in some steps."""
+_TRAINED = 4
+"""Number of the optimizers' parameters that are looked at in each step: some may have no gradient in some steps."""
+_OTHERS = 4
+"""Number of other tensors, such as averaged weights."""
+_REMEMBERED = 8
+"""Number of steps whose changes are remembered. Some loops train one part in one step, and another in the next."""
+
+Look = tuple[int, ...]
+"""The version counters of the tensors that are looked at, and the counts of the schedulers."""
 
 
 class LeftStep(Enum):
@@ -22,32 +34,35 @@ class LeftStep(Enum):
 
     NONE = "the loop was not left inside a step"
     COMPLETE = "the state is that after the step in which the loop was left"
-    UNTOUCHED = "the state is that after the step before, as far as the optimizers decide"
-    UNKNOWN = "nothing shows it, or the parameters have changed since"
+    UNTOUCHED = "the state is that after the step before: nothing was computed since"
+    UNKNOWN = "nothing shows it, only a part of a step has changed it, or it has changed since"
 
 
 class OpenStep:
     """The step that the loop is in. Only the training thread uses it.
 
     Args:
-        state: the state of :func:`attach`. Only its optimizers are looked at.
+        state: the state of :func:`attach`. Without an optimizer in it, nothing is known of any step.
     """
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         self.step = -1
         """The step; -1 outside of steps."""
-        self._watched = _spread(state)
-        self._before: list[int] = []
-        self._at_leaving: list[int] | None = None
-        self._is_telling = False
-        """Whether the counters have ever shown a step. A captured CUDA graph changes parameters behind them."""
+        self._tensors = _tensors(state)
+        self._schedulers = [one for one in state.values() if type(getattr(one, "last_epoch", None)) is int]
+        self._begun: deque[Look] = deque(maxlen=_REMEMBERED + 1)
+        """What the state looked like when the newest steps began, the open one last."""
+        self._autograd_nodes = _node_counter()
+        """Returns how many nodes autograd has made in this thread: each forward pass of training makes some."""
+        self._nodes = 0
+        """How many it had made when the step began."""
+        self._at_leaving: tuple[Look, int] | None = None
 
     def begin(self, step: int) -> None:
         """Note that ``step`` begins."""
-        if self._watched:
-            versions = self._versions()
-            self._is_telling = self._is_telling or (self.step >= 0 and versions != self._before)
-            self._before = versions
+        if self._tensors:
+            self._begun.append(self._look())
+            self._nodes = self._autograd_nodes()
         self.step = step
         self._at_leaving = None
 
@@ -57,25 +72,65 @@ class OpenStep:
 
     def leave(self) -> None:
         """Note that the loop is left here, inside a step: what changes from now on is no part of it."""
-        self._at_leaving = self._versions()
+        if self._tensors:
+            self._at_leaving = self._look(), self._autograd_nodes()
 
     def judge(self) -> LeftStep:
         """Return what the state is now."""
         if self.step < 0:
             return LeftStep.NONE
-        now = self._versions()
-        if not now or self._at_leaving not in (None, now):
+        if not self._tensors:
             return LeftStep.UNKNOWN
-        if now != self._before:
-            return LeftStep.COMPLETE
-        return LeftStep.UNTOUCHED if self._is_telling else LeftStep.UNKNOWN
+        now = self._look()
+        left, nodes = self._at_leaving or (now, self._autograd_nodes())
+        # Counters that never show a step are no witness: a captured CUDA graph changes parameters behind them.
+        usual = [change for change in map(_change, self._begun, list(self._begun)[1:]) if any(change)]
+        if left != now or not usual:
+            return LeftStep.UNKNOWN
+        done = _change(self._begun[-1], now)
+        if not any(done):
+            return LeftStep.UNTOUCHED if nodes == self._nodes else LeftStep.UNKNOWN
+        if self._at_leaving is None:  # the loop's iterator lives on: what is more than usual may have come after it
+            return LeftStep.COMPLETE if done in usual else LeftStep.UNKNOWN
+        # A complete step may have done more than others, such as to end an epoch. It has not done less.
+        is_whole = any(all(map(int.__ge__, done, change)) for change in usual)
+        return LeftStep.COMPLETE if is_whole else LeftStep.UNKNOWN
 
-    def _versions(self) -> list[int]:
-        return [parameter._version for parameter in self._watched]  # noqa: SLF001 - it has no public name
+    def _look(self) -> Look:
+        versions = [tensor._version for tensor in self._tensors]  # noqa: SLF001 - it has no public name
+        return (*versions, *[scheduler.last_epoch for scheduler in self._schedulers])
 
 
-def _spread(state: Mapping[str, Any]) -> "list[torch.Tensor]":
-    """Return some parameters, from all over the optimizers."""
+def _tensors(state: Mapping[str, Any]) -> "list[torch.Tensor]":
+    """Return some of the optimizers' parameters, and some tensors of modules that no optimizer has."""
     every = [parameter for value in state.values() for parameter in parameters_of(value).values()]
     trained = [parameter for parameter in every if parameter.requires_grad and not parameter.is_inference()]
-    return trained[:: max(1, -(-len(trained) // _WATCHED))]
+    if not trained:
+        return []
+    known = {id(parameter) for parameter in every}
+    others = []
+    for module in (value for value in state.values() if _is_module(value)):
+        own = [tensor for tensor in (*module.parameters(), *module.buffers()) if id(tensor) not in known]
+        others += [tensor for tensor in _spread(own, 2) if not tensor.is_inference()]
+    return _spread(trained, _TRAINED) + _spread(others, _OTHERS)
+
+
+def _spread(tensors: "list[torch.Tensor]", most: int) -> "list[torch.Tensor]":
+    """Return at most ``most`` of them, from all over the list, and always the last one."""
+    return tensors[:: -max(1, -(-len(tensors) // most))]
+
+
+def _is_module(value: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _change(before: Look, after: Look) -> Look:
+    return tuple(map(int.__sub__, after, before))
+
+
+def _node_counter() -> Callable[[], int]:
+    torch = sys.modules.get("torch")
+    counter = getattr(torch and torch._C._autograd, "_get_sequence_nr", None)  # noqa: SLF001 - it has no public name
+    # Without it, two looks never agree: each step counts as one in which something was computed.
+    return itertools.count().__next__ if counter is None else counter

@@ -1,0 +1,163 @@
+"""What the hooks take a state for, whose loop was left inside a step."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
+from torch.optim.swa_utils import AveragedModel
+
+from holdfast_hooks.left_loop import LeftStep, OpenStep
+
+STEPS = 10
+
+
+class Training:
+    """Two models with an optimizer each, a scheduler and averaged weights."""
+
+    def __init__(self) -> None:
+        self.first, self.second = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+        self.optimizers = SGD(self.first.parameters(), lr=0.1), SGD(self.second.parameters(), lr=0.1)
+        self.scheduler = StepLR(self.optimizers[0], step_size=3)
+        self.average = AveragedModel(self.first)
+        self.open = OpenStep(
+            {
+                "first": self.first,
+                "one": self.optimizers[0],
+                "other": self.optimizers[1],
+                "scheduler": self.scheduler,
+                "average": self.average,
+            }
+        )
+
+    def compute(self) -> None:
+        for model in (self.first, self.second):
+            model(torch.ones(1, 2)).sum().backward()
+
+    def whole_step(self, step: int) -> None:
+        self.compute()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.scheduler.step()
+        self.average.update_parameters(self.first)
+
+    def left_after(self, last: Callable[[], None], body: Callable[[int], None] | None = None) -> LeftStep:
+        """Train with ``body`` for some steps, leave the next one after ``last``, and return the verdict."""
+        for step in range(STEPS):
+            self.open.begin(step)
+            (body or self.whole_step)(step)
+        self.open.begin(STEPS)
+        last()
+        self.open.leave()
+        return self.open.judge()
+
+
+@pytest.fixture
+def training() -> Training:
+    return Training()
+
+
+def test_a_step_that_has_changed_what_the_others_changed_is_complete(training: Training) -> None:
+    assert training.left_after(lambda: training.whole_step(STEPS)) is LeftStep.COMPLETE
+
+
+def test_a_step_in_which_nothing_was_computed_has_left_the_state_as_it_was(training: Training) -> None:
+    assert training.left_after(lambda: None) is LeftStep.UNTOUCHED
+
+
+def test_a_forward_pass_may_have_drawn_random_numbers(training: Training) -> None:
+    assert training.left_after(training.compute) is LeftStep.UNKNOWN
+
+
+def test_a_step_left_between_two_optimizers_is_none(training: Training) -> None:
+    def half() -> None:
+        training.compute()
+        training.optimizers[0].step()
+
+    assert training.left_after(half) is LeftStep.UNKNOWN
+
+
+@pytest.mark.parametrize("missing", ["scheduler", "average"])
+def test_so_is_a_step_left_before_its_scheduler_or_its_average(training: Training, missing: str) -> None:
+    def all_but_one() -> None:
+        training.compute()
+        for optimizer in training.optimizers:
+            optimizer.step()
+        if missing != "scheduler":
+            training.scheduler.step()
+        if missing != "average":
+            training.average.update_parameters(training.first)
+
+    assert training.left_after(all_but_one) is LeftStep.UNKNOWN
+
+
+def test_a_step_that_does_more_than_others_is_complete(training: Training) -> None:
+    def body(step: int) -> None:
+        training.compute()
+        for optimizer in training.optimizers:
+            optimizer.step()
+
+    def end_of_epoch() -> None:
+        body(STEPS)
+        training.scheduler.step()
+        training.average.update_parameters(training.first)
+
+    assert training.left_after(end_of_epoch, body) is LeftStep.COMPLETE
+
+
+def test_parts_may_be_trained_in_turn(training: Training) -> None:
+    def body(step: int) -> None:
+        training.compute()
+        training.optimizers[step % 2].step()
+
+    assert training.left_after(lambda: body(STEPS), body) is LeftStep.COMPLETE
+
+
+@pytest.mark.parametrize(("at", "verdict"), [(STEPS + 1, LeftStep.COMPLETE), (STEPS, LeftStep.UNKNOWN)])
+def test_gradients_may_be_collected_over_steps(training: Training, at: int, verdict: LeftStep) -> None:
+    def body(step: int) -> None:
+        training.compute()
+        if step % 4 == 3:
+            for optimizer in training.optimizers:
+                optimizer.step()
+
+    assert training.left_after(lambda: body(at), body) is verdict
+
+
+def test_the_first_step_has_no_other_to_be_compared_with(training: Training) -> None:
+    training.open.begin(0)
+    training.whole_step(0)
+    training.open.leave()
+    assert training.open.judge() is LeftStep.UNKNOWN
+
+
+def test_what_changes_after_the_loop_is_no_part_of_the_step(training: Training) -> None:
+    assert training.left_after(lambda: training.whole_step(STEPS)) is LeftStep.COMPLETE
+    training.first.load_state_dict(torch.nn.Linear(2, 1).state_dict())
+    assert training.open.judge() is LeftStep.UNKNOWN
+
+
+def test_a_forward_pass_after_the_loop_changes_nothing(training: Training) -> None:
+    assert training.left_after(lambda: None) is LeftStep.UNTOUCHED
+    training.compute()
+    assert training.open.judge() is LeftStep.UNTOUCHED
+
+
+def test_a_loop_whose_iterator_lives_on_was_left_at_no_known_place(training: Training) -> None:
+    for step in range(STEPS + 1):
+        training.open.begin(step)
+        training.whole_step(step)
+    assert training.open.judge() is LeftStep.COMPLETE
+    training.first.load_state_dict(torch.nn.Linear(2, 1).state_dict())
+    assert training.open.judge() is LeftStep.UNKNOWN
+
+
+def test_counters_that_never_show_a_step_are_no_witness(training: Training) -> None:
+    assert training.left_after(lambda: None, lambda step: None) is LeftStep.UNKNOWN
+
+
+def test_a_loop_that_ended_was_not_left(training: Training) -> None:
+    training.left_after(lambda: training.whole_step(STEPS))
+    training.open.end_loop()
+    assert training.open.judge() is LeftStep.NONE
