@@ -6,7 +6,7 @@ row, and a kind. The kinds spike and slow are incidents; planned and ambiguous w
 without labels is healthy. False alarms are counted by sub-folder. ViT runs with mixup (imagenet_vit in the name) and
 policy losses (sub-folder rl) are classes of their own. Healthy curves are also harmed in known ways.
 
-    python benchmarks/spikes.py [--half 0|1] [--json] [DIR]
+    python benchmarks/spikes.py [--half 0|1] [--json] DIR
 """
 
 import argparse
@@ -24,12 +24,15 @@ from benchmarks.loss_curves.score import score
 from benchmarks.loss_curves.synthetic import synthetic_score
 from benchmarks.loss_curves.trial import try_curve
 
-DEFAULT = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "loss_curves" / "real"
-
 
 def measure(folder: Path, half: int | None) -> dict[str, object]:
-    """Return all figures about the curves of a folder; of one half of the files if ``half`` says which."""
+    """Return all figures about the curves of a folder; of one half of the files if ``half`` says which.
+
+    Raises OSError and ValueError if the folder cannot be read.
+    """
     curves = [curve for curve in read_curves(folder) if half in (None, curve.half)]
+    if not curves:
+        raise ValueError("it has no CSV file with rows")
     return {
         **score([try_curve(curve) for curve in curves]),
         "synthetic": synthetic_score(curves),
@@ -40,9 +43,7 @@ def measure(folder: Path, half: int | None) -> dict[str, object]:
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "folder", nargs="?", type=Path, default=DEFAULT, metavar="DIR", help="folder of curves (default: %(default)s)"
-    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of curves")
     parser.add_argument(
         "--half", type=int, choices=(0, 1), help="use one half of the files, by a hash of their names: tune on one half"
     )
@@ -51,7 +52,10 @@ def main() -> None:
     if not arguments.folder.is_dir():
         sys.exit(f"no loss curves: {arguments.folder} is not a folder: name one that holds CSV files")
     console = Console(stderr=arguments.json, width=4000 if arguments.json else None)
-    result = measure(arguments.folder, arguments.half)
+    try:
+        result = measure(arguments.folder, arguments.half)
+    except (OSError, ValueError) as error:
+        sys.exit(f"cannot use the curves of {arguments.folder}: {error}")
     table = Table("", "", title="What the number detectors report")
     for key, value in result.items():
         for name, part in value.items() if isinstance(value, dict) else [("", value)]:

@@ -77,18 +77,39 @@ class Curve:
 
 
 def read_curves(folder: Path) -> list[Curve]:
-    """Read all curves of a folder and its sub-folders, in the order of their names. Raises OSError, ValueError."""
-    labels: Mapping[str, list[Mapping[str, int | str]]] = {}
-    if (folder / LABELS).exists():
-        labels = json.loads((folder / LABELS).read_text())
-    return [_read(path, path.relative_to(folder).as_posix(), labels) for path in sorted(folder.rglob("*.csv"))]
+    """Read the curves of a folder and its sub-folders, in the order of their names; no files without rows.
+
+    Raises OSError and ValueError. Both name the file.
+    """
+    labels = _read_labels(folder / LABELS)
+    paths = sorted(folder.rglob("*.csv"))
+    curves = (_read(path, labels.get(path.relative_to(folder).as_posix(), ()), folder) for path in paths)
+    return [curve for curve in curves if curve.rows]
 
 
-def _read(path: Path, name: str, labels: Mapping[str, list[Mapping[str, int | str]]]) -> Curve:
-    with path.open() as file:
-        rows = [_row(index, fields) for index, fields in enumerate(csv.DictReader(file))]
-    windows = [Window(int(it["first"]), int(it["last"]), str(it["kind"])) for it in labels.get(name, [])]
-    return Curve(name, rows, sorted(windows, key=lambda window: window.first))
+def _read_labels(path: Path) -> dict[str, list[Window]]:
+    if not path.exists():
+        return {}
+    try:
+        return {
+            name: sorted((_window(fields) for fields in windows), key=lambda window: window.first)
+            for name, windows in json.loads(path.read_text()).items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path.name}: {error!r}: wanted paths with lists of first, last and kind") from None
+
+
+def _window(fields: Mapping[str, int | str]) -> Window:
+    return Window(int(fields["first"]), int(fields["last"]), str(fields["kind"]))
+
+
+def _read(path: Path, windows: Sequence[Window], folder: Path) -> Curve:
+    name = path.relative_to(folder).as_posix()
+    try:
+        with path.open() as file:
+            return Curve(name, [_row(index, fields) for index, fields in enumerate(csv.DictReader(file))], windows)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _row(index: int, fields: Mapping[str, str | None]) -> Row:

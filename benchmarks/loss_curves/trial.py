@@ -16,8 +16,8 @@ from holdfast_proto.v1 import store_pb2 as store
 
 _DEADLINES = Deadlines.for_preset(store.PRESET_DEFAULT)
 _MOST_STEPS = 200_000
-_NOT_FINITE = re.compile(r"\b(inf|nan)\b")
 """Steps of a curve that are shown to ``missing_loss``."""
+_NOT_FINITE = re.compile(r"\b(inf|nan)\b")
 
 LOSS_ALARMS = ("loss_spike",)
 """Kinds that call a person about the loss."""
