@@ -10,6 +10,7 @@ from time import monotonic
 
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
+from holdfast_hooks.proc_file import ProcFile
 from holdfast_hooks.telemetry.timeline import Timeline
 
 _TRAINING = (Phase.FORWARD_BACKWARD, Phase.OPTIMIZER)
@@ -31,14 +32,15 @@ class OwnWait:
         """Estimated seconds while a call with other ranks was pending, likewise."""
         self._timeline = timeline
         self._once = once
-        self._folder = f"/proc/self/task/{os.getpid()}"
+        folder = f"/proc/self/task/{os.getpid()}"
+        self._run_times, self._stat = ProcFile(f"{folder}/schedstat"), ProcFile(f"{folder}/stat")
         self._looked_s = monotonic()
         self._before = ""
 
     def before(self) -> None:
         """Note how long the thread has run."""
         is_training = self._timeline.step >= 0 and self._timeline.phase in _TRAINING
-        self._before = self._read("schedstat") if is_training else ""
+        self._before = self._read(self._run_times) if is_training else ""
 
     def after(self, *, is_call_pending: bool | None) -> None:
         """Add the time since the last poll if the thread slept during this one.
@@ -51,7 +53,7 @@ class OwnWait:
             return
         # The state comes first. To read it, this thread releases the interpreter's lock, and a training thread that
         # waits for that lock runs from then on.
-        if self._state() not in _ASLEEP or self._read("schedstat") != self._before:
+        if self._state() not in _ASLEEP or self._read(self._run_times) != self._before:
             return
         if is_call_pending:
             self.in_calls_s += since_s
@@ -59,18 +61,12 @@ class OwnWait:
             self.total_s += since_s
 
     def _state(self) -> str:
-        return self._read("stat").rpartition(")")[2].strip()[:1]
+        return self._read(self._stat).rpartition(")")[2].strip()[:1]
 
-    def _read(self, name: str) -> str:
-        """Return one of the thread's files; empty where the kernel has none."""
+    def _read(self, file: ProcFile) -> str:
+        """Return what a file holds; empty where the kernel has none."""
         try:
-            descriptor = os.open(f"{self._folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            return file.read()
         except OSError as error:
             self._once.warn("sleep of the training thread is not measured", error)
             return ""
-        try:
-            return os.read(descriptor, 1024).decode(errors="replace")
-        except OSError:
-            return ""
-        finally:
-            os.close(descriptor)

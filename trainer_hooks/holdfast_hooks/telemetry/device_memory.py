@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from holdfast_hooks.proc_file import ProcFile
 from holdfast_proto.v1.session_pb2 import MemoryStatus
 
 
@@ -23,9 +24,12 @@ class DeviceMemory(Protocol):
 class CpuMemory:
     """Memory of a rank that computes on the CPU: the resident set of the process."""
 
+    def __init__(self) -> None:
+        self._file = ProcFile("/proc/self/statm")
+
     def status(self) -> MemoryStatus:
         """Return the resident set size as allocated and reserved bytes, and the most that the process can have."""
-        resident_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        resident_bytes = int(self._file.read().split()[1]) * resource.getpagesize()
         return MemoryStatus(
             allocated_bytes=resident_bytes, reserved_bytes=resident_bytes, limit_bytes=_memory_limit_bytes()
         )
