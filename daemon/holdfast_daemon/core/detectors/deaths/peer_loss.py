@@ -78,12 +78,20 @@ def _lines(last_words: str) -> list[str]:
 
 
 def _exception_starts(lines: list[str]) -> list[int]:
-    """Return where exceptions are named: at the lines at the margin that follow an indented one."""
-    return [i for i in range(1, len(lines)) if lines[i - 1][:1].isspace() and _at_margin(lines[i])]
+    """Return where exceptions are named: at the lines at the margin that follow the frames of a traceback.
 
-
-def _at_margin(line: str) -> bool:
-    return bool(line) and not line[0].isspace()
+    A warning also has an indented line, with the source code. After that, whatever the script prints is at the margin.
+    """
+    starts, has_frames = [], False
+    for i, line in enumerate(lines):
+        if line[:1].isspace():
+            has_frames = has_frames or _FILE.match(line) is not None
+            continue
+        is_after_indented = i > 0 and lines[i - 1][:1].isspace()
+        if is_after_indented and (has_frames or _NAMED.match(line)):
+            starts.append(i)
+        has_frames = False
+    return starts
 
 
 def _first_message(last_words: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast_daemon.core.detectors.deaths.peer_loss import connection_lost, exception_line
+from holdfast_daemon.core.detectors.deaths.peer_loss import connection_lost, exception_line, names_an_exception
 
 FRAMES = """Traceback (most recent call last):
   File "train.py", line 18, in <module>
@@ -113,6 +113,24 @@ def test_exception_line_of_a_long_message_is_its_first_line() -> None:
     assert exception_line(FRAMES + "ValueError: two things are wrong:\nfirst\nsecond\n") == (
         "ValueError: two things are wrong:"
     )
+
+
+WARNING = "train.py:31: UserWarning: Converting a tensor to a scalar\n  hooks.report(loss=float(loss))\n"
+
+
+def test_what_is_printed_after_a_warning_is_no_exception() -> None:
+    words = WARNING + "step 1: loss 3.0\nstep 2: loss 2.9\n"
+    assert not names_an_exception(words)
+    assert exception_line(words) == "step 2: loss 2.9"
+    assert exception_line(words + FRAMES + "TrainingFailed: step 3\n") == "TrainingFailed: step 3"
+
+
+def test_a_warning_before_the_error_does_not_hide_a_lost_peer() -> None:
+    assert connection_lost(WARNING + "step 1: loss 3.0\n\n" + FRAMES + GLOO_CLOSED)
+
+
+def test_a_traceback_of_which_only_the_last_line_is_left_is_understood() -> None:
+    assert exception_line("    work.wait()\nRuntimeError: boom\nleaked semaphores\n") == "RuntimeError: boom"
 
 
 def test_exception_line_without_a_traceback_is_the_last_line() -> None:
