@@ -1,5 +1,7 @@
 """The status of a run as operators see it, made from the core's state."""
 
+import signal
+
 from holdfast_daemon.core.detectors.numbers.silent_corruption import SilentCorruption
 from holdfast_daemon.core.model import CoreState, present_step, ranks_of
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
@@ -41,7 +43,7 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
         tokens_per_s=telemetry.tokens_per_s,
         faults=[event.fault_injected for event in state.newest_faults if event.HasField("fault_injected")],
         faults_refused=[event.fault_refused for event in state.newest_faults if event.HasField("fault_refused")],
-        ranks=[_view(ranks[number], node_of[number]) for number in sorted(ranks)],
+        ranks=[_view(ranks[number], node_of[number], _shown_exit(state, ranks[number])) for number in sorted(ranks)],
     )
     if record.generation and record.resumed_step >= 0:
         status.resumed_step = record.resumed_step
@@ -55,7 +57,19 @@ def status_of(state: CoreState, now: float, *, store_up: bool) -> control.RunSta
     return status
 
 
-def _view(rank: store.RankState, node: str) -> control.RankView:
+def _shown_exit(state: CoreState, rank: store.RankState) -> store.RankExit | None:
+    """Return how a rank ended; None while it lives, and if it was most likely this run's own restart that ended it."""
+    if not rank.HasField("exit"):
+        return None
+    is_killed = rank.exit.HasField("signal") and rank.exit.signal in (signal.SIGTERM, signal.SIGKILL)
+    if state.record.phase != store.RUN_PHASE_STOPPING or not is_killed:
+        return rank.exit
+    incident = state.incidents.get(state.record.open_incident, store.Incident())
+    is_cause = incident.verdict.kind == store.VERDICT_KIND_DEAD_RANK and rank.rank in incident.verdict.culprits
+    return rank.exit if is_cause else None
+
+
+def _view(rank: store.RankState, node: str, shown_exit: store.RankExit | None) -> control.RankView:
     return control.RankView(
         rank=rank.rank,
         node=node,
@@ -68,5 +82,5 @@ def _view(rank: store.RankState, node: str) -> control.RankView:
         pid=rank.pid,
         memory_bytes=rank.memory.allocated_bytes,
         memory_limit_bytes=rank.memory.limit_bytes,
-        exit=rank.exit if rank.HasField("exit") else None,
+        exit=shown_exit,
     )

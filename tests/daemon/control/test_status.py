@@ -1,5 +1,6 @@
 from holdfast_daemon.control.status import status_of
 from holdfast_proto.v1.control_pb2 import RunStatus
+from holdfast_proto.v1.store_pb2 import LIFE_EXITED, RankExit
 from tests.support.core_world import World
 
 
@@ -54,3 +55,43 @@ def test_each_rank_has_its_memory_and_its_limit() -> None:
     world.train(1)
     views = status(world).ranks
     assert [(view.memory_bytes, view.memory_limit_bytes) for view in views] == [(0, 0), (3 << 30, 8 << 30)]
+
+
+def ended(world: World, number: int, how: RankExit) -> None:
+    """Let the daemon know how a rank has ended, in the phase in which the run is."""
+    for node in world.state.members.values():
+        for rank in node.ranks:
+            if rank.rank == number:
+                rank.life = LIFE_EXITED
+                rank.exit.CopyFrom(how)
+
+
+def shown_dead(world: World) -> list[int]:
+    return [view.rank for view in status(world).ranks if view.HasField("exit")]
+
+
+def test_only_the_rank_that_died_is_shown_dead_while_the_others_are_stopped_for_the_restart() -> None:
+    world = World(nodes=2, ranks_per_node=2)
+    world.until("starting")
+    world.train(3)
+    world.until("running")
+    world.end(0, signal=9)
+    world.until("gathering")
+    assert shown_dead(world) == [0]
+    world.until("stopping")
+    ended(world, 1, RankExit(signal=9))
+    ended(world, 2, RankExit(signal=15))
+    assert shown_dead(world) == [0]
+    ended(world, 3, RankExit(code=1))
+    assert shown_dead(world) == [0, 3]
+
+
+def test_a_hung_rank_is_not_shown_dead_because_the_restart_has_killed_it() -> None:
+    world = World(nodes=2, ranks_per_node=2)
+    world.until("starting")
+    world.train(3)
+    world.until("running")
+    world.hang(1)
+    world.until("stopping")
+    ended(world, 1, RankExit(signal=9))
+    assert shown_dead(world) == []
