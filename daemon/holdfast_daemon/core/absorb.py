@@ -45,6 +45,7 @@ def _event(tick: Tick, event: store.Event) -> None:
             tick.state = replace(tick.state, totals=changed)
             checkpoint_failures.committed(tick, event.checkpoint_committed.step)
             checkpoint_commands.restart_timer(tick)
+            checkpoint_commands.keep_if_wanted(tick, event.checkpoint_committed.step)
         case "checkpoint_failed":
             checkpoint_failures.failed(tick, event)
         case "checkpoint_unreadable":

@@ -86,6 +86,10 @@ def check_record(record: store.CoordinatorState, run: str) -> None:
     for pin in record.pinned:
         check_known(pin.kind, VERDICT_KINDS, "pinned.kind")
         check_step(pin.step, "pinned.step")
+    check_length(record.wanted, "wanted")
+    for wanted in record.wanted:
+        check_id(wanted.incident, "wanted.incident")
+        check_step(wanted.before_step, "wanted.before_step")
     check_phase_times(record.longest_phase_s.keys(), record.longest_phase_s.values(), "longest_phase_s")
 
 

@@ -52,6 +52,7 @@ RECORD = store.CoordinatorState(
     known_pauses=[store.KnownPause(kind="hang eval", longest_s=3.0)],
     longest_phase_s={common.PHASE_EVAL: 3.0},
     pinned=[store.PinnedCheckpoint(kind=store.VERDICT_KIND_LOSS_SPIKE, step=5)],
+    wanted=[store.WantedCheckpoint(incident="0001-non-finite", before_step=5)],
 )
 BAD_RECORDS = [
     ("run", "other"),
@@ -79,6 +80,8 @@ BAD_RECORDS = [
     ("longest_phase_s", {UNKNOWN: 1.0}),
     ("pinned.0.kind", UNKNOWN),
     ("pinned.0.step", -(2**60)),
+    ("wanted.0.incident", "../0001"),
+    ("wanted.0.before_step", -(2**60)),
     ("outcome", "x" * (2**20 + 1)),
 ]
 

@@ -7,6 +7,8 @@ from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
 PINS_PER_KIND = 2
+_MOST_WANTED = 15
+"""Incidents, besides the newest, that a checkpoint on its way can be kept for."""
 
 
 def serve(tick: Tick) -> None:
@@ -44,16 +46,42 @@ def restart_timer(tick: Tick) -> None:
 def keep_newest_before(tick: Tick, step: int, incident: store.Incident) -> None:
     """Pin the newest checkpoint from before ``step``, and add that to the incident's story.
 
+    If there is none, one may be on its way: the next one that is committed is pinned if it is from before ``step``.
+    """
+    readable = _committed(tick) - set(tick.record.unreadable_checkpoints)
+    good = max((known for known in readable if known < step), default=None)
+    if good is not None:
+        _keep(tick, good, incident)
+        return
+    incidents.add_line(tick, incident, "no checkpoint from before it has been committed so far, so none is kept")
+    with tick.edit_record() as record:
+        del record.wanted[:-_MOST_WANTED]
+        record.wanted.add(incident=incident.id, before_step=step)
+
+
+def keep_if_wanted(tick: Tick, step: int) -> None:
+    """Pin a checkpoint that is just committed, if it was on its way when an incident began."""
+    wanted = list(tick.record.wanted)
+    if not wanted:
+        return
+    with tick.edit_record() as record:
+        del record.wanted[:]  # whatever is committed after this one is from a later step
+    for one in wanted:
+        incident = tick.state.incidents.get(one.incident)
+        if incident is not None and step < one.before_step:
+            _keep(tick, step, incident)
+
+
+def _keep(tick: Tick, good: int, incident: store.Incident) -> None:
+    """Pin a checkpoint.
+
     At most two are pinned for each kind of incident: a run with many spikes would otherwise fill its disk. The oldest
     two stay, because only operators release a checkpoint.
     """
-    committed = {known for node in tick.state.nodes.values() for known in node.checkpoints}
-    good = max((known for known in committed - set(tick.record.unreadable_checkpoints) if known < step), default=None)
+    committed = {*_committed(tick), good}
     pinned = [pin for pin in tick.record.pinned if pin.step in committed]
     steps = [pin.step for pin in pinned if pin.kind == incident.verdict.kind]
-    if good is None:
-        incidents.add_line(tick, incident, "there is no checkpoint from before it that could be kept")
-    elif good not in steps and len(steps) >= PINS_PER_KIND:
+    if good not in steps and len(steps) >= PINS_PER_KIND:
         known = " and ".join(map(str, steps))
         incidents.add_line(
             tick,
@@ -61,15 +89,19 @@ def keep_newest_before(tick: Tick, step: int, incident: store.Incident) -> None:
             f"the checkpoint of step {good}, from before it, is not kept: those of steps {known} were kept for earlier"
             " incidents of this kind, and Holdfast keeps no more",
         )
-    else:
-        message = store.KeepCheckpoint(step=good, reason=incident.verdict.message)
-        tick.send(tick.record.nodes, lambda _: store.NodeCommand(keep_checkpoint=message))
-        if good not in steps:
-            pinned.append(store.PinnedCheckpoint(kind=incident.verdict.kind, step=good))
-        with tick.edit_record() as record:
-            del record.pinned[:]
-            record.pinned.extend(pinned)
-        incidents.add_line(tick, incident, f"the checkpoint of step {good}, from before it, is kept")
+        return
+    message = store.KeepCheckpoint(step=good, reason=incident.verdict.message)
+    tick.send(tick.record.nodes, lambda _: store.NodeCommand(keep_checkpoint=message))
+    if good not in steps:
+        pinned.append(store.PinnedCheckpoint(kind=incident.verdict.kind, step=good))
+    with tick.edit_record() as record:
+        del record.pinned[:]
+        record.pinned.extend(pinned)
+    incidents.add_line(tick, incident, f"the checkpoint of step {good}, from before it, is kept")
+
+
+def _committed(tick: Tick) -> set[int]:
+    return {known for node in tick.state.nodes.values() for known in node.checkpoints}
 
 
 def _take(tick: Tick) -> int | None:

@@ -93,6 +93,40 @@ def test_an_unreadable_checkpoint_is_not_kept() -> None:
     assert "no checkpoint" in incident.actions[-1].what
 
 
+def test_a_checkpoint_that_was_on_its_way_is_kept_once_it_is_committed() -> None:
+    world = running()
+    proven = world.rank(0).progress.step + MIN_HISTORY - 1
+    incident = spike(world)
+    assert not world.sent("keep_checkpoint")
+    assert incident.actions[-1].what == "no checkpoint from before it has been committed so far, so none is kept"
+    for step in (proven - 1, proven + 2):
+        world.events.append(store.Event(checkpoint_committed=store.CheckpointCommitted(step=step)))
+        world.tick()
+    [command] = world.sent("keep_checkpoint")
+    assert command.keep_checkpoint.step == proven - 1
+    assert world.incidents[-1].actions[-1].what == f"the checkpoint of step {proven - 1}, from before it, is kept"
+
+
+def test_one_that_was_taken_after_the_incident_is_not_kept_and_ends_the_wait() -> None:
+    world = running()
+    proven = world.rank(0).progress.step + MIN_HISTORY - 1
+    spike(world)
+    for step in (proven + 2, proven - 1):
+        world.events.append(store.Event(checkpoint_committed=store.CheckpointCommitted(step=step)))
+        world.tick()
+    assert not world.sent("keep_checkpoint")
+
+
+def test_a_new_leader_knows_which_checkpoint_is_wanted() -> None:
+    world = running()
+    proven = world.rank(0).progress.step + MIN_HISTORY - 1
+    spike(world)
+    world.lose_leader()
+    world.events.append(store.Event(checkpoint_committed=store.CheckpointCommitted(step=proven - 1)))
+    world.tick()
+    assert [command.keep_checkpoint.step for command in world.sent("keep_checkpoint")] == [proven - 1]
+
+
 def test_a_third_checkpoint_is_not_kept_for_a_kind_until_an_earlier_one_is_gone() -> None:
     world = running()
     checkpoints = world.node_states["node0"].checkpoints
