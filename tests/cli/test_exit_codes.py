@@ -18,6 +18,7 @@ from holdfast_cli.settings.schema import RunSettings
 from holdfast_cli.views.summary import closing_line, ended_badly, interrupted_line, stopped_line
 from holdfast_proto.exit_codes import ExitCode
 from holdfast_proto.snapshot import DATA_OFFSET, Meta, Slot, TensorEntry, allocate
+from holdfast_proto.v1.common_pb2 import PHASE_IDLE
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.store_pb2 import (
     INCIDENT_STATE_NOTED,
@@ -108,6 +109,25 @@ def test_the_last_line_says_what_the_script_has_done(
 def test_the_last_line_names_no_checkpoint_that_does_not_exist(tmp_path: Path) -> None:
     line = closing_line(ended(1000, done=21, in_step=20), str(tmp_path / "checkpoints"))
     assert line.endswith(" · no checkpoint was written")
+
+
+def test_the_last_line_counts_the_steps_that_no_checkpoint_holds(
+    checkpoints: CheckpointDirectory, tmp_path: Path
+) -> None:
+    status = ended(1000, done=24, in_step=24, newest_snapshot=19)
+    assert closing_line(status, str(checkpoints.path)).endswith("; 3 steps are in no checkpoint")
+    nowhere = str(tmp_path / "none")
+    assert closing_line(status, nowhere).endswith(" · no checkpoint was written; 24 steps are in no checkpoint")
+    status.newest_snapshot = -1  # the script has given no state to save
+    assert closing_line(status, nowhere).endswith(" · no checkpoint was written")
+
+
+def test_ranks_that_left_in_different_steps_are_said_to_have_done_so(checkpoints: CheckpointDirectory) -> None:
+    status = ended(300, done=21, in_step=20)
+    status.ranks.add(rank=1).exit.CopyFrom(RankExit(code=0, step=299, phase=PHASE_IDLE, steps_until=300))
+    line = closing_line(status, str(checkpoints.path))
+    assert line.startswith("r finished: the ranks left training in different steps, 20 to 299 ")
+    assert line.endswith("; 279 steps are in no checkpoint")
 
 
 def test_an_interrupted_run_says_what_is_lost(checkpoints: CheckpointDirectory, tmp_path: Path) -> None:

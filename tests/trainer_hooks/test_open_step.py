@@ -114,6 +114,47 @@ def test_parts_may_be_trained_in_turn(training: Training) -> None:
     assert training.left_after(lambda: body(STEPS), body) is LeftStep.COMPLETE
 
 
+def test_a_part_that_is_trained_in_every_other_step_is_missed_in_its_turn(training: Training) -> None:
+    def half(step: int) -> None:
+        training.compute()
+        training.optimizers[0].step()
+
+    def body(step: int) -> None:
+        half(step)
+        if step % 2 == STEPS % 2:
+            training.optimizers[1].step()
+
+    assert training.left_after(lambda: half(STEPS), body) is LeftStep.UNKNOWN
+
+
+@pytest.mark.parametrize(("first", "verdict"), [(STEPS % 5, LeftStep.UNKNOWN), (STEPS % 5 + 1, LeftStep.COMPLETE)])
+def test_a_step_that_lacks_its_average_is_none_though_averages_are_rare(
+    training: Training, first: int, verdict: LeftStep
+) -> None:
+    def body(step: int) -> None:
+        training.compute()
+        for optimizer in training.optimizers:
+            optimizer.step()
+        if step % 5 == first and step != STEPS:
+            training.average.update_parameters(training.first)
+
+    assert training.left_after(lambda: body(STEPS), body) is verdict
+
+
+def test_each_optimizer_is_looked_at_however_small_it_is() -> None:
+    small, large = torch.nn.Linear(2, 1), torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(20)])
+    of_small, of_large = SGD(small.parameters(), lr=0.1), SGD(large.parameters(), lr=0.1)
+    tell = OpenStep({"small": small, "large": large, "of_small": of_small, "of_large": of_large})
+    for step in range(STEPS):
+        tell.begin(step)
+        for model, optimizer in ((large, of_large), (small, of_small)):
+            model(torch.ones(1, 2)).sum().backward()
+            if (step, model) != (STEPS - 1, small):
+                optimizer.step()
+    tell.leave()
+    assert tell.judge() is LeftStep.UNKNOWN
+
+
 @pytest.mark.parametrize(("at", "verdict"), [(STEPS + 1, LeftStep.COMPLETE), (STEPS, LeftStep.UNKNOWN)])
 def test_gradients_may_be_collected_over_steps(training: Training, at: int, verdict: LeftStep) -> None:
     def body(step: int) -> None:

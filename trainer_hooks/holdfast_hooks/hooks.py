@@ -258,7 +258,7 @@ class Hooks:
         """Report that this rank leaves, send what is left (for two seconds at most) and undo every patch.
 
         If the loop was left inside a step, by ``break`` for example, this takes the last checkpoint first. It is of the
-        step itself if that has changed all that one of the eight steps before it changed. It is of the step before if
+        step itself if that has changed all that was due, going by the steps before it. It is of the step before if
         nothing was computed since. Else the state is that of no step, and there is no checkpoint.
 
         A function that another library has wrapped in the meantime keeps that wrapper, and ours does nothing any more.

@@ -2,8 +2,8 @@
 
 The hooks hear of the end of a step when the loop asks for the next one. A loop that is left asks for no more. Then the
 version counters of tensors tell: torch raises them at each change in place, so an optimizer's step shows. A script may
-leave between two optimizers, or before its scheduler. So what a step has changed is compared with what the steps
-before it have changed.
+leave between two optimizers, or before its scheduler. So what a step has changed is compared with what it should have
+changed, going by the steps before it. A state that is wrongly taken for complete is worse than one that is not saved.
 """
 
 import itertools
@@ -11,7 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast_hooks.state.counterparts import parameters_of
 
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     import torch
 
 _TRAINED = 4
-"""Number of the optimizers' parameters that are looked at in each step: some may have no gradient in some steps."""
+"""Number of parameters that are looked at in each step: of each optimizer one at least, if there are no more."""
 _OTHERS = 4
 """Number of other tensors, such as averaged weights."""
-_REMEMBERED = 8
-"""Number of steps whose changes are remembered. Some loops train one part in one step, and another in the next."""
+_REMEMBERED = 64
+"""Number of steps whose changes are remembered. A loop may do something every few steps only."""
 
 Look = tuple[int, ...]
 """The version counters of the tensors that are looked at, and the counts of the schedulers."""
+Change = tuple[int, ...]
+"""By how much a step has raised each of them."""
+T = TypeVar("T")
 
 
 class LeftStep(Enum):
@@ -83,41 +86,58 @@ class OpenStep:
             return LeftStep.UNKNOWN
         now = self._look()
         left, nodes = self._at_leaving or (now, self._autograd_nodes())
+        begun = list(self._begun)
+        changes = list(map(_change, begun, begun[1:]))
         # Counters that never show a step are no witness: a captured CUDA graph changes parameters behind them.
-        usual = [change for change in map(_change, self._begun, list(self._begun)[1:]) if any(change)]
-        if left != now or not usual:
+        if left != now or not any(map(any, changes)):
             return LeftStep.UNKNOWN
-        done = _change(self._begun[-1], now)
+        done, due = _change(begun[-1], now), _due(changes)
         if not any(done):
             return LeftStep.UNTOUCHED if nodes == self._nodes else LeftStep.UNKNOWN
         if self._at_leaving is None:  # the loop's iterator lives on: what is more than usual may have come after it
-            return LeftStep.COMPLETE if done in usual else LeftStep.UNKNOWN
+            return LeftStep.COMPLETE if done == due else LeftStep.UNKNOWN
         # A complete step may have done more than others, such as to end an epoch. It has not done less.
-        is_whole = any(all(map(int.__ge__, done, change)) for change in usual)
-        return LeftStep.COMPLETE if is_whole else LeftStep.UNKNOWN
+        return LeftStep.COMPLETE if all(map(int.__ge__, done, due)) else LeftStep.UNKNOWN
 
     def _look(self) -> Look:
         versions = [tensor._version for tensor in self._tensors]  # noqa: SLF001 - it has no public name
         return (*versions, *[scheduler.last_epoch for scheduler in self._schedulers])
 
 
+def _due(changes: list[Change]) -> Change:
+    """Return what the step after those of ``changes`` should change.
+
+    Steps that do the same in turns, such as to train one part and then another, tell it: the step is like the one that
+    many steps before. Of steps without such an order, and in place of none, it is all that any of them has changed.
+    """
+    for period in range(1, len(changes) // 2 + 1):
+        if changes[period:] == changes[:-period] and any(changes[-period]):
+            return changes[-period]
+    return tuple(map(max, zip(*changes, strict=True)))
+
+
 def _tensors(state: Mapping[str, Any]) -> "list[torch.Tensor]":
-    """Return some of the optimizers' parameters, and some tensors of modules that no optimizer has."""
-    every = [parameter for value in state.values() for parameter in parameters_of(value).values()]
-    trained = [parameter for parameter in every if parameter.requires_grad and not parameter.is_inference()]
-    if not trained:
+    """Return some parameters of each optimizer, and some tensors of modules that no optimizer has."""
+    optimizers = [list(parameters.values()) for value in state.values() if (parameters := parameters_of(value))]
+    trained = [
+        [parameter for parameter in parameters if parameter.requires_grad and not parameter.is_inference()]
+        for parameters in optimizers
+    ]
+    watched = _spread([parameters for parameters in trained if parameters], _TRAINED)
+    if not watched:
         return []
-    known = {id(parameter) for parameter in every}
+    known = {id(parameter) for parameters in optimizers for parameter in parameters}
     others = []
     for module in (value for value in state.values() if _is_module(value)):
         own = [tensor for tensor in (*module.parameters(), *module.buffers()) if id(tensor) not in known]
         others += [tensor for tensor in _spread(own, 2) if not tensor.is_inference()]
-    return _spread(trained, _TRAINED) + _spread(others, _OTHERS)
+    each = max(1, _TRAINED // len(watched))
+    return [parameter for parameters in watched for parameter in _spread(parameters, each)] + _spread(others, _OTHERS)
 
 
-def _spread(tensors: "list[torch.Tensor]", most: int) -> "list[torch.Tensor]":
+def _spread(things: list[T], most: int) -> list[T]:
     """Return at most ``most`` of them, from all over the list, and always the last one."""
-    return tensors[:: -max(1, -(-len(tensors) // most))]
+    return things[:: -max(1, -(-len(things) // most))]
 
 
 def _is_module(value: object) -> bool:
@@ -125,7 +145,7 @@ def _is_module(value: object) -> bool:
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
-def _change(before: Look, after: Look) -> Look:
+def _change(before: Look, after: Look) -> Change:
     return tuple(map(int.__sub__, after, before))
 
 

@@ -43,8 +43,9 @@ class ComponentKeeper:
         """Return one line for each component that was started again or is down."""
         lines = []
         for name, component in self.components.items():
-            down = "" if component.pid is not None or component.done else ", is down"
-            if component.restarts or down:
+            # Without a restart, one that has just ended has not been looked at yet: it may have ended as it should.
+            if component.restarts:
+                down = "" if component.pid is not None or component.done else ", is down"
                 times = "once" if component.restarts == 1 else f"{component.restarts} times"
                 lines.append(f"{name}: started again {times}{down}")
         return lines

@@ -5,8 +5,9 @@ from pathlib import Path
 from holdfast_cli.checkpoints.location import usable_steps
 from holdfast_cli.errors import CheckpointsUnavailableError, CommandError, ConfigurationError, LastCheckpointError
 from holdfast_cli.views.phrases import counted, measures, step_phrase
+from holdfast_proto.v1.common_pb2 import PHASE_IDLE
 from holdfast_proto.v1.control_pb2 import RunStatus
-from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, VERDICT_KIND_BAD_CONFIGURATION
+from holdfast_proto.v1.store_pb2 import INCIDENT_STATE_RECOVERED, VERDICT_KIND_BAD_CONFIGURATION, RankExit
 
 
 def closing_line(status: RunStatus, checkpoints: str) -> str:
@@ -40,7 +41,10 @@ def _how_it_ended(status: RunStatus) -> str:
         return f"finished: the script made no step after step {status.resumed_step}, from which it resumed"
     if not 0 <= done < until:
         return f"finished: {step_phrase(status, None)}"
-    if any(rank.exit.step > status.newest_step for rank in status.ranks):
+    left_in = sorted({rank.exit.step for rank in status.ranks})
+    if left_in[0] < left_in[-1]:
+        return f"finished: the ranks left training in different steps, {left_in[0]} to {left_in[-1]}"
+    if left_in[-1] > status.newest_step:
         return f"finished: the script left training in step {done} (the last would have been step {until - 1})"
     resumed = f", resumed at step {status.resumed_step + 1}" if has_resumed else ""
     return f"finished: the script left training after {done} of {counted(until, 'step')}{resumed}"
@@ -52,7 +56,19 @@ def _kept(status: RunStatus, checkpoints: str) -> str:
         usable = usable_steps(checkpoints, status.run)
     except CommandError:  # the place cannot be read just now, and the run has finished all the same
         return f"checkpoints in {checkpoints}"
-    return f"newest checkpoint: step {usable[-1]}, in {checkpoints}" if usable else "no checkpoint was written"
+    newest = usable[-1] if usable else -1
+    last = max((status.newest_step, *(_last_step(rank.exit) for rank in status.ranks)))
+    # A run without any snapshot has given Holdfast no state to save.
+    missing = last - newest if usable or status.newest_snapshot >= 0 else 0
+    kept = f"newest checkpoint: step {newest}, in {checkpoints}" if usable else "no checkpoint was written"
+    if missing <= 0:
+        return kept
+    return f"{kept}; {counted(missing, 'step')} {'is' if missing == 1 else 'are'} in no checkpoint"
+
+
+def _last_step(rank_exit: RankExit) -> int:
+    """Return the last step that a rank ended as it left: in the phase idle it had ended its loop."""
+    return rank_exit.step if rank_exit.phase == PHASE_IDLE else rank_exit.step - 1
 
 
 def stopped_line(status: RunStatus, checkpoints: str) -> str:

@@ -54,6 +54,17 @@ def test_a_component_that_dies_is_started_again(keeper: ComponentKeeper, spec: S
     assert keeper.notes() == ["dummy: started again once"]
 
 
+def test_a_component_that_has_just_ended_is_not_said_to_be_down_before_it_is_known_why(
+    keeper: ComponentKeeper, spec: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    component = keeper.add(spec("import time; time.sleep(600)"))
+    wait_until(lambda: component.pid, "start")
+    monkeypatch.setattr(component, "tick", lambda now_s: None)
+    component.kill()
+    wait_until(lambda: component.pid is None, "end")
+    assert keeper.notes() == []
+
+
 def test_a_suspended_component_stays_down_until_resumed(keeper: ComponentKeeper, spec: Spec) -> None:
     component = keeper.add(spec("import time; time.sleep(600)"))
     wait_until(lambda: component.pid, "start")
