@@ -107,7 +107,8 @@ def test_the_last_line_says_what_the_script_has_done(
 
 
 def test_the_last_line_names_no_checkpoint_that_does_not_exist(tmp_path: Path) -> None:
-    line = closing_line(ended(1000, done=21, in_step=20), str(tmp_path / "checkpoints"))
+    status = ended(1000, done=21, in_step=20, newest_snapshot=-1)
+    line = closing_line(status, str(tmp_path / "checkpoints"))
     assert line.endswith(" · no checkpoint was written")
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import holdfast_hooks
-from holdfast_hooks import Hooks
+from holdfast_hooks import Hooks, Phase
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot
 from tests.trainer_hooks.conftest import AgentServer
@@ -105,6 +105,16 @@ def test_a_step_without_a_change_does_not_count_and_the_one_before_is_saved(
     agent.wait_until(lambda: agent.of("report")[-1].finished)
     assert [step.step for step in agent.steps] == [0, 1, 2, 3]
     assert trainee.pinned() == [LEFT_IN - 1]
+
+
+@pytest.mark.parametrize("before_training", [False, True])
+def test_a_loop_left_in_the_middle_of_a_step_is_not_said_to_have_ended_it(
+    trainee: Trainee, agent: AgentServer, before_training: bool
+) -> None:
+    with trainee.attach() as hooks:
+        trainee.until_left(hooks, lambda: True, before_training=before_training)
+    agent.wait_until(lambda: agent.of("report")[-1].finished)
+    assert (agent.of("report")[-1].progress.phase == Phase.IDLE) == (not before_training)
 
 
 def test_a_checkpoint_that_exists_is_not_taken_again(trainee: Trainee, agent: AgentServer) -> None:

@@ -306,10 +306,10 @@ class Hooks:
         step, left = self._open_step.step, self._open_step.judge()
         if left is LeftStep.COMPLETE:
             sidecar.end_step(step, self._until, left=True)
+            # In any other case the phase tells the other side that this rank left in the middle of a step.
+            self._timeline.enter(Phase.IDLE)
         elif left is LeftStep.UNTOUCHED:
             sidecar.save_last(step - 1)
-        if left is not LeftStep.NONE:
-            self._timeline.enter(Phase.IDLE)
 
     def _prepare(self) -> None:
         """Restore the state before the first step, or make sure that it can be saved at all."""

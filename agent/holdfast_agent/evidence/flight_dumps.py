@@ -73,7 +73,9 @@ def pending_calls(dump: Path, rank: int) -> tuple[list[PendingCall], int]:
     calls = []
     for entry in entries:
         try:
-            if not entry["is_p2p"] and entry["collective_seq_id"] > completed.get(entry["pg_id"], 0):
+            is_later = entry["collective_seq_id"] > completed.get(entry["pg_id"], 0)
+            # Asynchronous calls complete in any order: one may be complete although an earlier one is not.
+            if is_later and not entry["is_p2p"] and entry.get("retired") is not True:
                 calls.append(_call(entry, rank))
         except (LookupError, TypeError, ValueError):
             junk += 1

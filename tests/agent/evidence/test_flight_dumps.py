@@ -56,6 +56,14 @@ def test_entry_that_makes_no_sense_does_not_cost_the_others(tmp_path: Path, junk
     assert calls == [expected]
 
 
+def test_an_asynchronous_call_that_has_overtaken_another_is_not_pending(tmp_path: Path) -> None:
+    entries = [entry(seq=5, retired=False), entry(seq=6, retired=True), entry(seq=7, retired="yes")]
+    calls, odd = pending_calls(
+        dump(tmp_path, {"pg_status": {"0": {"last_completed_collective": 4}}, "entries": entries}), 3
+    )
+    assert ([call.seq for call in calls], odd) == ([5, 7], 0)
+
+
 @pytest.mark.parametrize("status", [None, 7, [], {"x": {}}, {"0": None}, {"0": {"last_completed_collective": "x"}}])
 def test_status_that_makes_no_sense_leaves_the_entries(tmp_path: Path, status: object) -> None:
     calls, _ = pending_calls(dump(tmp_path, {"pg_status": status, "entries": [entry()]}), 0)

@@ -84,6 +84,8 @@ def report(tick: Tick, finding: Finding) -> store.Incident | None:
                 incident.verdict.CopyFrom(verdict)
                 incident.actions.add(unix_s=tick.now, what=f"more ranks stand still: {verdict.message}")
             return None
+        if current.verdict.culprits and verdict.kind == store.VERDICT_KIND_STANDSTILL:
+            return None  # it says that nobody is known to be missing. That is no news beside a rank that is named
         what = f"also seen: {verdict.message}"
         if not same(current.verdict, verdict) and tick.once(f"standstill {verdict.kind} {list(verdict.culprits)}"):
             incidents.add_line(tick, current, what)

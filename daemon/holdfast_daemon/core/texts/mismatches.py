@@ -109,7 +109,8 @@ def _behind(detail: store.MismatchDetail) -> str:
     others, behind = detail.sides[0], detail.sides[1]
     who, many = ranks_named(behind.ranks), len(behind.ranks) > 1
     if behind.left:
-        calls = f"{behind.missed_calls} {'call' if behind.missed_calls == 1 else 'calls'} fewer"
+        # The others may have more calls to make in the step in which they wait.
+        calls = f"at least {behind.missed_calls} {'call' if behind.missed_calls == 1 else 'calls'} fewer"
         wait = f"{ranks_named(others.ranks)} {'waits' if len(others.ranks) == 1 else 'wait'}"
         return (
             f"{who} {'have' if many else 'has'} left training after step {behind.step} with {calls} in"

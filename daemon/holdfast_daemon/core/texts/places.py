@@ -4,10 +4,14 @@ from holdfast_daemon.core.naming import phase_name
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
+_NOT_DESCRIBED = "undefined"
+"""What torch calls a group to which its program has given no description."""
+
 
 def group(call: store.CallPlace) -> str:
     """Return a call's group, with its description where it has one: ``group 5 (mesh_tp)``."""
-    return f"group {call.group} ({call.description})" if call.description else f"group {call.group}"
+    is_described = call.description not in ("", _NOT_DESCRIBED)
+    return f"group {call.group} ({call.description})" if is_described else f"group {call.group}"
 
 
 def numbered(call: store.CallPlace) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from holdfast_daemon.core.naming import listed
 from holdfast_daemon.core.texts import places
+from holdfast_daemon.core.waits.meeting import has_root
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -19,12 +20,16 @@ def transport(verdict: store.Verdict) -> str:
             doubt = f" (if none of the {unseen} ranks whose stacks were not taken is elsewhere)" if unseen else ""
             return f"{nodes} do not reach each other: ranks of each wait in init for others, and do not meet{doubt}"
     group = places.group(detail.call)
+    cause = "transport or device, not a rank"
     if detail.form == store.TRANSPORT_FORM_MESSAGE:
+        cause = "transport or device, or the two name different tags"  # no recorder has the tags
         sent = f"rank {detail.sender} has sent message {detail.call.seq} of {group}"
         what = f"{sent}, and it does not come to rank {detail.receiver}"
     else:
         what = f"all ranks of {group} have entered call {detail.call.seq}, and it does not complete"
-    return f"{what}{_between(detail.nodes)}: transport or device, not a rank"
+        if has_root(detail.call.op.rpartition(":")[2]):
+            cause = "transport or device, or they name different roots"  # no recorder has the roots
+    return f"{what}{_between(detail.nodes)}: {cause}"
 
 
 def _between(nodes: Iterable[str]) -> str:

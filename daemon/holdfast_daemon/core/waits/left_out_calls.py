@@ -8,12 +8,10 @@ end of the run shows it: the rank has left, and the others wait in their last ca
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from holdfast_daemon.core.waits.meeting import has_root
 from holdfast_daemon.core.waits.named_calls import GroupId, group_id
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
-
-_ONE_WAY = ("broadcast", "scatter", "gather", "reduce")
-_BOTH_WAYS = ("reduce_scatter",)
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def _behind(members: Mapping[int, common.GroupProgress], ranks: Mapping[int, sto
     is_past = all(members[number].completed >= newest for number in ahead)
     names = _names(ranks, front, group_name, newest)
     # In a call like a broadcast, ranks that only send are through before the others.
-    is_sure = not any(map(_is_one_way, names)) and (bool(names) or not is_past)
+    is_sure = not any(map(has_root, names)) and (bool(names) or not is_past)
     behind = left or (ahead if have_come and is_odd and is_sure else [])
     if not behind:
         return None
@@ -99,11 +97,6 @@ def _names(ranks: Mapping[int, store.RankState], front: list[int], group: str, s
     """Return the operations that recorders name for a call."""
     calls = (call for number in front for call in ranks[number].pending)
     return {call.op.rpartition(":")[2] for call in calls if (call.group, call.seq) == (group, seq)}
-
-
-def _is_one_way(op: str) -> bool:
-    """Whether some ranks need nothing of the others in such a call."""
-    return op.startswith(_ONE_WAY) and not op.startswith(_BOTH_WAYS)
 
 
 def _lower_median(values: list[int]) -> int:

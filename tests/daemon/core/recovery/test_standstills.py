@@ -195,6 +195,18 @@ def test_another_verdict_on_the_same_standstill_is_a_line_and_no_second_incident
     assert any("also seen: rank 2" in action.what for action in incident.actions)
 
 
+def test_that_nobody_is_known_to_be_missing_is_no_news_beside_a_rank_that_is_named() -> None:
+    world = running()
+    world.hang(culprit=2)
+    world.stand(5.0)
+    for number in range(4):  # the groups are gone from the reports for a moment: nobody is known to wait
+        del world.rank(number).progress.groups[:]
+    world.stand(5.0)
+    (incident,) = world.incidents
+    assert incident.verdict.kind == store.VERDICT_KIND_HUNG_COLLECTIVE
+    assert not any("also seen" in action.what for action in incident.actions)
+
+
 def test_ranks_that_pass_their_deadlines_later_join_the_incident() -> None:
     world = running()
     world.moving = {1, 2}
@@ -371,7 +383,9 @@ def test_a_rank_that_has_left_training_while_others_wait_for_it_is_reported_and_
     world.rank(1).progress.phase = common.PHASE_IDLE
     world.stand(300.0)
     (incident,) = world.incidents
-    assert incident.verdict.message.startswith("rank 1 has left training after step 5 with 1 call fewer in group 0")
+    assert incident.verdict.message.startswith(
+        "rank 1 has left training after step 5 with at least 1 call fewer in group 0"
+    )
     assert (states(world), world.phase) == (["standstill"], "running")
 
 

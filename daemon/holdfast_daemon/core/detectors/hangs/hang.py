@@ -148,7 +148,9 @@ def hang_finding(view: View, verdict: store.Verdict) -> Finding:
         verdict.group, verdict.seq, verdict.op = call.group, call.seq, call_name(view, call)
     verdict.confidence_ratio = verdict.confidence_ratio or (1.0 if len(culprits) == 1 else 0.8)
     verdict.waits.extend(sorted(analysis.edges, key=lambda edge: edge.awaited not in culprits[:1])[:_EDGES_KEPT])
-    verdict.step, verdict.phase = first.progress.step, first.progress.phase
+    # A rank that has ended may have left its agent without a report of its last steps. Its exit has them.
+    last = first.exit if first.HasField("exit") else first.progress
+    verdict.step, verdict.phase = last.step, last.phase
     verdict.activity = view.activity(culprits[0]) if culprits else common.ACTIVITY_UNSPECIFIED
     return Finding(verdict=verdict, last_progress_unix_s=_last_progress(view, culprits), stands_still=True)
 

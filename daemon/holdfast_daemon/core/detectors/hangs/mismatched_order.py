@@ -8,7 +8,7 @@ in a call that all others have completed: it waits for more than they had to giv
 another waits for it: see stray_message.py. Or ranks have left out calls: see left_out_calls.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from holdfast_daemon.core.detectors.hangs.aborted_sides import sides_of_aborted
 from holdfast_daemon.core.detectors.view import OUTSIDE, View
 from holdfast_daemon.core.waits.left_out_calls import LeftOutCalls
 from holdfast_daemon.core.waits.meeting import COLLECTIVE, RECV, SEND
-from holdfast_daemon.core.waits.named_calls import MismatchedCall, Signature
+from holdfast_daemon.core.waits.named_calls import MismatchedCall, Signature, group_id
 from holdfast_daemon.core.waits.stray_message import StrayMessage, stray_message
 from holdfast_daemon.core.waits.wait_graph import ArrivedCall
 from holdfast_proto.v1 import common_pb2 as common
@@ -120,7 +120,35 @@ def _circle(view: View) -> Finding:
         edge = inside.get((waiter, awaited))
         if edge is not None:
             detail.sides.add(ranks=[waiter], call=_edge_place(view, edge), peer=awaited)
-    return _finding(view, cycle, detail)
+    return _finding(view, _odd_in_circle(view, cycle, inside), detail)
+
+
+def _odd_in_circle(
+    view: View, cycle: tuple[int, ...], inside: Mapping[tuple[int, int], store.WaitEdge]
+) -> tuple[int, ...]:
+    """Return which of two ranks is held in another call than most; both if the calls are not of the same ranks."""
+    edges = [inside.get((one, other)) for one, other in (cycle, cycle[::-1])] if len(cycle) == 2 else [None]
+    calls = [_held_in(view, edge) for edge in edges if edge is not None]
+    if len(calls) < len(cycle):
+        return cycle
+    (first, first_members), (second, second_members) = calls
+    if first_members != second_members or first & second or len(first) == len(second):
+        return cycle
+    return cycle[:1] if len(first) < len(second) else cycle[1:]
+
+
+def _held_in(view: View, edge: store.WaitEdge) -> tuple[set[int], tuple[int, ...]]:
+    """Return the ranks that are held in the call of an edge, and the members of its group."""
+    waiting = view.ranks[edge.waiter].progress.groups
+    group_of_edge = next((group_id(group) for group in waiting if group.group == edge.group), None)
+    held: set[int] = set()
+    members: tuple[int, ...] = ()
+    for number in view.late:
+        for group in view.ranks[number].progress.groups:
+            if group_id(group) == group_of_edge and group.enqueued >= edge.seq > group.completed:
+                held.add(number)
+                members = tuple(group.members)
+    return held, members
 
 
 def _edge_place(view: View, edge: store.WaitEdge) -> store.CallPlace:

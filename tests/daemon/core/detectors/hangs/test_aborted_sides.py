@@ -37,6 +37,18 @@ def test_of_ranks_that_one_abort_has_ended_the_one_that_called_with_another_size
     assert ranks.verdict(DeadRank()) is None
 
 
+def test_the_step_is_the_one_in_which_the_culprit_ended_though_its_last_report_is_older() -> None:
+    ranks = met()
+    ranks.end(1, signal=6, last_words=ABORTED)
+    ranks[1].exit.step, ranks[1].exit.phase = ranks[1].progress.step + 3, common.PHASE_OPTIMIZER
+    for number in (0, 2, 3):
+        ranks.end(number, code=1, last_words="RuntimeError: Connection closed by peer")
+        ranks.called((number,), "0", 13, "gloo:all_reduce", "[[8]]")
+    found = verdict(ranks)
+    assert found is not None and list(found.culprits) == [1]
+    assert (found.step, found.phase) == (ranks[1].exit.step, common.PHASE_OPTIMIZER)
+
+
 def aborted_among_three(expected_bytes: int, *odd: str) -> Ranks:
     """Return three ranks: 0 and 1 call alike, 2 sends more. Rank 1 was aborted, and its partners have lost it."""
     ranks = Ranks(3)

@@ -35,8 +35,8 @@ def test_a_rank_that_left_out_a_call_and_has_done_all_steps_is_a_mismatch_and_no
     assert found is not None
     assert (list(found.culprits), found.mismatch.form) == ([2], store.MISMATCH_FORM_BEHIND)
     assert found.message == (
-        f"rank 2 has left training after step {step} with 1 call fewer in group 0 than the others, and ranks 0, 1, 3"
-        " wait in collective 51 of group 0: a part of a step was left out there, or made twice here"
+        f"rank 2 has left training after step {step} with at least 1 call fewer in group 0 than the others,"
+        " and ranks 0, 1, 3 wait in collective 51 of group 0: a part of a step was left out there, or made twice here"
     )
 
 

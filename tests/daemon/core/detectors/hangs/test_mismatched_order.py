@@ -123,6 +123,27 @@ def test_crossed_calls_are_judged_once_both_ranks_have_stalled_past_their_deadli
     assert verdict(ranks) is None
 
 
+@pytest.mark.parametrize(("world", "culprits"), [(2, [0, 1]), (3, [1]), (4, [1])])
+def test_of_two_groups_of_the_same_ranks_the_one_that_calls_otherwise_than_most_is_the_culprit(
+    world: int, culprits: list[int]
+) -> None:
+    ranks = Ranks(world)
+    ranks.group("a", {rank: 4 if rank == 1 else 5 for rank in range(world)}, 4)
+    ranks.group("b", {rank: 9 if rank == 1 else 8 for rank in range(world)}, 8)
+    found = verdict(ranks)
+    assert found is not None
+    assert sorted(found.culprits) == culprits
+    assert found.mismatch.form == store.MISMATCH_FORM_CIRCLE
+
+
+def test_of_groups_of_other_ranks_the_larger_one_proves_nothing() -> None:
+    ranks = Ranks(3)
+    ranks.group("a", {0: 5, 1: 4, 2: 5}, 4)
+    ranks.group("b", {0: 8, 1: 9}, 8)
+    found = verdict(ranks)
+    assert found is not None and sorted(found.culprits) == [0, 1]
+
+
 def test_two_ranks_that_wait_for_each_other_are_reported_though_a_third_may_have_sent_to_them_and_run_on() -> None:
     """Rank 3 has made the call of all ranks twice. Rank 1 has nothing pending but a message to it."""
     ranks = Ranks()

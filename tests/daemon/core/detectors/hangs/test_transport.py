@@ -1,5 +1,7 @@
 """Calls that all ranks have entered and none leaves."""
 
+import pytest
+
 from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
 from holdfast_daemon.core.detectors.hangs.transport import Transport
 from holdfast_proto.v1 import common_pb2 as common
@@ -21,6 +23,23 @@ def test_the_nodes_between_which_a_collective_runs_are_named() -> None:
         "all ranks of group 5 (mesh_dp) have entered call 9, and it does not complete"
         " between nodes node0, node1, node2: transport or device, not a rank"
     )
+
+
+@pytest.mark.parametrize(
+    ("op", "cause"),
+    [
+        ("gloo:broadcast", "transport or device, or they name different roots"),
+        ("gloo:reduce", "transport or device, or they name different roots"),
+        ("gloo:reduce_scatter_tensor", "transport or device, not a rank"),
+        ("gloo:all_reduce", "transport or device, not a rank"),
+    ],
+)
+def test_ranks_may_name_different_roots_which_no_recorder_shows(op: str, cause: str) -> None:
+    ranks = Ranks(2)
+    ranks.group("0", {0: 9, 1: 9}, 8)
+    ranks.called((0, 1), "0", 9, op)
+    found = verdict(ranks)
+    assert found is not None and found.message.endswith(f": {cause}")
 
 
 def test_within_one_node_no_link_is_named() -> None:
