@@ -3,6 +3,7 @@
 from holdfast_daemon.core import incidents
 from holdfast_daemon.core.model import CheckpointAnswered
 from holdfast_daemon.core.naming import run_phase_name
+from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -41,6 +42,16 @@ def restart_timer(tick: Tick) -> None:
     if tick.state.spec.checkpoint_every_s:
         with tick.edit_record() as record:
             record.checkpoint_since_unix_s = tick.now
+
+
+def persist_newest_snapshot(tick: Tick) -> bool:
+    """Have the newest common snapshot written, if it is newer than all committed checkpoints; return whether it is."""
+    step = newest_common_snapshot(tick.state.members, tick.world_size)
+    if step <= max(_committed(tick), default=-1):
+        return False
+    message = store.PersistSnapshot(step=step)
+    tick.send(tick.record.nodes, lambda _: store.NodeCommand(persist_snapshot=message))
+    return True
 
 
 def keep_newest_before(tick: Tick, step: int, incident: store.Incident) -> None:

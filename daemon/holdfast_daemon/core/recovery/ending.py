@@ -2,7 +2,8 @@
 
 from holdfast_daemon.core import incidents
 from holdfast_daemon.core.detectors.deaths.late_exit import is_training_over
-from holdfast_daemon.core.recovery import standstills
+from holdfast_daemon.core.recovery import checkpoint_commands, standstills
+from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_daemon.core.restart_patience import RestartPatience
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
@@ -22,8 +23,19 @@ def finish(tick: Tick, phase: "store.RunPhase", outcome: str) -> None:
     standstills.drop(tick, f"the run has ended: {outcome}")
     with tick.edit_record() as record:
         record.outcome = outcome
+    if phase == store.RUN_PHASE_FAILED or _lacks_last_checkpoint(tick):
+        checkpoint_commands.persist_newest_snapshot(tick)  # agents end only when what they write is on disk
     tick.enter(phase)
     _send_finish(tick)
+
+
+def _lacks_last_checkpoint(tick: Tick) -> bool:
+    """Whether a rank left its loop early and took no last checkpoint: its state was that of no step, or it had no slot."""
+    newest, exits = tick.record.newest_step, [rank.exit for rank in tick.ranks.values() if rank.HasField("exit")]
+    if any(one.step > newest for one in exits):
+        return True
+    is_early = any(one.steps_until > newest + 1 for one in exits)
+    return is_early and newest_common_snapshot(tick.state.members, tick.world_size) < newest
 
 
 def end_after_training(tick: Tick) -> bool:

@@ -13,7 +13,7 @@ from holdfast_daemon.core.detection import ask, view_of
 from holdfast_daemon.core.detectors import registry
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.model import Suspicion, Totals, counted
-from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
+from holdfast_daemon.core.recovery import checkpoint_commands
 from holdfast_daemon.core.tick import Tick
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -112,12 +112,8 @@ def _persist(tick: Tick) -> None:
     """Have the newest common snapshot written, if it is newer than all committed checkpoints."""
     if tick.now - tick.state.persisted_unix_s < PERSIST_EVERY_S or not _stands_still(tick):
         return
-    step = newest_common_snapshot(tick.state.members, tick.world_size)
-    committed = max((known for node in tick.state.nodes.values() for known in node.checkpoints), default=-1)
-    if step > committed:
+    if checkpoint_commands.persist_newest_snapshot(tick):
         tick.state = replace(tick.state, persisted_unix_s=tick.now)
-        message = store.PersistSnapshot(step=step)
-        tick.send(tick.record.nodes, lambda _: store.NodeCommand(persist_snapshot=message))
 
 
 def _stands_still(tick: Tick) -> bool:

@@ -1,0 +1,78 @@
+"""What a run keeps as it ends."""
+
+import pytest
+
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD, PHASE_IDLE
+from tests.daemon.core.test_coordinator import running
+from tests.support.core_world import World
+
+
+def sent(world: World) -> list[str | None]:
+    kinds = [command.WhichOneof("kind") for _, command in world.commands]
+    return [kind for kind in kinds if kind in ("persist_snapshot", "finish")]
+
+
+def leave(world: World, phase: "common.Phase", *, ahead: int, steps_until: int = 0) -> None:
+    """Let all ranks leave training with code 0, ``ahead`` steps after the newest one that is reported."""
+    newest = world.state.record.newest_step
+    for number in range(world.world_size):
+        rank = world.rank(number)
+        rank.progress.step, rank.progress.phase = newest + ahead, phase
+        world.end(number, code=0, finished=True, steps_until=steps_until)
+    world.until("finished")
+
+
+def test_of_a_loop_that_was_left_inside_a_step_the_newest_snapshot_is_written_before_the_nodes_end() -> None:
+    world = running()
+    world.train(3)
+    newest = world.state.record.newest_step
+    leave(world, PHASE_FORWARD_BACKWARD, ahead=1)
+    assert sent(world)[:2] == ["persist_snapshot", "finish"]
+    assert world.sent("persist_snapshot")[0].persist_snapshot.step == newest
+
+
+@pytest.mark.parametrize(("until", "kept"), [(1000, True), (0, False)])
+def test_a_loop_left_early_without_a_slot_for_its_last_state_leaves_its_newest_snapshot(until: int, kept: bool) -> None:
+    world = running()
+    world.train(3)
+    snapshot = world.state.record.newest_step
+    world.train(2, snapshot=False)
+    leave(world, PHASE_IDLE, ahead=0, steps_until=until)
+    assert [command.persist_snapshot.step for command in world.sent("persist_snapshot")] == [snapshot] * kept
+
+
+@pytest.mark.parametrize("phase", [PHASE_IDLE, common.PHASE_EVAL])
+def test_a_loop_that_ended_has_taken_its_last_checkpoint_itself(phase: "common.Phase") -> None:
+    world = running()
+    world.train(3)
+    leave(world, phase, ahead=0)
+    assert world.sent("persist_snapshot") == []
+
+
+def test_a_snapshot_that_a_checkpoint_holds_is_not_written_again() -> None:
+    world = running()
+    world.train(3)
+    for node in world.node_states.values():
+        node.checkpoints.append(world.state.record.newest_step)
+    leave(world, PHASE_FORWARD_BACKWARD, ahead=1)
+    assert world.sent("persist_snapshot") == []
+
+
+def test_a_run_that_fails_keeps_its_newest_snapshot() -> None:
+    world = running()
+    world.train(3)
+    newest = world.state.record.newest_step
+    for _ in range(20):
+        if world.phase == "failed":
+            break
+        world.end(0, code=3)
+        world.until("stopping")
+        for _ in range(1000):
+            world.tick()
+            if world.phase in ("starting", "failed"):
+                break
+        if world.phase == "starting":
+            world.train(1, snapshot=False)
+    assert world.phase == "failed"
+    assert world.sent("persist_snapshot")[-1].persist_snapshot.step == newest
