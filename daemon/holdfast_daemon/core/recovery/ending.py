@@ -30,7 +30,7 @@ def finish(tick: Tick, phase: "store.RunPhase", outcome: str) -> None:
 
 
 def _lacks_last_checkpoint(tick: Tick) -> bool:
-    """Whether a rank left its loop early and took no last checkpoint: its state was that of no step, or it had no slot."""
+    """Whether a rank left early without a last checkpoint: its state was that of no step, or it had no free slot."""
     newest, exits = tick.record.newest_step, [rank.exit for rank in tick.ranks.values() if rank.HasField("exit")]
     if any(one.step > newest for one in exits):
         return True
