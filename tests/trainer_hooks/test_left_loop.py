@@ -11,6 +11,7 @@ import torch
 
 import holdfast_hooks
 from holdfast_hooks import Hooks, Phase
+from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot
 from tests.trainer_hooks.conftest import AgentServer
@@ -105,6 +106,28 @@ def test_a_step_without_a_change_does_not_count_and_the_one_before_is_saved(
     agent.wait_until(lambda: agent.of("report")[-1].finished)
     assert [step.step for step in agent.steps] == [0, 1, 2, 3]
     assert trainee.pinned() == [LEFT_IN - 1]
+
+
+@pytest.mark.parametrize("place", ["begin", "end"])
+def test_an_exit_between_two_steps_is_no_exit_inside_the_one_before(
+    trainee: Trainee, agent: AgentServer, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    with pytest.raises(SystemExit), trainee.attach() as hooks:
+        assert hooks._sidecar is not None
+        owner, name = (Timeline, "begin") if place == "begin" else (type(hooks._sidecar), "end_step")
+        original = getattr(owner, name)
+
+        def exits_in_time(self: object, step: int, *arguments: object, **options: object) -> object:
+            result = original(self, step, *arguments, **options)
+            if step == (LEFT_IN + 1 if place == "begin" else LEFT_IN):
+                sys.exit(0)  # as the handler of a signal may do
+            return result
+
+        monkeypatch.setattr(owner, name, exits_in_time)
+        trainee.until_left(hooks, lambda: False)
+    agent.wait_until(lambda: agent.of("report")[-1].finished)
+    assert [step.step for step in agent.steps] == [0, 1, 2, 3, LEFT_IN]
+    assert trainee.pinned() == []
 
 
 @pytest.mark.parametrize("before_training", [False, True])

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 from torch.optim.swa_utils import AveragedModel
@@ -166,6 +168,64 @@ def test_gradients_may_be_collected_over_steps(training: Training, at: int, verd
     assert training.left_after(lambda: body(at), body) is verdict
 
 
+def test_a_scheduler_of_somebody_may_do_as_it_likes() -> None:
+    class Raising:
+        @property
+        def last_epoch(self) -> int:
+            raise RuntimeError("on purpose")
+
+    class Fractional:
+        last_epoch: float = 0
+
+        def __init__(self) -> None:
+            self.last_epoch = 0
+
+    model, fractional = torch.nn.Linear(2, 1), Fractional()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    tell = OpenStep({"optimizer": optimizer, "one": Raising(), "other": fractional})
+    for step in range(STEPS):
+        tell.begin(step)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        fractional.last_epoch += 0.5
+    tell.leave()
+    assert tell.judge() is LeftStep.COMPLETE
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_fused_optimizer_and_sharded_parameters_show_a_step(missing: bool, fused: bool) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    try:
+        model = torch.nn.Linear(2, 1)
+        fully_shard(model)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
+        tell = OpenStep({"model": model, "optimizer": optimizer, "scheduler": StepLR(optimizer, step_size=3)})
+        for step in range(STEPS):
+            tell.begin(step)
+            model(torch.ones(1, 2)).sum().backward()
+            if not (missing and step == STEPS - 1):
+                optimizer.step()
+            tell._schedulers[0].step()
+        tell.leave()
+        assert tell.judge() is (LeftStep.UNKNOWN if missing else LeftStep.COMPLETE)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_scheduler_alone_is_no_witness() -> None:
+    parameter = torch.ones(2, requires_grad=True)
+    optimizer = SGD([parameter], lr=0.1)
+    scheduler = StepLR(optimizer, step_size=3)
+    tell = OpenStep({"optimizer": optimizer, "scheduler": scheduler})
+    for step in range(STEPS):
+        tell.begin(step)
+        parameter.data = parameter.data - 0.1  # no version counter shows it
+        scheduler.step()
+    tell.leave()
+    assert tell.judge() is LeftStep.UNKNOWN
+
+
 def test_the_first_step_has_no_other_to_be_compared_with(training: Training) -> None:
     training.open.begin(0)
     training.whole_step(0)
@@ -200,5 +260,5 @@ def test_counters_that_never_show_a_step_are_no_witness(training: Training) -> N
 
 def test_a_loop_that_ended_was_not_left(training: Training) -> None:
     training.left_after(lambda: training.whole_step(STEPS))
-    training.open.end_loop()
+    training.open.end()
     assert training.open.judge() is LeftStep.NONE

@@ -147,8 +147,8 @@ class Hooks:
                 # The loop may be left by an error, too. Whether it was is known where the hooks are closed.
                 open_step.leave()
                 raise
+            open_step.end()  # first: a signal handler may call sys.exit() at any place below
             self._stopped = sidecar.end_step(step, until)
-        open_step.end_loop()
         timeline.enter(Phase.IDLE)
 
     def enter(self, phase: Phase) -> None:

@@ -1,12 +1,13 @@
 """What is known about a step that the loop left by ``break``, ``return`` or ``sys.exit``: was it complete?
 
 The hooks hear of the end of a step when the loop asks for the next one. A loop that is left asks for no more. Then the
-version counters of tensors tell: torch raises them at each change in place, so an optimizer's step shows. A script may
+version counters of tensors tell: torch raises them at a change in place, so an optimizer's step shows. A script may
 leave between two optimizers, or before its scheduler. So what a step has changed is compared with what it should have
 changed, going by the steps before it. A state that is wrongly taken for complete is worse than one that is not saved.
 """
 
 import itertools
+import operator
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ _REMEMBERED = 64
 """Number of steps whose changes are remembered. A loop may do something every few steps only."""
 
 Look = tuple[int, ...]
-"""The version counters of the tensors that are looked at, and the counts of the schedulers."""
+"""The version counters of the tensors that are looked at, and the counts of steps of optimizers and schedulers."""
 Change = tuple[int, ...]
 """By how much a step has raised each of them."""
 T = TypeVar("T")
@@ -51,8 +52,12 @@ class OpenStep:
     def __init__(self, state: Mapping[str, Any]) -> None:
         self.step = -1
         """The step; -1 outside of steps."""
-        self._tensors = _tensors(state)
-        self._schedulers = [one for one in state.values() if type(getattr(one, "last_epoch", None)) is int]
+        optimizers = _optimizers(state)
+        self._states = [(one.state, parameters[-1]) for one, parameters in optimizers if isinstance(one.state, dict)]
+        """Of each optimizer its state, and a parameter of which the state has a count of steps, if any has."""
+        self._tensors = _tensors(state, [parameters for _, parameters in optimizers])
+        # A plain attribute: a property of somebody's own scheduler may raise, and this is read in every step.
+        self._schedulers = [one for one in state.values() if type(getattr(one, "__dict__", {}).get("last_epoch")) is int]
         self._begun: deque[Look] = deque(maxlen=_REMEMBERED + 1)
         """What the state looked like when the newest steps began, the open one last."""
         self._autograd_nodes = _node_counter()
@@ -69,8 +74,8 @@ class OpenStep:
         self.step = step
         self._at_leaving = None
 
-    def end_loop(self) -> None:
-        """Note that the loop has ended as it should."""
+    def end(self) -> None:
+        """Note that the loop asks for the next step: this one has ended as it should."""
         self.step = -1
 
     def leave(self) -> None:
@@ -89,7 +94,8 @@ class OpenStep:
         begun = list(self._begun)
         changes = list(map(_change, begun, begun[1:]))
         # Counters that never show a step are no witness: a captured CUDA graph changes parameters behind them.
-        if left != now or not any(map(any, changes)):
+        tensors = len(now) - len(self._schedulers)
+        if left != now or not any(any(change[:tensors]) for change in changes):
             return LeftStep.UNKNOWN
         done, due = _change(begun[-1], now), _due(changes)
         if not any(done):
@@ -97,11 +103,18 @@ class OpenStep:
         if self._at_leaving is None:  # the loop's iterator lives on: what is more than usual may have come after it
             return LeftStep.COMPLETE if done == due else LeftStep.UNKNOWN
         # A complete step may have done more than others, such as to end an epoch. It has not done less.
-        return LeftStep.COMPLETE if all(map(int.__ge__, done, due)) else LeftStep.UNKNOWN
+        return LeftStep.COMPLETE if all(map(operator.ge, done, due)) else LeftStep.UNKNOWN
 
     def _look(self) -> Look:
         versions = [tensor._version for tensor in self._tensors]  # noqa: SLF001 - it has no public name
-        return (*versions, *[scheduler.last_epoch for scheduler in self._schedulers])
+        # A fused optimizer changes parameters behind their version counters. Its count of steps shows it.
+        steps = [_version(state.get(parameter)) for state, parameter in self._states]
+        return (*versions, *steps, *[scheduler.last_epoch for scheduler in self._schedulers])
+
+
+def _version(values: object) -> int:
+    """Return the version of the count of steps in one parameter's state; 0 before the first, or if there is none."""
+    return getattr(values.get("step"), "_version", 0) if isinstance(values, dict) else 0
 
 
 def _due(changes: list[Change]) -> Change:
@@ -116,23 +129,27 @@ def _due(changes: list[Change]) -> Change:
     return tuple(map(max, zip(*changes, strict=True)))
 
 
-def _tensors(state: Mapping[str, Any]) -> "list[torch.Tensor]":
+def _optimizers(state: Mapping[str, Any]) -> "list[tuple[Any, list[torch.Tensor]]]":
+    """Return some optimizers, each with the parameters that it trains."""
+    found = []
+    for value in state.values():
+        parameters = [one for one in parameters_of(value).values() if one.requires_grad and not one.is_inference()]
+        if parameters:
+            found.append((value, parameters))
+    return _spread(found, _TRAINED)
+
+
+def _tensors(state: Mapping[str, Any], trained: "list[list[torch.Tensor]]") -> "list[torch.Tensor]":
     """Return some parameters of each optimizer, and some tensors of modules that no optimizer has."""
-    optimizers = [list(parameters.values()) for value in state.values() if (parameters := parameters_of(value))]
-    trained = [
-        [parameter for parameter in parameters if parameter.requires_grad and not parameter.is_inference()]
-        for parameters in optimizers
-    ]
-    watched = _spread([parameters for parameters in trained if parameters], _TRAINED)
-    if not watched:
+    if not trained:
         return []
-    known = {id(parameter) for parameters in optimizers for parameter in parameters}
+    known = {id(parameter) for value in state.values() for parameter in parameters_of(value).values()}
     others = []
     for module in (value for value in state.values() if _is_module(value)):
         own = [tensor for tensor in (*module.parameters(), *module.buffers()) if id(tensor) not in known]
         others += [tensor for tensor in _spread(own, 2) if not tensor.is_inference()]
-    each = max(1, _TRAINED // len(watched))
-    return [parameter for parameters in watched for parameter in _spread(parameters, each)] + _spread(others, _OTHERS)
+    each = max(1, _TRAINED // len(trained))
+    return [parameter for parameters in trained for parameter in _spread(parameters, each)] + _spread(others, _OTHERS)
 
 
 def _spread(things: list[T], most: int) -> list[T]:
@@ -146,7 +163,7 @@ def _is_module(value: object) -> bool:
 
 
 def _change(before: Look, after: Look) -> Change:
-    return tuple(map(int.__sub__, after, before))
+    return tuple(map(operator.sub, after, before))
 
 
 def _node_counter() -> Callable[[], int]:

@@ -1,14 +1,13 @@
-"""Finds the other end of a connection: the peer of a TCP socket, and that of a unix socket (sock_diag(7))."""
+"""Finds the other end of a connection: the peer of a TCP socket, and that of a unix socket."""
 
 import ipaddress
 import socket
 import struct
 from collections.abc import Mapping
 
+from holdfast_agent.movement import sock_diag
 from holdfast_agent.movement.tcp_counters import TcpSocket
 
-_NETLINK_SOCK_DIAG = 4
-_SOCK_DIAG_BY_FAMILY = 20
 _REQUEST = 1
 _SHOW_PEER = 4
 _ATTRIBUTE_PEER = 2
@@ -16,10 +15,8 @@ _ALL_STATES = 0xFFFFFFFF
 _NO_COOKIE = 0xFFFFFFFF
 _PATIENCE_S = 0.02
 
-_HEADER = struct.Struct("=IHHII")
 _QUERY = struct.Struct("=BBHIIIII")
 _UNIX_SOCKET = struct.Struct("=BBBBIII")
-_ATTRIBUTE = struct.Struct("=HH")
 _NUMBER = struct.Struct("=I")
 
 
@@ -56,11 +53,9 @@ def unix_peer(inode: int) -> int:
     """Return the inode of the other end of a unix socket; 0: it has none, or the kernel does not show it."""
     wanted = inode & 0xFFFFFFFF
     query = _QUERY.pack(socket.AF_UNIX, 0, 0, _ALL_STATES, wanted, _SHOW_PEER, _NO_COOKIE, _NO_COOKIE)
-    header = _HEADER.pack(_HEADER.size + len(query), _SOCK_DIAG_BY_FAMILY, _REQUEST, 0, 0)
     try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as netlink:
-            netlink.settimeout(_PATIENCE_S)
-            netlink.sendto(header + query, (0, 0))
+        with sock_diag.connected(_PATIENCE_S) as netlink:
+            sock_diag.send(netlink, query, _REQUEST)
             return parse_unix_peer(netlink.recv(4096), inode)
     except OSError:
         return 0
@@ -68,14 +63,13 @@ def unix_peer(inode: int) -> int:
 
 def parse_unix_peer(data: bytes, inode: int) -> int:
     """Return the peer's inode in the kernel's answer about one unix socket; 0: there is none, or it is garbage."""
-    if len(data) < _HEADER.size + _UNIX_SOCKET.size or _HEADER.unpack_from(data)[1] != _SOCK_DIAG_BY_FAMILY:
+    begin = sock_diag.HEADER.size + _UNIX_SOCKET.size
+    if len(data) < begin:
         return 0
-    if _UNIX_SOCKET.unpack_from(data, _HEADER.size)[4] != inode & 0xFFFFFFFF:
+    length, kind, _, _, _ = sock_diag.HEADER.unpack_from(data)
+    shown_inode = _UNIX_SOCKET.unpack_from(data, sock_diag.HEADER.size)[4]
+    if kind != sock_diag.SOCK_DIAG_BY_FAMILY or shown_inode != inode & 0xFFFFFFFF:
         return 0
-    attributes = data[_HEADER.size + _UNIX_SOCKET.size : _HEADER.unpack_from(data)[0]]
-    while len(attributes) >= _ATTRIBUTE.size:
-        length, kind = _ATTRIBUTE.unpack_from(attributes)
-        if kind == _ATTRIBUTE_PEER and length >= _ATTRIBUTE.size + _NUMBER.size <= len(attributes):
-            return int(_NUMBER.unpack_from(attributes, _ATTRIBUTE.size)[0])
-        attributes = attributes[max(_ATTRIBUTE.size, (length + 3) & ~3) :]
-    return 0
+    values = (value for known, value in sock_diag.attributes(memoryview(data)[begin:length]) if known == _ATTRIBUTE_PEER)
+    peer = next((value for value in values if len(value) >= _NUMBER.size), None)
+    return 0 if peer is None else int(_NUMBER.unpack_from(peer)[0])

@@ -1,14 +1,14 @@
-"""Reads the byte counters and addresses of all TCP sockets of this network namespace over netlink (sock_diag(7))."""
+"""Reads the byte counters and addresses of all TCP sockets of this network namespace."""
 
 import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from holdfast_agent.movement import sock_diag
+
 LISTEN = 10
 
-_NETLINK_SOCK_DIAG = 4
-_SOCK_DIAG_BY_FAMILY = 20
 _REQUEST_DUMP = 0x301
 _MESSAGE_ERROR, _MESSAGE_DONE = 2, 3
 _TCP_INFO = 2
@@ -16,12 +16,10 @@ _SYN_RECEIVED, _TIME_WAIT, _NEW_SYN_RECEIVED = 3, 6, 12
 _STATES = 0xFFF & ~(1 << _SYN_RECEIVED | 1 << _TIME_WAIT | 1 << _NEW_SYN_RECEIVED)
 """Bit mask of the states that are asked for. No process holds a descriptor of a socket in one of the other states."""
 
-_HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBxI48x")
 _SOCKET = struct.Struct("=BBBB")
 _PORTS = struct.Struct("!HH")
 _QUEUES = struct.Struct("=IIII")
-_ATTRIBUTE = struct.Struct("=HH")
 _BYTES = struct.Struct("=QQ")
 
 _PORTS_AT, _LOCAL_AT, _REMOTE_AT, _QUEUES_AT, _ATTRIBUTES_AT = 4, 8, 24, 56, 72
@@ -56,12 +54,10 @@ class TcpSocket:
 def read_sockets() -> dict[int, TcpSocket]:
     """Return the TCP sockets of this network namespace by inode. Raises OSError if the kernel refuses."""
     found: dict[int, TcpSocket] = {}
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as netlink:
-        netlink.settimeout(_PATIENCE_S)
+    with sock_diag.connected(_PATIENCE_S) as netlink:
         for family in (socket.AF_INET, socket.AF_INET6):
-            request = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (_TCP_INFO - 1), _STATES)
-            header = _HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0)
-            netlink.sendto(header + request, (0, 0))
+            query = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (_TCP_INFO - 1), _STATES)
+            sock_diag.send(netlink, query, _REQUEST_DUMP)
             for message in _messages(netlink):
                 parsed = parse_socket(message)
                 if parsed is not None:
@@ -73,17 +69,17 @@ def _messages(netlink: socket.socket) -> Iterator[memoryview]:
     """Yield the bodies of one answer. Raises OSError if the kernel refuses."""
     while True:
         data = memoryview(netlink.recv(_RECEIVE_BYTES))
-        while len(data) >= _HEADER.size:
-            length, kind, _, _, _ = _HEADER.unpack_from(data)
-            body = data[_HEADER.size : length]
+        while len(data) >= sock_diag.HEADER.size:
+            length, kind, _, _, _ = sock_diag.HEADER.unpack_from(data)
+            body = data[sock_diag.HEADER.size : length]
             if kind == _MESSAGE_DONE:
                 return
             if kind == _MESSAGE_ERROR:
                 raise OSError(-struct.unpack_from("=i", body)[0], "the kernel lists no TCP sockets")
-            if length < _HEADER.size:
+            if length < sock_diag.HEADER.size:
                 raise OSError("the kernel's list of TCP sockets is garbage")
             yield body
-            data = data[_aligned(length) :]
+            data = data[sock_diag.aligned(length) :]
 
 
 def parse_socket(body: bytes | memoryview) -> tuple[int, TcpSocket] | None:
@@ -106,15 +102,8 @@ def parse_socket(body: bytes | memoryview) -> tuple[int, TcpSocket] | None:
 
 
 def _byte_counters(attributes: memoryview) -> tuple[int, int]:
-    while len(attributes) >= _ATTRIBUTE.size:
-        length, kind = _ATTRIBUTE.unpack_from(attributes)
-        value = attributes[_ATTRIBUTE.size : length]
+    for kind, value in sock_diag.attributes(attributes):
         if kind == _TCP_INFO and len(value) >= _BYTES_AT + _BYTES.size:
             acknowledged, received = _BYTES.unpack_from(value, _BYTES_AT)
             return acknowledged, received
-        attributes = attributes[max(_ATTRIBUTE.size, _aligned(length)) :]
     return 0, 0
-
-
-def _aligned(length: int) -> int:
-    return (length + 3) & ~3

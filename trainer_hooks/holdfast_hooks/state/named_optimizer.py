@@ -42,6 +42,11 @@ class ByName:
         """Parameters of the optimizer, by name."""
         return {name: parameter for parameter, name in self._names.items()}
 
+    @property
+    def state(self) -> "dict[torch.Tensor, dict[str, Any]]":
+        """The live state of the optimizer, by parameter."""
+        return self._optimizer.state
+
     def state_dict(self) -> dict[str, Any]:
         """Return the live state; nothing is copied."""
         names = self._names

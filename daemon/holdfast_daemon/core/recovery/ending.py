@@ -6,6 +6,7 @@ from holdfast_daemon.core.recovery import checkpoint_commands, standstills
 from holdfast_daemon.core.recovery.restore_point import newest_common_snapshot
 from holdfast_daemon.core.restart_patience import RestartPatience
 from holdfast_daemon.core.tick import Tick
+from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 FINISHED = "finished"
@@ -32,7 +33,8 @@ def finish(tick: Tick, phase: "store.RunPhase", outcome: str) -> None:
 def _lacks_last_checkpoint(tick: Tick) -> bool:
     """Whether a rank left early without a last checkpoint: its state was that of no step, or it had no free slot."""
     newest, exits = tick.record.newest_step, [rank.exit for rank in tick.ranks.values() if rank.HasField("exit")]
-    if any(one.step > newest for one in exits):
+    # A rank whose loop has ended is idle. The report of its last step may still be on its way.
+    if any(one.step > newest and one.phase != common.PHASE_IDLE for one in exits):
         return True
     is_early = any(one.steps_until > newest + 1 for one in exits)
     return is_early and newest_common_snapshot(tick.state.members, tick.world_size) < newest

@@ -42,11 +42,11 @@ def test_a_loop_left_early_without_a_slot_for_its_last_state_leaves_its_newest_s
     assert [command.persist_snapshot.step for command in world.sent("persist_snapshot")] == [snapshot] * kept
 
 
-@pytest.mark.parametrize("phase", [PHASE_IDLE, common.PHASE_EVAL])
-def test_a_loop_that_ended_has_taken_its_last_checkpoint_itself(phase: "common.Phase") -> None:
+@pytest.mark.parametrize(("phase", "ahead"), [(PHASE_IDLE, 0), (PHASE_IDLE, 1), (common.PHASE_EVAL, 0)])
+def test_a_loop_that_ended_has_taken_its_last_checkpoint_itself(phase: "common.Phase", ahead: int) -> None:
     world = running()
     world.train(3)
-    leave(world, phase, ahead=0)
+    leave(world, phase, ahead=ahead)
     assert world.sent("persist_snapshot") == []
 
 
