@@ -260,5 +260,5 @@ def test_counters_that_never_show_a_step_are_no_witness(training: Training) -> N
 
 def test_a_loop_that_ended_was_not_left(training: Training) -> None:
     training.left_after(lambda: training.whole_step(STEPS))
-    training.open.end()
+    training.open.step = -1
     assert training.open.judge() is LeftStep.NONE

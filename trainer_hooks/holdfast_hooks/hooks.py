@@ -147,7 +147,7 @@ class Hooks:
                 # The loop may be left by an error, too. Whether it was is known where the hooks are closed.
                 open_step.leave()
                 raise
-            open_step.end()  # first: a signal handler may call sys.exit() at any place below
+            open_step.step = -1  # first: a signal handler may call sys.exit() at any place below
             self._stopped = sidecar.end_step(step, until)
         timeline.enter(Phase.IDLE)
 

@@ -51,13 +51,15 @@ class OpenStep:
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         self.step = -1
-        """The step; -1 outside of steps."""
+        """The step; -1 outside of steps. The loop sets that itself when a step has ended: a call would cost more."""
         optimizers = _optimizers(state)
         self._states = [(one.state, parameters[-1]) for one, parameters in optimizers if isinstance(one.state, dict)]
         """Of each optimizer its state, and a parameter of which the state has a count of steps, if any has."""
         self._tensors = _tensors(state, [parameters for _, parameters in optimizers])
         # A plain attribute: a property of somebody's own scheduler may raise, and this is read in every step.
-        self._schedulers = [one for one in state.values() if type(getattr(one, "__dict__", {}).get("last_epoch")) is int]
+        self._schedulers = [
+            one for one in state.values() if type(getattr(one, "__dict__", {}).get("last_epoch")) is int
+        ]
         self._begun: deque[Look] = deque(maxlen=_REMEMBERED + 1)
         """What the state looked like when the newest steps began, the open one last."""
         self._autograd_nodes = _node_counter()
@@ -73,10 +75,6 @@ class OpenStep:
             self._nodes = self._autograd_nodes()
         self.step = step
         self._at_leaving = None
-
-    def end(self) -> None:
-        """Note that the loop asks for the next step: this one has ended as it should."""
-        self.step = -1
 
     def leave(self) -> None:
         """Note that the loop is left here, inside a step: what changes from now on is no part of it."""

@@ -70,6 +70,8 @@ def parse_unix_peer(data: bytes, inode: int) -> int:
     shown_inode = _UNIX_SOCKET.unpack_from(data, sock_diag.HEADER.size)[4]
     if kind != sock_diag.SOCK_DIAG_BY_FAMILY or shown_inode != inode & 0xFFFFFFFF:
         return 0
-    values = (value for known, value in sock_diag.attributes(memoryview(data)[begin:length]) if known == _ATTRIBUTE_PEER)
+    values = (
+        value for known, value in sock_diag.attributes(memoryview(data)[begin:length]) if known == _ATTRIBUTE_PEER
+    )
     peer = next((value for value in values if len(value) >= _NUMBER.size), None)
     return 0 if peer is None else int(_NUMBER.unpack_from(peer)[0])
