@@ -8,7 +8,7 @@ from holdfast_agent.reports.store_link import StoreLink
 from holdfast_proto.redis_client import connect
 from holdfast_proto.store_outage import StoreOutage
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD, PHASE_INIT, Progress
+from holdfast_proto.v1.common_pb2 import PHASE_FORWARD_BACKWARD, PHASE_IDLE, PHASE_INIT, Progress
 from tests.support.coroutines import end
 
 RUN, NODE = "run", "node0"
@@ -102,11 +102,11 @@ class FakeAgent:
         self.link.emit(store.Event(generation=self.state.generation, step_summary=summary))
 
     def end(self, number: int, *, code: int | None = None, signal: int | None = None) -> None:
-        """End one rank if it lives."""
+        """End one rank if it lives; with code 0, after its loop."""
         rank = self.state.ranks[number]
         if rank.life != store.LIFE_EXITED:
             rank.life = store.LIFE_EXITED
-            step, phase = rank.progress.step, rank.progress.phase
+            step, phase = rank.progress.step, PHASE_IDLE if code == 0 else rank.progress.phase
             rank.exit.CopyFrom(
                 store.RankExit(code=code, signal=signal, step=step, phase=phase, exited_unix_s=time.time())
             )

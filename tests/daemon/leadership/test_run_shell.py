@@ -304,6 +304,7 @@ async def test_a_daemon_that_is_back_within_its_lease_sends_commands_that_are_no
             await until(lambda: second.shell.leads, "the same name holds the same lease")
             second.shell.requests.stop()
             await until(lambda: agent.outcome, "the agent has the command")
-        start, finish = agent.commands
-    assert start.fence == finish.fence
-    assert start.id != finish.id
+        commands = agent.commands
+    assert [command.WhichOneof("kind") for command in commands] == ["start", "persist_snapshot", "finish"]
+    assert len({command.fence for command in commands}) == 1
+    assert len({command.id for command in commands}) == len(commands)
