@@ -98,14 +98,14 @@ def test_after_an_error_nothing_is_saved(trainee: Trainee, agent: AgentServer, e
     assert trainee.pinned() == []
 
 
-def test_a_step_without_a_change_does_not_count_and_the_one_before_is_saved(
+def test_a_step_without_a_change_does_not_count_and_nothing_is_taken_for_the_one_before(
     trainee: Trainee, agent: AgentServer
 ) -> None:
     with trainee.attach() as hooks:
         trainee.until_left(hooks, lambda: False, before_training=True)
     agent.wait_until(lambda: agent.of("report")[-1].finished)
     assert [step.step for step in agent.steps] == [0, 1, 2, 3]
-    assert trainee.pinned() == [LEFT_IN - 1]
+    assert trainee.pinned() == []
 
 
 @pytest.mark.parametrize("place", ["begin", "end"])
@@ -140,17 +140,28 @@ def test_a_loop_left_in_the_middle_of_a_step_is_not_said_to_have_ended_it(
     assert (agent.of("report")[-1].progress.phase == Phase.IDLE) == (not before_training)
 
 
-def test_a_checkpoint_that_exists_is_not_taken_again(trainee: Trainee, agent: AgentServer) -> None:
-    with trainee.attach(checkpoint_every=2) as hooks:  # the slot of step 1 stays pinned, as no agent writes it
-        for step in hooks.steps(until=1000):
-            assert hooks._sidecar is not None
-            while hooks._sidecar._desk.grant is None and step:
-                time.sleep(0.01)
-            if step == 2:
-                break
-            trainee.train()
-        assert trainee.pinned() == [1]
-    assert trainee.pinned() == [1]
+def test_a_second_loop_that_repeats_steps_is_warned_about(
+    trainee: Trainee, agent: AgentServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with trainee.attach() as hooks:
+        for start, until in ((0, 2), (2, 4)):
+            for _ in hooks.steps(until=until, start=start):
+                trainee.train()
+        assert "second loop" not in caplog.text
+        assert list(hooks.steps(until=5)) == [0, 1, 2, 3, 4]
+    assert "a second loop repeats numbers of steps" in caplog.text
+    assert "such as steps(until=5, start=4)" in caplog.text
+
+
+def test_hooks_that_are_open_twice_are_warned_about(
+    trainee: Trainee, agent: AgentServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        with trainee.attach():
+            pass
+    assert "second time" not in caplog.text
+    with trainee.attach(), holdfast_hooks.attach():
+        assert "attach() was called a second time in this rank: close the hooks" in caplog.text
 
 
 def test_parameters_that_changed_after_the_loop_are_not_saved_as_a_step(trainee: Trainee, agent: AgentServer) -> None:

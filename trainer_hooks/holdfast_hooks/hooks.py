@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import math
 import os
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _FINGERPRINT_BYTES = (8, 16)
 _FLUSH_S = 2.0
+_newest: "weakref.ref[Hooks] | None" = None
+"""The hooks of the newest call of :func:`attach`, which nothing here keeps alive."""
 _LAST_WORDS_S = 0.5
 
 
@@ -55,10 +58,17 @@ def attach(
 
     In a process that no agent has started, all calls work, but the hooks send, save and restore nothing. Under
     ``holdfast observe`` they send everything, and still save and restore nothing.
-    Raises ConfigurationError if ``state`` cannot be saved or the agent's context is not valid.
+    Raises ConfigurationError if ``state`` cannot be saved or the agent's context is not valid. A rank has one session:
+    close the hooks of an earlier call first.
     """
+    global _newest  # noqa: PLW0603 - a process is one rank, and a rank has one session
+    earlier = _newest and _newest()
+    is_second = earlier is not None and earlier.is_open
     hooks = Hooks(state=state or {}, coordinates=coordinates or {}, device=device, check_replicas=check_replicas)
     hooks.start()
+    if is_second and hooks.is_open:
+        hooks.warn_of_a_second()
+    _newest = weakref.ref(hooks)
     return hooks
 
 
@@ -123,6 +133,9 @@ class Hooks:
     def steps(self, until: int, start: int = 0) -> Iterator[int]:
         """Yield the numbers of the steps to train, ``start`` to ``until - 1``.
 
+        A script with several loops gives each its own steps: ``steps(until=40)``, then ``steps(until=90, start=40)``.
+        A restart could not tell steps of one number apart, and would leave some out.
+
         If the agent has a state to start from, this restores it first and continues at the step after it. Each time
         the loop asks for the next step, the hooks close the one before: they report it, and take a snapshot if one is
         due. After the last step, or on a command to stop, they take a checkpoint. If the loop is left in another way,
@@ -133,7 +146,11 @@ class Hooks:
         if sidecar is not None:
             sidecar.steps_until(until)
         self._until = until
-        for step in range(max(start, self._next_step), until):
+        first = max(start, self._next_step)
+        if sidecar is not None and first < until and first <= timeline.step:
+            advice = f"give this loop its own steps, such as steps(until={until}, start={timeline.step + 1})"
+            self._once.warn("a second loop repeats numbers of steps, so that a restart would leave some out", advice)
+        for step in range(first, until):
             if self._stopped:
                 break
             timeline.begin(step)
@@ -150,6 +167,16 @@ class Hooks:
             open_step.step = -1  # first: a signal handler may call sys.exit() at any place below
             self._stopped = sidecar.end_step(step, until)
         timeline.enter(Phase.IDLE)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this connects a rank to its agent now."""
+        return self._sidecar is not None and not self._closed and os.getpid() == self._pid
+
+    def warn_of_a_second(self) -> None:
+        """Log that the hooks of an earlier call are still open: the agent hears of one of them only."""
+        advice = "close the hooks of the first call before, or use them; checkpoints may be lost"
+        self._once.warn("attach() was called a second time in this rank", advice)
 
     def enter(self, phase: Phase) -> None:
         """Count the time from now on to ``phase``, until the next call or the end of the step."""
@@ -257,9 +284,9 @@ class Hooks:
     def close(self) -> None:
         """Report that this rank leaves, send what is left (for two seconds at most) and undo every patch.
 
-        If the loop was left inside a step, by ``break`` for example, this takes the last checkpoint first. It is of the
-        step itself if that has changed all that was due, going by the steps before it. It is of the step before if
-        nothing was computed since. Else the state is that of no step, and there is no checkpoint.
+        If the loop was left inside a step, by ``break`` for example, this takes the last checkpoint first, if the step
+        has changed all that was due, going by the steps before it. Else the state may be that of no step, and Holdfast
+        writes the newest snapshot instead.
 
         A function that another library has wrapped in the meantime keeps that wrapper, and ours does nothing any more.
         Later calls do nothing.
@@ -308,8 +335,6 @@ class Hooks:
             sidecar.end_step(step, self._until, left=True)
             # In any other case the phase tells the other side that this rank left in the middle of a step.
             self._timeline.enter(Phase.IDLE)
-        elif left is LeftStep.UNTOUCHED:
-            sidecar.save_last(step - 1)
 
     def _prepare(self) -> None:
         """Restore the state before the first step, or make sure that it can be saved at all."""

@@ -6,11 +6,10 @@ leave between two optimizers, or before its scheduler. So what a step has change
 changed, going by the steps before it. A state that is wrongly taken for complete is worse than one that is not saved.
 """
 
-import itertools
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,8 +37,7 @@ class LeftStep(Enum):
 
     NONE = "the loop was not left inside a step"
     COMPLETE = "the state is that after the step in which the loop was left"
-    UNTOUCHED = "the state is that after the step before: nothing was computed since"
-    UNKNOWN = "nothing shows it, only a part of a step has changed it, or it has changed since"
+    UNKNOWN = "the state may be that of no step: a part of one may have changed it, or random numbers were drawn"
 
 
 class OpenStep:
@@ -62,24 +60,19 @@ class OpenStep:
         ]
         self._begun: deque[Look] = deque(maxlen=_REMEMBERED + 1)
         """What the state looked like when the newest steps began, the open one last."""
-        self._autograd_nodes = _node_counter()
-        """Returns how many nodes autograd has made in this thread: each forward pass of training makes some."""
-        self._nodes = 0
-        """How many it had made when the step began."""
-        self._at_leaving: tuple[Look, int] | None = None
+        self._at_leaving: Look | None = None
 
     def begin(self, step: int) -> None:
         """Note that ``step`` begins."""
         if self._tensors:
             self._begun.append(self._look())
-            self._nodes = self._autograd_nodes()
         self.step = step
         self._at_leaving = None
 
     def leave(self) -> None:
         """Note that the loop is left here, inside a step: what changes from now on is no part of it."""
         if self._tensors:
-            self._at_leaving = self._look(), self._autograd_nodes()
+            self._at_leaving = self._look()
 
     def judge(self) -> LeftStep:
         """Return what the state is now."""
@@ -88,20 +81,18 @@ class OpenStep:
         if not self._tensors:
             return LeftStep.UNKNOWN
         now = self._look()
-        left, nodes = self._at_leaving or (now, self._autograd_nodes())
         begun = list(self._begun)
         changes = list(map(_change, begun, begun[1:]))
         # Counters that never show a step are no witness: a captured CUDA graph changes parameters behind them.
         tensors = len(now) - len(self._schedulers)
-        if left != now or not any(any(change[:tensors]) for change in changes):
+        if self._at_leaving not in (None, now) or not any(any(change[:tensors]) for change in changes):
             return LeftStep.UNKNOWN
         done, due = _change(begun[-1], now), _due(changes)
-        if not any(done):
-            return LeftStep.UNTOUCHED if nodes == self._nodes else LeftStep.UNKNOWN
         if self._at_leaving is None:  # the loop's iterator lives on: what is more than usual may have come after it
             return LeftStep.COMPLETE if done == due else LeftStep.UNKNOWN
         # A complete step may have done more than others, such as to end an epoch. It has not done less.
-        return LeftStep.COMPLETE if all(map(operator.ge, done, due)) else LeftStep.UNKNOWN
+        is_whole = any(done) and all(map(operator.ge, done, due))
+        return LeftStep.COMPLETE if is_whole else LeftStep.UNKNOWN
 
     def _look(self) -> Look:
         versions = [tensor._version for tensor in self._tensors]  # noqa: SLF001 - it has no public name
@@ -162,10 +153,3 @@ def _is_module(value: object) -> bool:
 
 def _change(before: Look, after: Look) -> Change:
     return tuple(map(operator.sub, after, before))
-
-
-def _node_counter() -> Callable[[], int]:
-    torch = sys.modules.get("torch")
-    counter = getattr(torch and torch._C._autograd, "_get_sequence_nr", None)  # noqa: SLF001 - it has no public name
-    # Without it, two looks never agree: each step counts as one in which something was computed.
-    return itertools.count().__next__ if counter is None else counter

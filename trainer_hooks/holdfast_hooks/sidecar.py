@@ -160,18 +160,6 @@ class Sidecar:
         """Note the end of the loop: the last step is the one before ``until``."""
         self._sources.steps_until = until if 0 < until <= LARGEST_COUNT else 0
 
-    def save_last(self, step: int) -> None:
-        """Take the checkpoint of ``step``, which has ended, unless there is one.
-
-        Nothing is waited for: unlike the end of a loop, this comes as a surprise to the agent.
-        """
-        if self._snapshots is None or self._timeline.boundary != step or self._snapshots.newest_pinned == step:
-            return
-        taken = self._snapshots.at_boundary(step, commanded=True, last=False)
-        self._sources.snapshots_skipped_total = self._snapshots.skipped_total
-        if taken is not None:
-            self._taken.append(taken)
-
     def watch_gradients(self, modules: "Mapping[str, torch.nn.Module]", *, then: str | None) -> None:
         """Watch a chain of modules: see :meth:`Hooks.watch_gradients`."""
         if self._finished:

@@ -62,8 +62,6 @@ class SnapshotTaker:
         self.skipped_total = 0
         self.refusal = ""
         """Reason why this rank takes no more snapshots; empty if it does."""
-        self.newest_pinned = -1
-        """Newest step of which a snapshot was taken for a checkpoint; -1: none."""
         self._state = state
         self._coordinates = coordinates or {}
         self._context = context
@@ -152,8 +150,6 @@ class SnapshotTaker:
             return None
         taken = SnapshotTaken(step=step, slot=index, persist=persist, bytes=meta.layout.data_bytes + len(meta.encode()))
         left = self._copy(grant, taken, image, meta)
-        if persist:
-            self.newest_pinned = step
         if left and self._late is not None and len(grant.slots) >= _LATE_SLOTS:
             self._copy_late(left, taken, started_s, functools.partial(_commit, grant, meta, taken), self._late)
             if last:
