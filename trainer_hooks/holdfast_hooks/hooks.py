@@ -62,7 +62,7 @@ def attach(
     close the hooks of an earlier call first.
     """
     global _newest  # noqa: PLW0603 - a process is one rank, and a rank has one session
-    earlier = _newest and _newest()
+    earlier = None if _newest is None else _newest()
     is_second = earlier is not None and earlier.is_open
     hooks = Hooks(state=state or {}, coordinates=coordinates or {}, device=device, check_replicas=check_replicas)
     hooks.start()
