@@ -129,6 +129,9 @@ def test_ranks_that_left_in_different_steps_are_said_to_have_done_so(checkpoints
     line = closing_line(status, str(checkpoints.path))
     assert line.startswith("r finished: the ranks left training in different steps, 20 to 299 ")
     assert line.endswith("; 279 steps are in no checkpoint")
+    status = ended(300, done=21, in_step=20)
+    status.ranks.add(rank=1)  # nobody waited for its exit
+    assert "after 21 of 300 steps" in closing_line(status, str(checkpoints.path))
 
 
 def test_an_interrupted_run_says_what_is_lost(checkpoints: CheckpointDirectory, tmp_path: Path) -> None:

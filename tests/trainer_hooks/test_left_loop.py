@@ -201,7 +201,11 @@ def test_objects_that_raise_do_not_stop_the_run(launch: Launch, agent: AgentServ
             raise RuntimeError("on purpose")
 
     launch()
-    with holdfast_hooks.attach(state={"model": Broken(1, 1)}, check_replicas=False) as hooks:
+    state: dict[str, Any] = {
+        "model": Broken(1, 1),
+        "optimizer": torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1),
+    }
+    with holdfast_hooks.attach(state=state, check_replicas=False) as hooks:
         for _ in hooks.steps(until=2):
             break
     agent.wait_until(lambda: agent.of("report")[-1].finished)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -220,6 +221,36 @@ def test_a_scheduler_alone_is_no_witness() -> None:
         tell.begin(step)
         parameter.data = parameter.data - 0.1  # no version counter shows it
         scheduler.last_epoch += 1
+    tell.leave()
+    assert tell.judge() is LeftStep.UNKNOWN
+
+
+def test_a_fused_optimizer_shows_its_steps_after_its_state_was_loaded() -> None:
+    parameter = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.AdamW([parameter], fused=True)
+    tell = OpenStep({"optimizer": optimizer})
+    for step in range(STEPS):
+        if step == 2:
+            optimizer.load_state_dict(optimizer.state_dict())
+        tell.begin(step)
+        parameter.grad = torch.ones(2)
+        optimizer.step()
+    tell.leave()
+    assert tell.judge() is LeftStep.COMPLETE
+
+
+def test_an_optimizer_that_raises_stops_no_loop() -> None:
+    class Fragile(SGD):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "state" and self.__dict__.get("broken"):
+                raise RuntimeError("on purpose")
+            return super().__getattribute__(name)
+
+    optimizer = Fragile([torch.ones(2, requires_grad=True)], lr=0.1)
+    tell = OpenStep({"optimizer": optimizer})
+    tell.begin(0)
+    optimizer.broken = True  # type: ignore[attr-defined]
+    tell.begin(1)
     tell.leave()
     assert tell.judge() is LeftStep.UNKNOWN
 

@@ -110,7 +110,10 @@ class Hooks:
         self._undo.callback(self._last_words.uninstall)
         if not self._context.observed:
             _check_state(self._state)
-            self._open_step = OpenStep(self._state)
+            try:
+                self._open_step = OpenStep(self._state)
+            except Exception as error:  # noqa: BLE001 - objects of the user may do anything
+                self._once.warn("if the loop is left inside a step, that step is not saved", repr(error))
         self._black_box = _open_black_box(self._context, identity, self._once)
         if self._black_box is not None:
             self._timeline = Timeline(self._black_box.moment)

@@ -51,8 +51,8 @@ class OpenStep:
         self.step = -1
         """The step; -1 outside of steps. The loop sets that itself when a step has ended: a call would cost more."""
         optimizers = _optimizers(state)
-        self._states = [(one.state, parameters[-1]) for one, parameters in optimizers if isinstance(one.state, dict)]
-        """Of each optimizer its state, and a parameter of which the state has a count of steps, if any has."""
+        self._counts = [(one, parameters[-1]) for one, parameters in optimizers if isinstance(one.state, dict)]
+        """Optimizers, each with a parameter of which its state has a count of steps, if it has any."""
         self._tensors = _tensors(state, [parameters for _, parameters in optimizers])
         # A plain attribute: a property of somebody's own scheduler may raise, and this is read in every step.
         self._schedulers = [
@@ -78,9 +78,9 @@ class OpenStep:
         """Return what the state is now."""
         if self.step < 0:
             return LeftStep.NONE
+        now = self._look()
         if not self._tensors:
             return LeftStep.UNKNOWN
-        now = self._look()
         begun = list(self._begun)
         changes = list(map(_change, begun, begun[1:]))
         # Counters that never show a step are no witness: a captured CUDA graph changes parameters behind them.
@@ -95,10 +95,15 @@ class OpenStep:
         return LeftStep.COMPLETE if is_whole else LeftStep.UNKNOWN
 
     def _look(self) -> Look:
-        versions = [tensor._version for tensor in self._tensors]  # noqa: SLF001 - it has no public name
-        # A fused optimizer changes parameters behind their version counters. Its count of steps shows it.
-        steps = [_version(state.get(parameter)) for state, parameter in self._states]
-        return (*versions, *steps, *[scheduler.last_epoch for scheduler in self._schedulers])
+        try:
+            versions = [tensor._version for tensor in self._tensors]  # noqa: SLF001 - it has no public name
+            # A fused optimizer changes parameters behind their version counters. Its count of steps shows it. To load a
+            # state gives an optimizer a new one.
+            steps = [_version(optimizer.state.get(parameter)) for optimizer, parameter in self._counts]
+            return (*versions, *steps, *[scheduler.last_epoch for scheduler in self._schedulers])
+        except Exception:  # noqa: BLE001 - objects of the user may do anything, and this runs inside the user's loop
+            self._tensors = []
+            return ()
 
 
 def _version(values: object) -> int:

@@ -41,7 +41,7 @@ def _how_it_ended(status: RunStatus) -> str:
         return f"finished: the script made no step after step {status.resumed_step}, from which it resumed"
     if not 0 <= done < until:
         return f"finished: {step_phrase(status, None)}"
-    left_in = sorted({rank.exit.step for rank in status.ranks})
+    left_in = sorted({rank.exit.step for rank in status.ranks if rank.HasField("exit")})
     if left_in[0] < left_in[-1]:
         return f"finished: the ranks left training in different steps, {left_in[0]} to {left_in[-1]}"
     if left_in[-1] > status.newest_step:
@@ -57,7 +57,7 @@ def _kept(status: RunStatus, checkpoints: str) -> str:
     except CommandError:  # the place cannot be read just now, and the run has finished all the same
         return f"checkpoints in {checkpoints}"
     newest = usable[-1] if usable else -1
-    last = max((status.newest_step, *(_last_step(rank.exit) for rank in status.ranks)))
+    last = max((status.newest_step, *(_last_step(rank.exit) for rank in status.ranks if rank.HasField("exit"))))
     # A run without any snapshot has given Holdfast no state to save.
     missing = last - newest if usable or status.newest_snapshot >= 0 else 0
     kept = f"newest checkpoint: step {newest}, in {checkpoints}" if usable else "no checkpoint was written"
