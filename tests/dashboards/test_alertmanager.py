@@ -38,31 +38,40 @@ def _fire(url: str, *alerts: dict[str, str]) -> None:
     urllib.request.urlopen(request, timeout=10).close()
 
 
-def _states(url: str, run: str, count: int) -> dict[str, str]:
-    """Wait until all ``count`` alerts of ``run`` have a state; return "name severity" -> state."""
+def _states(url: str, run: str) -> dict[str, str]:
+    with urllib.request.urlopen(f'{url}/api/v2/alerts?filter=run="{run}"', timeout=10) as response:
+        alerts: list[Any] = json.load(response)
+    return {
+        f"{alert['labels']['alertname']} {alert['labels']['severity']}": alert["status"]["state"] for alert in alerts
+    }
+
+
+def _assert_states(url: str, run: str, expected: dict[str, str]) -> None:
+    """Wait until the alerts of ``run`` are in the states ``expected``, a map from "name severity" to state.
+
+    Alertmanager feeds its inhibition rules in the background: an alert can be read as active
+    before the alert that mutes it has reached them. So the first state that is read proves nothing.
+    An alert that must stay active proves something only once another one is suppressed.
+    """
     deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        with urllib.request.urlopen(f'{url}/api/v2/alerts?filter=run="{run}"', timeout=10) as response:
-            alerts: list[Any] = json.load(response)
-        states = {
-            f"{alert['labels']['alertname']} {alert['labels']['severity']}": alert["status"]["state"]
-            for alert in alerts
-        }
-        if len(states) == count and "unprocessed" not in states.values():
-            return states
+    while (states := _states(url, run)) != expected and time.monotonic() < deadline:
         time.sleep(0.05)
-    raise AssertionError(f"alerts of run {run} were not judged")
+    assert states == expected
 
 
 def test_a_hang_mutes_what_needs_progress(alertmanager_url: str) -> None:
     hung = {"alertname": "HoldfastRunHung", "run": "hung", "severity": "critical"}
     overdue = {"alertname": "HoldfastCheckpointOverdue", "severity": "warning", "needs_progress": "true"}
     _fire(alertmanager_url, hung, overdue | {"run": "hung"}, overdue | {"run": "other"})
-    assert _states(alertmanager_url, "hung", 2) == {
-        "HoldfastRunHung critical": "active",
-        "HoldfastCheckpointOverdue warning": "suppressed",
-    }
-    assert _states(alertmanager_url, "other", 1) == {"HoldfastCheckpointOverdue warning": "active"}
+    _assert_states(
+        alertmanager_url,
+        "hung",
+        {
+            "HoldfastRunHung critical": "active",
+            "HoldfastCheckpointOverdue warning": "suppressed",
+        },
+    )
+    _assert_states(alertmanager_url, "other", {"HoldfastCheckpointOverdue warning": "active"})
 
 
 def test_a_daemon_that_is_down_mutes_its_own_alerts(alertmanager_url: str) -> None:
@@ -72,17 +81,25 @@ def test_a_daemon_that_is_down_mutes_its_own_alerts(alertmanager_url: str) -> No
         {"alertname": "HoldfastLossSpike", "run": "unwatched", "severity": "warning", "needs_daemon": "true"},
         {"alertname": "HoldfastAgentDown", "run": "unwatched", "severity": "warning"},
     )
-    assert _states(alertmanager_url, "unwatched", 3) == {
-        "HoldfastDaemonDown critical": "active",
-        "HoldfastLossSpike warning": "suppressed",
-        "HoldfastAgentDown warning": "active",
-    }
+    _assert_states(
+        alertmanager_url,
+        "unwatched",
+        {
+            "HoldfastDaemonDown critical": "active",
+            "HoldfastLossSpike warning": "suppressed",
+            "HoldfastAgentDown warning": "active",
+        },
+    )
 
 
 def test_a_critical_alert_mutes_its_own_warning(alertmanager_url: str) -> None:
     dead = {"alertname": "HoldfastRankDead", "run": "dead", "needs_daemon": "true"}
     _fire(alertmanager_url, dead | {"severity": "warning"}, dead | {"severity": "critical"})
-    assert _states(alertmanager_url, "dead", 2) == {
-        "HoldfastRankDead warning": "suppressed",
-        "HoldfastRankDead critical": "active",
-    }
+    _assert_states(
+        alertmanager_url,
+        "dead",
+        {
+            "HoldfastRankDead warning": "suppressed",
+            "HoldfastRankDead critical": "active",
+        },
+    )
