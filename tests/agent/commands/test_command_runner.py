@@ -176,8 +176,8 @@ async def test_snapshots_in_memory_become_a_checkpoint_on_command(folder: Path) 
             slot.begin(generation=GENERATION, step=20, rank=number)
             slot.commit(meta, data_bytes=0, persist=False)
     await desk.give(persist_snapshot=store.PersistSnapshot(step=20))
-    await until(lambda: desk.node.inventory.committed == [20], "it is committed")
-    assert desk.reported == ["checkpoint_committed"]
+    await until(lambda: desk.reported, "the checkpoint is reported")
+    assert (desk.reported, desk.node.inventory.committed) == (["checkpoint_committed"], [20])
     desk.node.checkpoints.close()
 
 
