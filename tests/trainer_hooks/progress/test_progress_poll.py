@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -17,16 +19,28 @@ class Recorder:
     def __init__(self, entries: list[dict[str, Any]]) -> None:
         self.entries = entries
         self.full_dumps = 0
+        self.dumps_within_a_call = 0
+        """How many of the next full dumps find a call that is counted and not recorded yet."""
         self.status = {"0": {"last_enqueued_collective": "5", "last_completed_collective": "4"}}
 
     def dump(self, collectives: bool, only_active: bool) -> bytes:
         self.full_dumps += collectives
+        if collectives and self.dumps_within_a_call:
+            return self._dump_within_a_call()
         return json.dumps({"pg_status": self.status, "entries": self.entries if collectives else []}).encode()
+
+    def _dump_within_a_call(self) -> bytes:
+        self.dumps_within_a_call -= 1
+        seq = self.entries[-1]["collective_seq_id"] + 1
+        self.status["0"] = {"last_enqueued_collective": str(seq), "last_completed_collective": str(seq)}
+        dump = json.dumps({"pg_status": self.status, "entries": self.entries}).encode()
+        self.entries.append(entry(seq, retired=True))
+        return dump
 
 
 def poll_of(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> ProgressPoll:
-    def describe(self: ProgressPoll, newest: dict[str, Any], group: Any, status: dict[str, str]) -> Group:
-        return Group(newest["process_group"][0], (0, 1), "", None, 0, Settling())
+    def describe(self: ProgressPoll, newest: dict[str, Any], group: Any, unseen: int) -> Group:
+        return Group(newest["process_group"][0], (0, 1), "", None, unseen, Settling())
 
     monkeypatch.setattr(progress, "find_dump", lambda: recorder.dump)
     monkeypatch.setattr(progress, "_groups_by_name", lambda: {"tp": object()})
@@ -78,6 +92,33 @@ def test_group_that_has_left_the_ring_is_looked_up_ever_more_rarely(monkeypatch:
         assert poll.poll() == []
     assert recorder.full_dumps == 7
     assert poll.failures_total == 0
+
+
+@pytest.mark.parametrize("dumps", [1, 2])
+def test_a_call_that_is_not_recorded_yet_does_not_count_as_unseen_for_good(
+    dumps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder([entry(5, retired=True)])
+    recorder.dumps_within_a_call = dumps
+    poll = poll_of(recorder, monkeypatch)
+    (group,) = [poll.poll() for _ in range(20)][-1]
+    assert group.enqueued == group.completed == 5 + dumps
+    assert recorder.full_dumps == dumps + 1
+
+
+@pytest.mark.system
+def test_polls_that_first_look_at_a_busy_rank_count_its_calls_right() -> None:
+    command = [sys.executable, "-m", "tests.trainer_hooks.progress.busy_rank"]
+    shown = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
+    assert shown["within_a_call"] == 20  # what made them count wrong has really happened
+    assert shown["shown"] == [shown["calls"]]
+
+
+def test_calls_from_before_the_record_began_are_subtracted(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder([entry(3, retired=True)])
+    recorder.status["0"] = {"last_enqueued_collective": "5", "last_completed_collective": "5"}
+    poll = poll_of(recorder, monkeypatch)
+    assert [[group.enqueued for group in poll.poll()] for _ in range(6)] == [[], [], [], [3], [3], [3]]
 
 
 @pytest.mark.parametrize(

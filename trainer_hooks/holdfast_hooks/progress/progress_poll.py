@@ -18,6 +18,9 @@ from holdfast_proto.v1.common_pb2 import GroupProgress
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+_LOOKS = 3
+"""Full dumps that must show unseen calls before these are believed."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -39,8 +42,8 @@ class ProgressPoll:
     """Polls each group's newest enqueued and completed seq, and keeps them in the black box. Reporter thread only.
 
     The recorder's status names groups only by the order of their creation. The first time such an id appears, one full
-    dump shows which group it is. If it does not, because the group's calls have left the recorder's ring, the poll
-    tries again at longer and longer intervals.
+    dump shows which group it is. If it does not, because the group's calls have left the recorder's ring, or because
+    the group was just making a call, the poll tries again at longer and longer intervals.
     """
 
     def __init__(self, black_box: BlackBoxWriter | None, point_to_point: PointToPointRecord, once: OnceLog) -> None:
@@ -54,6 +57,8 @@ class ProgressPoll:
         self._groups: dict[str, Group] = {}
         self.attempts_total = 0
         self._next_resolve = 0
+        self._looks: dict[str, list[int]] = {}
+        """Name of a group -> its number of unseen seqs by each full dump in which it was found."""
 
     def poll(self, *, last: bool = False) -> list[GroupProgress]:
         """Return the progress of every known group; nothing before the first group, or if the recorder fails.
@@ -111,17 +116,29 @@ class ProgressPoll:
         for key, entries in _collectives(recorded).items():
             name = entries[-1]["process_group"][0]
             if key not in self._groups and name in alive:
-                self._groups[key] = self._describe(entries[-1], alive[name], recorded["pg_status"][key])
+                unseen = self._unseen(entries[-1], recorded["pg_status"][key])
+                if unseen is not None:
+                    self._groups[key] = self._describe(entries[-1], alive[name], unseen)
 
-    def _describe(self, newest: dict[str, Any], group: "ProcessGroup", status: dict[str, str]) -> Group:
-        """Describe a group from its newest entry in the full dump, and its status in that dump."""
+    def _unseen(self, newest: dict[str, Any], status: dict[str, str]) -> int | None:
+        """Return how many seqs of a group belong to no call that was recorded; None: not known yet.
+
+        Gloo first counts a call and then records it. To record it, it waits for the interpreter's lock, which the
+        reporter holds during the dump. The call in between would count as unseen for good, and this rank as one call
+        behind the others. So unseen calls are believed only if several dumps show them.
+        """
+        name, enqueued = newest["process_group"][0], int(status["last_enqueued_collective"])
+        looks = self._looks.setdefault(name, [])
+        looks.append(max(0, enqueued - self._point_to_point.calls_before(name, enqueued) - newest["collective_seq_id"]))
+        return min(looks) if min(looks) == 0 or len(looks) >= _LOOKS else None
+
+    def _describe(self, newest: dict[str, Any], group: "ProcessGroup", unseen: int) -> Group:
+        """Describe a group from its newest entry in the full dump."""
         name = newest["process_group"][0]
         members = tuple(sorted(sys.modules["torch.distributed"].get_process_group_ranks(group)))
         index = self._black_box.add_group(name) if self._black_box else None
-        enqueued = int(status["last_enqueued_collective"])
-        unseen = enqueued - self._point_to_point.calls_before(name, enqueued) - newest["collective_seq_id"]
         settling = Settling() if newest["profiling_name"].startswith("gloo:") else None
-        return Group(name, members, group.group_desc or "", index, max(0, unseen), settling)
+        return Group(name, members, group.group_desc or "", index, unseen, settling)
 
     def _seqs(self, group: Group, status: dict[str, str]) -> tuple[int, int]:
         """Return the newest enqueued and completed seq of a status."""
