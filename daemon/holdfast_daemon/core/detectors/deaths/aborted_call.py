@@ -7,6 +7,9 @@ peer a moment later, and name the call that this ended. Who is wrong follows fro
 * several, and others were not: who brings another size than all others sends too much to one neighbour, or gets too
   much from one, so that it is among those that were aborted;
 * one of many: it made another call than all others, which name the same one, or brought less than they.
+
+The others may have completed that call and wait for the aborted rank in a later one. That shows if it is too small: no
+member can send more than all inputs of the call together.
 """
 
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ from dataclasses import dataclass
 from holdfast_daemon.core.detectors.deaths import death
 from holdfast_daemon.core.detectors.deaths.peer_loss import bytes_expected_and_got
 from holdfast_daemon.core.detectors.view import View
+from holdfast_daemon.core.waits.input_bytes import input_bytes
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -70,8 +74,16 @@ def _calls_of(view: View, number: int, victims: dict[int, store.RankExit]) -> It
         members = groups.get(call.group, ())
         aborted = sorted(victims.keys() & set(members), key=lambda victim: (not _is_odd(victim, victims), victim))
         others = tuple(member for member in members if member not in victims)
+        if any(_is_too_small(call, len(members), victims[victim]) for victim in aborted):
+            continue
         if aborted and others and all(_names(view, other, call) for other in others):
             yield AbortedCall(call, tuple(aborted), others)
+
+
+def _is_too_small(call: common.PendingCall, members: int, victim: store.RankExit) -> bool:
+    """Whether a call cannot have brought a rank as much as it got."""
+    sizes, sent = bytes_expected_and_got(victim.last_words), input_bytes(call.sizes, call.dtypes)
+    return sizes is not None and 0 < sent * members < sizes[1]
 
 
 def _names(view: View, number: int, call: common.PendingCall) -> bool:

@@ -176,6 +176,21 @@ def test_a_rank_that_waits_for_an_aborted_one_further_on_in_its_program_is_not_i
     assert found is not None and list(found.culprits) == [1, 2]
 
 
+@pytest.mark.parametrize(("sizes", "is_named"), [("[[]]", False), ("[[3]]", False), ("[[4]]", True), ("[[9]]", True)])
+def test_a_call_that_cannot_have_brought_what_an_aborted_rank_got_is_not_named(sizes: str, is_named: bool) -> None:
+    ranks = met()
+    ranks.end(1, signal=6, last_words=ABORTED)
+    for number in (0, 2, 3):
+        ranks.end(number, code=1, last_words="RuntimeError: Connection closed by peer")
+        ranks.called((number,), "0", 13, "gloo:all_reduce", sizes, "['Float']")
+    assert (verdict(ranks) is not None) is is_named
+    dead = ranks.verdict(DeadRank())
+    assert (dead is None) is is_named
+    if dead is not None:
+        assert list(dead.culprits) == [1]
+        assert "a peer sent 64 bytes where it expected 4" in dead.message
+
+
 def test_who_was_with_an_aborted_rank_is_asked_until_all_have_ended_or_had_the_time() -> None:
     ranks = aborted_in_tp(2, 1)
     ranks[0].ClearField("exit")
