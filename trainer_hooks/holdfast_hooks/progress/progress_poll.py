@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,6 @@ from holdfast_proto.v1.common_pb2 import GroupProgress
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-_LOOKS = 3
-"""Full dumps that must show unseen calls before these are believed."""
-
 
 @dataclass(frozen=True)
 class Group:
@@ -33,7 +30,7 @@ class Group:
     box_index: int | None
     """Index in the black box; None if its table is full."""
     unseen: int
-    """Number of seqs of point-to-point calls from before these were recorded."""
+    """Number of seqs of point-to-point calls from before these were recorded, or one more: see the method _unseen."""
     settling: Settling | None
     """Correction of a completed seq that is too low, which only gloo's status can be; None for other backends."""
 
@@ -42,8 +39,8 @@ class ProgressPoll:
     """Polls each group's newest enqueued and completed seq, and keeps them in the black box. Reporter thread only.
 
     The recorder's status names groups only by the order of their creation. The first time such an id appears, one full
-    dump shows which group it is. If it does not, because the group's calls have left the recorder's ring, or because
-    the group was just making a call, the poll tries again at longer and longer intervals.
+    dump shows which group it is. If it does not, because the group's calls have left the recorder's ring, the poll
+    tries again at longer and longer intervals. It also does so while a group seems to have unseen calls.
     """
 
     def __init__(self, black_box: BlackBoxWriter | None, point_to_point: PointToPointRecord, once: OnceLog) -> None:
@@ -57,8 +54,7 @@ class ProgressPoll:
         self._groups: dict[str, Group] = {}
         self.attempts_total = 0
         self._next_resolve = 0
-        self._looks: dict[str, list[int]] = {}
-        """Name of a group -> its number of unseen seqs by each full dump in which it was found."""
+        self._next_look = 0
 
     def poll(self, *, last: bool = False) -> list[GroupProgress]:
         """Return the progress of every known group; nothing before the first group, or if the recorder fails.
@@ -77,10 +73,11 @@ class ProgressPoll:
 
     def _read(self, dump: Dump, *, last: bool) -> list[GroupProgress]:
         status = json.loads(dump(False, False))["pg_status"]
-        if status.keys() - self._groups.keys() and self.attempts_total >= self._next_resolve:
+        if self._should_resolve(status):
             self._resolve(dump)
             unresolved = status.keys() - self._groups.keys()
             self._next_resolve = 2 * self.attempts_total if unresolved else 0
+            self._next_look = 2 * self.attempts_total
         seqs = {key: self._seqs(self._groups[key], status[key]) for key in status if key in self._groups}
         self._settle(dump, seqs)
         seqs = {key: (enqueued, self._completed(key, completed)) for key, (enqueued, completed) in seqs.items()}
@@ -110,27 +107,33 @@ class ProgressPoll:
         if last:
             self.pending.name_last(_collectives(json.loads(dump(True, False))))
 
+    def _should_resolve(self, status: Mapping[str, dict[str, str]]) -> bool:
+        if status.keys() - self._groups.keys() and self.attempts_total >= self._next_resolve:
+            return True
+        return self.attempts_total >= self._next_look and any(group.unseen for group in self._groups.values())
+
     def _resolve(self, dump: Dump) -> None:
         alive = _groups_by_name()
         recorded = json.loads(dump(True, False))
         for key, entries in _collectives(recorded).items():
-            name = entries[-1]["process_group"][0]
-            if key not in self._groups and name in alive:
-                unseen = self._unseen(entries[-1], recorded["pg_status"][key])
-                if unseen is not None:
-                    self._groups[key] = self._describe(entries[-1], alive[name], unseen)
+            unseen = self._unseen(entries[-1], recorded["pg_status"][key])
+            known, group = self._groups.get(key), alive.get(entries[-1]["process_group"][0])
+            if known is not None:
+                self._groups[key] = replace(known, unseen=min(known.unseen, unseen))
+            elif group is not None:
+                self._groups[key] = self._describe(entries[-1], group, unseen)
 
-    def _unseen(self, newest: dict[str, Any], status: dict[str, str]) -> int | None:
-        """Return how many seqs of a group belong to no call that was recorded; None: not known yet.
+    def _unseen(self, newest: dict[str, Any], status: dict[str, str]) -> int:
+        """Return how many seqs of a group belong to no recorded call, which may be one too many.
 
         Gloo first counts a call and then records it. To record it, it waits for the interpreter's lock, which the
-        reporter holds during the dump. The call in between would count as unseen for good, and this rank as one call
-        behind the others. So unseen calls are believed only if several dumps show them.
+        reporter holds during the dump. A call in between counts as unseen, and this rank would seem to be one call
+        behind the others for good. So the least number of all dumps is the right one. A dump of a rank that hangs is
+        always right.
         """
         name, enqueued = newest["process_group"][0], int(status["last_enqueued_collective"])
-        looks = self._looks.setdefault(name, [])
-        looks.append(max(0, enqueued - self._point_to_point.calls_before(name, enqueued) - newest["collective_seq_id"]))
-        return min(looks) if min(looks) == 0 or len(looks) >= _LOOKS else None
+        recorded: int = newest["collective_seq_id"]
+        return max(0, enqueued - self._point_to_point.calls_before(name, enqueued) - recorded)
 
     def _describe(self, newest: dict[str, Any], group: "ProcessGroup", unseen: int) -> Group:
         """Describe a group from its newest entry in the full dump."""
