@@ -8,11 +8,11 @@ peer a moment later, and name the call that this ended. Who is wrong follows fro
   much from one, so that it is among those that were aborted;
 * one of many: it made another call than all others, which name the same one, or brought less than they.
 
-The others may have completed that call and wait for the aborted rank in a later one. That shows if it is too small: no
-member can send more than all inputs of the call together.
+The others may have completed that call and wait for the aborted rank in a later one. If a single rank was aborted, this
+shows if the later call is too small: one of the others was the sender, and their recorders name their inputs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from holdfast_daemon.core.detectors.deaths import death
@@ -74,21 +74,27 @@ def _calls_of(view: View, number: int, victims: dict[int, store.RankExit]) -> It
         members = groups.get(call.group, ())
         aborted = sorted(victims.keys() & set(members), key=lambda victim: (not _is_odd(victim, victims), victim))
         others = tuple(member for member in members if member not in victims)
-        if any(_is_too_small(call, len(members), victims[victim]) for victim in aborted):
+        named = [one for other in others if (one := _named(view, other, call)) is not None]
+        if not aborted or not others or len(named) < len(others):
             continue
-        if aborted and others and all(_names(view, other, call) for other in others):
+        if len(aborted) > 1 or not _is_too_small(named, victims[aborted[0]]):
             yield AbortedCall(call, tuple(aborted), others)
 
 
-def _is_too_small(call: common.PendingCall, members: int, victim: store.RankExit) -> bool:
-    """Whether a call cannot have brought a rank as much as it got."""
-    sizes, sent = bytes_expected_and_got(victim.last_words), input_bytes(call.sizes, call.dtypes)
-    return sizes is not None and 0 < sent * members < sizes[1]
+def _is_too_small(named: Sequence[common.PendingCall], victim: store.RankExit) -> bool:
+    """Whether a call cannot have brought a rank as much as it got.
+
+    A member may pass on what it got of others, so that all inputs together are the most that it can send. What the
+    aborted rank brought does not count: nobody has a reason to send a rank its own part back.
+    """
+    sizes, inputs = bytes_expected_and_got(victim.last_words), [input_bytes(one.sizes, one.dtypes) for one in named]
+    return sizes is not None and 0 not in inputs and sum(inputs) < sizes[1]
 
 
-def _names(view: View, number: int, call: common.PendingCall) -> bool:
-    rank = view.ranks.get(number)
-    return rank is not None and any((one.group, one.seq) == (call.group, call.seq) for one in rank.pending)
+def _named(view: View, number: int, call: common.PendingCall) -> common.PendingCall | None:
+    """Return a call as a rank names it; None: it does not."""
+    named = view.ranks[number].pending if number in view.ranks else ()
+    return next((one for one in named if (one.group, one.seq) == (call.group, call.seq)), None)
 
 
 def _is_odd(victim: int, victims: dict[int, store.RankExit]) -> bool:

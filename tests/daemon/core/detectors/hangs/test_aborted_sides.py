@@ -176,7 +176,7 @@ def test_a_rank_that_waits_for_an_aborted_one_further_on_in_its_program_is_not_i
     assert found is not None and list(found.culprits) == [1, 2]
 
 
-@pytest.mark.parametrize(("sizes", "is_named"), [("[[]]", False), ("[[3]]", False), ("[[4]]", True), ("[[9]]", True)])
+@pytest.mark.parametrize(("sizes", "is_named"), [("[[]]", False), ("[[5]]", False), ("[[6]]", True), ("[[9]]", True)])
 def test_a_call_that_cannot_have_brought_what_an_aborted_rank_got_is_not_named(sizes: str, is_named: bool) -> None:
     ranks = met()
     ranks.end(1, signal=6, last_words=ABORTED)
@@ -189,6 +189,27 @@ def test_a_call_that_cannot_have_brought_what_an_aborted_rank_got_is_not_named(s
     if dead is not None:
         assert list(dead.culprits) == [1]
         assert "a peer sent 64 bytes where it expected 4" in dead.message
+
+
+def test_of_several_aborted_ranks_one_may_have_sent_more_than_all_others_bring() -> None:
+    ranks = met()
+    ranks.end(1, signal=6, last_words=ABORTED.replace("64 vs 4", "680 vs 64"))
+    ranks.end(2, signal=6, last_words=ABORTED.replace("64 vs 4", "64 vs 40"))
+    for number in (0, 3):
+        ranks.end(number, code=1, last_words="RuntimeError: Connection closed by peer")
+        ranks.called((number,), "0", 13, "gloo:all_reduce", "[[8]]", "['Float']")
+    found = verdict(ranks)
+    assert found is not None and list(found.culprits) == [2, 1]
+
+
+def test_the_inputs_of_all_others_count_together() -> None:
+    ranks = met()
+    ranks.end(1, signal=6, last_words=ABORTED)
+    for number, sizes in ((0, "[[1]]"), (2, "[[90]]"), (3, "[[1]]")):
+        ranks.end(number, code=1, last_words="RuntimeError: Connection closed by peer")
+        ranks.called((number,), "0", 13, "gloo:all_to_all", sizes, "['Float']")
+    found = verdict(ranks)
+    assert found is not None and list(found.culprits) == [1]
 
 
 def test_who_was_with_an_aborted_rank_is_asked_until_all_have_ended_or_had_the_time() -> None:
