@@ -33,7 +33,7 @@ KINDS = frozenset(
 EVIDENCE = frozenset({"recorder", "tool_output", "log_lines", "report", "program", "synthetic"})
 
 _TEXTS = ("source", "shows", "evidence", "cause", "kind", "group", "op", "why")
-_KEYS = frozenset({*_TEXTS, "derived", "also", "culprits", "undecided", "seq"})
+_KEYS = frozenset({*_TEXTS, "derived", "also", "culprits", "undecided", "seq", "stacks_decide"})
 _RANK = re.compile(r"rank-(\d+)\.(?:json|txt|log)")
 
 
@@ -49,6 +49,7 @@ class Expectation:
         group: Description of the group that hangs, or its name where it has no description. Empty if not known.
         op: Operation without its backend's prefix, such as `all_reduce`. Empty if not known or different on the sides.
         seq: `collective_seq_id` of the call that hangs, or None if not known.
+        stacks_decide: Whether the diagnosis needs the stacks. Without them it is `unknown`, and nobody is named.
         why: The reasons.
     """
 
@@ -59,6 +60,7 @@ class Expectation:
     group: str
     op: str
     seq: int | None
+    stacks_decide: bool
     why: str
 
     @property
@@ -137,6 +139,8 @@ def read_recording(folder: Path) -> Recording:
     sides = values["undecided"]
     if not isinstance(sides, list):
         raise ValueError(f"{path}: undecided must be a list of lists of ranks")
+    if not isinstance(values["stacks_decide"], bool):
+        raise ValueError(f"{path}: stacks_decide must be true or false")
     expectation = Expectation(
         kind=texts["kind"],
         also=_texts(path, values, "also"),
@@ -145,6 +149,7 @@ def read_recording(folder: Path) -> Recording:
         group=texts["group"],
         op=texts["op"],
         seq=None if seq == -1 else seq,
+        stacks_decide=values["stacks_decide"],
         why=texts["why"],
     )
     return Recording(

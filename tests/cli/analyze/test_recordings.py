@@ -76,6 +76,7 @@ def test_the_expectation_blames_nobody_that_its_kind_does_not_allow(recording: R
     sides = [rank for side in expectation.undecided for rank in side]
     assert len(sides) == len(set(sides)) and all(expectation.undecided)
     assert len(expectation.undecided) != 1
+    assert not expectation.stacks_decide or recording.stacks
 
 
 @pytest.mark.parametrize("recording", WITH_DOCUMENTS.values(), ids=lambda recording: recording.name)
