@@ -46,7 +46,7 @@ class Expectation:
         also: Other words of `KINDS` that are as honest.
         culprits: Ranks that an answer may name, whatever word of `kind` or `also` it uses. Nobody else may be named.
         undecided: The sides of a mismatch or a cycle, each with its ranks. None of them may be called faulty.
-        group: Description of the group that hangs, or its name where it has no description. Empty if not known.
+        group: Description or name of the group that hangs, as in `process_group`. Empty if not known.
         op: Operation without its backend's prefix, such as `all_reduce`. Empty if not known or different on the sides.
         seq: `collective_seq_id` of the call that hangs, or None if not known.
         stacks_decide: Whether the diagnosis needs the stacks. Without them it is `unknown`, and nobody is named.
