@@ -18,6 +18,8 @@ LARGEST_DUMP_BYTES = 1 << 30
 
 LONGEST_TEXT = 4096
 _LARGEST = (1 << 63) - 1
+_WORLD = "0"
+"""Both the name and the id of the world's group."""
 _PICKLE = b"\x80"
 _KEYS = ("entries", "pg_status", "pg_config")
 
@@ -121,14 +123,20 @@ class _Reader:
         )
 
     def _read_status(self, status: object) -> None:
-        for key, counters in status.items() if isinstance(status, dict) else ():
-            # The status knows groups by id alone. If the ring no longer shows which group an id means, torch's own
-            # name of a group is the best guess only where it is the same text: the world's id and name are both "0".
-            name = self._ids.get(str(key))
-            if name is None and (str(key) != "0" or "0" not in self._indices or "0" in self._ids.values()):
+        if not isinstance(status, dict):
+            self._dump.has_unnamed_status = True
+            return
+        names = self._ids or _names_of_ids(status, self._indices)
+        for key, counters in status.items():
+            # The status knows groups by id alone, and the ring need not show any longer which group an id means.
+            name = names.get(str(key))
+            if name is None and str(key) == _WORLD and _WORLD in self._indices and _WORLD not in names.values():
+                name = _WORLD  # the first group that a process makes
+            if name is None:
+                self._dump.has_unnamed_status = True
                 continue
             try:
-                group = self._dump.groups[self._indices[name if name is not None else "0"]]
+                group = self._dump.groups[self._indices[name]]
                 group.last_enqueued = _signed(counters["last_enqueued_collective"])
                 group.last_started = _signed(counters.get("last_started_collective", -1))
                 group.last_completed = _signed(counters["last_completed_collective"])
@@ -141,6 +149,19 @@ class _Reader:
             self._indices[name] = len(self._dump.groups)
             self._dump.groups.add(name=name[:LONGEST_TEXT], description=description[:LONGEST_TEXT])
         return self._dump.groups[self._indices[name]]
+
+
+def _names_of_ids(status: Mapping[object, object], names: Iterable[str]) -> dict[str, str]:
+    """Return the name of each id for a dump without calls, if it can be told.
+
+    Ids count the groups of a process, and torch's numbers as names count all groups, both in the order in which they
+    are made. So if there are as many names as ids, all of them numbers, their orders are the same.
+    """
+    named = list(names)
+    ids = [str(key) for key in status]
+    if len(ids) != len(named) or not all(text.isdecimal() for text in (*ids, *named)):
+        return {}
+    return dict(zip(sorted(ids, key=int), sorted(named, key=int), strict=True))
 
 
 def _group_name(entry: Mapping[str, Any]) -> tuple[str, str]:

@@ -35,7 +35,7 @@ _NAMES: tuple[tuple[Place, re.Pattern[str]], ...] = (
     ),
 )
 _DATA_FILE = re.compile(r"(^|/)(dataloader|fetch|_utils/(worker|fetch|pin_memory))\.py$")
-_CALL_FILE = re.compile(r"(^|/)(distributed_c10d|c10d_logger|_functional_collectives|_fsdp_collectives)\.py$")
+_CALL_FILE = re.compile(r"(^|/)(distributed_c10d|c10d_logger|_functional_collectives|_fsdp_collectives|work)\.py$")
 _HIDING_FILE = re.compile(r"(^|/)(graph|_tensor|function|_ops|_compile|eval_frame|cuda_graph\w*|graphs)\.py$")
 """Python files of torch below which native code makes calls that no Python frame shows."""
 _GIL = re.compile(r"\bgil\b", re.IGNORECASE)

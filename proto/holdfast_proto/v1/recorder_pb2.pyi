@@ -69,13 +69,14 @@ class RecordedCall(_message.Message):
     def __init__(self, order: _Optional[int] = ..., group: _Optional[int] = ..., p2p: bool = ..., seq: _Optional[int] = ..., p2p_seq: _Optional[int] = ..., op: _Optional[str] = ..., input_sizes: _Optional[str] = ..., output_sizes: _Optional[str] = ..., dtypes: _Optional[str] = ..., state: _Optional[_Union[CallState, str]] = ..., retired: bool = ..., created_ns: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., frame: _Optional[str] = ...) -> None: ...
 
 class RecorderDump(_message.Message):
-    __slots__ = ("version", "groups", "calls", "has_calls", "is_partial", "has_wrapped", "bad_entries")
+    __slots__ = ("version", "groups", "calls", "has_calls", "is_partial", "has_wrapped", "has_unnamed_status", "bad_entries")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
     HAS_CALLS_FIELD_NUMBER: _ClassVar[int]
     IS_PARTIAL_FIELD_NUMBER: _ClassVar[int]
     HAS_WRAPPED_FIELD_NUMBER: _ClassVar[int]
+    HAS_UNNAMED_STATUS_FIELD_NUMBER: _ClassVar[int]
     BAD_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     version: str
     groups: _containers.RepeatedCompositeFieldContainer[RecordedGroup]
@@ -83,5 +84,6 @@ class RecorderDump(_message.Message):
     has_calls: bool
     is_partial: bool
     has_wrapped: bool
+    has_unnamed_status: bool
     bad_entries: int
-    def __init__(self, version: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[RecordedGroup, _Mapping]]] = ..., calls: _Optional[_Iterable[_Union[RecordedCall, _Mapping]]] = ..., has_calls: bool = ..., is_partial: bool = ..., has_wrapped: bool = ..., bad_entries: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[RecordedGroup, _Mapping]]] = ..., calls: _Optional[_Iterable[_Union[RecordedCall, _Mapping]]] = ..., has_calls: bool = ..., is_partial: bool = ..., has_wrapped: bool = ..., has_unnamed_status: bool = ..., bad_entries: _Optional[int] = ...) -> None: ...

@@ -14,19 +14,27 @@ rank is named. The edges lead from a rank to the calls that are pending on it, a
 misses, or that cannot come to it before another one ends. Causes are where no edge leads on.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast_daemon.core.device_waits.calls import RankCalls, calls_of
+from holdfast_daemon.core.device_waits.calls import GroupUses, RankCalls, calls_of
 from holdfast_daemon.core.device_waits.groups import group_keys
-from holdfast_daemon.core.device_waits.joints import Joint, joints
-from holdfast_daemon.core.device_waits.routine import next_is_known
+from holdfast_daemon.core.device_waits.joints import Joint, earlier_mismatch, joints
+from holdfast_daemon.core.device_waits.routine import known_next_groups
 from holdfast_daemon.core.waits.strong_components import strong_components
 from holdfast_proto.v1 import recorder_pb2 as recorder
 
-_LONG_SEQUENCE = 50
+_SHORT_HISTORY = 10
+"""Number of calls below which a ring is too short to show a routine."""
+
+_LONG_SEQUENCE = 1000
 """Number of a group's call from which on all communicators are taken to exist, if the ring is too short to tell."""
+
+
+_MANY = 3
+"""Ranks that must agree in a call for a single other one to be taken for the one that differs."""
 
 
 class Place(StrEnum):
@@ -83,8 +91,6 @@ class Kind(StrEnum):
     """The ranks that others wait for make calls: the job is slow at most."""
 
 
-
-
 class Confidence(StrEnum):
     """How sure a cause is."""
 
@@ -137,8 +143,12 @@ def diagnose(evidence: Mapping[int, Evidence], world_size: int) -> Diagnosis:
     """Return who holds up the job. ``evidence``: by global rank; ranks that are not in it are unread."""
     dumps = {rank: known.dump for rank, known in evidence.items() if known.dump is not None}
     keys = group_keys(dumps, world_size)
-    with_p2p = frozenset(keys[rank][call.group] for rank, dump in dumps.items() for call in dump.calls if call.p2p)
-    ranks = {rank: calls_of(rank, dump, keys[rank], with_p2p) for rank, dump in sorted(dumps.items())}
+    used = {(keys[rank][call.group], call.p2p) for rank, dump in dumps.items() for call in dump.calls}
+    uses = GroupUses(
+        with_p2p=frozenset(group for group, is_p2p in used if is_p2p),
+        with_collectives=frozenset(group for group, is_p2p in used if not is_p2p),
+    )
+    ranks = {rank: calls_of(rank, dump, keys[rank], uses) for rank, dump in sorted(dumps.items())}
     dead = {rank for rank, known in evidence.items() if known.is_dead}
     unread = tuple(rank for rank in range(world_size) if rank not in ranks and rank not in dead)
     found = joints(ranks, dead)
@@ -151,16 +161,37 @@ def diagnose(evidence: Mapping[int, Evidence], world_size: int) -> Diagnosis:
     return Diagnosis(causes, tuple(_waits(found)), ranks, unread)
 
 
+def _shortest_circle(start: int, found: Iterable[Joint]) -> tuple[int, ...]:
+    """Return the ranks of a shortest circle of waits through ``start``, ascending."""
+    waits: dict[int, set[int]] = {}
+    for joint in found:
+        for rank in joint.fronts:
+            waits.setdefault(rank, set()).update(joint.missing or joint.behind)
+    came_from: dict[int, int] = {}
+    queue = deque([start])
+    while queue and start not in came_from:
+        rank = queue.popleft()
+        for awaited in sorted(waits.get(rank, ())):
+            if awaited not in came_from and awaited != rank:
+                came_from[awaited] = rank
+                queue.append(awaited)
+    circle = {start}
+    while start in came_from and (start := came_from[start]) not in circle:
+        circle.add(start)
+    return tuple(sorted(circle))
+
+
 def _has_moved(known: Evidence) -> bool:
     if known.dump is None or known.earlier is None:
         return False
     return _progress(known.dump) != _progress(known.earlier)
 
 
-def _progress(dump: recorder.RecorderDump) -> tuple[int, int]:
-    """Return the newest call, and the number of calls that are not done among those that the ring still holds."""
+def _progress(dump: recorder.RecorderDump) -> tuple[object, ...]:
+    """Return what changes when a rank makes a call, or when one of its calls advances."""
     done = sum(1 for call in dump.calls if call.retired or call.state == recorder.CALL_STATE_COMPLETED)
-    return max((call.order for call in dump.calls), default=-1), done
+    status = [(group.last_enqueued, group.last_completed) for group in dump.groups if group.has_status]
+    return max((call.order for call in dump.calls), default=-1), done, len(dump.calls), status
 
 
 def _waits(found: Iterable[Joint]) -> Iterator[Wait]:
@@ -192,50 +223,59 @@ class _Search:
         self._nodes = sorted({*ranks, *dead, *unread, *(rank for joint in found for rank in joint.group[1])})
         self._awaited: dict[int, list[Joint]] = {}
         for joint in found:
-            for rank in joint.missing:
-                self._awaited.setdefault(rank, []).append(joint)
+            # Only a rank's oldest pending call holds it up for certain: it waits in a later one for that one, too.
+            if joint.fronts:
+                for rank in joint.missing:
+                    self._awaited.setdefault(rank, []).append(joint)
 
     def causes(self) -> Iterator[Cause]:
         """Yield all causes, the most certain first."""
         if not self._joints:
             yield from self._of_idle_ranks()
             return
-        blamed = [*self._dead_ranks(), *self._mismatches(), *self._of_idle_ranks()]
-        ends = list(self._of_ends())
+        mismatches = list(self._mismatches())
+        # Who made other calls no longer means the same call by one number: nobody misses a later one there.
+        apart = {cause.joint.group for cause in mismatches if cause.joint is not None}
+        for rank, awaiting in self._awaited.items():
+            self._awaited[rank] = [joint for joint in awaiting if joint.group not in apart]
+        blamed = [*self._dead_ranks(), *mismatches, *self._of_idle_ranks()]
+        if not blamed:
+            blamed += self._inversions()
+        # The end of a rank leaves others in all sorts of places: nothing but a stack accuses another one then.
+        ends = [] if self._dead and blamed else list(self._of_ends())
         # What does not complete for no rank's fault may well be a consequence, if there is any other cause.
         named = [cause for cause in (*blamed, *ends) if cause.ranks or cause.kind == Kind.MISMATCHED_CALL]
         yield from named or [*blamed, *ends] or [Cause(Kind.UNKNOWN, (), self._joints[0], Confidence.LOW)]
 
     def _dead_ranks(self) -> Iterator[Cause]:
-        awaited = tuple(rank for rank in sorted(self._dead) if rank in self._awaited)
+        awaited = tuple(rank for rank in sorted(self._dead) if self._awaited.get(rank))
         if awaited:
             yield Cause(Kind.DEAD_RANK, awaited, self._longest(awaited[0]), Confidence.HIGH)
 
     def _mismatches(self) -> Iterator[Cause]:
         for joint in self._joints:
-            if joint.sides:
-                largest, others = joint.sides[0][1], [rank for _, side in joint.sides[1:] for rank in side]
-                is_minority = 2 * len(others) < len(largest) + len(others)
-                everyone = tuple(sorted((*largest, *others)))
-                # A majority is a hint and no proof; without one, nobody can tell which side is wrong.
-                named = tuple(sorted(others)) if is_minority else ()
-                yield Cause(Kind.MISMATCHED_CALL, named, joint, Confidence.MEDIUM, everyone)
+            found = joint if joint.sides else earlier_mismatch(self._ranks, joint)
+            if found is not None:
+                largest, others = found.sides[0][1], [rank for _, side in found.sides[1:] for rank in side]
+                # A majority is a hint and no proof: the many may have made the wrong call together.
+                named = tuple(others) if len(others) == 1 and len(largest) >= _MANY else ()
+                yield Cause(Kind.MISMATCHED_CALL, named, found, Confidence.LOW, tuple(sorted((*largest, *others))))
 
     def _of_idle_ranks(self) -> Iterator[Cause]:
         """Yield the ranks whose host is elsewhere: they have nothing pending, and others wait for them."""
-        idle = [rank for rank, calls in self._ranks.items() if not calls.pending and rank not in self._dead]
+        idle = [rank for rank, calls in self._ranks.items() if calls.is_idle and rank not in self._dead]
         in_set_up = [rank for rank in idle if self._places.get(rank) in _NOT_TO_BLAME]
         if in_set_up:
             elsewhere = [rank for rank in idle if self._place(rank) not in (*_NOT_TO_BLAME, Place.UNKNOWN)]
             unknown = [rank for rank in idle if self._place(rank) == Place.UNKNOWN]
-            awaited = [rank for rank in elsewhere if rank in self._awaited]
+            awaited = [rank for rank in elsewhere if self._awaited.get(rank)]
             named = awaited or (elsewhere if len(elsewhere) == 1 and not unknown else [])
             if named:
                 yield Cause(Kind.MISSING_RANK, tuple(named), self._longest(named[0]), Confidence.HIGH)
             else:
                 yield Cause(Kind.UNKNOWN, (), None, Confidence.LOW, (*elsewhere, *unknown))
             return
-        awaited = [rank for rank in idle if rank in self._awaited]
+        awaited = [rank for rank in idle if self._awaited.get(rank)]
         if not awaited:
             return
         certain = [rank for rank in awaited if self._is_certain(rank, idle)]
@@ -248,11 +288,16 @@ class _Search:
 
     def _is_certain(self, rank: int, idle: Collection[int]) -> bool:
         calls = self._ranks[rank]
-        if calls.may_hide:
-            return False
-        if len(idle) == 1 or self._place(rank) in (Place.USER_CODE, Place.DATA, Place.TEAR_DOWN):
+        if self._place(rank) in (Place.USER_CODE, Place.DATA, Place.TEAR_DOWN):
             return True
-        return next_is_known(calls.history) or max(calls.arrived.values(), default=0) >= _LONG_SEQUENCE
+        if self._dead:
+            return False  # it may wait for the dead rank in a way that no recorder shows
+        if len(idle) == 1:
+            return True
+        groups = known_next_groups(calls.history)
+        if len(calls.history) < _SHORT_HISTORY:
+            groups = {group for group, seq in calls.arrived.items() if seq >= _LONG_SEQUENCE}
+        return any(joint.group in groups for joint in self._awaited[rank])
 
     def _place(self, rank: int) -> Place:
         return self._places.get(rank, Place.UNKNOWN)
@@ -267,7 +312,7 @@ class _Search:
         first_joint = len(self._nodes)
         edges: list[list[int]] = [[] for _ in range(first_joint + len(self._joints))]
         for i, joint in enumerate(self._joints):
-            for rank in joint.waiters:
+            for rank in joint.fronts:
                 edges[number[rank]].append(first_joint + i)
             if joint.sides:
                 continue
@@ -289,20 +334,22 @@ class _Search:
         if not found:
             yield from self._of_unread([rank for rank in ranks if rank in self._unread])
         elif not ranks:
-            if found[0].is_complete:
+            if found[0].is_complete and found[0].fronts:
                 yield self._incomplete(found[0])
         else:
             yield self._circle(ranks, found)
 
     def _of_unread(self, ranks: list[int]) -> Iterator[Cause]:
         """Yield the ranks without a dump at which the edges end. Only a stack shows that such a rank is elsewhere."""
-        unclear = [joint for joint in self._joints if set(ranks) & set(joint.unclear)]
-        longest = max(unclear, key=lambda joint: len(joint.waiters), default=None)
+        unclear = [joint for joint in self._joints if joint.fronts and set(ranks) & set(joint.unclear)]
+        longest = max(unclear, key=lambda joint: len(joint.fronts), default=None)
         places = (Place.USER_CODE, Place.DATA, Place.TEAR_DOWN)
         elsewhere = tuple(rank for rank in ranks if self._place(rank) in places)
+        if longest is None:
+            return
         if elsewhere:
             yield Cause(Kind.MISSING_RANK, elsewhere, longest, Confidence.MEDIUM)
-        elif ranks:
+        else:
             yield Cause(Kind.UNKNOWN, (), longest, Confidence.LOW, tuple(ranks))
 
     def _incomplete(self, joint: Joint) -> Cause:
@@ -318,12 +365,12 @@ class _Search:
     def _circle(self, ranks: list[int], found: list[Joint]) -> Cause:
         """Return the cause of ranks that wait for each other."""
         inside = set(ranks)
-        if any(rank in self._unread for rank in ranks) or any(joint.unclear for joint in found):
-            unread = tuple(rank for rank in ranks if rank in self._unread)
-            return Cause(Kind.UNKNOWN, (), found[0], Confidence.LOW, unread)
+        is_shown = all(joint.is_counted and not joint.unclear for joint in found)
+        if not is_shown or any(rank in self._unread for rank in ranks):
+            return Cause(Kind.UNKNOWN, (), found[0], Confidence.LOW, tuple(ranks))
         counts = {
             rank: sum(
-                len([waiter for waiter in joint.waiters if waiter in inside and waiter != rank])
+                len([waiter for waiter in joint.fronts if waiter in inside and waiter != rank])
                 for joint in found
                 if rank in joint.missing
             )
@@ -331,25 +378,35 @@ class _Search:
         }
         most = max(counts.values())
         if most == 0:
-            return self._inverted(ranks, found)
-        named = tuple(rank for rank in ranks if counts[rank] == most)
-        joint = max(found, key=lambda one: len(one.waiters) if set(named) & set(one.missing) else 0)
-        made = [rank for rank in joint.group[1] if rank in inside and rank not in joint.missing]
-        if len(made) <= len(joint.missing):
-            named = tuple(sorted({*named, *made}))  # as many did it one way as the other
-        return Cause(Kind.OPPOSITE_ORDER, named, joint, Confidence.MEDIUM)
+            return self._ring_of_transfers(ranks, found) or Cause(
+                Kind.UNKNOWN, (), found[0], Confidence.LOW, tuple(ranks)
+            )
+        first = min(rank for rank in ranks if counts[rank] == most)
+        joint = max(found, key=lambda one: len(one.fronts) if first in one.missing else 0)
+        return Cause(Kind.OPPOSITE_ORDER, _shortest_circle(first, found), joint, Confidence.MEDIUM)
 
-    def _inverted(self, ranks: list[int], found: list[Joint]) -> Cause:
-        """Return the cause of ranks that have made all calls, but not in one order."""
-        for first in found:
-            for second in found:
-                if first.seq and second.seq and first.group != second.group:
-                    one = [rank for rank in ranks if self._has_before(rank, first, second)]
-                    other = [rank for rank in ranks if self._has_before(rank, second, first)]
-                    if one and other:
-                        named = one if len(one) < len(other) else other if len(other) < len(one) else [*one, *other]
-                        return Cause(Kind.OPPOSITE_ORDER, tuple(sorted(named)), first, Confidence.MEDIUM)
-        return Cause(Kind.UNKNOWN, (), found[0], Confidence.LOW, tuple(ranks))
+    def _ring_of_transfers(self, ranks: list[int], found: list[Joint]) -> Cause | None:
+        """Return the cause of ranks of which each begins with a transfer whose other side is not yet at its turn."""
+        fronts = [self._ranks[rank].front for rank in ranks]
+        if not all(front is not None and front.is_p2p for front in fronts):
+            return None
+        first = next(joint for joint in found if not joint.seq)
+        return Cause(Kind.OPPOSITE_ORDER, tuple(sorted(ranks)), first, Confidence.MEDIUM)
+
+    def _inversions(self) -> Iterator[Cause]:
+        """Yield the collectives of two groups that ranks have made in opposite orders, and that are pending."""
+        found = [joint for joint in self._joints if joint.seq and joint.fronts]
+        for i, first in enumerate(found):
+            for second in found[i + 1 :]:
+                if first.group == second.group:
+                    continue
+                one = [rank for rank in first.fronts if self._has_before(rank, first, second)]
+                other = [rank for rank in second.fronts if self._has_before(rank, second, first)]
+                if one and other:
+                    both = tuple(sorted((*one, *other)))
+                    fewer = min(one, other, key=len)
+                    named = both if len(one) == len(other) else tuple(sorted(fewer))
+                    yield Cause(Kind.OPPOSITE_ORDER, named, first, Confidence.MEDIUM, both)
 
     def _has_before(self, rank: int, first: Joint, second: Joint) -> bool:
         calls = self._ranks[rank].at

@@ -19,6 +19,8 @@ class Joint:
     op: str
     waiters: tuple[int, ...]
     """Ranks of which it is the oldest pending call of the group."""
+    fronts: tuple[int, ...] = ()
+    """Those of them of which it is the oldest pending call of all. Others may wait for something older first."""
     missing: tuple[int, ...] = ()
     """Members that have certainly not made it, or are dead."""
     unclear: tuple[int, ...] = ()
@@ -26,11 +28,14 @@ class Joint:
     sides: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Different calls that were made under this number, and by whom; the most frequent first. Empty if all agree."""
     behind: tuple[int, ...] = ()
-    """Members that have made it after another call that is still pending. Its end may be what they wait for."""
+    """Members that have made it after another call that is still pending: a waiter too, or the other side."""
     inside: tuple[int, ...] = ()
     """Members whose host has not returned from making it, and that have nothing older pending."""
     unstarted: tuple[int, ...] = ()
     """Members whose device has not come to it, although nothing older is pending, while that of others has."""
+
+    is_counted: bool = True
+    """Whether sends and receives were paired by number. If a ring has lost some, they are paired as pending ones."""
 
     @property
     def is_complete(self) -> bool:
@@ -71,10 +76,6 @@ def _collective(
             unclear.append(member)
         elif arrived < seq:
             missing.append(member)
-    sides: dict[str, list[int]] = {}
-    for member, call in calls.items():
-        sides.setdefault(call.signature, []).append(member)
-    ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1]))
     op = next((call.op for member, call in calls.items() if member in waiters), "")
     pending = {member: call for member, call in calls.items() if not call.done}
     behind, inside, unstarted = _held(ranks, group, seq, pending, [*missing, *unclear])
@@ -83,13 +84,44 @@ def _collective(
         seq,
         op,
         tuple(waiters),
+        tuple(rank for rank in waiters if _is_front(ranks[rank], group, seq)),
         tuple(missing),
         tuple(unclear),
-        tuple((signature, tuple(members)) for signature, members in ordered) if len(ordered) > 1 else (),
+        _sides(calls),
         behind,
         inside,
         unstarted,
     )
+
+
+def _sides(calls: Mapping[int, Call]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return the different calls among those of one number, and who made them; nothing if they are all alike."""
+    sides: dict[str, list[int]] = {}
+    for member, call in calls.items():
+        if call.signature:
+            sides.setdefault(call.signature, []).append(member)
+    ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1]))
+    return tuple((signature, tuple(members)) for signature, members in ordered) if len(ordered) > 1 else ()
+
+
+def earlier_mismatch(ranks: Mapping[int, RankCalls], joint: Joint) -> Joint | None:
+    """Return the first call before a joint in which its members made different ones, None if there is none.
+
+    NCCL may complete such calls all the same. From there on, the members no longer mean the same call by one number.
+    """
+    if not joint.seq:
+        return None
+    members = [rank for rank in joint.group[1] if rank in ranks]
+    made: dict[int, dict[int, Call]] = {}
+    for rank in members:
+        for (group, seq), call in ranks[rank].at.items():
+            if group == joint.group and seq < joint.seq:
+                made.setdefault(seq, {})[rank] = call
+    for seq in sorted(made):
+        if sides := _sides(made[seq]):
+            op = next(iter(made[seq].values())).op
+            return Joint(joint.group, seq, op, joint.waiters, joint.fronts, sides=sides)
+    return None
 
 
 def _held(
@@ -104,11 +136,13 @@ def _held(
             continue
         if call is None:
             # Made and done, or no longer in the ring: then an older call may be in its way.
-            if (group, seq) not in known.at and not _is_lost_head(known.front, group, seq):
+            first = known.first_pending_of(group)
+            is_past = (group, seq) in known.at or (first is not None and first.seq > seq)
+            if not is_past and not _is_front(known, group, seq):
                 behind.append(member)
         elif call.started:
             continue
-        elif known.front is not call:
+        elif known.front is not call or not known.front_is_certain:
             behind.append(member)
         elif call.inside:
             inside.append(member)
@@ -117,8 +151,9 @@ def _held(
     return tuple(behind), tuple(inside), tuple(unstarted)
 
 
-def _is_lost_head(front: Call, group: GroupKey, seq: int) -> bool:
-    return front.group == group and front.seq == seq
+def _is_front(calls: RankCalls, group: GroupKey, seq: int) -> bool:
+    front = calls.front
+    return front is not None and calls.front_is_certain and (front.group, front.seq) == (group, seq)
 
 
 def _transfers(ranks: Mapping[int, RankCalls], dead: Collection[int]) -> Iterator[Joint]:
@@ -127,15 +162,20 @@ def _transfers(ranks: Mapping[int, RankCalls], dead: Collection[int]) -> Iterato
             continue
         for call in [call for call in calls.pending if call.is_p2p][:_CALLS_FOLLOWED]:
             missing, unclear, behind = _partners(ranks, dead, rank, call)
+            if call is not calls.front or not calls.front_is_certain:
+                behind.add(rank)
             yield Joint(
                 call.group,
                 0,
                 call.op,
                 (rank,),
+                (rank,) if call is calls.front and calls.front_is_certain else (),
                 tuple(sorted(missing)),
                 tuple(sorted(unclear)),
                 behind=tuple(sorted(behind)),
                 inside=(rank,) if call.inside and call is calls.front else (),
+                is_counted=calls.counts_exact
+                and all(ranks[transfer.peer].counts_exact for transfer in call.transfers if transfer.peer in ranks),
             )
 
 
@@ -166,7 +206,8 @@ def _partners(
         elif _is_behind(peer, call.group, transfer, rank, exact=False):
             behind.add(transfer.peer)
     peers = {transfer.peer for transfer in call.transfers}
-    if len(peers) == 1 or (len(doubtful) == 1 and not missing and not unclear):
+    hidden = any(ranks[peer].is_partial for peer in doubtful)
+    if not hidden and (len(peers) == 1 or (len(doubtful) == 1 and not missing and not unclear)):
         missing |= doubtful
     else:
         unclear |= doubtful
@@ -187,5 +228,5 @@ def _is_behind(peer: RankCalls, group: GroupKey, transfer: Transfer, rank: int, 
         for part in other.transfers:
             is_its_part = part.peer == rank and part.way == _OPPOSITE[transfer.way]
             if is_its_part and (not exact or part.number == transfer.number):
-                return other is not peer.front
+                return other is not peer.front or not peer.front_is_certain
     return False

@@ -1,19 +1,20 @@
-"""Whether a rank has fallen out of its routine: it made these calls before, and now the next one is missing."""
+"""What a rank's loop did next when it was where it is now: it makes the same calls again and again."""
 
 from collections.abc import Sequence
+
+from holdfast_daemon.core.device_waits.calls import GroupKey
 
 _CONTEXT = 3
 """Calls that must be the same as at an earlier place."""
 
 
-def next_is_known(history: Sequence[str]) -> bool:
-    """Return whether the loop has been where it is now before, and made a call next.
+def known_next_groups(history: Sequence[tuple[GroupKey, str]]) -> set[GroupKey]:
+    """Return the groups in which the rank made its next call when it last was where it is now.
 
     A rank that waits for a new communicator shows nothing of it in its recorder, so it looks like a rank that does
-    nothing. But it does so only when it first uses a group. Where the rank has made its next call before, all that
-    it needs exists, and no such wait explains why it does not make it.
+    nothing. But it does so only when it first uses a group. Where the rank has made its next call before, in a group
+    in which others wait for it, no such wait explains why it does not make it.
     """
-    if len(history) <= _CONTEXT:
-        return len(history) > 1 and history[-1] in history[:-1]
-    now = list(history[-_CONTEXT:])
-    return any(list(history[i : i + _CONTEXT]) == now for i in range(len(history) - _CONTEXT))
+    newest = list(history[-_CONTEXT:])
+    size = len(newest)
+    return {history[i + size][0] for i in range(len(history) - size) if size and list(history[i : i + size]) == newest}
