@@ -292,6 +292,8 @@ class _Search:
             return True
         if self._dead:
             return False  # it may wait for the dead rank in a way that no recorder shows
+        if calls.hides_transfers:
+            return False
         if len(idle) == 1:
             return True
         groups = known_next_groups(calls.history)
