@@ -202,7 +202,7 @@ class Sidecar:
         self._timeline.close()
         deadline_s = monotonic() + timeout_s
         self._reporter.finish(timeout_s=timeout_s, last_words=last_words, finished=finished)
-        self._worker_server.close(max(0.0, deadline_s - monotonic()))
+        self._worker_server.close()
         self._point_to_point.uninstall()
         if self._gradients is not None:
             self._gradients.close()

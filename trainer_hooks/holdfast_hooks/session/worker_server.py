@@ -9,13 +9,10 @@ import ctypes
 import os
 import stat
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from holdfast_hooks.once import OnceLog
-from holdfast_proto.rank_context import THREAD_PREFIX
 from holdfast_proto.run_files import worker_server_socket
 
 ELASTIC_SOCKET = "TORCH_WORKER_SERVER_SOCKET"
@@ -28,7 +25,7 @@ _WITHOUT = "stacks and recorders of a rank whose interpreter hangs are missing"
 
 
 class WorkerServer:
-    """Starts the server once it is needed, and ends it. It must not run before the rank's process has been forked.
+    """Starts the server once it is needed, and closes it. It must not run before the rank's process has been forked.
 
     Args:
         agent: gRPC target of the agent's sessions, ``unix:/path``. The server's socket is created next to it.
@@ -40,7 +37,7 @@ class WorkerServer:
         self._agent = agent
         self._once = once
         self._environment = environment
-        self._server: Any = None
+        self._own_path = ""
         self._pid = 0
 
     def start(self) -> None:
@@ -53,17 +50,17 @@ class WorkerServer:
         except (OSError, RuntimeError, AttributeError, TypeError) as error:
             self._once.warn(f"torch's worker server does not run, so {_WITHOUT}", error)
 
-    def close(self, timeout_s: float) -> None:
-        """End the server within ``timeout_s``. A handler that hangs keeps it from ending; then it stays."""
-        server, self._server = self._server, None
-        if server is None or os.getpid() != self._pid:
-            return
-        ending = threading.Thread(target=server.shutdown, name=f"{THREAD_PREFIX}ending", daemon=True)
-        ending.start()
-        ending.join(timeout_s)
-        with contextlib.suppress(OSError):
-            Path(self.path).unlink()  # torch leaves the file behind
-        self.path = ""
+    def close(self) -> None:
+        """Remove the socket, so that nobody can ask the server any more. Its idle threads end with the process.
+
+        Torch's own ``shutdown()`` is not called: it waits for its threads with no limit. It waits forever if a handler
+        hangs, and if the server was started a moment before (seen with torch 2.13).
+        """
+        path, self._own_path = self._own_path, ""
+        if path and os.getpid() == self._pid:
+            self.path = ""
+            with contextlib.suppress(OSError):
+                Path(path).unlink()
 
     def _elastic_socket(self) -> str:
         """Return the socket of elastic's server; "" if it has started none."""
@@ -84,9 +81,9 @@ class WorkerServer:
         path.unlink(missing_ok=True)  # of a process that had this pid before
         bindings = sys.modules["torch"]._C._distributed_c10d
         server = bindings._WorkerServer(str(path))
-        # Its destructor would wait for its threads, forever if a handler hangs. In a process that this one forks there
-        # are no such threads to wait for. So one reference is never given back.
+        # Its destructor waits for its threads like shutdown(), and a process that this one forks has none of them. So
+        # one reference is never given back.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
         path.chmod(0o600)
-        self._server = server
-        return str(path)
+        self._own_path = str(path)
+        return self._own_path
