@@ -1,4 +1,4 @@
-"""Torch's worker server in this rank: it dumps recorders and stacks from C++ threads, without the interpreter's lock.
+"""Torch's worker server in this rank: it dumps recorders from C++ threads, without the interpreter's lock.
 
 It is started only in ranks with groups on devices: it has at least 9 threads, and one for each core less one on larger
 machines. Measured with torch 2.13 to 2.15: 0.5 ms to start, 0.6 MB with 9 threads, no CPU time while nobody asks.
@@ -21,7 +21,7 @@ ELASTIC_SOCKET = "TORCH_WORKER_SERVER_SOCKET"
 _LONGEST_PATH = 107
 """Bytes of a unix socket's path that the kernel takes."""
 
-_WITHOUT = "stacks and recorders of a rank whose interpreter hangs are missing"
+_WITHOUT = "the recorder of a rank whose interpreter hangs cannot be read"
 
 
 class WorkerServer:
