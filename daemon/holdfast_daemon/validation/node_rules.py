@@ -7,7 +7,7 @@ from holdfast_daemon.validation.rules import (
     DIRECTIONS,
     LIVES,
     PHASES,
-    SOURCES,
+    RECORDER_SOURCES,
     RefusedError,
     check_blocked_on,
     check_count,
@@ -61,7 +61,7 @@ class KnownGroups:
                     and group.enqueued <= LARGEST_COUNT
                     and group.completed <= LARGEST_COUNT
                     and group.started <= LARGEST_COUNT
-                    and group.source in SOURCES
+                    and group.source in RECORDER_SOURCES
                 ):
                     break
             else:
@@ -76,7 +76,7 @@ class KnownGroups:
             check_count(group.enqueued, f"enqueued of group {group.group!r}")
             check_count(group.completed, f"completed of group {group.group!r}")
             check_count(group.started, f"started of group {group.group!r}")
-            check_known(group.source, SOURCES, f"source of group {group.group!r}")
+            check_known(group.source, RECORDER_SOURCES, f"source of group {group.group!r}")
             members = list(group.members)
             if any(later <= earlier for earlier, later in pairwise(members)):
                 raise RefusedError(f"the members of group {group.group!r} do not ascend")
@@ -174,7 +174,7 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
     if rank.recorders:
         check_length(rank.recorders, "recorders", _RECORDERS)
         for recorder in rank.recorders:
-            check_known(recorder.source, SOURCES, "the source of a recorder")
+            check_known(recorder.source, RECORDER_SOURCES, "the source of a recorder")
             check_text(recorder.backend, "the backend of a recorder", NAME_CHARACTERS)
     if rank.HasField("blocked_on"):
         check_blocked_on(rank.blocked_on, "blocked_on")
