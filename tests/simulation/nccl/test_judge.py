@@ -1,0 +1,124 @@
+"""The judge: verdicts that are right, missed, lucky or wrong, and cases with enough variety to try a detector on."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tests.simulation.nccl.cases import Case, cases, one_case
+from tests.simulation.nccl.evidence import Truth, sinks
+from tests.simulation.nccl.faults import FAULTS
+from tests.simulation.nccl.judge import Outcome, judge, score
+
+
+@dataclass(frozen=True)
+class Said:
+    kind: str
+    culprits: Sequence[int]
+
+
+CASE = one_case("any", ["busy"], 4)
+
+
+def outcome(truth: Truth, *named: int) -> Outcome:
+    return judge(replace(CASE, truth=truth), Said("late", named))
+
+
+def truth(culprits: set[int], *, decidable: bool = True, more: set[int] | None = None, both: bool = False) -> Truth:
+    may_name = frozenset(culprits | (more or set()))
+    return Truth("busy", frozenset(culprits), decidable, may_name, both)
+
+
+def test_the_culprit_is_right_and_anybody_else_is_wrong() -> None:
+    assert outcome(truth({2}), 2) is Outcome.RIGHT
+    assert outcome(truth({2}), 1) is Outcome.WRONG
+    assert outcome(truth({2}), 1, 2) is Outcome.WRONG
+    assert outcome(truth({2})) is Outcome.MISSED
+
+
+def test_one_of_two_culprits_is_a_part() -> None:
+    assert outcome(truth({1, 2}), 1) is Outcome.PARTLY
+    assert outcome(truth({1, 2}), 2, 1) is Outcome.RIGHT
+    assert outcome(truth({1, 2}), 2, 3) is Outcome.WRONG
+
+
+def test_of_two_sides_both_must_be_named() -> None:
+    mismatch = truth({2}, more={0, 1, 3}, both=True)
+    assert outcome(mismatch, 0, 1, 2, 3) is Outcome.RIGHT
+    assert outcome(mismatch, 2) is Outcome.PARTLY
+    assert outcome(mismatch, 0, 1, 3) is Outcome.WRONG
+
+
+def test_in_a_circle_the_culprit_alone_is_right_too() -> None:
+    circle = truth({2}, more={1})
+    assert outcome(circle, 2) is outcome(circle, 1, 2) is Outcome.RIGHT
+    assert outcome(circle, 1) is Outcome.WRONG
+
+
+def test_what_cannot_be_known_must_not_be_said() -> None:
+    assert outcome(truth({2}, decidable=False)) is Outcome.RIGHT
+    assert outcome(truth({2}, decidable=False), 2) is Outcome.LUCKY
+    assert outcome(truth({2}, decidable=False), 1) is Outcome.WRONG
+    nobody = Truth("network", frozenset(), False, frozenset())
+    assert outcome(nobody) is Outcome.RIGHT
+    assert outcome(nobody, 0) is Outcome.WRONG
+    hidden = Truth("kernel_hang", frozenset({2}), False, frozenset())
+    assert outcome(hidden, 2) is Outcome.WRONG
+
+
+def test_a_perfect_a_silent_and_a_guessing_detector_are_told_apart() -> None:
+    drawn = list(cases(11, 60, most_ranks=8))
+
+    def perfect(case: Case) -> Said:
+        return Said("known", sorted(case.truth.may_name) if case.truth.decidable else ())
+
+    chance = random.Random(0)
+    scores = [
+        score(perfect, drawn),
+        score(lambda _: Said("nothing", ()), drawn),
+        score(lambda case: Said("guess", [chance.randrange(case.world_size)]), drawn),
+    ]
+    assert scores[0].total(Outcome.RIGHT) == len(drawn)
+    assert scores[1].total(Outcome.MISSED) == sum(case.truth.decidable for case in drawn) > 0
+    assert scores[1].total(Outcome.WRONG) == 0
+    assert scores[2].total(Outcome.WRONG) > len(drawn) / 2
+    assert len(scores[2].wrong) == 20
+    table = scores[0].table()
+    assert all(kind in table for kind in {case.truth.kind for case in drawn})
+    assert f"known {scores[0].words['healthy']['known']}" in table
+
+
+@pytest.mark.parametrize(
+    ("waits", "ends"),
+    [
+        ({}, set()),
+        ({0: {1}, 2: {1}}, {1}),
+        ({0: {1}, 1: {2}, 3: {1}}, {2}),
+        ({0: {1}, 1: {0}, 2: {0}}, {0, 1}),
+        ({0: {1}, 1: {0, 2}}, {2}),
+        ({0: {1}, 2: {3}}, {1, 3}),
+    ],
+)
+def test_chains_end_at_sinks(waits: dict[int, set[int]], ends: set[int]) -> None:
+    assert sinks(waits) == ends
+
+
+def test_cases_are_varied() -> None:
+    seen: Counter[str] = Counter()
+    for case in cases(4, 250, most_ranks=8):
+        seen[case.truth.kind] += 1
+        printed = [found for found in case.documents.values() if found]
+        seen["no dump"] += len(printed) < case.world_size
+        seen["status only"] += any("entries" not in found for found in printed)
+        seen["stacks"] += bool(case.stacks)
+        seen["dead"] += bool(case.dead)
+        seen["decidable"] += case.truth.decidable
+        seen["changed"] += case.documents != case.earlier
+        seen["started"] += "started" in str(printed)
+        assert set(case.documents) == set(case.earlier) == set(range(case.world_size))
+        assert all(case.documents[rank] is None for rank in case.dead)
+    missing = {*FAULTS, "no dump", "status only", "stacks", "dead", "decidable", "changed", "started"} - set(seen)
+    assert not missing
+    assert 80 < seen["decidable"] < 220
