@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from tests.simulation.nccl.communicators import Break
 from tests.simulation.nccl.documents import STARTED_NS, VERSIONS, Document, Form, clock_ns, document
 from tests.simulation.nccl.evidence import Truth, View, judge_evidence
-from tests.simulation.nccl.faults import FAULTS, Fault
+from tests.simulation.nccl.fault import Fault
+from tests.simulation.nccl.faults import FAULTS
 from tests.simulation.nccl.machine import Machine, Settings
 from tests.simulation.nccl.programs import LAYOUTS, random_program
 from tests.simulation.nccl.stacks import stack
@@ -20,7 +22,8 @@ _WEIGHTS = {"healthy": 3, "busy": 3, "skipped": 2, "dead": 2}
 class Case:
     """What a detector is given, and the truth, which it must not look at."""
 
-    seed: int
+    name: str
+    """Seed of the case: ``one_case(name, ...)`` draws it again."""
     layout: str
     world_size: int
     documents: dict[int, Document | None]
@@ -48,10 +51,10 @@ def cases(seed: int, count: int, kinds: Sequence[str] = (), most_ranks: int = 64
         most_ranks: Largest world.
     """
     for number in range(count):
-        yield one_case(f"{seed}/{number}", kinds, most_ranks, number)
+        yield one_case(f"{seed}/{number}", kinds, most_ranks)
 
 
-def one_case(seed: str, kinds: Sequence[str] = (), most_ranks: int = 64, number: int = 0) -> Case:
+def one_case(seed: str, kinds: Sequence[str] = (), most_ranks: int = 64) -> Case:
     """Return one case. Programs that end in spite of their fault are drawn again."""
     chance = random.Random(f"kind {seed}")
     names = list(kinds or FAULTS)
@@ -60,7 +63,7 @@ def one_case(seed: str, kinds: Sequence[str] = (), most_ranks: int = 64, number:
         chance = random.Random(f"case {seed} {attempt}")
         found = _hang(kind, chance, most_ranks)
         if found is not None:
-            return _observed(number, *found, chance)
+            return _observed(seed, *found, chance)
     raise RuntimeError(f"no program hangs with the fault {kind} in {_ATTEMPTS} tries")
 
 
@@ -82,7 +85,7 @@ def _hang(kind: str, chance: random.Random, most_ranks: int) -> tuple[Machine, F
         return None
     settings = replace(settings, **fault.needs)  # type: ignore[arg-type]
     dies_s: dict[int, float] = {}
-    broken: dict[int, tuple[float, tuple[int, int] | None]] = {}
+    broken: dict[int, Break] = {}
     if fault.dies or fault.broken_group is not None:
         at_s = timed * Machine(program, settings).run().end_s
         dies_s = dict.fromkeys(fault.dies, at_s)
@@ -99,7 +102,7 @@ def random_fault_time(chance: random.Random) -> float:
     return chance.uniform(0.1, 0.8)
 
 
-def _observed(number: int, machine: Machine, fault: Fault, version: str, chance: random.Random) -> Case:
+def _observed(name: str, machine: Machine, fault: Fault, version: str, chance: random.Random) -> Case:
     """Read the ranks of a machine."""
     size, end_s = machine.program.world_size, machine.end_s
     if fault.kind == "healthy":
@@ -118,7 +121,7 @@ def _observed(number: int, machine: Machine, fault: Fault, version: str, chance:
     stacks = _stacks(machine, fault, at_s, chance)
     view = View(machine, forms, at_s, readable, fault.dead)
     return Case(
-        seed=number,
+        name=name,
         layout=machine.program.layout,
         world_size=size,
         documents=_documents(machine, forms, at_s, readable),
@@ -145,7 +148,7 @@ def _forms(size: int, end_s: float, version: str, chance: random.Random) -> dict
     shared = Form(
         pickled=chance.random() < 0.4,
         version=version,
-        ring=chance.choice((2000, 2000, 2000, 200, 100, 50, 20)),
+        ring=chance.choices((2000, 200, 100, 50, 20, 0), (12, 4, 3, 3, 3, 1))[0],
         timing=chance.random() < 0.4,
         only_active=chance.random() < 0.1,
         with_entries=chance.random() > 0.08,

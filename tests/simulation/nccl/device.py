@@ -15,7 +15,18 @@ Waiter = Callable[[], None]
 class Operation:
     """One operation in a stream of a rank."""
 
-    __slots__ = ("_unmet", "collective", "done_s", "rank", "ready_s", "run", "start_s", "transfers", "waiters")
+    __slots__ = (
+        "_unmet",
+        "collective",
+        "done_s",
+        "leaves_early",
+        "rank",
+        "ready_s",
+        "run",
+        "start_s",
+        "transfers",
+        "waiters",
+    )
 
     def __init__(self, rank: int, pushed_s: float, run: Callable[["Operation"], None]) -> None:
         self.rank = rank
@@ -28,6 +39,8 @@ class Operation:
         self.waiters: list[Waiter] = []
         self.transfers: list[Transfer] = []
         self.collective: Rendezvous | None = None
+        self.leaves_early = False
+        """Whether it is the root's part of a broadcast that fits into the buffers of the others."""
         self._unmet = 0
 
     def after(self, others: "tuple[Operation, ...]") -> bool:
@@ -87,7 +100,6 @@ class Communicator:
 
     group: int
     members: tuple[int, ...]
-    pair: bool = False
     broken_from_s: float = inf
     """Nothing that starts later ends: a network fault."""
     broken_pair: tuple[int, int] | None = None
@@ -127,6 +139,8 @@ class Network:
         if operation.start_s >= self.dies_s.get(operation.rank, inf):
             return
         started[operation.rank] = operation
+        if operation.leaves_early and operation.start_s < communicator.broken_from_s:
+            self.finish(operation, operation.start_s + self.collective_s)
         if len(started) < len(communicator.members) or rendezvous.mismatched:
             return
         start_s = max(member.start_s for member in started.values())
@@ -136,7 +150,8 @@ class Network:
         if any(done_s > self.dies_s.get(rank, inf) for rank in started):
             return
         for member in started.values():
-            self.finish(member, done_s)
+            if member.done_s == inf:
+                self.finish(member, done_s)
 
     def transfer(self, operation: Operation, communicator: Communicator) -> None:
         """Let one side of its transfers run."""

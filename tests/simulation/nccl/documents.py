@@ -27,6 +27,7 @@ class Form:
     pickled: bool = False
     version: str = "2.10"
     ring: int = 2000
+    """``TORCH_FR_BUFFER_SIZE``. 0: the recorder is off, and a dump is empty."""
     timing: bool = False
     """``TORCH_NCCL_ENABLE_TIMING``."""
     only_active: bool = False
@@ -52,7 +53,7 @@ def clock_ns(form: Form, at_s: float) -> int:
 def visible(recorder: Recorder, form: Form, at_s: float) -> list[Entry]:
     """Return the entries that a dump holds: the newest of the ring, without those that ``onlyActive`` leaves out."""
     made = [entry for entry in recorder.entries if entry.created_s <= at_s]
-    kept = made[-form.ring :] if form.with_entries else []
+    kept = made[-form.ring :] if form.with_entries and form.ring else []
     return [entry for entry in kept if not (form.only_active and looks_completed(entry, at_s))]
 
 
@@ -81,11 +82,12 @@ def _seen_s(happened_s: float, form: Form) -> float:
 def document(recorder: Recorder, form: Form, at_s: float) -> Document:
     """Return the dump of a rank at a moment, as ``json.loads`` or ``pickle.loads`` gives it."""
     number = int(form.version.split(".")[1])
+    knows_library = bool(recorder.named_s) and form.ring > 0
     result: Document = {"version": form.version}
     if number >= 10:
-        result["comm_lib_version"] = "2.30.7" if recorder.named_s else ""
+        result["comm_lib_version"] = "2.30.7" if knows_library else ""
     elif number >= 7:
-        result["nccl_version"] = "2.27.5" if recorder.named_s else ""
+        result["nccl_version"] = "2.27.5" if knows_library else ""
     result["pg_config"] = {
         recorder.groups[group].name: {
             "name": recorder.groups[group].name,
@@ -93,7 +95,7 @@ def document(recorder: Recorder, form: Form, at_s: float) -> Document:
             "ranks": "[" + ", ".join(map(str, recorder.groups[group].members)) + "]",
         }
         for group, named_s in recorder.named_s.items()
-        if named_s <= at_s
+        if named_s <= at_s and form.ring
     }
     result["pg_status"] = dict(_statuses(recorder, form, at_s))
     if form.with_entries:
@@ -109,7 +111,7 @@ def _statuses(recorder: Recorder, form: Form, at_s: float) -> Iterator[tuple[str
     """Yield ``pg_status``: one number for collectives and messages, of the work that was last handled."""
     groups: dict[int, list[Entry]] = {}
     for entry in recorder.entries:
-        if entry.created_s <= at_s:
+        if entry.created_s <= at_s and form.ring:
             groups.setdefault(entry.group, []).append(entry)
     for group, entries in groups.items():
         enqueued = started = completed = -1

@@ -10,7 +10,7 @@ from math import inf
 
 from tests.simulation.nccl.device import Communicator, Operation, Rendezvous
 from tests.simulation.nccl.documents import Form, looks_completed, visible
-from tests.simulation.nccl.faults import Fault
+from tests.simulation.nccl.fault import Fault
 from tests.simulation.nccl.machine import Machine
 from tests.simulation.nccl.recorder import Entry
 
@@ -26,6 +26,8 @@ class Truth:
     """Whether the evidence shows it. If not, a verdict must name nobody."""
     may_name: frozenset[int]
     """Ranks that a verdict may name along with the culprits, or in their place where it cannot be decided."""
+    shown: frozenset[int]
+    """Culprits that the evidence shows: one of two may stand behind the other. They must be named."""
     both_sides: bool = False
     """Whether the answer is that two sides disagree: the culprits and at least one other must be named."""
 
@@ -87,6 +89,8 @@ class View:
         if newest is not None and shown and newest.record_id >= shown[0].record_id and newest in shown:
             return newest.collective
         messages = any(entry.of_messages for entry in own)
+        if not self.forms[rank].ring:
+            return None
         if newest is not None and newest.watched and newest.returned_s <= self.at_s[rank] and not messages:
             return newest.collective  # ``last_enqueued`` has it
         return 0 if newest is None and self.whole(rank) else None
@@ -175,22 +179,21 @@ def judge_evidence(view: View, fault: Fault, *, stacks: bool) -> Truth:
     if mismatched:
         members = frozenset(rank for rendezvous in mismatched for rank in rendezvous.communicator.members)
         shown = any(_shows_both_sides(view, rendezvous) for rendezvous in mismatched)
-        return Truth(fault.kind, culprits, shown, members, both_sides=True)
+        return Truth(fault.kind, culprits, shown, members, culprits, both_sides=True)
     found = sinks(edges(view))
     if culprits and found > culprits and (fault.both_sides or fault.kind in _CIRCLES):
-        return Truth(fault.kind, culprits, True, found, fault.both_sides)
-    only_stack = stacks and fault.kind in ("lazy_init", "new_group")  # the only one that is elsewhere
-    # Of two culprits one may stand behind the other: then the dumps show the first.
-    if (found and found <= culprits) or only_stack or _is_shown_otherwise(view, fault):
-        return Truth(fault.kind, culprits, True, culprits)
-    if fault.closed:
-        return Truth(fault.kind, culprits, False, frozenset())
-    return Truth(fault.kind, culprits, False, culprits | (found if culprits <= found else frozenset()))
+        return Truth(fault.kind, culprits, True, found, culprits, fault.both_sides)
+    if found and found <= culprits:
+        return Truth(fault.kind, culprits, True, culprits, found)
+    if (stacks and _all_others_join(view, fault)) or _is_shown_otherwise(view, fault):
+        return Truth(fault.kind, culprits, True, culprits, culprits)
+    circle = found if culprits <= found else frozenset()
+    return Truth(fault.kind, culprits, False, frozenset() if fault.closed else culprits | circle, frozenset())
 
 
 def _mismatches(view: View) -> list[Rendezvous]:
     found = []
-    for communicator in view.machine.communicators.values():
+    for communicator in view.machine.communicators.all():
         found += [rendezvous for rendezvous in communicator.rendezvous if rendezvous.mismatched]
     return found
 
@@ -210,10 +213,16 @@ def _shows_both_sides(view: View, rendezvous: Rendezvous) -> bool:
 def _is_shown_otherwise(view: View, fault: Fault) -> bool:
     """Return whether timing, a call that has not returned or a known death shows the culprits."""
     if fault.kind == "kernel_hang":
-        return any(_timing_shows(view, fault, communicator) for communicator in view.machine.communicators.values())
+        return any(_timing_shows(view, fault, communicator) for communicator in view.machine.communicators.all())
     if fault.kind == "in_call":
         return all(_call_shows(view, rank) for rank in fault.culprits)
-    return False
+    return bool(fault.dead)  # a known death needs no dump
+
+
+def _all_others_join(view: View, fault: Fault) -> bool:
+    """Return whether every rank but the culprit is making a group or a communicator: its stack is the only other one."""
+    others = [host for host in view.machine.hosts if host.rank not in fault.culprits]
+    return len(fault.culprits) == 1 and all(host.phase in ("init", "groups") for host in others)
 
 
 def _timing_shows(view: View, fault: Fault, communicator: Communicator) -> bool:

@@ -50,7 +50,7 @@ def judge(case: Case, verdict: Verdict) -> Outcome:
         return Outcome.WRONG
     if not truth.decidable:
         return Outcome.LUCKY
-    if not truth.culprits <= named:
+    if not truth.shown <= named:
         return Outcome.PARTLY
     one_sided = truth.both_sides and named == truth.culprits and truth.may_name > truth.culprits
     return Outcome.PARTLY if one_sided else Outcome.RIGHT

@@ -17,7 +17,8 @@ from tests.simulation.nccl.actions import (
     Sync,
     Wait,
 )
-from tests.simulation.nccl.device import Communicator, Network, Operation, Rendezvous, Transfer
+from tests.simulation.nccl.communicators import Break, Communicators
+from tests.simulation.nccl.device import Communicator, Network, Operation
 from tests.simulation.nccl.recorder import Entry, Recorder
 
 CALL_S = 0.00002
@@ -67,7 +68,7 @@ class Machine:
         settings: Settings,
         *,
         dies_s: dict[int, float] | None = None,
-        broken: dict[int, tuple[float, tuple[int, int] | None]] | None = None,
+        broken: dict[int, Break] | None = None,
     ) -> None:
         self.program, self.settings = program, settings
         self.network = Network(0.0002, 0.0001, settings.eager_numel)
@@ -77,9 +78,7 @@ class Machine:
         self.recorders = [
             Recorder(rank, program.groups, settings.blocking_wait, settings.records_members) for rank in range(size)
         ]
-        self.communicators: dict[tuple[int, int, int], Communicator] = {}
-        self.broken: dict[int, tuple[float, tuple[int, int] | None]] = broken or {}
-        """Group -> (time, pair) of a network fault."""
+        self.communicators = Communicators(program.groups, self.recorders, self.network, broken or {})
         self._tails: list[tuple[Operation, ...]] = [() for _ in range(size)]
         """What the next operation of each current stream waits for."""
         self._queues: list[dict[object, deque[Operation]]] = [{} for _ in range(size)]
@@ -88,7 +87,7 @@ class Machine:
         for recorder in self.recorders:
             recorder.made_group(0)
         if settings.eager_init:
-            self._make_communicator(0, at_s=0.0)
+            self.communicators.make_eagerly(0, 0.0)
 
     def run(self) -> "Machine":
         """Let every rank run until it is blocked."""
@@ -224,48 +223,28 @@ class Machine:
                 for member in self.program.groups[group].members:
                     if group not in self.recorders[member].ids:
                         self.recorders[member].made_group(group)
-                if self.settings.eager_init and (group, -1, -1) not in self.communicators:
-                    self._make_communicator(group, at_s=ready_s)
+                if self.settings.eager_init:
+                    self.communicators.make_eagerly(group, ready_s)
             for rank in arrivals:
                 if rank != host.rank:
                     self.network.woken.append(self._resumer(rank))
         host.now_s = max(host.now_s, ready_s)
         return True
 
-    def _make_communicator(self, group: int, at_s: float) -> None:
-        communicator = self._communicator(group, None)
-        communicator.ready_s = at_s
-        for rank in communicator.members:
-            self.recorders[rank].made_communicator(group, at_s)
-
-    def _communicator(self, group: int, pair: tuple[int, int] | None) -> Communicator:
-        key = (group, *(pair or (-1, -1)))
-        known = self.communicators.get(key)
-        if known is None:
-            known = Communicator(group, pair or self.program.groups[group].members, pair is not None)
-            if group in self.broken:
-                known.broken_from_s, known.broken_pair = self.broken[group]
-            self.communicators[key] = known
-        return known
-
     def _initialised(self, host: Host, communicator: Communicator) -> bool:
-        """Make a communicator lazily: the host waits until all members are there (``initNCCLComm``)."""
-        if communicator.ready_s is None:
-            communicator.arrivals.setdefault(host.rank, host.now_s)
-            if len(communicator.arrivals) < len(communicator.members):
-                host.phase = "init"
-                return False
-            communicator.ready_s = max(communicator.arrivals.values()) + 0.01
-            for rank in communicator.members:
-                self.recorders[rank].made_communicator(communicator.group, communicator.ready_s)
-                if rank != host.rank:
-                    self.network.woken.append(self._resumer(rank))
-        if host.rank in communicator.arrivals:
+        """Wait on the host until a lazy communicator is made. Return whether it is."""
+        was_made = communicator.ready_s is not None
+        if not self.communicators.arrive(communicator, host.rank, host.now_s):
+            host.phase = "init"
+            return False
+        if not was_made:
+            self.network.woken.extend(self._resumer(rank) for rank in communicator.members if rank != host.rank)
+        if host.rank in communicator.arrivals and communicator.ready_s is not None:
             host.now_s = max(host.now_s, communicator.ready_s)
         return True
 
     def _collective(self, host: Host, action: Collective) -> bool:
-        recorder, communicator = self.recorders[host.rank], self._communicator(action.group, None)
+        recorder, communicator = self.recorders[host.rank], self.communicators.get(action.group)
         stream: object = CURRENT if action.handle is None else communicator.group
         if host.stage == 0:
             recorder.number_collective(action.group)
@@ -273,7 +252,7 @@ class Machine:
         if host.stage == 1:
             if not self._initialised(host, communicator):
                 return False
-            operation = self._joining(host, action, communicator)
+            operation = self.communicators.join(communicator, host.rank, action, host.now_s)
             host.entry = self._note_collective(host, action, operation)
             host.held = (operation,)
             host.stage = 2
@@ -307,17 +286,6 @@ class Machine:
         host.entry.operation = marker
         self._push(host, communicator.group, marker, ())
 
-    def _joining(self, host: Host, action: Collective, communicator: Communicator) -> Operation:
-        index = communicator.calls.get(host.rank, 0)
-        communicator.calls[host.rank] = index + 1
-        if index == len(communicator.rendezvous):
-            communicator.rendezvous.append(Rendezvous(communicator, index))
-        rendezvous = communicator.rendezvous[index]
-        rendezvous.fits[host.rank] = action.fits
-        operation = Operation(host.rank, host.now_s, lambda own: self.network.join(own, rendezvous))
-        operation.collective = rendezvous
-        return operation
-
     def _note_collective(self, host: Host, action: Collective, operation: Operation) -> Entry:
         recorder = self.recorders[host.rank]
         if not action.coalesced:
@@ -348,7 +316,7 @@ class Machine:
         peer = action.parts[0].peer
         own_pair = not action.batched and not self.settings.eager_init
         pair = (min(host.rank, peer), max(host.rank, peer)) if own_pair else None
-        communicator = self._communicator(action.group, pair)
+        communicator = self.communicators.get(action.group, pair)
         stream: object = pair or communicator.group
         if host.stage == 0:
             host.stage = 1
@@ -359,7 +327,7 @@ class Machine:
                 return False
             if not own_pair and not self.settings.eager_init:
                 recorder.number_messages(action.group)
-            operation = self._transferring(host, action, communicator)
+            operation = self.communicators.exchange(communicator, host.rank, action, host.now_s)
             host.entry = self._note_messages(host, action, operation)
             host.held = (operation,)
             host.stage = 2
@@ -369,23 +337,6 @@ class Machine:
         self._works[host.rank][action.handle] = host.held[0]
         self._returned(host)
         return True
-
-    def _transferring(self, host: Host, action: Messages, communicator: Communicator) -> Operation:
-        operation = Operation(host.rank, host.now_s, lambda own: self.network.transfer(own, communicator))
-        for part in action.parts:
-            key = (host.rank, part.peer) if part.is_send else (part.peer, host.rank)
-            index = communicator.counts.get((*key, part.is_send), 0)
-            communicator.counts[*key, part.is_send] = index + 1
-            known = communicator.transfers.setdefault(key, [])
-            if index == len(known):
-                known.append(Transfer(key, index))
-            transfer = known[index]
-            if part.is_send:
-                transfer.sender, transfer.eager = operation, part.numel <= self.settings.eager_numel
-            else:
-                transfer.receiver = operation
-            operation.transfers.append(transfer)
-        return operation
 
     def _note_messages(self, host: Host, action: Messages, operation: Operation) -> Entry:
         recorder, members = self.recorders[host.rank], self.program.groups[action.group].members
@@ -408,6 +359,8 @@ class Machine:
         if not self._has_room(host, CURRENT):
             return False
         for call in action.calls:
-            communicator = self._communicator(call.group, None)
-            self._launch(host, CURRENT, self._joining(host, call, communicator), communicator)
+            communicator = self.communicators.get(call.group)
+            self._launch(
+                host, CURRENT, self.communicators.join(communicator, host.rank, call, host.now_s), communicator
+            )
         return self._kernel(host, action.seconds)

@@ -249,6 +249,7 @@ class _Rank:
         yield self._wait(uneven)
         yield self._collective(WORLD, "reduce_scatter_tensor_coalesced", 48)
         yield self._collective(WORLD, "gather", 3)
+        yield self._collective(WORLD, "broadcast", 9)
         yield self._collective(WORLD, "all_reduce_barrier", 1, blocks_host=True)
 
     def _replayed_step(self) -> Iterator[Action]:

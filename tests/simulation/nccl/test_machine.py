@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -89,9 +90,10 @@ def test_the_culprits_are_those_of_the_fault_whatever_is_recorded(kind: str) -> 
         case = one_case(f"truth {number}", [kind], 8)
         none = {"healthy", "program_hang", "network", "network_pair"}
         assert bool(case.truth.culprits) == (kind not in none)
-        assert len(case.truth.culprits) <= 2
+        assert len(case.truth.culprits) <= (4 if kind == "dead_node" else 2)
         if case.truth.decidable:
-            assert case.truth.culprits <= case.truth.may_name
+            assert case.truth.shown <= case.truth.culprits <= case.truth.may_name
+            assert case.truth.shown
         elif kind in none:
             assert not case.truth.may_name
 
@@ -147,6 +149,16 @@ def test_messages_meet_unless_they_are_small_enough_for_the_buffers() -> None:
     machine = run(lone, [Python(2.0), receive(0, 1)])
     assert machine.finished
     assert times(machine, 0)[0][1] == times(machine, 1)[0][1] > 2.0
+
+
+def test_the_root_of_a_small_broadcast_does_not_wait() -> None:
+    call = replace(all_reduce(), op="broadcast", fits=("broadcast", 4))
+    for numel, ends in ((4, True), (0, False)):
+        machine = run(
+            [call, Sync()], [Python(inf)], [call, Sync()], settings=Settings(eager_init=True, eager_numel=numel)
+        )
+        assert (machine.hosts[0].phase == "") == ends
+        assert machine.hosts[2].phase == "sync"
 
 
 def test_messages_of_a_pair_meet_in_their_order() -> None:
