@@ -220,7 +220,7 @@ def _is_shown_otherwise(view: View, fault: Fault) -> bool:
 
 
 def _all_others_join(view: View, fault: Fault) -> bool:
-    """Return whether every rank but the culprit is making a group or a communicator: its stack is the only other one."""
+    """Return whether all ranks but the culprit make a group or a communicator, so that one stack is elsewhere."""
     others = [host for host in view.machine.hosts if host.rank not in fault.culprits]
     return len(fault.culprits) == 1 and all(host.phase in ("init", "groups") for host in others)
 
