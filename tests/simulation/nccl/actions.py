@@ -81,6 +81,15 @@ class Replay:
 
 
 @dataclass(slots=True)
+class Capture:
+    """Capture calls into a CUDA graph. They are counted and do not run."""
+
+    calls: tuple[Collective, ...]
+    noted: Collective
+    """A call of the coalesced fast path: it gets an entry under capture, which then never moves."""
+
+
+@dataclass(slots=True)
 class Sync:
     """Let the host wait for the current stream, as ``.item()`` does."""
 
@@ -103,7 +112,7 @@ class NewGroups:
     groups: tuple[int, ...]
 
 
-Action = Collective | Messages | Wait | Kernel | Replay | Sync | Python | NewGroups
+Action = Collective | Messages | Wait | Kernel | Capture | Replay | Sync | Python | NewGroups
 
 
 @dataclass

@@ -7,6 +7,7 @@ from math import inf
 
 from tests.simulation.nccl.actions import (
     Action,
+    Capture,
     Collective,
     Kernel,
     Messages,
@@ -23,6 +24,8 @@ from tests.simulation.nccl.recorder import Entry, Recorder
 
 CALL_S = 0.00002
 """Seconds that the host needs to enqueue something."""
+CAPTURE_S = 0.05
+"""Seconds that the capture of a graph takes."""
 CURRENT = "current"
 
 
@@ -142,6 +145,8 @@ class Machine:
                 moved = self._messages(host, action)
             case Replay():
                 moved = self._replay(host, action)
+            case Capture():
+                moved = self._capture(host, action)
             case Sync():
                 moved = self._sync(host, action)
             case NewGroups():
@@ -364,3 +369,14 @@ class Machine:
                 host, CURRENT, self.communicators.join(communicator, host.rank, call, host.now_s), communicator
             )
         return self._kernel(host, action.seconds)
+
+    def _capture(self, host: Host, action: Capture) -> bool:
+        """Count captured calls. Only the fast path of coalesced calls is recorded, and never watched."""
+        recorder, noted = self.recorders[host.rank], action.noted
+        for call in action.calls:
+            recorder.number_collective(call.group)
+        recorder.number_collective(noted.group)
+        # Its events are part of the graph: their query fails, and ``update_state`` drops the error.
+        recorder.record(noted.group, noted.op, noted.inputs, noted.outputs, created_s=host.now_s, operation=None)
+        host.now_s += CAPTURE_S
+        return True

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tests.simulation.nccl.actions import (
     Action,
+    Capture,
     Collective,
     Group,
     Kernel,
@@ -167,7 +168,7 @@ class _Rank:
     def _step(self, step: int) -> Iterator[Action]:
         yield Python(0.002 * self.chance.random(), "data")
         if self.shape.layout == "graph" and step >= 2:
-            yield from self._replayed_step()
+            yield from self._replayed_step(first=step == 2)
         else:
             if self.shape.pipeline > 1:
                 yield from self._one_forward_one_backward()
@@ -252,8 +253,10 @@ class _Rank:
         yield self._collective(WORLD, "broadcast", 9)
         yield self._collective(WORLD, "all_reduce_barrier", 1, blocks_host=True)
 
-    def _replayed_step(self) -> Iterator[Action]:
+    def _replayed_step(self, *, first: bool) -> Iterator[Action]:
         calls = tuple(self._collective(WORLD, "all_reduce", 1000 + bucket) for bucket in range(2))
+        if first:
+            yield Capture(calls, self._collective(WORLD, "allreduce_coalesced", 40))
         yield Replay(calls, self._kernel_s())
 
     def _one_forward_one_backward(self) -> Iterator[Action]:

@@ -1,7 +1,25 @@
 """What torch's NCCL recorder of one rank has noted, with times, so that a dump of any moment can be printed.
 
 Names of functions without a file are those of torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (read at cyyever/pytorch
-0b10febc, about torch 2.10). FlightRecorder.hpp and FlightRecorderDetail.hpp are headers of torch 2.13.
+0b10febc, about torch 2.10). FlightRecorder.hpp and FlightRecorderDetail.hpp are headers of torch 2.13. What misleads:
+
+- A call is counted, then its communicator is made, then it is recorded (``collective``, ``pointToPoint``). A hang in
+  between leaves no entry, no ``pg_config`` (``initNCCLComm``), and no ``pg_status`` of a group without other entries.
+- Members of a coalesced group have no events and no work (``collective``, ``pointToPoint``): they stay scheduled.
+- The entry that closes a batch of messages is no message by its flag, as ``initWork`` asks ``isP2POp(COALESCED)``. Its
+  work counts as a message, so ``pg_status`` shows its ``p2p_seq_id`` (``endCoalescing``, ``workEnqueue``).
+- The entry that closes a synchronous coalesced group has its end event on the group's own stream, not on the current
+  one where the kernels are (``endCoalescing``). It is complete as soon as that stream is idle.
+- ``pg_status`` holds the number of the work that was handled last, of either kind (``workEnqueue``, ``runLoop``). Only
+  ``last_started`` never goes back.
+- The watchdog looks each 0.1 s, so ``retired`` and ``last_completed`` lag, and stay behind when it is stuck
+  (``runLoop``).
+- The end event of a call that has not returned counts as complete (c10/cuda/CUDAEvent.h, ``CUDAEventCache``).
+- With blocking wait nothing is enqueued, so nothing retires (``workEnqueue``).
+- Under graph capture calls are counted, and most are not recorded. The coalesced fast path is, and its entry never
+  moves (``collectiveCoalesced``). Replays run no host code.
+- Start events exist with timing only (``WorkNCCL``), and are true when the stream is there, before any peer is.
+- ``pg_id`` counts the groups of a process, and the ring holds the newest entries of all groups (FlightRecorder.hpp).
 """
 
 from dataclasses import dataclass, field

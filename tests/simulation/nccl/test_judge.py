@@ -173,3 +173,32 @@ def test_a_known_death_is_always_shown(kind: str) -> None:
         assert case.truth.decidable
         assert case.dead == case.truth.culprits
         assert all(case.documents[rank] is None for rank in case.dead)
+
+
+def without_looks(case: Case, *, earlier: bool) -> str:
+    """Return the dumps of a case without the times at which a dump itself looked."""
+    looked = ("time_discovered_started_ns", "time_discovered_completed_ns")
+    documents = case.earlier if earlier else case.documents
+    kept = {
+        rank: printed
+        and {
+            **printed,
+            "entries": [{k: v for k, v in entry.items() if k not in looked} for entry in printed["entries"]],
+        }
+        for rank, printed in documents.items()
+        if printed is None or "entries" in printed
+    }
+    return str(kept)
+
+
+def test_two_samples_tell_a_hang_from_a_run() -> None:
+    assert all(without_looks(case, earlier=True) == without_looks(case, earlier=False) for case in hung_cases())
+    moved = [
+        case for case in cases(6, 30, ["healthy"], 8) if any((d or {}).get("entries") for d in case.documents.values())
+    ]
+    assert all(without_looks(case, earlier=True) != without_looks(case, earlier=False) for case in moved)
+    assert len(moved) > 20
+
+
+def hung_cases() -> list[Case]:
+    return [case for case in cases(6, 60, most_ranks=8) if case.truth.kind != "healthy"]

@@ -13,6 +13,7 @@ import pytest
 
 from tests.simulation.nccl.actions import (
     Action,
+    Capture,
     Collective,
     Group,
     Kernel,
@@ -291,6 +292,19 @@ def test_one_group_can_have_different_ids_on_different_ranks() -> None:
                 ids.setdefault(entry["process_group"][0], set()).add(entry["pg_id"])
         differing += any(len(found) > 1 for found in ids.values())
     assert differing
+
+
+def test_captured_calls_are_counted_and_leave_at_most_an_entry_that_never_moves() -> None:
+    noted = replace(all_reduce(), op="allreduce_coalesced")
+    program: list[Action] = [all_reduce(), Capture((all_reduce(), all_reduce()), noted), all_reduce()]
+    machine = run(program, program)
+    printed = dump(machine)
+    assert [entry["collective_seq_id"] for entry in printed["entries"]] == [1, 4, 5]
+    assert states(printed)[1:] == [
+        ("nccl:allreduce_coalesced", "scheduled", False),
+        ("nccl:all_reduce", "completed", True),
+    ]
+    assert machine.finished
 
 
 def test_replays_of_a_graph_are_not_recorded() -> None:
