@@ -14,6 +14,7 @@ from tests.simulation.nccl.actions import (
     Kernel,
     Message,
     Messages,
+    NewGroups,
     Program,
     Python,
     Sync,
@@ -140,6 +141,28 @@ def test_a_lazy_communicator_is_made_when_all_are_there_and_before_anything_is_r
     assert hung.recorders[0].collectives(0) == 1
     made = run(program, [Python(7.0), *program], settings=Settings())
     assert made.recorders[0].entries[0].created_s > 7.0
+
+
+def test_calls_of_one_communicator_keep_their_order_on_different_streams() -> None:
+    calls: list[Action] = [all_reduce(handle=1), all_reduce()]
+    machine = run(calls, [Python(3.0), *calls])
+    (_, first_s), (second_s, _) = times(machine, 0)
+    assert 3.0 < first_s <= second_s
+
+
+@pytest.mark.parametrize("eager_init", [False, True])
+def test_a_group_is_made_when_the_whole_world_is_there(eager_init: bool) -> None:
+    groups = [Group("0", "default_pg", (0, 1, 2)), Group("1", "mesh_tp", (0, 1))]
+    for away_s, phase in ((inf, "groups"), (5.0, "")):
+        ranks: list[list[Action]] = [[NewGroups((1,))], [NewGroups((1,))], [Python(away_s), NewGroups((1,))]]
+        machine = Machine(Program(groups, ranks, "by hand"), Settings(eager_init=eager_init)).run()
+        assert [host.phase for host in machine.hosts[:2]] == [phase] * 2
+        made = away_s < inf
+        assert [recorder.ids for recorder in machine.recorders] == [{0: 0, 1: 1} if made else {0: 0}] * 2 + [{0: 0}]
+        assert (1 in machine.recorders[0].named_s) == (made and eager_init)
+        assert made == machine.finished
+        if made:
+            assert all(host.now_s > away_s for host in machine.hosts)
 
 
 def test_messages_meet_unless_they_are_small_enough_for_the_buffers() -> None:
