@@ -11,11 +11,13 @@ from holdfast_hooks.faults.injector import Injector
 from holdfast_hooks.faults.prospects import Prospects
 from holdfast_hooks.identity import Identity
 from holdfast_hooks.once import OnceLog
+from holdfast_hooks.progress.device_poll import DevicePoll
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
 from holdfast_hooks.replicas.replica_check import ReplicaCheck
 from holdfast_hooks.session.rank_commands import RankCommands
 from holdfast_hooks.session.reporter import Reporter
+from holdfast_hooks.session.worker_server import WorkerServer
 from holdfast_hooks.snapshots.copy_threads import end_copy_threads
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
@@ -91,9 +93,19 @@ class Sidecar:
         self._prospects = Prospects(self._compared) if self._injector is not None else None
         self._finished = False
         self._point_to_point = PointToPointRecord(black_box, once)
+        self._worker_server = WorkerServer(context.agent, once)
+        progress = ProgressPoll(black_box, self._point_to_point, once)
+        devices = DevicePoll(
+            place=lambda: (timeline.step, timeline.phase),
+            opening=self._point_to_point.opening,
+            once=once,
+            has_gloo=lambda: progress.has_groups,
+        )
         self._sources = Sources(
             timeline=timeline,
-            progress=ProgressPoll(black_box, self._point_to_point, once),
+            progress=progress,
+            devices=devices,
+            worker_server=self._worker_server,
             point_to_point=self._point_to_point,
             device_memory=memory_of(device),
             steps=self._steps,
@@ -112,6 +124,7 @@ class Sidecar:
                 refusal=self._why_no_snapshots,
                 injector=self._injector,
                 prospects=self._prospects,
+                recorders=devices.recorders,
             ),
             desk=self._desk,
             once=once,
@@ -189,6 +202,7 @@ class Sidecar:
         self._timeline.close()
         deadline_s = monotonic() + timeout_s
         self._reporter.finish(timeout_s=timeout_s, last_words=last_words, finished=finished)
+        self._worker_server.close()
         self._point_to_point.uninstall()
         if self._gradients is not None:
             self._gradients.close()
