@@ -36,7 +36,8 @@ class Document:
         self._collectives[group] = number = seq if seq is not None else self._collectives[group] + 1
         self._note(group, number, done=state == "completed" if retired is None else retired)
         sizes = [] if op == "coalesced" else [[elements]]
-        self._entry(op, group, state, retired, input_sizes=sizes, input_dtypes=[dtype] if sizes else [], **others)
+        shape = {"input_sizes": sizes, "input_dtypes": [dtype] if sizes else []}
+        self._entry(op, group, state, retired, **(shape | others))
         return self
 
     def pending(self, op: str = "all_reduce", group: str = "0", **others: Any) -> "Document":
