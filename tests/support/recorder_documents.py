@@ -1,6 +1,6 @@
 """Documents of torch's Flight Recorder, written call by call as a rank makes them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 SECOND_NS = 1_000_000_000
@@ -10,7 +10,7 @@ START_NS = 1_700_000_000 * SECOND_NS
 class Document:
     """One rank's recorder. Each method makes one entry, or the entries of one batch."""
 
-    def __init__(self, groups: dict[str, Sequence[int]], *, backend: str = "nccl", first_record: int = 0) -> None:
+    def __init__(self, groups: Mapping[str, Sequence[int]], *, backend: str = "nccl", first_record: int = 0) -> None:
         """``groups``: name -> members, in the order of ``pg_id``. ``first_record``: above 0 for a ring that is full."""
         self.entries: list[dict[str, Any]] = []
         self._groups = groups

@@ -49,6 +49,10 @@ def read_dump(data: bytes) -> recorder.RecorderDump:
     """Return the content of a dump. Raises NoDumpError if it is none."""
     try:
         document = load_plain(data) if data.startswith(_PICKLE) else json.loads(data)
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        begun = data.lstrip().startswith(b"{")
+        reason = f"it is no complete JSON: {error}" if begun else "it is neither JSON nor a pickle"
+        raise NoDumpError(reason) from None
     except (ValueError, RecursionError) as error:
         raise NoDumpError(str(error)) from None
     return from_document(document)

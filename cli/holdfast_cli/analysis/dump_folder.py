@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast_agent.evidence.recorder_dump import LARGEST_DUMP_BYTES, NoDumpError, read_dump
-from holdfast_cli.analysis.one_job import newest_ns, strangers
+from holdfast_cli.analysis.one_job import DumpFile, of_one_job
 from holdfast_cli.errors import CommandError
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
 
@@ -17,7 +17,7 @@ _LARGEST_STACKS_BYTES = 16 << 20
 _STACKS = re.compile(r"stack|py-?spy|traceback", re.IGNORECASE)
 _RANK_WORD = re.compile(r"rank[-_ ]?(\d+)", re.IGNORECASE)
 _LAST_NUMBER = re.compile(
-    r"(\d+)(?:\.(?:json|pkl|pickle|txt|log|dump|trace|gz|flight_recorder|stacks?))*$", re.IGNORECASE
+    r"(\d+)(?:\.(?:json|pkl|pickle|txt|log|dump|trace|gz|flight_recorder\w*|stacks?))*$", re.IGNORECASE
 )
 _NO_DUMPS = frozenset((".toml", ".md", ".log", ".yaml", ".yml", ".py"))
 _OF_INCIDENTS = re.compile(r"rank-\d+\.(black_box|exit)\.json|node-.*\.findings\.json|(incident|core)\.json|.*\.binpb")
@@ -44,15 +44,13 @@ def read_folder(folder: Path, *, without: Path | None = None) -> Dumps:
     if not folder.is_dir():
         raise CommandError(f"{folder} is no folder: name the one that holds one dump for each rank")
     found = Dumps()
-    names: dict[int, Path] = {}
     try:
-        for path in _files(folder, without):
-            _read(path, folder, found, names)
+        files = [file for path in _files(folder, without) if (file := _read(path, folder, found)) is not None]
     except OSError as error:
         raise CommandError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None
-    for rank, reason in strangers(found.dumps).items():
-        del found.dumps[rank]
-        found.refused.append(f"{names[rank]}: {reason}")
+    kept, left_out = of_one_job(files)
+    found.dumps.update({rank: file.dump for rank, file in kept.items()})
+    found.refused.extend(left_out)
     if not found.dumps:
         refused = f" ({found.refused[0]})" if found.refused else ""
         place = "torch writes them where TORCH_FR_DUMP_TEMP_FILE says"
@@ -75,31 +73,26 @@ def _files(folder: Path, without: Path | None) -> Iterator[Path]:
             yield path
 
 
-def _read(path: Path, folder: Path, found: Dumps, names: dict[int, Path]) -> None:
+def _read(path: Path, folder: Path, found: Dumps) -> DumpFile | None:
+    """Return the dump in a file. Stacks go into ``found``, and so does the reason why something is no dump."""
     name = path.relative_to(folder)
     rank = _rank_of(path)
     if _STACKS.search(str(name)):
         is_text = path.suffix != ".json" and path.stat().st_size <= _LARGEST_STACKS_BYTES
         if rank is not None and rank not in found.stacks and is_text:
             found.stacks[rank] = path.read_text(errors="replace")
-        return
+        return None
     if path.suffix == ".txt":
-        return
+        return None
     try:
         dump = read_dump(_content(path))
     except NoDumpError as error:
         found.refused.append(f"{name}: {error}")
-        return
+        return None
     if rank is None:
         found.refused.append(f"{name}: its name has no rank in it, as in rank-3.json")
-        return
-    known = found.dumps.get(rank)
-    if known is not None and newest_ns(dump) <= newest_ns(known):
-        found.refused.append(f"{name}: {names[rank]} has the dump of rank {rank}")
-        return
-    if known is not None:
-        found.refused.append(f"{names[rank]}: {name} has a newer dump of rank {rank}")
-    found.dumps[rank], names[rank] = dump, name
+        return None
+    return DumpFile(rank, str(name), dump)
 
 
 def _content(path: Path) -> bytes:

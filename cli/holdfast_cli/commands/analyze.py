@@ -1,22 +1,38 @@
 """``holdfast analyze``: who holds up a job, from the Flight Recorder dumps of its ranks."""
 
-from holdfast_cli.analysis.dump_folder import read_folder
+from collections.abc import Mapping
+
+from holdfast_cli.analysis.dump_folder import Dumps, read_folder
 from holdfast_cli.analysis.report import as_lines, as_object, diagnose_dumps, named_ranks
-from holdfast_cli.errors import UsageError
+from holdfast_cli.errors import CommandError, UsageError
 from holdfast_cli.flags.watching import AnalyzeFlags
 from holdfast_cli.views.output import print_json
+from holdfast_proto.v1.recorder_pb2 import RecorderDump
 
 
 def analyze(flags: AnalyzeFlags) -> None:
     """Diagnose a folder of dumps."""
+    folder, before = flags.folder.resolve(), flags.earlier.resolve() if flags.earlier is not None else None
+    if before is not None and (before == folder or before in folder.parents):
+        raise UsageError(f"--earlier {flags.earlier} holds the newer dumps too: name a folder of earlier dumps alone")
     found = read_folder(flags.folder, without=flags.earlier)
-    earlier = read_folder(flags.earlier).dumps if flags.earlier is not None else None
     dead = frozenset(flags.dead or ())
     newest = max(named_ranks(found, dead))
     if flags.world_size is not None and flags.world_size <= newest:
         raise UsageError(f"--world-size {flags.world_size} is too small: there is a rank {newest}")
-    diagnosis = diagnose_dumps(found, dead=dead, world_size=flags.world_size, earlier=earlier)
+    diagnosis = diagnose_dumps(found, dead=dead, world_size=flags.world_size, earlier=_earlier(flags, found))
     if flags.json:
         print_json(as_object(found, diagnosis))
     else:
         print("\n".join(as_lines(found, diagnosis)))
+
+
+def _earlier(flags: AnalyzeFlags, found: Dumps) -> Mapping[int, RecorderDump]:
+    if flags.earlier is None:
+        return {}
+    earlier = read_folder(flags.earlier).dumps
+    if not earlier.keys() & found.dumps.keys():
+        raise CommandError(
+            f"--earlier {flags.earlier} has no dump of a rank that {flags.folder} has: name another folder"
+        )
+    return earlier

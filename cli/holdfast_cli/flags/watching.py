@@ -154,6 +154,7 @@ class AnalyzeFlags:
     Examples:
       holdfast analyze ~/.cache/torch
       holdfast analyze dumps --dead 3 --json
+      holdfast analyze dumps --earlier dumps-of-a-minute-ago
     """
 
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the dumps.")]

@@ -1,0 +1,136 @@
+"""Which files of a folder are dumps, of which rank, and which are stacks."""
+
+import gzip
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from holdfast_cli.analysis.dump_folder import read_folder
+from holdfast_cli.errors import CommandError
+from tests.support.recorder_documents import Document
+
+WRITTEN = Document({"0": (0, 1, 2, 3)}).call().pending().document()
+JSON = json.dumps(WRITTEN).encode()
+PICKLE = pickle.dumps(WRITTEN, protocol=2)
+
+
+def write(folder: Path, *names: str, data: bytes = JSON) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nccl_trace_rank_3",
+        "comm_lib_trace_rank_3",
+        "rank-3.json",
+        "rank-00003.flight_recorder.json",
+        "rank-00003.flight_recorder_nccl.json",
+        "trace_3",
+        "dump3.pkl",
+        "3.json",
+        "host7.rank3.pickle",
+        "Rank 3.trace",
+        "node-1-rank-3",
+        "deep/er/rank_3",
+    ],
+)
+@pytest.mark.parametrize("data", [JSON, PICKLE, gzip.compress(PICKLE)])
+def test_the_rank_is_in_the_name(tmp_path: Path, name: str, data: bytes) -> None:
+    found = read_folder(write(tmp_path, name, data=data))
+    assert (list(found.dumps), found.refused) == ([3], [])
+    assert [call.seq for call in found.dumps[3].calls] == [1, 2]
+
+
+def test_a_dump_without_a_rank_in_its_name_is_left_out(tmp_path: Path) -> None:
+    found = read_folder(write(tmp_path, "rank-0.json", "dump.json"))
+    assert list(found.dumps) == [0]
+    assert found.refused == ["dump.json: its name has no rank in it, as in rank-3.json"]
+
+
+def test_other_files_are_left_out_and_named(tmp_path: Path) -> None:
+    write(tmp_path, "rank-0.json")
+    write(tmp_path, "settings-1.json", data=b'{"lr": 0.1}')
+    write(tmp_path, "weights-2.bin", data=bytes(range(256)))
+    write(tmp_path, "rank-3.json", data=JSON[:-9])
+    write(tmp_path, "rank-1.json.gz", data=gzip.compress(JSON)[:-20])
+    found = read_folder(tmp_path)
+    assert list(found.dumps) == [0]
+    names = [line.partition(": ")[0] for line in found.refused]
+    assert names == ["rank-1.json.gz", "rank-3.json", "settings-1.json", "weights-2.bin"]
+    assert "cannot be unpacked" in found.refused[0] and "no complete JSON" in found.refused[1]
+    assert found.refused[3] == "weights-2.bin: it is neither JSON nor a pickle"
+
+
+def test_texts_hidden_files_and_settings_are_not_looked_at(tmp_path: Path) -> None:
+    write(tmp_path, "rank-0.json")
+    write(tmp_path, "notes-1.txt", ".rank-1.json", "train.py", "rank-1.log", "README.md", "run.toml", data=b"no dump")
+    assert read_folder(tmp_path).refused == []
+
+
+def test_the_other_files_of_an_incident_are_not_looked_at(tmp_path: Path) -> None:
+    write(tmp_path, "rank-00000.flight_recorder.json", "suspicion/rank-00000.flight_recorder.json")
+    write(tmp_path, "rank-00000.black_box.json", "rank-00001.exit.json", "incident.json", "core.json", data=b"{}")
+    write(tmp_path, "node-n0.findings.json", "observations.binpb", "rank-00000.stack.json", data=b"{}")
+    write(tmp_path, "rank-00000.stack.txt", data=b"newer")
+    write(tmp_path, "suspicion/rank-00000.stack.txt", data=b"older")
+    found = read_folder(tmp_path)
+    assert list(found.dumps) == [0] and found.stacks == {0: "newer"}
+    assert len(found.refused) == 1 and found.refused[0].startswith("suspicion/")
+
+
+def test_a_folder_of_earlier_dumps_inside_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, "rank-0.json", "before/rank-0.json", "before/rank-1.json")
+    assert list(read_folder(tmp_path).dumps) == [0, 1]
+    assert list(read_folder(tmp_path, without=tmp_path / "before").dumps) == [0]
+
+
+@pytest.mark.parametrize("name", ["rank-1.stack.txt", "stacks/rank-1.txt", "py-spy/1.txt", "traceback_rank_1"])
+def test_stacks_have_the_rank_in_their_name(tmp_path: Path, name: str) -> None:
+    write(write(tmp_path, "rank-0.json"), name, data=b"Thread 1")
+    assert read_folder(tmp_path).stacks == {1: "Thread 1"}
+
+
+def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
+    write(tmp_path, "rank-0.json")
+    os.mkfifo(tmp_path / "rank-1.pipe")
+    assert list(read_folder(tmp_path).dumps) == [0]
+
+
+def test_a_folder_without_dumps_is_refused_with_the_first_reason(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="holds no dump of a Flight Recorder: torch writes them where"):
+        read_folder(tmp_path)
+    write(tmp_path, "dump.json")
+    with pytest.raises(CommandError, match=r"holds no dump of a Flight Recorder \(dump\.json: its name has no rank"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["missing", "file"])
+def test_what_is_no_folder_is_refused(tmp_path: Path, name: str) -> None:
+    write(tmp_path, "file")
+    with pytest.raises(CommandError, match=f"{name} is no folder: name the one that holds one dump for each rank"):
+        read_folder(tmp_path / name)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    write(tmp_path, "rank-0.json")
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(CommandError, match=r"cannot read .*rank-0\.json: Permission denied"):
+        read_folder(tmp_path)
+
+
+def test_a_file_that_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast_cli.analysis.dump_folder.LARGEST_DUMP_BYTES", len(JSON))
+    write(write(tmp_path, "rank-0.json"), "rank-1.json", data=JSON + b" ")
+    write(tmp_path, "rank-2.json.gz", data=gzip.compress(JSON + b" " * 50_000))
+    found = read_folder(tmp_path)
+    assert list(found.dumps) == [0] and len(found.refused) == 2
