@@ -231,18 +231,20 @@ class _Search:
     def causes(self) -> Iterator[Cause]:
         """Yield all causes, the most certain first."""
         if not self._joints:
-            yield from self._of_idle_ranks()
+            yield from self._of_idle_ranks(has_other_ends=False)
             return
         mismatches = list(self._mismatches())
         # Who made other calls no longer means the same call by one number: nobody misses a later one there.
         apart = {cause.joint.group for cause in mismatches if cause.joint is not None}
         for rank, awaiting in self._awaited.items():
             self._awaited[rank] = [joint for joint in awaiting if joint.group not in apart]
-        blamed = [*self._dead_ranks(), *mismatches, *self._of_idle_ranks()]
+        ends = list(self._of_ends())
+        blamed = [*self._dead_ranks(), *mismatches, *self._of_idle_ranks(has_other_ends=bool(ends))]
         if not blamed:
             blamed += self._inversions()
-        # The end of a rank leaves others in all sorts of places: nothing but a stack accuses another one then.
-        ends = [] if self._dead and blamed else list(self._of_ends())
+        if self._dead and blamed:
+            # The end of a rank leaves others in all sorts of places: nothing but a stack accuses another one then.
+            ends = []
         # What does not complete for no rank's fault may well be a consequence, if there is any other cause.
         named = [cause for cause in (*blamed, *ends) if cause.ranks or cause.kind == Kind.MISMATCHED_CALL]
         yield from named or [*blamed, *ends] or [Cause(Kind.UNKNOWN, (), self._joints[0], Confidence.LOW)]
@@ -261,7 +263,7 @@ class _Search:
                 named = tuple(others) if len(others) == 1 and len(largest) >= _MANY else ()
                 yield Cause(Kind.MISMATCHED_CALL, named, found, Confidence.LOW, tuple(sorted((*largest, *others))))
 
-    def _of_idle_ranks(self) -> Iterator[Cause]:
+    def _of_idle_ranks(self, *, has_other_ends: bool) -> Iterator[Cause]:
         """Yield the ranks whose host is elsewhere: they have nothing pending, and others wait for them."""
         idle = [rank for rank, calls in self._ranks.items() if calls.is_idle and rank not in self._dead]
         in_set_up = [rank for rank in idle if self._places.get(rank) in _NOT_TO_BLAME]
@@ -278,7 +280,8 @@ class _Search:
         awaited = [rank for rank in idle if self._awaited.get(rank)]
         if not awaited:
             return
-        certain = [rank for rank in awaited if self._is_certain(rank, idle)]
+        is_alone = len(idle) == 1 and not has_other_ends
+        certain = [rank for rank in awaited if is_alone or self._is_certain(rank)]
         if certain:
             longest = self._longest(certain[0])
             confidence = Confidence.MEDIUM if self._unread else Confidence.HIGH
@@ -286,14 +289,13 @@ class _Search:
         else:
             yield Cause(Kind.UNKNOWN, (), self._longest(awaited[0]), Confidence.LOW, tuple(awaited))
 
-    def _is_certain(self, rank: int, idle: Collection[int]) -> bool:
+    def _is_certain(self, rank: int) -> bool:
+        """Return whether nothing that recorders do not show can be what an idle rank waits for."""
         calls = self._ranks[rank]
         if self._place(rank) in (Place.USER_CODE, Place.DATA, Place.TEAR_DOWN):
             return True
         if self._dead:
             return False  # it may wait for the dead rank in a way that no recorder shows
-        if len(idle) == 1:
-            return True
         groups = known_next_groups(calls.history)
         if len(calls.history) < _SHORT_HISTORY:
             groups = {group for group, seq in calls.arrived.items() if seq >= _LONG_SEQUENCE}
