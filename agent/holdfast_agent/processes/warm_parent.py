@@ -29,6 +29,7 @@ from typing import NoReturn
 
 from google.protobuf.message import DecodeError
 
+from holdfast_agent.processes.cold_rank import start_cold, why_no_fork
 from holdfast_agent.processes.rank_program import become_rank
 from holdfast_checkpoint.process_title import name_process, title_process
 from holdfast_proto.sockets import peer
@@ -76,8 +77,11 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-def preload(modules: list[str]) -> None:
-    """Import modules. One that cannot be imported fails later in the rank, with its own traceback."""
+def preload(modules: list[str]) -> bool:
+    """Import modules; return whether ranks can still be forked after that. If one forbids it, import no more.
+
+    A module that cannot be imported fails later in the rank, with its own traceback.
+    """
     gc.disable()  # nearly all objects that an import creates stay: looking for garbage would take a fifth of the time
     try:
         for name in modules:
@@ -85,14 +89,25 @@ def preload(modules: list[str]) -> None:
                 importlib.import_module(name)
             except Exception as error:  # noqa: BLE001  a user's module may raise anything
                 print(f"warm parent: cannot import {name} ahead: {error!r}", file=sys.stderr, flush=True)
+            if did := why_no_fork():
+                print(
+                    f"warm parent: the import of {name} {did}, so ranks start in new interpreters, which takes longer: "
+                    f"keep that out of the import",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                return False
     finally:
         gc.enable()
+    return True
 
 
 class WarmParent:
     """Serves the requests of one agent at a time, and reaps the ranks. Nothing here may start a thread."""
 
-    def __init__(self, listener: socket.socket, claimed: int, import_s: float, run: str) -> None:
+    def __init__(self, listener: socket.socket, claimed: int, import_s: float, run: str, *, is_warm: bool) -> None:
+        self.is_warm = is_warm
+        """Whether a child can go on as a rank. If not, it must start a new interpreter: see cold_rank.py."""
         self._run = run
         self._listener = listener
         self._claimed = claimed
@@ -205,8 +220,8 @@ class WarmParent:
         match request.WhichOneof("kind"):
             case "fork":
                 return self._fork(request.fork)
-            case "preload":
-                preload(list(request.preload.modules))
+            case "preload" if self.is_warm:
+                self.is_warm = preload(list(request.preload.modules))
                 gc.freeze()
             case "host_store":
                 self._host_store(request.host_store)
@@ -344,13 +359,16 @@ def main() -> None:
         sys.exit(f"warm parent: another one serves {path}")
     listener = listen(path)  # before the imports, so that an agent can connect now and wait for Ready
     started = time.monotonic()
-    preload(modules)
+    is_warm = preload(modules)
     gc.collect()
     # A garbage collection writes to every object that it visits. In a child, that would copy the pages which it shares
     # with the parent. Frozen objects are never visited.
     gc.freeze()
-    request = WarmParent(listener, claimed, time.monotonic() - started, run).serve()
+    parent = WarmParent(listener, claimed, time.monotonic() - started, run, is_warm=is_warm)
+    request = parent.serve()
     if request is not None:
+        if not parent.is_warm:
+            start_cold(request, run)
         sys.path.pop(0)  # run_program() puts what `python` would put there
         signal.signal(signal.SIGINT, signal.default_int_handler)
         become_rank(request, run)
