@@ -105,5 +105,5 @@ def test_an_interrupt_ends_a_rank_that_started_cold(folder: Path) -> None:
 @pytest.mark.parametrize(("initialised", "reason"), [(False, ""), (True, "used a GPU")])
 def test_a_context_of_a_gpu_forbids_forks(initialised: bool, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = SimpleNamespace(is_initialized=lambda: initialised)
-    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)
     assert cold_rank.why_no_fork() == reason
