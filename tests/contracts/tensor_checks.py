@@ -73,12 +73,17 @@ def pipeline_stage() -> None:
 
 
 ENGINE = """
-import os, torch
+import os, time, torch
 from pathlib import Path
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 _setup_privateuseone_for_python_backend("contract")  # a device that needs no hardware
 torch.ones(2, requires_grad=True).sum().backward()
-print(*[thread.read_text() for thread in Path("/proc/self/task").glob("*/comm")], flush=True)
+def names():
+    return [thread.read_text().strip() for thread in Path("/proc/self/task").glob("*/comm")]
+deadline = time.monotonic() + 30  # a thread gives itself its name a moment after its start
+while not any(name.startswith("pt_") for name in names()) and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(*names(), flush=True)
 child = os.fork()
 if child == 0:
     try:

@@ -29,10 +29,11 @@ def why_no_fork() -> str:
     cuda = sys.modules.get("torch.cuda")
     if cuda is not None and cuda.is_initialized():
         return "used a GPU"
-    return "ran a backward pass" if any(name.startswith(ENGINE_THREAD) for name in _thread_names()) else ""
+    return "ran a backward pass" if any(name.startswith(ENGINE_THREAD) for name in thread_names()) else ""
 
 
-def _thread_names() -> list[str]:
+def thread_names() -> list[str]:
+    """Return the names of this process's threads. A new one has that of the thread that started it for a moment."""
     names = []
     for thread in Path("/proc/self/task").iterdir():
         try:

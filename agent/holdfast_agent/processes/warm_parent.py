@@ -29,7 +29,7 @@ from typing import NoReturn
 
 from google.protobuf.message import DecodeError
 
-from holdfast_agent.processes.cold_rank import start_cold, why_no_fork
+from holdfast_agent.processes.cold_rank import start_cold, thread_names, why_no_fork
 from holdfast_agent.processes.rank_program import become_rank
 from holdfast_checkpoint.process_title import name_process, title_process
 from holdfast_proto.sockets import peer
@@ -43,6 +43,9 @@ SELECT_S = 5.0
 
 SHORTAGE_PAUSE_S = 0.2
 """Pause after a connection could not be accepted for lack of descriptors."""
+
+NAMING_S = 0.05
+"""Time for a new thread to give itself its name."""
 
 MESSAGE_BYTES = 1 << 18
 PR_SET_PTRACER = 0x59616D61
@@ -85,21 +88,24 @@ def preload(modules: list[str]) -> bool:
     gc.disable()  # nearly all objects that an import creates stay: looking for garbage would take a fifth of the time
     try:
         for name in modules:
+            threads = len(thread_names())
             try:
                 importlib.import_module(name)
             except Exception as error:  # noqa: BLE001  a user's module may raise anything
                 print(f"warm parent: cannot import {name} ahead: {error!r}", file=sys.stderr, flush=True)
+            if len(thread_names()) > threads:
+                time.sleep(NAMING_S)
             if did := why_no_fork():
-                print(
-                    f"warm parent: the import of {name} {did}, so ranks start in new interpreters, which takes longer: "
-                    f"keep that out of the import",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                _say_cold(f"the import of {name} {did}")
                 return False
     finally:
         gc.enable()
     return True
+
+
+def _say_cold(what: str) -> None:
+    line = f"warm parent: {what}, so ranks start in new interpreters, which takes longer: keep that out of imports"
+    print(line, file=sys.stderr, flush=True)
 
 
 class WarmParent:
@@ -230,6 +236,9 @@ class WarmParent:
         return None
 
     def _fork(self, request: pb.Fork) -> pb.Fork | None:
+        if self.is_warm and (did := why_no_fork()):  # a thread got its name late, or something else started it
+            self.is_warm = False
+            _say_cold(f"an import {did}")
         try:
             pid = os.fork()
         except OSError as error:  # no process or no memory is left; the ranks that run are not affected
