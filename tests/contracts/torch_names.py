@@ -30,6 +30,7 @@ class TorchName:
 
 
 PROGRESS = "progress of process groups"
+NCCL = "progress of process groups on NCCL"
 MESSAGES = "progress of sends and receives"
 FAULTS = "faults of calls (`holdfast inject`)"
 SNAPSHOTS = "snapshots of DTensors"
@@ -48,8 +49,8 @@ _ATEN = "torch.ops.aten"
 NAMES = (
     TorchName(_C10D, PROGRESS, distributed_checks.bindings),
     TorchName(f"{_C10D}._dump_fr_trace_json", PROGRESS, distributed_checks.generic_recorder),
-    TorchName(f"{_C10D}._dump_nccl_trace_json", PROGRESS, distributed_checks.nccl_recorder),
-    TorchName(f"{_C10D}._WorkerServer", PROGRESS, distributed_checks.worker_server),
+    TorchName(f"{_C10D}._dump_nccl_trace_json", NCCL, distributed_checks.nccl_recorder),
+    TorchName(f"{_C10D}._WorkerServer", NCCL, distributed_checks.worker_server),
     TorchName("torch.distributed.distributed_c10d._world", PROGRESS, distributed_checks.groups_of_the_world),
     TorchName("torch.distributed.ProcessGroup.send", MESSAGES, distributed_checks.sends),
     TorchName("torch.distributed.ProcessGroup.recv", MESSAGES, distributed_checks.receives),
