@@ -94,7 +94,7 @@ NAMES = (
     ),
     TorchName("the thread pt_autograd_0", ENGINE, tensor_checks.engine_threads),
     TorchName("the thread pt_tcpstore_uv", MOVEMENT, distributed_checks.store_on_our_socket),
-    TorchName("torch/distributed/c10d_logger.py", MOVEMENT, distributed_checks.files_of_collectives),
-    TorchName("torch/utils/file_baton.py", MOVEMENT, distributed_checks.files_of_compilers),
+    TorchName("the file torch/distributed/c10d_logger.py", MOVEMENT, distributed_checks.files_of_collectives),
+    TorchName("the file torch/utils/file_baton.py", MOVEMENT, distributed_checks.files_of_compilers),
 )
 """One entry for each name."""
