@@ -59,6 +59,8 @@ def generic_recorder() -> None:
     assert not status_only.get("entries")
     assert status_only["pg_status"][group]["last_enqueued_collective"] == str(entry["collective_seq_id"])
     wait_until(lambda: json.loads(dump(True, False))["entries"][-1]["retired"], "gloo retires the call")
+    if "backend: str = 'gloo'" in dump.__doc__:  # since 2.15: a recorder for each backend
+        assert not json.loads(dump(True, False, backend="nccl2")).get("entries")
 
 
 def nccl_recorder() -> None:
