@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Both set up .venv first, on a bare machine too.
 PYTHON ?= python3
-# The CPU build on machines without a GPU. Where $(PYTHON) already has torch >= 2.11, that one is used.
-TORCH := torch==2.13.0
+# The version of torch. `make setup` uses the torch >= 2.11 that $(PYTHON) already has, if any; test-torch never does.
+TORCH := 2.13.0
 
 BIN := .venv/bin
 SOURCES := proto checkpoint trainer_hooks agent daemon trainer cli
@@ -10,7 +10,10 @@ IN_PARALLEL := --numprocesses 2 --dist worksteal
 WHOLE_RUNS := tests/chaos tests/multinode tests/trainer tests/examples
 STUBS := proto/holdfast_proto/v1
 
-.PHONY: help setup demo test test-system lint bench soak proto check-proto clean
+# An exact torch in a venv of its own. A CUDA build takes 5 GB, and runs without a GPU.
+TORCH_VENV := build/torch-$(TORCH)
+
+.PHONY: help setup demo test test-system test-torch test-torch-all lint bench soak proto check-proto clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -25,7 +28,7 @@ setup: .venv/.ready  ## Make .venv and install Holdfast in it with everything th
 	  then site=--system-site-packages; else site=; fi; \
 	  $(PYTHON) -m venv $$site .venv \
 	  || { echo "no venv: install it with: apt-get install python3-venv"; exit 1; }
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet $(TORCH)
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet torch==$(TORCH)
 	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
 	@touch $@
 
@@ -40,6 +43,23 @@ test: setup  ## Run all fast tests and a few with real processes
 test-system: setup  ## Run every test with real processes
 	$(BIN)/python -m pytest -m "system and not soak" --timeout 600 $(IN_PARALLEL) $(WHOLE_RUNS:%=--ignore %)
 	$(BIN)/python -m pytest -m "system and not soak" --timeout 600 $(WHOLE_RUNS)
+
+test-torch: $(TORCH_VENV)/.ready  ## Run the tests that show whether Holdfast works with another torch: TORCH=2.14.1
+	$(TORCH_VENV)/bin/python -m pytest tests/contracts
+	$(TORCH_VENV)/bin/python -m pytest -m "not soak" $(IN_PARALLEL) tests/trainer_hooks
+	$(TORCH_VENV)/bin/python -m pytest -m "slice and not soak"
+
+test-torch-all: $(TORCH_VENV)/.ready  ## Run all tests but the long ones with another torch: TORCH=2.14.1
+	$(MAKE) --old-file setup test test-system BIN=$(TORCH_VENV)/bin
+
+$(TORCH_VENV)/.ready: pyproject.toml constraints.txt
+	@rm -f $@
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "holdfast needs Python 3.11 or newer: name one with PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(TORCH_VENV)
+	@$(TORCH_VENV)/bin/pip install --quiet torch==$(TORCH)
+	@$(TORCH_VENV)/bin/pip install --quiet --constraint constraints.txt --editable '.[all,dev]' torch==$(TORCH)
+	@touch $@
 
 soak: setup  ## Run the tests that are long by nature
 	$(BIN)/python -m pytest -m soak
