@@ -177,7 +177,7 @@ def save(folder: Path, layout: str, rank: int) -> dict[str, Any]:
     snapshots = SnapshotTaker(
         state=training.state, context=context_of(folder), rank=rank, desk=desk,
         timeline=Timeline(lambda step, phase, unix_ns: None), device=OwnDevice("cpu", {}, may_have_gpus=False),
-            once=OnceLog(), coordinates=training.coordinates,
+        once=OnceLog(), coordinates=training.coordinates,
     )  # fmt: skip
     assert snapshots.at_boundary(STEP, commanded=True, last=False) is not None, snapshots.refusal
     checkpoints = CheckpointDirectory(folder / "checkpoints", kept=2)

@@ -82,6 +82,8 @@ class Rank:
     """Newest step reported as finished; -1: none."""
     channel: RankChannel = field(default_factory=RankChannel)
     """Way to the rank's session."""
+    began_unix_s: float = field(default_factory=time.time)
+    """Time since which this agent knows the process. Errors of its GPU before that are not its own."""
     # For /metrics.
     last_progress_unix_s: float = field(default_factory=time.time)
     last_step_s: float = 0.0
