@@ -936,7 +936,7 @@ class CallPlace(_message.Message):
     def __init__(self, group: _Optional[str] = ..., description: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., sizes: _Optional[str] = ..., dtypes: _Optional[str] = ...) -> None: ...
 
 class RankEnd(_message.Message):
-    __slots__ = ("rank", "cause", "code", "signal", "said", "out_of_memory", "expected_bytes", "got_bytes", "step", "phase", "raised")
+    __slots__ = ("rank", "cause", "code", "signal", "said", "out_of_memory", "expected_bytes", "got_bytes", "step", "phase", "raised", "gpu_fault")
     RANK_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
@@ -948,6 +948,7 @@ class RankEnd(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     RAISED_FIELD_NUMBER: _ClassVar[int]
+    GPU_FAULT_FIELD_NUMBER: _ClassVar[int]
     rank: int
     cause: EndCause
     code: int
@@ -959,7 +960,8 @@ class RankEnd(_message.Message):
     step: int
     phase: _common_pb2.Phase
     raised: bool
-    def __init__(self, rank: _Optional[int] = ..., cause: _Optional[_Union[EndCause, str]] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., said: _Optional[str] = ..., out_of_memory: bool = ..., expected_bytes: _Optional[int] = ..., got_bytes: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., raised: bool = ...) -> None: ...
+    gpu_fault: GpuFault
+    def __init__(self, rank: _Optional[int] = ..., cause: _Optional[_Union[EndCause, str]] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., said: _Optional[str] = ..., out_of_memory: bool = ..., expected_bytes: _Optional[int] = ..., got_bytes: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., raised: bool = ..., gpu_fault: _Optional[_Union[GpuFault, _Mapping]] = ...) -> None: ...
 
 class DeathDetail(_message.Message):
     __slots__ = ("ends", "stopped")
@@ -970,7 +972,7 @@ class DeathDetail(_message.Message):
     def __init__(self, ends: _Optional[_Iterable[_Union[RankEnd, _Mapping]]] = ..., stopped: _Optional[_Iterable[_Union[HeldRank, _Mapping]]] = ...) -> None: ...
 
 class HeldRank(_message.Message):
-    __slots__ = ("rank", "state", "activity", "frame", "step", "phase", "missed", "waiters", "elsewhere", "blocked_on")
+    __slots__ = ("rank", "state", "activity", "frame", "step", "phase", "missed", "waiters", "elsewhere", "blocked_on", "gpu_fault")
     RANK_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
@@ -981,6 +983,7 @@ class HeldRank(_message.Message):
     WAITERS_FIELD_NUMBER: _ClassVar[int]
     ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_ON_FIELD_NUMBER: _ClassVar[int]
+    GPU_FAULT_FIELD_NUMBER: _ClassVar[int]
     rank: int
     state: HeldState
     activity: _common_pb2.Activity
@@ -991,7 +994,8 @@ class HeldRank(_message.Message):
     waiters: _containers.RepeatedScalarFieldContainer[int]
     elsewhere: int
     blocked_on: _common_pb2.BlockedOn
-    def __init__(self, rank: _Optional[int] = ..., state: _Optional[_Union[HeldState, str]] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., frame: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., missed: _Optional[_Union[CallPlace, _Mapping]] = ..., waiters: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[int] = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ...) -> None: ...
+    gpu_fault: GpuFault
+    def __init__(self, rank: _Optional[int] = ..., state: _Optional[_Union[HeldState, str]] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., frame: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., missed: _Optional[_Union[CallPlace, _Mapping]] = ..., waiters: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[int] = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., gpu_fault: _Optional[_Union[GpuFault, _Mapping]] = ...) -> None: ...
 
 class HangDetail(_message.Message):
     __slots__ = ("ranks", "in_start")
@@ -1246,16 +1250,20 @@ class NonFiniteDetail(_message.Message):
     def __init__(self, quantity: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., finite_ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., module: _Optional[str] = ..., parameter: _Optional[str] = ..., also: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StragglerDetail(_message.Message):
-    __slots__ = ("kind", "own_s", "usual_s", "by_peers")
+    __slots__ = ("kind", "own_s", "usual_s", "by_peers", "throttles", "gpu")
     KIND_FIELD_NUMBER: _ClassVar[int]
     OWN_S_FIELD_NUMBER: _ClassVar[int]
     USUAL_S_FIELD_NUMBER: _ClassVar[int]
     BY_PEERS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLES_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
     kind: OwnTimeKind
     own_s: float
     usual_s: float
     by_peers: bool
-    def __init__(self, kind: _Optional[_Union[OwnTimeKind, str]] = ..., own_s: _Optional[float] = ..., usual_s: _Optional[float] = ..., by_peers: bool = ...) -> None: ...
+    throttles: _containers.RepeatedScalarFieldContainer[str]
+    gpu: int
+    def __init__(self, kind: _Optional[_Union[OwnTimeKind, str]] = ..., own_s: _Optional[float] = ..., usual_s: _Optional[float] = ..., by_peers: bool = ..., throttles: _Optional[_Iterable[str]] = ..., gpu: _Optional[int] = ...) -> None: ...
 
 class CorruptionDetail(_message.Message):
     __slots__ = ("part", "more_parts", "has_majority", "equal_step")
