@@ -50,8 +50,9 @@ class DeviceWatch:
         if self._kernel_log is not None:
             jobs.append(self._watch_log(self._kernel_log))
         if has_nvml():
-            refuse = self._refuse
-            jobs.append(ProbeClient(self._take, self._forget, refuse).run())
+            probe = ProbeClient(self._take, self._forget, self._refuse)
+            self._devices.ask = probe.ask
+            jobs.append(probe.run())
         else:
             log.info("without the package nvidia-ml-py the agent knows GPUs from the driver's files only")
         async with asyncio.TaskGroup() as group:

@@ -43,9 +43,14 @@ class NodeDevices:
         """UUID and number -> Xids seen."""
         self.answers = False
         """Whether the driver answers now."""
+        self.samples_total = 0
+        self.peak_used_bytes: dict[str, float] = {}
+        """UUID -> most memory that was in use in this generation."""
+        self.ask: Callable[[], None] = lambda: None
+        """Asks for a sample before the next regular one."""
         self.refresh: Callable[[], None] = lambda: None
         """Takes in what the kernel has logged up to now."""
-        self._pids_are_ours = pids_are_ours
+        self.pids_are_ours = pids_are_ours
         self._xids: deque[SeenXid] = deque(maxlen=_XIDS_KEPT)
         self._gone_since: dict[str, float] = {}
         self._uuid_by_pid: dict[tuple[int, int], str] = {}
@@ -54,7 +59,10 @@ class NodeDevices:
     def take(self, sample: Sample) -> None:
         """Take in what the driver shows."""
         self.gpus = merged(self.gpus, sample)
+        self.samples_total += 1
         for gpu in self.gpus.values():
+            used = gpu.readings.get("memory_used_bytes", 0.0)
+            self.peak_used_bytes[gpu.uuid] = max(used, self.peak_used_bytes.get(gpu.uuid, 0.0))
             if gpu.gone:
                 self._gone_since.setdefault(gpu.uuid, time.time())
             else:
@@ -79,7 +87,7 @@ class NodeDevices:
 
     def _find_by_process(self, rank: Rank) -> None:
         """Remember the GPU on which the driver shows a rank's process: a GPU that is lost shows none any more."""
-        if self._pids_are_ours and not rank.device_uuid:
+        if self.pids_are_ours and not rank.device_uuid:
             for gpu in self.gpus.values():
                 if rank.pid in (gpu.pids or ()):
                     self._uuid_by_pid[rank.pid, rank.start_ticks] = gpu.uuid
@@ -110,7 +118,7 @@ class NodeDevices:
         return None
 
     def _is_of(self, seen: SeenXid, rank: Rank, gpu: Gpu | None) -> bool:
-        if seen.xid.pid and self._pids_are_ours:
+        if seen.xid.pid and self.pids_are_ours:
             return seen.xid.pid == rank.pid
         return gpu is not None and gpu.uuid == seen.uuid
 

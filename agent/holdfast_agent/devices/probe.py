@@ -9,6 +9,7 @@ This program imports nothing else of the agent, so that it is small. It ends whe
 import ctypes
 import json
 import os
+import select
 import sys
 import time
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 import pynvml
 
 INTERVAL_S = 1.0
+SLICE_S = 0.05
+"""Longest wait for an Xid before the agent may ask for a sample."""
 
 SEVERE = {
     pynvml.nvmlClocksThrottleReasonHwSlowdown: "hw_slowdown",
@@ -162,17 +165,38 @@ def _address(handle: Any) -> int | None:  # noqa: ANN401
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
-def await_xids(events: Any, readers: list[GpuReader], until_s: float) -> list[dict[str, Any]]:  # noqa: ANN401
-    """Return the Xids that NVML reports until a monotonic time."""
+class Agent:
+    """The agent at the other end of stdin. Each line that it writes asks for a sample now."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._has_left = False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it lives."""
+        return not self._has_left and os.getppid() == self._pid
+
+    def asks(self, wait_s: float) -> bool:
+        """Wait for up to ``wait_s``; return early, and whether to do something, once it asks or is gone."""
+        if not select.select([0], [], [], wait_s)[0]:
+            return False
+        self._has_left = not os.read(0, 4096)
+        return True
+
+
+def await_xids(events: Any, readers: list[GpuReader], agent: Agent, until_s: float) -> list[dict[str, Any]]:  # noqa: ANN401
+    """Return the Xids that NVML reports until a monotonic time, or until the agent asks for a sample."""
     found = []
-    while (left_s := until_s - time.monotonic()) > 0:
+    has_events = True
+    while (left_s := until_s - time.monotonic()) > 0 and not agent.asks(0.0 if has_events else left_s):
+        if not has_events:
+            continue
         try:
-            event = pynvml.nvmlEventSetWait_v2(events, int(left_s * 1000) + 1)
+            event = pynvml.nvmlEventSetWait_v2(events, int(min(left_s, SLICE_S) * 1000) + 1)
         except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_TIMEOUT:
-                break
-            time.sleep(max(0.0, until_s - time.monotonic()))  # this machine has no events
-            break
+            has_events = error.value == pynvml.NVML_ERROR_TIMEOUT
+            continue
         uuids = [reader.uuid for reader in readers if reader.is_about(event.device)]
         found += [{"uuid": uuid, "xid": event.eventData} for uuid in uuids]
     return found
@@ -193,13 +217,14 @@ def main(agent_pid: int) -> int:
         except GpuGoneError:
             continue  # its sample says so
     xids: list[dict[str, Any]] = []
-    while os.getppid() == agent_pid:
+    agent = Agent(agent_pid)
+    while agent.is_there:
         next_s = time.monotonic() + INTERVAL_S
         try:
             print(json.dumps({"gpus": [reader.sample() for reader in readers], "xids": xids}), flush=True)
         except BrokenPipeError:
             break
-        xids = await_xids(events, readers, next_s)
+        xids = await_xids(events, readers, agent, next_s)
     return 0
 
 

@@ -54,6 +54,12 @@ class ProbeClient:
         self._silence_s = silence_s
         self._pause_s = pause_s
         self._failure = ""
+        self._process: asyncio.subprocess.Process | None = None
+
+    def ask(self) -> None:
+        """Have the probe take a sample now."""
+        if self._process is not None and self._process.stdin is not None and not self._process.stdin.is_closing():
+            self._process.stdin.write(b"\n")
 
     async def run(self) -> None:
         """Keep a probe running until cancelled."""
@@ -64,14 +70,16 @@ class ProbeClient:
                 "-m",
                 "holdfast_agent.devices.probe",
                 str(os.getpid()),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
                 limit=_LINE_BYTES,
             )
+            self._process = process
             try:
                 await self._read(process)
             finally:
+                self._process = None
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 with contextlib.suppress(TimeoutError):
