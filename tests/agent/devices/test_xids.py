@@ -1,6 +1,9 @@
+import re
+from pathlib import Path
+
 import pytest
 
-from holdfast_agent.devices.xids import XidKind, xid_of
+from holdfast_agent.devices.xids import _TABLE, XidKind, xid_of
 
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:41:00): 79, pid=1234, name=python, GPU has fallen off the bus."
 
@@ -53,3 +56,15 @@ def test_errors_of_the_gpu_and_errors_of_a_program_are_told_apart() -> None:
     assert [kind(number) for number in (13, 31, 43, 94)] == [XidKind.PROCESS] * 4
     # A process that was killed leaves 45. It is no reason for its end.
     assert [kind(number) for number in (45, 63, 154, 9999)] == [XidKind.NOTICE] * 4
+
+
+def test_the_page_lists_the_numbers_of_each_kind() -> None:
+    page = (Path(__file__).parents[3] / "docs/gpus.md").read_text()
+    rows = {row.split("|")[1].strip(): row.split("|")[2] for row in page.splitlines() if row.startswith("| ")}
+    listed = {kind: {int(number) for number in re.findall(r"\d+", numbers)} for kind, numbers in rows.items()}
+    for kind, title in (
+        (XidKind.FATAL, "the GPU, or a link of it, fails"),
+        (XidKind.PROCESS, "the work of one process fails"),
+        (XidKind.NOTICE, "anything else"),
+    ):
+        assert listed[title] == {number for number, (of, _) in _TABLE.items() if of is kind}
