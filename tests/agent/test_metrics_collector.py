@@ -97,7 +97,12 @@ async def test_gpus_of_ranks_are_shown_and_no_others(folder: Path) -> None:
     assert samples(text, "holdfast_gpu_throttled", "reason")[("sw_power_cap",)] == 0
     assert samples(text, "holdfast_gpu_xid_errors_total", "gpu", "xid") == {("5", "63"): 1}
     assert samples(text, "holdfast_gpu_up", "gpu") == {("5",): 1}
+    assert samples(text, "holdfast_gpu_driver_up", "node") == {("node0",): 1}
+    node.devices.forget_readings()
+    text = scrape(node)
     assert samples(text, "holdfast_gpu_driver_up", "node") == {("node0",): 0}
+    assert samples(text, "holdfast_gpu_temperature_celsius", "gpu") == {}
+    assert samples(text, "holdfast_gpu_up", "gpu") == {("5",): 1}
     node.devices.take(Sample((Gpu(5, "GPU-1", "0000:c1:00.0", gone="lost"),)))
     text = scrape(node)
     assert samples(text, "holdfast_gpu_up", "gpu") == {("5",): 0}

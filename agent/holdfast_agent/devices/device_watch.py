@@ -50,7 +50,7 @@ class DeviceWatch:
         if self._kernel_log is not None:
             jobs.append(self._watch_log(self._kernel_log))
         if has_nvml():
-            probe = ProbeClient(self._take, self._forget, self._refuse)
+            probe = ProbeClient(self._take, self._devices.forget_readings, self._refuse)
             self._devices.ask = probe.ask
             jobs.append(probe.run())
         else:
@@ -96,21 +96,14 @@ class DeviceWatch:
             except (OSError, ValueError) as error:
                 self._errors.refuse("files", f"the driver's list of GPUs: {error}")
             else:
-                known = self._devices.gpus
-                self._devices.take(Sample((*known.values(), *(gpu for gpu in listed.gpus if gpu.uuid not in known))))
+                self._devices.take_list(listed)
             await asyncio.sleep(LIST_INTERVAL_S)
 
     def _take(self, sample: Sample) -> None:
         self._devices.take(sample)
-        self._devices.answers = True
         if self._kernel_log is None:  # with it, each would be counted twice
             for uuid, number in sample.xids:
                 self._note(self._devices.take_xid(Xid(number), uuid))
-
-    def _forget(self) -> None:
-        """Drop the readings: they are out of date."""
-        self._devices.take(Sample(()))
-        self._devices.answers = False
 
     def _refuse(self, reason: str) -> None:
         self._errors.refuse("devices", reason)

@@ -56,8 +56,18 @@ class NodeDevices:
         self._uuid_by_pid: dict[tuple[int, int], str] = {}
         """Pid and start of a process -> UUID of the GPU on which the driver has seen it."""
 
+    def take_list(self, listed: Sample) -> None:
+        """Take in which GPUs the driver lists. What samples show of a GPU is newer."""
+        self.gpus = {**{gpu.uuid: gpu for gpu in listed.gpus}, **self.gpus}
+
+    def forget_readings(self) -> None:
+        """Drop what samples have shown: the driver does not answer any more."""
+        self.answers = False
+        self.gpus = merged(self.gpus, Sample(()))
+
     def take(self, sample: Sample) -> None:
-        """Take in what the driver shows."""
+        """Take in a sample of what the driver shows now."""
+        self.answers = True
         self.gpus = merged(self.gpus, sample)
         self.samples_total += 1
         for gpu in self.gpus.values():

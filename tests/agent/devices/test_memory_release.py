@@ -26,7 +26,6 @@ class Driver:
 
     def __init__(self, *states: Gpu, pids_are_ours: bool = True) -> None:
         self.devices = NodeDevices(pids_are_ours=pids_are_ours)
-        self.devices.answers = True
         self.devices.ask = self._answer
         self.asked = 0
         self._states = list(states)
@@ -99,7 +98,7 @@ async def test_without_need_nothing_is_waited_for(case: str, dead: int) -> None:
     driver = Driver(gpu(40 * GB, pids=(dead,)))
     old = ranks()
     if case == "no answer":
-        driver.devices.answers = False
+        driver.devices.forget_readings()
     elif case == "no ranks":
         old = []
     elif case == "on the cpu":
