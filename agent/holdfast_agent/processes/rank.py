@@ -73,6 +73,7 @@ class Rank:
     """Seconds that the rank may still take to end after it has reported an exception, without counting as stalled."""
     coordinates: dict[str, int] = field(default_factory=dict)
     device: str = ""
+    """torch's name of its device; empty: not known yet."""
     device_uuid: str = ""
     """UUID of its GPU, once the rank uses it."""
     first_step_ended_unix_s: float = 0.0
@@ -85,6 +86,8 @@ class Rank:
     """Newest step reported as finished; -1: none."""
     channel: RankChannel = field(default_factory=RankChannel)
     """Way to the rank's session."""
+    began_unix_s: float = field(default_factory=time.time)
+    """Time since which this agent knows the process. Errors of its GPU before that are not its own."""
     # For /metrics.
     last_progress_unix_s: float = field(default_factory=time.time)
     last_step_s: float = 0.0
@@ -180,7 +183,7 @@ class Rank:
         self.silent_s = 0.0
         self.coordinates = dict(hello.coordinates)
         self.store_port = hello.store_port or self.store_port
-        self.device = hello.device
+        self.device = hello.device or self.device
 
     def apply(self, report: session.Report, now_unix_s: float) -> None:
         """Fold in a report. Any change of progress ends a stall."""
@@ -207,6 +210,7 @@ class Rank:
         self.snapshots_unchanged_bytes += sum(snapshot.unchanged_bytes for snapshot in report.snapshots)
         self.reporter_cpu_s = report.reporter_cpu_s
         self.outside_s = dict(report.outside_s)
+        self.device = report.device or self.device
         self.device_uuid = report.device_uuid
         self.own_wait_s = max(self.own_wait_s, report.own_wait_s)
         self.call_wait_s = max(self.call_wait_s, report.call_wait_s)

@@ -93,9 +93,10 @@ def clean_report(report: session.Report, world_size: int, refuse: Refuse, *, now
         refuse("a phase outside of steps that is unknown, or whose duration is out of range")
         del report.outside_s[phase]
     _clean_recorders(report, refuse)
-    if len(report.device_uuid) > NAME_CHARACTERS:
-        refuse("a device whose UUID is too long")
-        report.device_uuid = ""
+    for name, what in (("device", "name"), ("device_uuid", "UUID")):
+        if len(getattr(report, name)) > NAME_CHARACTERS:
+            refuse(f"a device whose {what} is too long")
+            report.ClearField(name)
     for spent in ("reporter_cpu_s", "own_wait_s", "call_wait_s"):
         if not _is_time(getattr(report, spent)):
             refuse(f"{spent} that is out of range")

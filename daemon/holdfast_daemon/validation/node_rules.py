@@ -12,6 +12,7 @@ from holdfast_daemon.validation.rules import (
     check_blocked_on,
     check_count,
     check_exit,
+    check_gpu_fault,
     check_known,
     check_length,
     check_pending,
@@ -27,6 +28,7 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 _COORDINATES = 64
+_THROTTLES = 16
 _MOVED = frozenset({"", "cpu", "disk", "network", "processes"})
 _ROOM_BYTES = 4 * NAME_CHARACTERS + 48
 """For what follows the members in the message of a group: three numbers, a source and a description of up to 255
@@ -161,6 +163,12 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
         _name_bad_value(rank)
     if rank.HasField("exit"):
         check_exit(rank.exit, "exit")
+    if rank.HasField("gpu"):
+        check_gpu_fault(rank.gpu.fault, "gpu.fault")
+        check_text(rank.gpu.uuid, "gpu.uuid", NAME_CHARACTERS)
+        check_length(rank.gpu.throttles, "gpu.throttles", _THROTTLES)
+        for reason in rank.gpu.throttles:
+            check_text(reason, "gpu.throttles", NAME_CHARACTERS)
     if rank.snapshots:
         check_steps(rank.snapshots, "snapshots")
     if rank.phase_s:

@@ -39,6 +39,9 @@ def good_node() -> store.NodeState:
             process_state="S",
             thread_state="R",
             moved="cpu",
+            gpu=store.GpuState(
+                gpu=number, uuid="GPU-0", fault=store.GpuFault(xid=79, meaning="it is lost", fatal=True)
+            ),
             blocked_on=common.BlockedOn(activity=common.ACTIVITY_PIPE, path="/data/fifo"),
             snapshots=[3, 4],
             coordinates={"dp": number},
@@ -84,6 +87,12 @@ BAD_NODES = [
     ("ranks.0.blocked_on.path", "a\nb"),
     ("ranks.0.blocked_on.activity", UNKNOWN),
     ("ranks.0.device", "x" * 300),
+    ("ranks.0.gpu.uuid", "x" * 300),
+    ("ranks.0.gpu.throttles", ["x"] * 17),
+    ("ranks.0.gpu.throttles", ["x" * 300]),
+    ("ranks.0.gpu.fault.meaning", "a\nb"),
+    ("ranks.0.gpu.fault.unix_s", math.nan),
+    ("ranks.1.exit.gpu_fault.meaning", "x" * 300),
     ("ranks.0.coordinates", {f"axis{number}": 0 for number in range(65)}),
     ("ranks.0.coordinates", {"x" * 300: 0}),
     ("ranks.0.snapshots", [-2]),

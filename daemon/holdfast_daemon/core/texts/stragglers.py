@@ -1,6 +1,7 @@
 """Ranks and nodes that hold the others up in every step."""
 
 from holdfast_daemon.core.naming import phase_name, ranks_named
+from holdfast_daemon.core.texts import gpus
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -11,7 +12,8 @@ def straggler(verdict: store.Verdict) -> str:
     if verdict.node:
         who = f"node {verdict.node} is"
     how = _sleeps(verdict) if verdict.straggler.kind == store.OWN_TIME_KIND_ASLEEP else _needs(verdict)
-    return f"{who} slow since step {verdict.step}, in {phase_name(verdict.phase)}: {how}"
+    why = gpus.slowed_down(verdict.straggler)
+    return f"{who} slow since step {verdict.step}, in {phase_name(verdict.phase)}: {how}{why}"
 
 
 def _needs(verdict: store.Verdict) -> str:

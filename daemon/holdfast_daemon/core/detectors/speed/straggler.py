@@ -122,6 +122,7 @@ class Straggler(Detector):
         culprits = list(slow)
         first = slow[culprits[0]]
         of_first = self._slow[culprits[0]]
+        gpu = view.ranks[culprits[0]].gpu
         phase: common.Phase = first.phase  # type: ignore[assignment]
         return store.Verdict(
             kind=store.VERDICT_KIND_STRAGGLER,
@@ -131,7 +132,12 @@ class Straggler(Detector):
             phase=phase,
             node=_slow_node(view, culprits),
             straggler=store.StragglerDetail(
-                kind=first.kind, own_s=first.own_s, usual_s=first.usual_s, by_peers=first.by_peers
+                kind=first.kind,
+                own_s=first.own_s,
+                usual_s=first.usual_s,
+                by_peers=first.by_peers,
+                throttles=gpu.throttles,
+                gpu=gpu.gpu,
             ),
         )
 
