@@ -1,5 +1,6 @@
 """The outcome of one part: passed, failed or skipped, with its figures and its checks, as JSON."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -43,7 +44,7 @@ class Outcome:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, plain: Any) -> "Outcome":
+    def from_json(cls, plain: Mapping[str, Any]) -> "Outcome":
         """Return the outcome of plain data. Raises ValueError if it is none."""
         try:
             if plain["state"] not in get_args(State):

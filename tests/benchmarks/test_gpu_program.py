@@ -150,7 +150,8 @@ def test_a_part_that_crashes_or_contradicts_its_exit_code_has_failed(tmp_path: P
 def test_a_part_is_ended_at_its_limit_with_all_its_processes(tmp_path: Path) -> None:
     script = (
         "import subprocess, sys, pathlib, time\n"
-        f"child = subprocess.Popen(['sleep', '600']); pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\n"
         "time.sleep(600)"
     )
     outcome = run_part(part(script, limit_s=3.0), tmp_path / "log")

@@ -31,6 +31,8 @@ _OWED = "test_deferred.py::test_a_number_behind_a_long_kernel_is_owed_and_then_r
 _MODULE = "test_gradients.py::test_the_module_that_makes_a_bad_gradient_is_named"
 _PARAMETER = "test_gradients.py::test_the_parameter_with_a_bad_gradient_is_named"
 _BYTES = "test_memory.py::test_allocated_and_reserved_bytes_are_those_of_torch"
+_ALONE = "test_device_time.py::test_the_time_of_a_kernel_is_counted_and_that_of_other_phases_is_not"
+_GRAPH = "test_device_time.py::test_a_step_with_a_cuda_graph_is_unknown"
 _OFFLOAD = "test_trainer.py::test_state_in_host_memory_gives_the_same_losses"
 _CLOCK = "test_trainer.py::test_the_clock_of_the_pipeline_meter_measures_the_gpu"
 _NCCL = "test_trainer.py::test_training_with_nccl_gives_the_losses_of_the_cpu"
@@ -53,6 +55,16 @@ PATHS = (
         f"{_HOOKS}/telemetry/device_memory.py", "CudaMemory.uuid", "test_memory.py::test_the_uuid_is_that_of_nvidia_smi"
     ),
     CudaPath(f"{_HOOKS}/telemetry/device_memory.py", "memory_of", _BYTES),
+    CudaPath(f"{_HOOKS}/device_time/device_time.py", "<module>", why_none="an import"),
+    CudaPath(f"{_HOOKS}/device_time/device_time.py", "DeviceTime.__init__", _ALONE),
+    CudaPath(f"{_HOOKS}/device_time/device_time.py", "DeviceTime.install", _ALONE),
+    CudaPath(f"{_HOOKS}/device_time/gpu_marks.py", "CudaMarks.mark", _ALONE),
+    CudaPath(f"{_HOOKS}/device_time/gpu_marks.py", "CudaMarks.is_past", _ALONE),
+    CudaPath(f"{_HOOKS}/device_time/gpu_marks.py", "CudaMarks.between_s", _ALONE),
+    CudaPath(f"{_HOOKS}/device_time/group_calls.py", "GroupCalls.install", _GRAPH),
+    CudaPath(f"{_HOOKS}/device_time/group_calls.py", "GroupCalls._replay.replay", _GRAPH),
+    CudaPath(f"{_HOOKS}/device_time/own_spans.py", "OwnSpans.pause", _GRAPH),
+    CudaPath(f"{_HOOKS}/device_time/own_spans.py", "OwnSpans.resume", _GRAPH),
     CudaPath(f"{_HOOKS}/snapshots/device_copies.py", "CudaCopyStream.__init__", _SNAPSHOT),
     CudaPath(f"{_HOOKS}/snapshots/device_copies.py", "CudaCopyStream.copy", _SNAPSHOT),
     CudaPath(f"{_HOOKS}/snapshots/device_copies.py", "CudaCopyStream.hold_back", _SNAPSHOT),

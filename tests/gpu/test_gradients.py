@@ -20,7 +20,8 @@ def test_the_module_that_makes_a_bad_gradient_is_named(gpu: torch.device) -> Non
     watch = GradientWatch(OnceLog())
     watch.watch(dict(layers.items()), then="loss")
     with torch.no_grad():
-        layers["layer2"].weight[0, 0] = math.inf
+        weight: Any = layers["layer2"].weight
+        weight[0, 0] = math.inf
     x: Any = torch.ones(2, 8, device=gpu, requires_grad=True)
     for layer in layers.values():
         x = layer(x)

@@ -88,10 +88,13 @@ def clean_report(report: session.Report, world_size: int, refuse: Refuse, *, now
     if len(report.device_uuid) > NAME_CHARACTERS:
         refuse("a device whose UUID is too long")
         report.device_uuid = ""
-    for spent in ("reporter_cpu_s", "own_wait_s", "call_wait_s"):
+    for spent in ("reporter_cpu_s", "own_wait_s", "call_wait_s", "device_own_s"):
         if not _is_time(getattr(report, spent)):
             refuse(f"{spent} that is out of range")
             report.ClearField(spent)
+    if report.device_steps > LARGEST_COUNT:
+        refuse("device_steps that are out of range")
+        report.ClearField("device_steps")
     if report.steps_until > LARGEST_COUNT:
         refuse("an end of the training loop that is out of range")
         report.ClearField("steps_until")

@@ -11,10 +11,12 @@ import torch
 
 from benchmarks.gpu.outcome import Check, Outcome
 from benchmarks.gpu.timing import synchronize, us
-from benchmarks.hook_overhead import P50_CEILING_US, WARM_UP_STEPS, attached, percentiles, time_hooks
+from benchmarks.hook_overhead import WARM_UP_STEPS, attached, percentiles, time_hooks
 from holdfast_hooks import Hooks, Phase
 
 _ROUNDS, _STEPS = 5, 400
+_P50_CEILING_US = 25.0
+"""The ceiling of a CPU is 5 us. A rank on a GPU also records events, to measure its own time on it."""
 _LAUNCHES = 20
 """Kernels of a step: the host stays ahead of the device."""
 
@@ -32,8 +34,8 @@ def measure(device: str) -> Outcome:
         "the same with loss and norm as tensors of the device, p50": us(owed["p50_us"]),
         "the same with tensors, p99": us(owed["p99_us"]),
     }
-    is_cheap = device == "cpu" or host["p50_us"] <= P50_CEILING_US
-    return Outcome.of(figures, [Check(f"at most {P50_CEILING_US:g} us with numbers of the host, p50", is_cheap)])
+    is_cheap = device == "cpu" or host["p50_us"] <= _P50_CEILING_US
+    return Outcome.of(figures, [Check(f"at most {_P50_CEILING_US:g} us with numbers of the host, p50", is_cheap)])
 
 
 def _time_owed(hooks: Hooks, weight: torch.Tensor) -> list[float]:

@@ -138,6 +138,8 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
         and 0.0 <= rank.busy_s <= LONGEST_S
         and 0.0 <= rank.still_s <= LONGEST_S
         and 0.0 <= rank.own_wait_s <= LONGEST_S
+        and 0.0 <= rank.device_own_s <= LONGEST_S
+        and rank.device_steps <= LARGEST_COUNT
         and 0.0 <= rank.first_step_ended_unix_s <= LATEST_UNIX_S
         and 0 <= rank.steps_done <= LARGEST_COUNT
         and rank.launched_world_size <= MOST_RANKS
@@ -185,11 +187,13 @@ def _check_progress(progress: common.Progress, world_size: int) -> None:
 
 def _name_bad_value(rank: store.RankState) -> None:
     check_known(rank.life, LIVES, "life")
-    for field in ("stalled_s", "silent_s", "busy_s", "still_s", "own_wait_s"):
+    for field in ("stalled_s", "silent_s", "busy_s", "still_s", "own_wait_s", "device_own_s"):
         check_seconds(getattr(rank, field), field)
     check_unix_s(rank.first_step_ended_unix_s, "first_step_ended_unix_s")
     if not 0 <= rank.steps_done <= LARGEST_COUNT:
         raise RefusedError(f"steps_done is {rank.steps_done}")
+    if rank.device_steps > LARGEST_COUNT:
+        raise RefusedError(f"device_steps is {rank.device_steps}")
     if rank.launched_world_size > MOST_RANKS:
         raise RefusedError(f"launched_world_size is {rank.launched_world_size}")
     check_text(rank.process_state, "process_state", 1)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast_hooks.device_time.device_time import DeviceTime
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.progress.own_wait import OwnWait
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
@@ -34,6 +35,7 @@ class Sources:
     progress: ProgressPoll
     point_to_point: PointToPointRecord
     device_memory: DeviceMemory
+    device_time: DeviceTime
     steps: Backlog[StepSample]
     snapshots: tuple[Backlog[SnapshotTaken], ...]
     """A backlog for each thread that completes snapshots."""
@@ -95,6 +97,7 @@ class ReportBuilder:
         self._groups = progress.poll(last=self._sources.last_words is not None)
         self._channels = self._sources.point_to_point.advance()
         self._own_wait.after(is_call_pending=self._is_call_pending())
+        self._sources.device_time.read()
 
     def _is_call_pending(self) -> bool | None:
         """Whether the newest poll saw a call that has not completed; None: it saw no group, or not all of them."""
@@ -124,6 +127,8 @@ class ReportBuilder:
             device_uuid=self._device_uuid(),
             own_wait_s=self._own_wait.total_s,
             call_wait_s=self._own_wait.in_calls_s,
+            device_own_s=sources.device_time.own_s,
+            device_steps=sources.device_time.steps,
             steps_until=sources.steps_until if final else 0,
         )
 
