@@ -98,7 +98,7 @@ PATHS = (
     CudaPath(f"{_TRAINER}/pipeline/bubble.py", "CudaClock.between_s", _CLOCK),
     CudaPath(f"{_TRAINER}/pipeline/bubble.py", "make_meter", _CLOCK),
     CudaPath(f"{_TRAINER}/precision/fp8.py", "require_fp8", "test_trainer.py::test_training_in_fp8_learns_like_bf16"),
-    CudaPath("agent/holdfast_agent/processes/warm_parent.py", "main", "make gpu PART=memory"),
+    CudaPath("agent/holdfast_agent/processes/warm_parent.py", "main", "make gpu PART=killed-rank"),
     CudaPath(
         "agent/holdfast_agent/blocking/blocked_thread.py", "<module>", why_none="names of compilers, in text only"
     ),
