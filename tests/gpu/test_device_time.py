@@ -60,7 +60,7 @@ def test_the_time_of_a_kernel_is_counted_and_that_of_other_phases_is_not(loop: L
     one_s = start.elapsed_time(end) / 1000
     loop.run(step)
     assert loop.time.steps == 6
-    assert loop.time.own_s / 6 == pytest.approx(one_s, rel=0.2)
+    assert loop.time.own_s / 6 == pytest.approx(one_s, rel=0.3)
 
 
 def test_the_host_does_not_wait(loop: Loop) -> None:

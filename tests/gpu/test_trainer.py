@@ -69,7 +69,7 @@ def test_experts_in_one_kernel_give_what_a_loop_gives(gpu: torch.device) -> None
         hidden = functional.silu(part @ gate[expert].T) * (part @ up[expert].T)
         expected.append(hidden @ output[expert].T)
     grouped = grouped_swiglu(rows, counts, gate, up, output)
-    torch.testing.assert_close(grouped[:19], torch.cat(expected), rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(grouped[:19], torch.cat(expected), rtol=5e-2, atol=5e-2)
     assert not grouped[19:].any()
 
 

@@ -1,6 +1,7 @@
 """Which loops can be separated, with real process groups on the CPU and a fake GPU."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, cast
@@ -114,6 +115,20 @@ def test_calls_that_python_does_not_see_cannot_be_separated(loop: Loop) -> None:
     loop.run(lambda: functional.all_reduce(torch.ones(4), "sum", world).add(1))
     assert loop.time.steps == 0
     assert loop.why_unknown == "it makes calls with other ranks that Python does not see"
+
+
+def test_calls_of_other_threads_do_not_matter(loop: Loop) -> None:
+    def step() -> None:
+        loop.gpu.work(2.0)
+        for is_async in (False, True):
+            arguments = {"tensor": torch.ones(4), "async_op": is_async}
+            thread = threading.Thread(target=dist.all_reduce, kwargs=arguments)
+            thread.start()
+            thread.join()
+        loop.gpu.work(1.0)
+
+    loop.run(step)
+    assert (loop.time.steps, loop.time.own_s) == (STEPS, 3.0 * STEPS)
 
 
 def test_one_odd_step_does_not_make_the_others_unknown(loop: Loop) -> None:

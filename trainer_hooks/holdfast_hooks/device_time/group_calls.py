@@ -6,6 +6,7 @@ collectives. The group counts its collectives, so that these show as numbers tha
 """
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Protocol
@@ -51,12 +52,14 @@ class GroupCalls:
         """Group -> collectives that were seen here in this step."""
         self._counts: dict[str, int] = {}
         """Group -> its counter at the end of the step before."""
+        self._training_thread = 0
 
     def install(self) -> None:
         """Wrap the calls if torch.distributed is imported and they are not wrapped yet."""
         distributed = sys.modules.get("torch.distributed")
         if self._patches or self._closed or distributed is None or not distributed.is_available():
             return
+        self._training_thread = threading.get_ident()
         try:
             kind = distributed.ProcessGroup
             for name in (*COLLECTIVES, *MESSAGES):
@@ -65,7 +68,7 @@ class GroupCalls:
                     self._patch(kind, name, make(getattr(kind, name)))
             graph = sys.modules["torch"].cuda.CUDAGraph
             self._patch(graph, "replay", self._replay(graph.replay))
-        except (AttributeError, TypeError) as error:
+        except (AttributeError, TypeError, KeyError) as error:
             self._once.warn("the own time on the GPU is not measured", error)
             self.uninstall()
 
@@ -95,6 +98,14 @@ class GroupCalls:
             with suppress(RuntimeError, AttributeError):  # a group without a communicator of this rank
                 yield group.group_name, group._get_sequence_number_for_group()
 
+    def _is_training(self) -> bool:
+        """Whether this is the training thread, or one of autograd's, which Python has not started.
+
+        Calls of other threads, such as a background save, do not make the training thread's stream wait.
+        """
+        is_own = threading.get_ident() == self._training_thread
+        return is_own or threading.current_thread().name.startswith("Dummy-")
+
     def _patch(self, owner: Any, name: str, wrapper: Any) -> None:  # noqa: ANN401 - classes of torch
         self._patches.append((owner, name, vars(owner)[name], wrapper))
         setattr(owner, name, wrapper)
@@ -103,13 +114,15 @@ class GroupCalls:
         def call(group: Any, *arguments: Any, **keywords: Any) -> object:  # noqa: ANN401 - torch's ProcessGroup
             if self._closed:
                 return original(group, *arguments, **keywords)
-            before = _count(group)
-            if _is_async(arguments, keywords):
-                self._listener.cannot_tell("it makes asynchronous calls, whose ends cannot be seen")
-            self._listener.call_begins()
+            before, is_training = _count(group), self._is_training()
+            if is_training:
+                if _is_async(arguments, keywords):
+                    self._listener.cannot_tell("it makes asynchronous calls, whose ends cannot be seen")
+                self._listener.call_begins()
             work = original(group, *arguments, **keywords)
-            # Without a Work there is nothing to wait for: the backend has made the current stream wait.
-            self._listener.call_returns(is_over=work is None)
+            if is_training:
+                # Without a Work there is nothing to wait for: the backend has made the current stream wait.
+                self._listener.call_returns(is_over=work is None)
             if before is not None and (after := _count(group)) is not None:
                 name = group.group_name
                 self._seen[name] = self._seen.get(name, 0) + after - before
@@ -119,7 +132,7 @@ class GroupCalls:
 
     def _message(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(group: Any, *arguments: Any, **keywords: Any) -> object:  # noqa: ANN401 - torch's ProcessGroup
-            if not self._closed:
+            if not self._closed and self._is_training():
                 self._listener.cannot_tell("it sends messages between ranks, whose ends cannot be seen")
             return original(group, *arguments, **keywords)
 
