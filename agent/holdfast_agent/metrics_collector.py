@@ -13,9 +13,10 @@ from holdfast_agent.processes.parent_client import WarmParentClient
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.reports.store_link import StoreLink
 from holdfast_checkpoint.store.secondary import Lag
+from holdfast_proto.message_json import enum_word
 from holdfast_proto.metric_family import MetricFamily
 from holdfast_proto.metrics_server import MetricsServer
-from holdfast_proto.v1.common_pb2 import Phase
+from holdfast_proto.v1.common_pb2 import Phase, RecorderSource
 
 
 def _in_phase_s(rank: Rank, phase: int) -> float:
@@ -82,6 +83,12 @@ class AgentCollector(Collector):
             for rank in ranks
             for group in rank.progress.groups
             for point, seq in (("enqueued", group.enqueued), ("completed", group.completed))
+        )
+
+        yield declared.RANK_RECORDER_INFO.metric(
+            ((*labels[rank.rank], enum_word(RecorderSource, recorder.source), recorder.backend), 1)
+            for rank in ranks
+            for recorder in rank.recorders
         )
 
     def _checkpoint_families(self, ranks: list[Rank]) -> Iterator[Metric]:

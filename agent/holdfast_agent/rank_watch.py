@@ -1,6 +1,7 @@
 """Notices the end of each rank, finds out how it ended, and reports it."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -17,6 +18,7 @@ from holdfast_agent.reports.message_checks import PHASES
 from holdfast_checkpoint import processes
 from holdfast_proto import black_box
 from holdfast_proto.limits import LARGEST_COUNT
+from holdfast_proto.run_files import worker_server_socket
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1 import warm_parent_pb2 as parent_pb
 
@@ -130,6 +132,8 @@ class RankWatch:
         with node.errors.contained("rank_exits"):
             self._memory_kills.explain(rank.pid, ended)
         self._finish(rank, ended)
+        with contextlib.suppress(OSError):  # a rank that was killed leaves the socket of its worker server behind
+            worker_server_socket(node.options.session_socket, rank.pid).unlink()
         if not node.observes:
             processes.kill_group(rank.pid, rank.start_ticks)  # processes that it started must not outlive it
         elif ended.finished and not (ended.HasField("code") or ended.HasField("signal")):

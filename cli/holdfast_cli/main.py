@@ -48,6 +48,7 @@ ENTRIES = (
     Entry("publish", runs.PublishFlags, "publish:publish", _RUNS, _FOREIGN),
     Entry("status", watching.StatusFlags, "operate:status", _LOOK),
     Entry("logs", watching.LogsFlags, "logs:logs", _LOOK),
+    Entry("analyze", watching.AnalyzeFlags, "analyze:analyze", _LOOK),
     Entry("replay", watching.ReplayFlags, "replay:replay", _LOOK),
     Entry("stop", watching.StopFlags, "operate:stop", _LOOK),
     Entry("plan", planning.PlanFlags, "plan:plan", _TRY, planning.CONTEXT),

@@ -82,6 +82,11 @@ def session_socket(runtime: Path, node: str) -> Path:
     return runtime / f"agent-{node}.sock"
 
 
+def worker_server_socket(session: Path, pid: int) -> Path:
+    """Return the socket of torch's worker server in a rank: next to the socket of its agent's sessions."""
+    return session.with_name(f"worker-{pid}.sock")
+
+
 def warm_parent_socket(runtime: Path, node: str) -> Path:
     """Return the socket on which the warm parent of an agent takes requests."""
     return runtime / f"warm-parent-{node}.sock"
@@ -117,9 +122,13 @@ def findings(node: str) -> str:
     return node_evidence(node, "findings.json")
 
 
-def flight_recorder_dump(rank: int) -> str:
-    """Return the name of the file of evidence that the hooks write a rank's Flight Recorder dump to."""
-    return rank_evidence(rank, "flight_recorder.json")
+def flight_recorder_dump(rank: int, backend: str = "") -> str:
+    """Return the name of the file of evidence with a dump of a rank's Flight Recorder.
+
+    ``backend``: "" for the generic recorder, into which gloo records; "nccl" for NCCL's own; else the backend whose own
+    recorder it is. Each recorder has a file, because their group ids collide.
+    """
+    return rank_evidence(rank, f"flight_recorder_{backend}.json" if backend else "flight_recorder.json")
 
 
 def _generation(generation: int) -> str:

@@ -8,7 +8,15 @@ from holdfast_agent.metrics_collector import AgentCollector
 from holdfast_agent.processes.parent_client import WarmParentClient
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PHASE_DATA, PHASE_INIT, PHASE_OPTIMIZER, GroupProgress, Progress
+from holdfast_proto.v1.common_pb2 import (
+    PHASE_DATA,
+    PHASE_INIT,
+    PHASE_OPTIMIZER,
+    RECORDER_SOURCE_NCCL,
+    GroupProgress,
+    Progress,
+    Recorder,
+)
 from tests.support.exposition import samples
 from tests.support.nodes import RecordedNode, begin, make_node
 
@@ -38,6 +46,7 @@ async def busy_node(folder: Path) -> RecordedNode:
         reporter_cpu_s=0.5,
         outside_s={PHASE_INIT: 4.0, PHASE_DATA: 1.0},
         device_uuid="GPU-1",
+        recorders=[Recorder(source=RECORDER_SOURCE_NCCL, backend="nccl")],
     )
     await node.messages.receive(node.ranks[0], session.RankMessage(report=report))
     node.ranks[1].finish(store.RankExit(signal=9), None)
@@ -56,6 +65,7 @@ async def test_ranks_show_what_they_have_reported(folder: Path) -> None:
     text = scrape(await busy_node(folder))
     assert samples(text, "holdfast_rank_up", "rank") == {("0",): 1, ("1",): 0}
     assert samples(text, "holdfast_rank_step", "rank") == {("0",): 6, ("1",): -1}
+    assert samples(text, "holdfast_rank_recorder_info", "rank", "source", "backend") == {("0", "nccl", "nccl"): 1}
     assert samples(text, "holdfast_rank_collective_seq", "group", "point") == {
         ("mesh_tp", "enqueued"): 8,
         ("mesh_tp", "completed"): 7,

@@ -17,6 +17,7 @@ from holdfast_agent.rank_supervisor import RankSupervisor, sweep
 from holdfast_checkpoint import processes
 from holdfast_proto import black_box, keys
 from holdfast_proto.rank_context import RankContext
+from holdfast_proto.run_files import worker_server_socket
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1 import warm_parent_pb2 as parent_pb
 from holdfast_proto.v1.agent_record_pb2 import AgentRecord, RankRecord
@@ -185,11 +186,17 @@ async def test_stop_kills_every_rank_and_what_it_has_started(folder: Path, store
     async with supervised(folder, store_with_rendezvous) as (supervisor, node):
         await supervisor.start(1, START)
         helpers = [helper_of(node, rank) for rank in (2, 3)]
+        session = node.options.session_socket
+        session.parent.mkdir(parents=True, exist_ok=True)
+        worker_sockets = [worker_server_socket(session, rank.pid) for rank in node.ranks.values()]
+        for path in worker_sockets:
+            path.touch()
         assert not node.stopped
         await supervisor.stop()
         assert node.stopped
         exits = [rank.exit for rank in node.ranks.values()]
         assert [ended.signal for ended in exits if ended] == [signal.SIGKILL] * 2
+        assert not any(path.exists() for path in worker_sockets)
         await until(lambda: {processes.process_state(pid) for pid in helpers} <= {"", "Z"}, "the helpers are gone")
         await leave(supervisor)
 

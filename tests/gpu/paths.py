@@ -110,4 +110,10 @@ PATHS = (
     CudaPath(
         "daemon/holdfast_daemon/core/texts/memory_errors.py", "<module>", why_none="a pattern for texts of errors"
     ),
+    CudaPath(
+        f"{_HOOKS}/progress/recorders/recorder.py",
+        "NcclRecorder._dump",
+        "test_recorder.py::test_the_recorder_of_nccl_counts_the_calls",
+    ),
+    CudaPath("cli/holdfast_cli/analysis/host_place.py", "<module>", why_none="names of functions in stacks, as text"),
 )

@@ -24,6 +24,8 @@ _OPEN_LABEL_VALUES = {
     "gpu": ("0",),
     "UUID": ("GPU-0",),
     "group": ("default", "mesh_tp"),
+    "source": ("nccl",),
+    "backend": ("nccl",),
     "version": (version("holdfast-torch"),),
 }
 _ONE_HOT = {"holdfast_run_state": "running"}

@@ -12,11 +12,13 @@ from holdfast_hooks.faults.injector import Injector
 from holdfast_hooks.faults.prospects import Prospects
 from holdfast_hooks.identity import Identity
 from holdfast_hooks.once import OnceLog
+from holdfast_hooks.progress.device_poll import DevicePoll
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
 from holdfast_hooks.replicas.replica_check import ReplicaCheck
 from holdfast_hooks.session.rank_commands import RankCommands
 from holdfast_hooks.session.reporter import Reporter
+from holdfast_hooks.session.worker_server import WorkerServer
 from holdfast_hooks.snapshots.copy_threads import end_copy_threads
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
@@ -93,9 +95,19 @@ class Sidecar:
         self._finished = False
         self._point_to_point = PointToPointRecord(black_box, once)
         self._device_time = DeviceTime(timeline, once)
+        self._worker_server = WorkerServer(context.agent, once)
+        progress = ProgressPoll(black_box, self._point_to_point, once)
+        devices = DevicePoll(
+            place=lambda: (timeline.step, timeline.phase),
+            opening=self._point_to_point.opening,
+            once=once,
+            has_gloo=lambda: progress.has_groups,
+        )
         self._sources = Sources(
             timeline=timeline,
-            progress=ProgressPoll(black_box, self._point_to_point, once),
+            progress=progress,
+            devices=devices,
+            worker_server=self._worker_server,
             point_to_point=self._point_to_point,
             device_memory=memory_of(device),
             steps=self._steps,
@@ -115,6 +127,7 @@ class Sidecar:
                 refusal=self._why_no_snapshots,
                 injector=self._injector,
                 prospects=self._prospects,
+                recorders=devices.recorders,
             ),
             desk=self._desk,
             once=once,
@@ -194,6 +207,7 @@ class Sidecar:
         deadline_s = monotonic() + timeout_s
         self._reporter.finish(timeout_s=timeout_s, last_words=last_words, finished=finished)
         self._device_time.close()
+        self._worker_server.close()
         self._point_to_point.uninstall()
         if self._gradients is not None:
             self._gradients.close()

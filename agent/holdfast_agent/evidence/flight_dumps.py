@@ -3,15 +3,21 @@
 import asyncio
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
+from holdfast_agent.evidence.recorder_dump import read_dump, shortened
+from holdfast_agent.evidence.served_dumps import fetch, file_of, recorders_of
 from holdfast_agent.evidence.stacks import STOPPED
 from holdfast_agent.processes.containment import Errors
 from holdfast_agent.processes.rank import Rank
 from holdfast_proto.run_files import flight_recorder_dump
+from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import session_pb2 as session
+from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.common_pb2 import PendingCall
 
 DUMP_PATIENCE_S = 1.5
@@ -21,30 +27,63 @@ LARGEST_DUMP_BYTES = 64 << 20
 LONGEST_TEXT = 4096
 
 
-async def collect(ranks: Iterable[Rank], folder: EvidenceFolder, errors: Errors) -> list[PendingCall]:
-    """Have all ranks that can answer write their dumps; return the collectives that the dumps show to be incomplete."""
+@dataclass
+class FoundCalls:
+    """What dumps show."""
+
+    pending: list[PendingCall] = field(default_factory=list)
+    """Collectives that are incomplete, by the generic recorder."""
+    recorders: list[store.RankRecorder] = field(default_factory=list)
+    """Recorders of backends on devices, where hosts run ahead: a pending call of theirs alone means little."""
+
+
+async def collect(ranks: Iterable[Rank], folder: EvidenceFolder, errors: Errors) -> FoundCalls:
+    """Write the dumps of all ranks that can answer; return what they show.
+
+    Torch's worker server is asked first, if the rank has one: it answers even if nothing in the interpreter can.
+    """
     asked = [rank for rank in ranks if rank.is_alive]
+    running = [rank for rank in asked if rank.process_state not in STOPPED]
+    unserved = dict(zip((one.rank for one in running), await _fetch_all(running, folder), strict=True))
     capture = session.CaptureEvidence(directory=str(folder.path))
     acks = {
         rank.rank: rank.command(session.RankCommand(capture_evidence=capture))
-        for rank in asked
-        if rank.process_state not in STOPPED
+        for rank in running
+        if unserved[rank.rank]
     }
     if acks:
         await asyncio.wait(acks.values(), timeout=DUMP_PATIENCE_S)
-    calls: list[PendingCall] = []
+    found = FoundCalls()
     for rank in asked:
-        try:
-            named, junk = pending_calls(folder.path / flight_recorder_dump(rank.rank), rank.rank)
-            calls += named
-            if junk:
-                errors.refuse("recorders", "entries of a Flight Recorder dump that make no sense")
-                folder.miss(flight_recorder_dump(rank.rank), f"{junk} of its entries make no sense")
-        except FileNotFoundError:
-            folder.miss(flight_recorder_dump(rank.rank), _why_missing(acks.get(rank.rank)))
-        except (OSError, ValueError, RecursionError) as error:
-            folder.miss(flight_recorder_dump(rank.rank), str(error))
-    return calls
+        for one in rank.recorders:
+            if one.source == common.RECORDER_SOURCE_NONE:
+                folder.miss(file_of(rank, one), f"torch has no recorder for backend {one.backend}")
+        for name in sorted(map(partial(file_of, rank), recorders_of(rank))):
+            try:
+                if name == flight_recorder_dump(rank.rank):
+                    named, junk = pending_calls(folder.path / name, rank.rank)
+                    found.pending += named
+                    if junk:
+                        errors.refuse("recorders", "entries of a Flight Recorder dump that make no sense")
+                        folder.miss(name, f"{junk} of its entries make no sense")
+                else:
+                    found.recorders.append(_recorder(rank.rank, folder.path / name))
+            except FileNotFoundError:
+                reasons = unserved.get(rank.rank, {}).get(name, ""), _why_missing(acks.get(rank.rank))
+                folder.miss(name, "; ".join(filter(None, reasons)))
+            except (OSError, ValueError, RecursionError) as error:
+                folder.miss(name, str(error))
+    return found
+
+
+async def _fetch_all(ranks: Iterable[Rank], folder: EvidenceFolder) -> list[dict[str, str]]:
+    return await asyncio.gather(*(fetch(rank, folder) for rank in ranks))
+
+
+def _recorder(rank: int, dump: Path) -> store.RankRecorder:
+    if dump.stat().st_size > LARGEST_DUMP_BYTES:
+        raise ValueError(f"it is larger than {LARGEST_DUMP_BYTES >> 20} MiB")
+    return store.RankRecorder(rank=rank, dump=shortened(read_dump(dump.read_bytes())))
 
 
 def _why_missing(ack: "asyncio.Future[session.CommandAck] | None") -> str:

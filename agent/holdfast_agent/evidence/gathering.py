@@ -24,7 +24,7 @@ from holdfast_proto import black_box
 from holdfast_proto.limits import LARGEST_COUNT
 from holdfast_proto.run_files import black_box_copy, findings, rank_evidence
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PendingCall, Phase
+from holdfast_proto.v1.common_pb2 import Phase
 
 Part = TypeVar("Part")
 
@@ -63,9 +63,15 @@ class EvidenceGatherer:
             self._attempt(folder, "state of the devices", write_device_state(folder)),
         )
         captured.stacks.extend(summary for summary in summaries or () if summary is not None)
-        captured.pending.extend(calls or ())
+        if calls is not None:
+            captured.pending.extend(calls.pending)
+            captured.recorders.extend(calls.recorders)
         captured.places.extend(places or ())
-        folder.write(findings(folder.node), _json(captured))
+        # The dumps themselves are files of the same folder.
+        told = store.EvidenceCaptured()
+        told.CopyFrom(captured)
+        told.ClearField("recorders")
+        folder.write(findings(folder.node), _json(told))
         captured.files.extend(folder.files())
         return captured
 
@@ -149,8 +155,8 @@ def _read_places(boxes: Mapping[int, tuple[int, Path]]) -> list[store.RankPlace]
     return places
 
 
-async def _nothing() -> list[PendingCall]:
-    return []
+async def _nothing() -> flight_dumps.FoundCalls:
+    return flight_dumps.FoundCalls()
 
 
 def _make_room(directory: Path) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from holdfast_agent.blocking.blocked_thread import BlockedThread, look_at_rank
-from holdfast_agent.evidence import stack_dump
+from holdfast_agent.evidence import stack_dump, traceback_dump
 from holdfast_agent.evidence.brief_command import CommandFailedError, output_of
 from holdfast_agent.evidence.evidence_folder import EvidenceFolder
 from holdfast_agent.evidence.stack_dump import Thread
 from holdfast_agent.evidence.stack_summary import sleeping_gil_owner, summarize
+from holdfast_agent.evidence.worker_server import WorkerServerError, ask
 from holdfast_agent.processes.daemon_thread import in_daemon_thread
 from holdfast_agent.processes.rank import Rank
 from holdfast_proto.run_files import rank_evidence
@@ -22,6 +23,9 @@ NATIVE_PATIENCE_S = 1.5
 """Time for native stacks. The ranks' restart waits for them."""
 
 PLAIN_PATIENCE_S = 1.5
+
+SERVED_PATIENCE_S = 0.5
+"""Time for the stacks of torch's worker server, which usually take milliseconds."""
 
 STOPPED = ("T", "t")
 """States of a process that is paused already, so that py-spy cannot pause it."""
@@ -65,6 +69,8 @@ async def take(
     blocked = await _in_time(folder, rank, lambda: look().look())
     of_owner = None
     threads = await _dump(rank, folder, "--nonblocking", PLAIN_PATIENCE_S)
+    if threads is None and may_pause and rank.process_state not in STOPPED:
+        threads = await _served(rank, folder)
     owner = sleeping_gil_owner(threads or ())
     if owner is not None and (owner_id := owner.system_id):
         of_owner = await _in_time(folder, rank, lambda: look().look(owner_id))
@@ -111,6 +117,25 @@ async def _in_time(
         folder.miss(f"{rank_evidence(rank.rank, 'stack')} (what it waits for)", repr(error))
         return None
     return looking.result()
+
+
+async def _served(rank: Rank, folder: EvidenceFolder) -> tuple[Thread, ...] | None:
+    """Write the Python stacks that torch's worker server shows; None if the rank has none, or it fails.
+
+    The server needs the interpreter's lock for them. While another thread holds it, the request keeps one of the
+    server's threads. So only a rank that a verdict names is asked, once.
+    """
+    if not rank.worker_socket:
+        return None
+    name = f"{rank_evidence(rank.rank, 'stack')}.txt"
+    try:
+        text = (await ask(rank.worker_socket, rank.pid, "dump_traceback", SERVED_PATIENCE_S)).decode(errors="replace")
+        threads = traceback_dump.parse(text, rank.pid)
+    except (WorkerServerError, ValueError) as error:
+        folder.miss(f"{name} (torch's worker server)", str(error))
+        return None
+    folder.write(name, text)
+    return threads
 
 
 async def _dump(rank: Rank, folder: EvidenceFolder, option: str, patience_s: float) -> tuple[Thread, ...] | None:

@@ -72,8 +72,15 @@ RANK_SNAPSHOT_UNCHANGED = counter(
 RANK_COLLECTIVE_SEQ = gauge(
     "rank_collective_seq",
     "run rank group point",
-    "Number of the newest collective in a process group that the rank has enqueued or completed.",
+    "Number of the newest collective in a process group on gloo that the rank has enqueued or completed. NCCL's "
+    "recorder has no such number: it mixes collectives with point-to-point calls.",
     point=("enqueued", "completed"),
+)
+RANK_RECORDER_INFO = gauge(
+    "rank_recorder_info",
+    "run rank source backend",
+    "Recorder of torch that has the calls of the rank's groups on a backend; always 1. source is generic (gloo's), "
+    "nccl (NCCL's own), backend (one for this backend alone: torch 2.15) or none: hangs then have no call.",
 )
 
 # Snapshots and checkpoints.

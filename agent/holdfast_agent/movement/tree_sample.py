@@ -7,8 +7,9 @@ from holdfast_agent.movement.process_table import Process, ProcessStat
 from holdfast_agent.movement.tcp_counters import TcpSocket
 from holdfast_proto.rank_context import THREAD_PREFIX
 
-_BACKGROUND = (THREAD_PREFIX, "pt_tcpstore", "pt_nccl_watchdg", "pt_nccl_heartbt")
-"""Beginnings of the names of background threads: the hooks' own, torch's rendezvous store, its NCCL watchdogs."""
+_BACKGROUND = (THREAD_PREFIX, "pt_tcpstore", "pt_nccl_watchdg", "pt_nccl_heartbt", "pt_workerserver")
+"""Beginnings of the names of background threads: the hooks' own, torch's rendezvous store, its NCCL watchdogs, and its
+worker server, which works when the agent asks it."""
 
 
 @dataclass(frozen=True, slots=True)

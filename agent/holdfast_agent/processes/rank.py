@@ -9,7 +9,7 @@ from holdfast_agent.processes.training_thread import ThreadStatus
 from holdfast_proto import black_box
 from holdfast_proto.v1 import session_pb2 as session
 from holdfast_proto.v1 import store_pb2 as store
-from holdfast_proto.v1.common_pb2 import PHASE_INIT, BlockedOn, PendingCall, Progress
+from holdfast_proto.v1.common_pb2 import PHASE_INIT, BlockedOn, PendingCall, Progress, Recorder
 
 DYING_PATIENCE_S = 10.0
 """Time that an interpreter may take to end: it joins threads and destroys process groups."""
@@ -60,6 +60,10 @@ class Rank:
     """What its training thread waits for during this stall; None: nobody has looked, or it waits for nothing."""
     pending: list[PendingCall] = field(default_factory=list)
     """Calls that have been pending for long, or that were pending when the rank ended."""
+    recorders: list[Recorder] = field(default_factory=list)
+    """Torch's recorders of its process groups, and the backends without one."""
+    worker_socket: str = ""
+    """Unix socket of torch's worker server in it; "": there is none."""
     exit: store.RankExit | None = None
     finished: bool = False
     """Whether the rank has closed its hooks."""
@@ -193,6 +197,7 @@ class Rank:
         self.pending = [*report.pending]
         for call in self.pending:
             call.rank = self.rank
+        self.recorders, self.worker_socket = [*report.recorders], report.worker_socket
         if report.finished and not self.finished:
             self.finished = True
             self.moves()
@@ -297,4 +302,5 @@ class Rank:
             own_wait_s=self.own_wait_s,
             device_own_s=self.device_own_s,
             device_steps=self.device_steps,
+            recorders=self.recorders,
         )

@@ -5,6 +5,7 @@ progress and seem to hang. Losses and norms may be NaN or infinite: detectors lo
 """
 
 import math
+import re
 from collections.abc import Callable, MutableSequence
 from typing import TypeVar
 
@@ -27,8 +28,14 @@ LARGEST_PID = 2**22
 WORDS_CHARACTERS = 64 * 1024
 MOST_MODULES = 4000
 MOST_COORDINATES = 16
+LONGEST_SOCKET_BYTES = 107
+"""Longest path of a unix socket that the kernel takes."""
+MOST_RECORDERS = 64
+SOURCES = frozenset(common.RecorderSource.values())
 PHASES = frozenset(common.Phase.values())
 DIRECTIONS = frozenset(common.Direction.values())
+
+_BACKEND = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _Part = TypeVar("_Part")
 
@@ -85,6 +92,7 @@ def clean_report(report: session.Report, world_size: int, refuse: Refuse, *, now
     for phase in [phase for phase, s in report.outside_s.items() if phase not in PHASES or not _is_time(s)]:
         refuse("a phase outside of steps that is unknown, or whose duration is out of range")
         del report.outside_s[phase]
+    _clean_recorders(report, refuse)
     if len(report.device_uuid) > NAME_CHARACTERS:
         refuse("a device whose UUID is too long")
         report.device_uuid = ""
@@ -114,6 +122,8 @@ def _clean_progress(progress: common.Progress, world_size: int, refuse: Refuse) 
         progress.phase = common.PHASE_UNSPECIFIED
     _keep(progress.groups, lambda group: _flaw_of_group(group, world_size), refuse)
     _cut(progress.groups, "more process groups than a rank can have", refuse)
+    _keep(progress.device_groups, lambda group: _flaw_of_group(group, world_size), refuse)
+    _cut(progress.device_groups, "more groups on devices than a rank can have", refuse)
     _keep(progress.channels, lambda channel: _flaw_of_channel(channel, world_size), refuse)
 
 
@@ -169,13 +179,35 @@ def _cut(parts: MutableSequence[_Part], reason: str, refuse: Refuse) -> None:
 def _flaw_of_group(group: common.GroupProgress, world_size: int) -> str:
     if len(group.group) > NAME_CHARACTERS or len(group.description) > NAME_CHARACTERS:
         return "a process group whose name is too long"
-    if group.enqueued > LARGEST_COUNT or group.completed > LARGEST_COUNT:
+    if group.source not in SOURCES:
+        return "a process group of a recorder that this agent does not know"
+    if max(group.enqueued, group.started, group.completed) > LARGEST_COUNT:
         return "a process group whose sequence number is out of range"
     members = list(group.members)
     if members != sorted(set(members)):
         return "a process group whose members do not ascend"
     is_proper = not world_size or not members or members[-1] < world_size
     return "" if is_proper else "a process group with a member that is not in the world"
+
+
+def _clean_recorders(report: session.Report, refuse: Refuse) -> None:
+    _keep(report.recorders, _flaw_of_recorder, refuse)
+    if len(report.recorders) > MOST_RECORDERS:
+        refuse("more recorders than a rank can have")
+        del report.recorders[MOST_RECORDERS:]
+    if not _is_socket(report.worker_socket):
+        refuse("a socket of a worker server that is no path of a socket")
+        report.worker_socket = ""
+
+
+def _flaw_of_recorder(recorder: common.Recorder) -> str:
+    # A backend's name becomes a part of the names of files and addresses.
+    is_name = bool(_BACKEND.fullmatch(recorder.backend))
+    return "" if is_name and recorder.source in SOURCES else "a recorder whose source or backend is no name"
+
+
+def _is_socket(path: str) -> bool:
+    return not path or (path.startswith("/") and "\0" not in path and len(path.encode()) <= LONGEST_SOCKET_BYTES)
 
 
 def _flaw_of_channel(channel: common.ChannelProgress, world_size: int) -> str:

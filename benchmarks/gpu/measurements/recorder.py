@@ -1,6 +1,7 @@
 """What NCCL's recorder shows in a world of one, what a dump costs, and what torch's worker server answers.
 
-On a CPU, gloo and the generic recorder take their place.
+On a CPU, gloo and the generic recorder take their place. Before torch 2.14 a dump with entries may crash the process
+(see progress/recorders/recorder.py in the hooks). The part would then fail, and no other part with it.
 """
 
 import contextlib

@@ -142,6 +142,39 @@ class ReplayFlags:
     json: Json = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class AnalyzeFlags:
+    """Tell who holds up a hung job from the Flight Recorder dumps of its ranks. The job needs no Holdfast.
+
+    FOLDER holds one dump for each rank, with the rank in its name: what torch writes at a timeout of its watchdog
+    (TORCH_FR_DUMP_TEMP_FILE), or an incident of Holdfast. Pickles and JSON are read; a pickle can run no code here.
+    Texts with "stack" in their name or folder, as from py-spy dump, are read as the stacks of the rank in their name.
+
+    \b
+    Examples:
+      holdfast analyze ~/.cache/torch
+      holdfast analyze dumps --dead 3 --json
+    """
+
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the dumps.")]
+    dead: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--dead",
+            help="A rank that is known to have died before the others stood still. Can be repeated.",
+            metavar="RANK",
+            min=0,
+        ),
+    ] = field(default_factory=list)
+    world_size: Annotated[
+        int | None,
+        typer.Option(
+            "--world-size", help="Number of ranks.", show_default="those that the dumps name", metavar="N", min=1
+        ),
+    ] = None
+    json: Json = False
+
+
 class PhaseName(StrEnum):
     """Part of a step in which a fault strikes."""
 

@@ -1,10 +1,17 @@
 """Enum values, numbers and incidents as people read them."""
 
+from collections import Counter
+
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 from holdfast_daemon.core.naming import STOPPED_BY_OPERATOR
 from holdfast_proto.message_json import enum_word
-from holdfast_proto.v1.common_pb2 import Phase
+from holdfast_proto.v1.common_pb2 import (
+    RECORDER_SOURCE_BACKEND,
+    RECORDER_SOURCE_GENERIC,
+    RECORDER_SOURCE_NONE,
+    Phase,
+)
 from holdfast_proto.v1.control_pb2 import RunStatus
 from holdfast_proto.v1.store_pb2 import (
     RUN_PHASE_FAILED,
@@ -88,6 +95,22 @@ def kept_line(status: RunStatus) -> str:
     if status.deadline_s > 0:
         parts.append(f"deadline {status.deadline_s:.1f} s")
     return " · ".join(parts)
+
+
+def recorder_line(status: RunStatus) -> str:
+    """Return the recorders of the ranks' groups; "" if all groups are on gloo, or none is known."""
+    used = Counter((one.source, one.backend) for rank in status.ranks for one in rank.recorders)
+    if all(source == RECORDER_SOURCE_GENERIC for source, _ in used):
+        return ""
+    return "recorders: " + ", ".join(
+        f"{_recorder(source, backend)} on {counted(ranks, 'rank')}" for (source, backend), ranks in sorted(used.items())
+    )
+
+
+def _recorder(source: int, backend: str) -> str:
+    if source == RECORDER_SOURCE_NONE:
+        return f"none for {backend} (the ranks' logs say what to set)"
+    return f"torch's own for {backend}" if source == RECORDER_SOURCE_BACKEND else backend
 
 
 def incident_line(incident: Incident) -> str:

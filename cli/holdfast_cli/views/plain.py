@@ -11,6 +11,7 @@ from holdfast_cli.views.phrases import (
     outcome_line,
     phase_word,
     progress_line,
+    recorder_line,
     refusal_line,
 )
 from holdfast_proto.v1.control_pb2 import RunStatus
@@ -37,6 +38,9 @@ def _progress(before: RunStatus, current: RunStatus, total_steps: int | None) ->
         yield f"{current.run} {phase_word(current)}, generation {current.generation}{outcome}"
         if current.newest_step >= 0:
             yield f"{progress_line(current, total_steps)} · {kept_line(current)}"
+    recorders = recorder_line(current)
+    if recorders and recorders != recorder_line(before):
+        yield recorders
     if current.replicas_note and current.replicas_note != before.replicas_note:
         yield current.replicas_note
 

@@ -20,6 +20,7 @@ from holdfast_cli.views.phrases import (
     outcome_line,
     phase_word,
     progress_line,
+    recorder_line,
 )
 from holdfast_proto.v1 import common_pb2
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
@@ -78,6 +79,8 @@ def _header(status: RunStatus, surroundings: Surroundings) -> Panel:
     if numbers := numbers_line(status):
         lines.append(Text(numbers))
     lines.append(Text(kept_line(status), style="dim"))
+    if recorders := recorder_line(status):
+        lines.append(Text(recorders, style="dim"))
     if status.replicas_note:
         lines.append(Text(status.replicas_note, style="dim"))
     if status.outcome:

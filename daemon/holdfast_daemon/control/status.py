@@ -83,4 +83,5 @@ def _view(rank: store.RankState, node: str, shown_exit: store.RankExit | None) -
         memory_bytes=rank.memory.allocated_bytes,
         memory_limit_bytes=rank.memory.limit_bytes,
         exit=shown_exit,
+        recorders=rank.recorders,
     )

@@ -75,11 +75,16 @@ def _unreadable(tick: Tick, unreadable: store.CheckpointUnreadable) -> None:
 
 
 def _stacks(tick: Tick, captured: store.EvidenceCaptured) -> None:
-    """Keep the stacks of ranks that hang. Stacks of an earlier suspicion are out of date, and are left out."""
+    """Keep stacks and recorders of ranks that hang. Those of an earlier suspicion are out of date, and are left out."""
     current = tick.state.suspicion
     if not captured.suspicion or (current is not None and current.id == captured.suspicion):
         stacks = {stack.rank: stack for stack in captured.stacks}
-        tick.state = replace(tick.state, stacks={**tick.state.stacks, **stacks})
+        recorders = {one.rank: one.dump for one in captured.recorders}
+        tick.state = replace(
+            tick.state,
+            stacks={**tick.state.stacks, **stacks},
+            recorders={**tick.state.recorders, **recorders},
+        )
 
 
 def _evidence(tick: Tick, node: str, captured: store.EvidenceCaptured) -> None:

@@ -72,6 +72,7 @@ def view_of(tick: Tick, *, suspicious: bool = False) -> View:
         deadlines=state.deadlines,
         first_exit_unix_s=state.first_exit_unix_s,
         stacks=state.stacks,
+        recorders=state.recorders,
         suspicious=suspicious,
         all_stopped_unix_s=state.all_stopped_unix_s,
         several_stopped_unix_s=state.several_stopped_unix_s,

@@ -9,6 +9,7 @@ from holdfast_daemon.core.detectors import registry
 from holdfast_daemon.core.detectors.framework import Detector
 from holdfast_proto.v1 import store_pb2 as store
 from holdfast_proto.v1.fault_pb2 import Fault
+from holdfast_proto.v1.recorder_pb2 import RecorderDump
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,8 @@ class CoreState:
     suspicion: Suspicion | None = None
     stacks: Mapping[int, store.StackSummary] = field(default_factory=dict)
     """Rank -> summary of its stack, taken at the present suspicion or at the verdict that it led to."""
+    recorders: Mapping[int, RecorderDump] = field(default_factory=dict)
+    """Rank -> what the recorder of calls on its device showed then."""
     telemetry: Telemetry = field(default_factory=Telemetry)
     totals: Totals = field(default_factory=Totals)
     incidents: Mapping[str, store.Incident] = field(default_factory=dict)

@@ -40,6 +40,7 @@ suspicion/                        the same kinds of files as below, gathered whe
 rank-*.black_box.json             step, phase, progress of every process group, last calls, last words
 rank-*.exit.json                  how a rank ended: exit code or signal, last words, the kernel's line if it killed it
 rank-*.flight_recorder.json       the rank's own list of its collectives
+rank-*.flight_recorder_*.json     the same of groups on devices, such as NCCL's: a file for each backend
 rank-*.stack.txt, .stack.json     stacks of all threads, taken from outside
 rank-*.proc.txt                   what the kernel says about the process and its threads
 node-*.system.txt                 load, memory, pressure, free disk space, largest processes

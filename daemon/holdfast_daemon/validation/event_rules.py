@@ -7,6 +7,7 @@ What agents and hooks measure themselves must be finite.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast_daemon.validation.recorder_rules import check_recorder
 from holdfast_daemon.validation.rules import (
     ACTIVITIES,
     PHASES,
@@ -126,6 +127,10 @@ def _evidence_captured(captured: store.EvidenceCaptured, world_size: int) -> Non
         check_text(stack.frame, "stacks.frame", NAME_CHARACTERS * 16)
         if stack.HasField("blocked_on"):
             check_blocked_on(stack.blocked_on, "stacks.blocked_on")
+    check_length(captured.recorders, "recorders", MOST_RANKS)
+    for recorder in captured.recorders:
+        check_rank(recorder.rank, world_size, "recorders")
+        check_recorder(recorder.dump, world_size)
     check_length(captured.places, "places", MOST_RANKS)
     for place in captured.places:
         check_rank(place.rank, world_size, "places")

@@ -7,6 +7,7 @@ from holdfast_daemon.validation.rules import (
     DIRECTIONS,
     LIVES,
     PHASES,
+    RECORDER_SOURCES,
     RefusedError,
     check_blocked_on,
     check_count,
@@ -27,8 +28,10 @@ from holdfast_proto.v1 import store_pb2 as store
 
 _COORDINATES = 64
 _MOVED = frozenset({"", "cpu", "disk", "network", "processes"})
-_ROOM_BYTES = 4 * NAME_CHARACTERS + 32
-"""For what follows the members in the message of a group: two numbers and a description of up to 255 characters."""
+_ROOM_BYTES = 4 * NAME_CHARACTERS + 48
+"""For what follows the members in the message of a group: three numbers, a source and a description of up to 255
+characters."""
+_RECORDERS = 64
 
 
 class KnownGroups:
@@ -41,12 +44,14 @@ class KnownGroups:
     def __init__(self) -> None:
         self._beginnings: dict[bytes, bytes] = {}
         """One copy of each beginning: all members of a group share it."""
-        self._of_rank: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
-        """By node and rank: the size of the world, and the beginning of each group."""
+        self._of_rank: dict[tuple[str, int, str], tuple[int, list[bytes]]] = {}
+        """By node, rank and kind: the size of the world, and the beginning of each group."""
 
-    def check(self, node: str, rank: int, groups: Sequence[common.GroupProgress], world_size: int) -> None:
-        """Check the groups of one rank."""
-        known_size, known = self._of_rank.get((node, rank), (0, ()))
+    def check(
+        self, node: str, rank: int, groups: Sequence[common.GroupProgress], world_size: int, kind: str = "groups"
+    ) -> None:
+        """Check the groups of one rank. ``kind``: field of the progress that they are in."""
+        known_size, known = self._of_rank.get((node, rank, kind), (0, ()))
         if known_size == world_size and len(known) == len(groups):
             for group, beginning in zip(groups, known, strict=True):
                 data = group.SerializeToString()
@@ -55,26 +60,30 @@ class KnownGroups:
                     and len(data) - len(beginning) <= _ROOM_BYTES
                     and group.enqueued <= LARGEST_COUNT
                     and group.completed <= LARGEST_COUNT
+                    and group.started <= LARGEST_COUNT
+                    and group.source in RECORDER_SOURCES
                 ):
                     break
             else:
                 return
-        self._look_at(node, rank, groups, world_size)
+        self._look_at((node, rank, kind), groups, world_size)
 
-    def _look_at(self, node: str, rank: int, groups: Sequence[common.GroupProgress], world_size: int) -> None:
-        check_length(groups, "progress.groups", MOST_GROUPS)
+    def _look_at(self, place: tuple[str, int, str], groups: Sequence[common.GroupProgress], world_size: int) -> None:
+        check_length(groups, f"progress.{place[2]}", MOST_GROUPS)
         for group in groups:
             check_text(group.group, "group", NAME_CHARACTERS)
             check_text(group.description, f"the description of group {group.group!r}", NAME_CHARACTERS)
             check_count(group.enqueued, f"enqueued of group {group.group!r}")
             check_count(group.completed, f"completed of group {group.group!r}")
+            check_count(group.started, f"started of group {group.group!r}")
+            check_known(group.source, RECORDER_SOURCES, f"source of group {group.group!r}")
             members = list(group.members)
             if any(later <= earlier for earlier, later in pairwise(members)):
                 raise RefusedError(f"the members of group {group.group!r} do not ascend")
             if members and members[-1] >= world_size:
                 raise RefusedError(f"group {group.group!r} has rank {members[-1]} of a world of {world_size}")
         if not all(group.members for group in groups):
-            self._of_rank.pop((node, rank), None)  # a name alone is the beginning of every list of members
+            self._of_rank.pop(place, None)  # a name alone is the beginning of every list of members
             return
         beginnings = [
             common.GroupProgress(group=group.group, members=group.members).SerializeToString() for group in groups
@@ -82,7 +91,7 @@ class KnownGroups:
         for cache in (self._of_rank, self._beginnings):
             if len(cache) >= MOST_RANKS:
                 cache.clear()
-        self._of_rank[node, rank] = (world_size, [self._beginnings.setdefault(one, one) for one in beginnings])
+        self._of_rank[place] = (world_size, [self._beginnings.setdefault(one, one) for one in beginnings])
 
 
 def check_node(
@@ -116,6 +125,8 @@ def check_node(
         try:
             _check_rank_state(rank, world_size)
             groups.check(name, number, rank.progress.groups, world_size)
+            if rank.progress.device_groups:
+                groups.check(name, number, rank.progress.device_groups, world_size, "device_groups")
         except RefusedError as error:
             raise RefusedError(f"rank {number}: {error}") from None
         if rank.life != store.LIFE_EXITED:
@@ -162,6 +173,11 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
         check_length(rank.pending, "pending", MOST_GROUPS)
         for call in rank.pending:
             check_pending(call, world_size, "pending")
+    if rank.recorders:
+        check_length(rank.recorders, "recorders", _RECORDERS)
+        for recorder in rank.recorders:
+            check_known(recorder.source, RECORDER_SOURCES, "the source of a recorder")
+            check_text(recorder.backend, "the backend of a recorder", NAME_CHARACTERS)
     if rank.HasField("blocked_on"):
         check_blocked_on(rank.blocked_on, "blocked_on")
     _check_progress(rank.progress, world_size)

@@ -45,6 +45,14 @@ class Party(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PARTY_STORE: _ClassVar[Party]
     PARTY_FOREIGN: _ClassVar[Party]
 
+class RecorderSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RECORDER_SOURCE_UNSPECIFIED: _ClassVar[RecorderSource]
+    RECORDER_SOURCE_GENERIC: _ClassVar[RecorderSource]
+    RECORDER_SOURCE_NCCL: _ClassVar[RecorderSource]
+    RECORDER_SOURCE_BACKEND: _ClassVar[RecorderSource]
+    RECORDER_SOURCE_NONE: _ClassVar[RecorderSource]
+
 class Direction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DIRECTION_UNSPECIFIED: _ClassVar[Direction]
@@ -79,6 +87,11 @@ PARTY_CHILD: Party
 PARTY_RANK: Party
 PARTY_STORE: Party
 PARTY_FOREIGN: Party
+RECORDER_SOURCE_UNSPECIFIED: RecorderSource
+RECORDER_SOURCE_GENERIC: RecorderSource
+RECORDER_SOURCE_NCCL: RecorderSource
+RECORDER_SOURCE_BACKEND: RecorderSource
+RECORDER_SOURCE_NONE: RecorderSource
 DIRECTION_UNSPECIFIED: Direction
 DIRECTION_SEND: Direction
 DIRECTION_RECV: Direction
@@ -108,18 +121,32 @@ class BlockedOn(_message.Message):
     def __init__(self, activity: _Optional[_Union[Activity, str]] = ..., call: _Optional[str] = ..., path: _Optional[str] = ..., party: _Optional[_Union[Party, str]] = ..., pid: _Optional[int] = ..., command: _Optional[str] = ..., peer: _Optional[str] = ..., rank: _Optional[int] = ..., thread: _Optional[str] = ..., next: _Optional[_Union[BlockedOn, _Mapping]] = ...) -> None: ...
 
 class GroupProgress(_message.Message):
-    __slots__ = ("group", "members", "enqueued", "completed", "description")
+    __slots__ = ("group", "members", "enqueued", "completed", "description", "source", "started")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     ENQUEUED_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
     group: str
     members: _containers.RepeatedScalarFieldContainer[int]
     enqueued: int
     completed: int
     description: str
-    def __init__(self, group: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ..., enqueued: _Optional[int] = ..., completed: _Optional[int] = ..., description: _Optional[str] = ...) -> None: ...
+    source: RecorderSource
+    started: int
+    def __init__(self, group: _Optional[str] = ..., members: _Optional[_Iterable[int]] = ..., enqueued: _Optional[int] = ..., completed: _Optional[int] = ..., description: _Optional[str] = ..., source: _Optional[_Union[RecorderSource, str]] = ..., started: _Optional[int] = ...) -> None: ...
+
+class Recorder(_message.Message):
+    __slots__ = ("source", "backend", "full_dumps")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
+    FULL_DUMPS_FIELD_NUMBER: _ClassVar[int]
+    source: RecorderSource
+    backend: str
+    full_dumps: bool
+    def __init__(self, source: _Optional[_Union[RecorderSource, str]] = ..., backend: _Optional[str] = ..., full_dumps: bool = ...) -> None: ...
 
 class ChannelProgress(_message.Message):
     __slots__ = ("group", "peer", "direction", "enqueued", "completed")
@@ -152,13 +179,15 @@ class PendingCall(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., sizes: _Optional[str] = ..., dtypes: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("step", "phase", "groups", "channels")
+    __slots__ = ("step", "phase", "groups", "channels", "device_groups")
     STEP_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_GROUPS_FIELD_NUMBER: _ClassVar[int]
     step: int
     phase: Phase
     groups: _containers.RepeatedCompositeFieldContainer[GroupProgress]
     channels: _containers.RepeatedCompositeFieldContainer[ChannelProgress]
-    def __init__(self, step: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., groups: _Optional[_Iterable[_Union[GroupProgress, _Mapping]]] = ..., channels: _Optional[_Iterable[_Union[ChannelProgress, _Mapping]]] = ...) -> None: ...
+    device_groups: _containers.RepeatedCompositeFieldContainer[GroupProgress]
+    def __init__(self, step: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., groups: _Optional[_Iterable[_Union[GroupProgress, _Mapping]]] = ..., channels: _Optional[_Iterable[_Union[ChannelProgress, _Mapping]]] = ..., device_groups: _Optional[_Iterable[_Union[GroupProgress, _Mapping]]] = ...) -> None: ...

@@ -66,7 +66,7 @@ class InjectFaultResponse(_message.Message):
     def __init__(self, waits_for: _Optional[str] = ...) -> None: ...
 
 class RankView(_message.Message):
-    __slots__ = ("rank", "node", "life", "step", "phase", "process_state", "stalled_s", "coordinates", "pid", "exit", "memory_bytes", "memory_limit_bytes")
+    __slots__ = ("rank", "node", "life", "step", "phase", "process_state", "stalled_s", "coordinates", "pid", "exit", "memory_bytes", "memory_limit_bytes", "recorders")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,7 @@ class RankView(_message.Message):
     EXIT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECORDERS_FIELD_NUMBER: _ClassVar[int]
     rank: int
     node: str
     life: _store_pb2.Life
@@ -98,7 +99,8 @@ class RankView(_message.Message):
     exit: _store_pb2.RankExit
     memory_bytes: int
     memory_limit_bytes: int
-    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., life: _Optional[_Union[_store_pb2.Life, str]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., process_state: _Optional[str] = ..., stalled_s: _Optional[float] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., pid: _Optional[int] = ..., exit: _Optional[_Union[_store_pb2.RankExit, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ...) -> None: ...
+    recorders: _containers.RepeatedCompositeFieldContainer[_common_pb2.Recorder]
+    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., life: _Optional[_Union[_store_pb2.Life, str]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., process_state: _Optional[str] = ..., stalled_s: _Optional[float] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., pid: _Optional[int] = ..., exit: _Optional[_Union[_store_pb2.RankExit, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ...) -> None: ...
 
 class RunStatus(_message.Message):
     __slots__ = ("run", "phase", "generation", "newest_step", "loss", "validation_loss", "grad_norm", "tokens_per_s", "ranks", "newest_checkpoint", "newest_snapshot", "incidents", "restarts", "loss_spikes", "leader", "outcome", "now_unix_s", "store_up", "newest_incident", "deadline_s", "left_step", "faults", "faults_refused", "failed_checkpoint", "resumed_step", "learning_rate", "replicas_note", "refused")

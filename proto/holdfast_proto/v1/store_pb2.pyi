@@ -1,5 +1,6 @@
 from holdfast_proto.v1 import common_pb2 as _common_pb2
 from holdfast_proto.v1 import fault_pb2 as _fault_pb2
+from holdfast_proto.v1 import recorder_pb2 as _recorder_pb2
 from holdfast_proto.v1 import session_pb2 as _session_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -315,7 +316,7 @@ class RankExit(_message.Message):
     def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., last_words: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., exited_unix_s: _Optional[float] = ..., order: _Optional[int] = ..., finished: bool = ..., out_of_memory: bool = ..., kernel_line: _Optional[str] = ..., never_attached: bool = ..., steps_until: _Optional[int] = ...) -> None: ...
 
 class RankState(_message.Message):
-    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps")
+    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps", "recorders")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -359,6 +360,7 @@ class RankState(_message.Message):
     OWN_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     DEVICE_OWN_S_FIELD_NUMBER: _ClassVar[int]
     DEVICE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    RECORDERS_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     life: Life
@@ -388,7 +390,8 @@ class RankState(_message.Message):
     own_wait_s: float
     device_own_s: float
     device_steps: int
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ...) -> None: ...
+    recorders: _containers.RepeatedCompositeFieldContainer[_common_pb2.Recorder]
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ...) -> None: ...
 
 class NodeState(_message.Message):
     __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "history", "damaged_checkpoints", "awaits_files")
@@ -622,20 +625,30 @@ class SnapshotMemoryRefused(_message.Message):
     def __init__(self, needed_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., directory: _Optional[str] = ...) -> None: ...
 
 class EvidenceCaptured(_message.Message):
-    __slots__ = ("incident", "files", "pending", "stacks", "suspicion", "places")
+    __slots__ = ("incident", "files", "pending", "stacks", "suspicion", "places", "recorders")
     INCIDENT_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     STACKS_FIELD_NUMBER: _ClassVar[int]
     SUSPICION_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
+    RECORDERS_FIELD_NUMBER: _ClassVar[int]
     incident: str
     files: _containers.RepeatedScalarFieldContainer[str]
     pending: _containers.RepeatedCompositeFieldContainer[_common_pb2.PendingCall]
     stacks: _containers.RepeatedCompositeFieldContainer[StackSummary]
     suspicion: str
     places: _containers.RepeatedCompositeFieldContainer[RankPlace]
-    def __init__(self, incident: _Optional[str] = ..., files: _Optional[_Iterable[str]] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., stacks: _Optional[_Iterable[_Union[StackSummary, _Mapping]]] = ..., suspicion: _Optional[str] = ..., places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ...) -> None: ...
+    recorders: _containers.RepeatedCompositeFieldContainer[RankRecorder]
+    def __init__(self, incident: _Optional[str] = ..., files: _Optional[_Iterable[str]] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., stacks: _Optional[_Iterable[_Union[StackSummary, _Mapping]]] = ..., suspicion: _Optional[str] = ..., places: _Optional[_Iterable[_Union[RankPlace, _Mapping]]] = ..., recorders: _Optional[_Iterable[_Union[RankRecorder, _Mapping]]] = ...) -> None: ...
+
+class RankRecorder(_message.Message):
+    __slots__ = ("rank", "dump")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    DUMP_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    dump: _recorder_pb2.RecorderDump
+    def __init__(self, rank: _Optional[int] = ..., dump: _Optional[_Union[_recorder_pb2.RecorderDump, _Mapping]] = ...) -> None: ...
 
 class RankPlace(_message.Message):
     __slots__ = ("rank", "step", "phase")
@@ -816,7 +829,7 @@ class WaitEdge(_message.Message):
     def __init__(self, waiter: _Optional[int] = ..., awaited: _Optional[int] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("kind", "culprits", "message", "confidence_ratio", "waits", "step", "phase", "group", "seq", "op", "activity", "node", "calls", "death", "hang", "standstill", "mismatch", "transport", "lost_node", "late_exit", "data_share", "throughput", "memory", "allocator", "checkpoint", "program", "launcher", "loss_spike", "loss_rise", "missing_loss", "gradient_explosion", "overflow", "duplicate_samples", "non_finite", "straggler", "corruption")
+    __slots__ = ("kind", "culprits", "message", "confidence_ratio", "waits", "step", "phase", "group", "seq", "op", "activity", "node", "calls", "death", "hang", "standstill", "mismatch", "transport", "lost_node", "late_exit", "data_share", "throughput", "memory", "allocator", "checkpoint", "program", "launcher", "loss_spike", "loss_rise", "missing_loss", "gradient_explosion", "overflow", "duplicate_samples", "non_finite", "straggler", "corruption", "device_call")
     KIND_FIELD_NUMBER: _ClassVar[int]
     CULPRITS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -853,6 +866,7 @@ class Verdict(_message.Message):
     NON_FINITE_FIELD_NUMBER: _ClassVar[int]
     STRAGGLER_FIELD_NUMBER: _ClassVar[int]
     CORRUPTION_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_CALL_FIELD_NUMBER: _ClassVar[int]
     kind: VerdictKind
     culprits: _containers.RepeatedScalarFieldContainer[int]
     message: str
@@ -889,7 +903,24 @@ class Verdict(_message.Message):
     non_finite: NonFiniteDetail
     straggler: StragglerDetail
     corruption: CorruptionDetail
-    def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., node: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ..., death: _Optional[_Union[DeathDetail, _Mapping]] = ..., hang: _Optional[_Union[HangDetail, _Mapping]] = ..., standstill: _Optional[_Union[StandstillDetail, _Mapping]] = ..., mismatch: _Optional[_Union[MismatchDetail, _Mapping]] = ..., transport: _Optional[_Union[TransportDetail, _Mapping]] = ..., lost_node: _Optional[_Union[LostNodeDetail, _Mapping]] = ..., late_exit: _Optional[_Union[LateExitDetail, _Mapping]] = ..., data_share: _Optional[_Union[DataShareDetail, _Mapping]] = ..., throughput: _Optional[_Union[ThroughputDetail, _Mapping]] = ..., memory: _Optional[_Union[MemoryDetail, _Mapping]] = ..., allocator: _Optional[_Union[AllocatorDetail, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointDetail, _Mapping]] = ..., program: _Optional[_Union[ProgramDetail, _Mapping]] = ..., launcher: _Optional[_Union[LauncherDetail, _Mapping]] = ..., loss_spike: _Optional[_Union[LossSpikeDetail, _Mapping]] = ..., loss_rise: _Optional[_Union[LossRiseDetail, _Mapping]] = ..., missing_loss: _Optional[_Union[MissingLossDetail, _Mapping]] = ..., gradient_explosion: _Optional[_Union[GradientExplosionDetail, _Mapping]] = ..., overflow: _Optional[_Union[OverflowDetail, _Mapping]] = ..., duplicate_samples: _Optional[_Union[DuplicateSamplesDetail, _Mapping]] = ..., non_finite: _Optional[_Union[NonFiniteDetail, _Mapping]] = ..., straggler: _Optional[_Union[StragglerDetail, _Mapping]] = ..., corruption: _Optional[_Union[CorruptionDetail, _Mapping]] = ...) -> None: ...
+    device_call: DeviceCallDetail
+    def __init__(self, kind: _Optional[_Union[VerdictKind, str]] = ..., culprits: _Optional[_Iterable[int]] = ..., message: _Optional[str] = ..., confidence_ratio: _Optional[float] = ..., waits: _Optional[_Iterable[_Union[WaitEdge, _Mapping]]] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., group: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., node: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ..., death: _Optional[_Union[DeathDetail, _Mapping]] = ..., hang: _Optional[_Union[HangDetail, _Mapping]] = ..., standstill: _Optional[_Union[StandstillDetail, _Mapping]] = ..., mismatch: _Optional[_Union[MismatchDetail, _Mapping]] = ..., transport: _Optional[_Union[TransportDetail, _Mapping]] = ..., lost_node: _Optional[_Union[LostNodeDetail, _Mapping]] = ..., late_exit: _Optional[_Union[LateExitDetail, _Mapping]] = ..., data_share: _Optional[_Union[DataShareDetail, _Mapping]] = ..., throughput: _Optional[_Union[ThroughputDetail, _Mapping]] = ..., memory: _Optional[_Union[MemoryDetail, _Mapping]] = ..., allocator: _Optional[_Union[AllocatorDetail, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointDetail, _Mapping]] = ..., program: _Optional[_Union[ProgramDetail, _Mapping]] = ..., launcher: _Optional[_Union[LauncherDetail, _Mapping]] = ..., loss_spike: _Optional[_Union[LossSpikeDetail, _Mapping]] = ..., loss_rise: _Optional[_Union[LossRiseDetail, _Mapping]] = ..., missing_loss: _Optional[_Union[MissingLossDetail, _Mapping]] = ..., gradient_explosion: _Optional[_Union[GradientExplosionDetail, _Mapping]] = ..., overflow: _Optional[_Union[OverflowDetail, _Mapping]] = ..., duplicate_samples: _Optional[_Union[DuplicateSamplesDetail, _Mapping]] = ..., non_finite: _Optional[_Union[NonFiniteDetail, _Mapping]] = ..., straggler: _Optional[_Union[StragglerDetail, _Mapping]] = ..., corruption: _Optional[_Union[CorruptionDetail, _Mapping]] = ..., device_call: _Optional[_Union[DeviceCallDetail, _Mapping]] = ...) -> None: ...
+
+class DeviceCallDetail(_message.Message):
+    __slots__ = ("what", "why", "next", "suspects", "recorders", "world_size")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTS_FIELD_NUMBER: _ClassVar[int]
+    RECORDERS_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    why: _containers.RepeatedScalarFieldContainer[str]
+    next: str
+    suspects: _containers.RepeatedScalarFieldContainer[int]
+    recorders: int
+    world_size: int
+    def __init__(self, what: _Optional[str] = ..., why: _Optional[_Iterable[str]] = ..., next: _Optional[str] = ..., suspects: _Optional[_Iterable[int]] = ..., recorders: _Optional[int] = ..., world_size: _Optional[int] = ...) -> None: ...
 
 class CallPlace(_message.Message):
     __slots__ = ("group", "description", "seq", "op", "sizes", "dtypes")

@@ -202,7 +202,11 @@ def test_daemon_refuses_nothing_of_what_an_agent_lets_pass(excess: int) -> None:
     progress = report.progress
     progress.step = limits.LARGEST_COUNT
     progress.groups.add(group=name, description=name, members=[0], enqueued=count, completed=count)
+    source = 99 if excess else 2
+    progress.device_groups.add(group=name, members=[0], enqueued=count, started=count, completed=count, source=source)
     progress.channels.add(group=name, peer=1, direction=DIRECTION_SEND, enqueued=count, completed=count)
+    report.recorders.add(source=source, backend="x" * (64 + excess))
+    report.worker_socket = "/" + "x" * (106 + excess)
     report.pending.add(rank=1, group=name, op=name, seq=count, sizes=text, dtypes=text)
     if excess:
         progress.groups.add(group="descending", members=[1, 0])
@@ -217,13 +221,15 @@ def test_daemon_refuses_nothing_of_what_an_agent_lets_pass(excess: int) -> None:
 
     state = store.RankState(
         rank=1, life=store.LIFE_RUNNING, progress=report.progress, pending=report.pending, device=said.device,
-        coordinates=said.coordinates, first_step_ended_unix_s=report.steps[-1].ended_unix_s,
+        recorders=report.recorders, coordinates=said.coordinates, first_step_ended_unix_s=report.steps[-1].ended_unix_s,
     )  # fmt: skip
     node = store.NodeState(run="r", node="a", world_size=WORLD, ranks=[state])
     check_node(node, name="a", run="r", spec=None, groups=KnownGroups())
     for step in report.steps:
         for summary in StepSummaries(1, ranks=1).add(1, step):
             check_event(store.Event(node="a", generation=1, step_summary=summary), None)
+    assert (len(report.recorders), len(report.worker_socket)) == ((0, 0) if excess else (1, 107))
+    assert len(report.progress.device_groups) == (0 if excess else 1)
     left = limits.MOST_GROUPS if excess else 2
     assert (len(progress.groups), len(report.pending)) == (left, left)
 

@@ -9,6 +9,7 @@ from holdfast_cli.views.display import LineDisplay, LiveDisplay, display_for
 from holdfast_cli.views.phrases import progress_line
 from holdfast_cli.views.plain import HEARTBEAT_S, changes
 from holdfast_cli.views.run_view import Surroundings, render
+from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1.common_pb2 import PHASE_EVAL
 from holdfast_proto.v1.control_pb2 import RankView, RunStatus
 from holdfast_proto.v1.fault_pb2 import Fault
@@ -264,3 +265,23 @@ def test_lines_of_ranks_are_printed_as_they_are_without_a_terminal() -> None:
     with LineDisplay(Console(file=output, width=20)) as display:
         display.say(["[rank 1] [bold]no markup[/bold] and a long line"])
     assert output.getvalue() == "[rank 1] [bold]no markup[/bold] and a long line\n"
+
+
+def recorder(source: "common.RecorderSource", backend: str) -> common.Recorder:
+    return common.Recorder(source=source, backend=backend)
+
+
+def test_the_recorders_of_a_gpu_run_are_shown_and_a_missing_one_too() -> None:
+    status = healthy()
+    for rank in status.ranks:
+        rank.recorders.append(recorder(common.RECORDER_SOURCE_GENERIC, "gloo"))
+    assert "recorders" not in draw(status)
+    for rank in status.ranks:
+        rank.recorders.append(recorder(common.RECORDER_SOURCE_NCCL, "nccl"))
+    ranks = len(status.ranks)
+    shown = f"recorders: gloo on {ranks} ranks, nccl on {ranks} ranks"
+    assert shown in draw(status)
+    assert shown in [*changes(healthy(), status, None)]
+    assert shown not in [*changes(status, status, None)]
+    status.ranks[0].recorders.append(recorder(common.RECORDER_SOURCE_NONE, "nccl2"))
+    assert "none for nccl2 (the ranks' logs say what to set) on 1 rank" in draw(status, width=160)

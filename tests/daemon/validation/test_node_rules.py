@@ -24,7 +24,12 @@ def good_node() -> store.NodeState:
     for number in (0, 1):
         groups = [common.GroupProgress(group="0", members=[0, 1, 2, 3], enqueued=7, completed=6, description="world")]
         channels = [common.ChannelProgress(group="0", peer=1, direction=common.DIRECTION_SEND, enqueued=2, completed=2)]
-        progress = common.Progress(step=5, phase=common.PHASE_OPTIMIZER, groups=groups, channels=channels)
+        on_device = common.GroupProgress(
+            group="0", members=[0, 1], enqueued=9, started=8, completed=7, source=common.RECORDER_SOURCE_NCCL
+        )
+        progress = common.Progress(
+            step=5, phase=common.PHASE_OPTIMIZER, groups=groups, channels=channels, device_groups=[on_device]
+        )
         node.ranks.add(
             rank=number,
             pid=10 + number,
@@ -38,6 +43,7 @@ def good_node() -> store.NodeState:
             snapshots=[3, 4],
             coordinates={"dp": number},
             phase_s={common.PHASE_DATA: 0.5},
+            recorders=[common.Recorder(source=common.RECORDER_SOURCE_NCCL, backend="nccl")],
             pending=[common.PendingCall(rank=number, group="0", seq=7, op="gloo:all_reduce")],
         )
     dead = store.RankExit(signal=9, step=5, phase=common.PHASE_OPTIMIZER, exited_unix_s=1.7e9, last_words="E: x")
@@ -96,6 +102,11 @@ BAD_NODES = [
     ("ranks.0.progress.groups.0.description", "x" * 3000),
     ("ranks.0.progress.groups.0.enqueued", HUGE),
     ("ranks.0.progress.groups.0.completed", HUGE),
+    ("ranks.0.progress.groups.0.source", UNKNOWN),
+    ("ranks.0.progress.device_groups.0.started", HUGE),
+    ("ranks.0.progress.device_groups.0.source", UNKNOWN),
+    ("ranks.0.recorders.0.source", UNKNOWN),
+    ("ranks.0.recorders.0.backend", "x" * 300),
     ("ranks.0.progress.channels.0.direction", UNKNOWN),
     ("ranks.0.progress.channels.0.peer", 4),
     ("ranks.0.progress.channels.0.enqueued", HUGE),

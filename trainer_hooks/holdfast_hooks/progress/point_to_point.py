@@ -1,8 +1,9 @@
 """Records point-to-point calls on CPU tensors, which torch's Flight Recorder leaves out on gloo.
 
 isend, irecv, batch_isend_irecv and the pipeline schedules all end in ``ProcessGroup.send`` and ``.recv``, so these two
-are wrapped while the hooks are attached. Calls on GPU tensors are not recorded: there a dropped Work says nothing about
-completion, and the Flight Recorder has NCCL's calls.
+are wrapped while the hooks are attached. Calls on GPU tensors are not counted: there a dropped Work says nothing about
+completion, and NCCL's recorder has them, except those that a CUDA graph replays. Of these calls only the first with
+each peer is noted while it lasts, because it may make a communicator: see :mod:`~.recorders.quiet`.
 """
 
 import sys
@@ -100,6 +101,9 @@ class PointToPointRecord:
         self._once = once
         self._channels: dict[tuple[str, int, Direction], _Channel | None] = {}
         self._shifts: dict[str, SeqShift] = {}
+        self.opening: list[object] = []
+        """First calls on GPU tensors with a peer in a group that have not returned."""
+        self._opened: set[object] = set()
         self._patches: dict[str, tuple[Any, Any]] = {}
         """The original and our wrapper, by name, as the class holds them: what getattr() returns would no longer be
         bound to a group."""
@@ -160,15 +164,25 @@ class PointToPointRecord:
         return progress
 
     def _wrap(self, original: Callable[..., Any], direction: Direction) -> Callable[..., Any]:
-        channels = self._channels
+        channels, opening, opened = self._channels, self.opening, self._opened
         mark = None if self._black_box is None else self._black_box.call
 
         def call(
             group: _ProcessGroup, tensors: "Sequence[torch.Tensor]", peer: int, *rest: Any, **keywords: Any
         ) -> object:
             key = (group.group_name, peer, direction)
+            if not tensors[0].is_cpu:
+                if key in opened:
+                    return original(group, tensors, peer, *rest, **keywords)
+                # Each of these is one operation of a list or a set, so that threads need no lock.
+                opening.append(key)
+                try:
+                    return original(group, tensors, peer, *rest, **keywords)
+                finally:
+                    opening.remove(key)
+                    opened.add(key)
             channel = channels[key] if key in channels else self._open(group, peer, direction)
-            if channel is None or not tensors[0].is_cpu:
+            if channel is None:
                 return original(group, tensors, peer, *rest, **keywords)
             seq = channel.enqueued = channel.enqueued + 1
             if mark is not None and channel.box_index is not None:

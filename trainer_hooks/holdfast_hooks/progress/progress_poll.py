@@ -56,6 +56,11 @@ class ProgressPoll:
         self._next_resolve = 0
         self._next_look = 0
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether a group is known."""
+        return bool(self._groups)
+
     def poll(self, *, last: bool = False) -> list[GroupProgress]:
         """Return the progress of every known group; nothing before the first group, or if the recorder fails.
 

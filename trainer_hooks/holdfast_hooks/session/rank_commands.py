@@ -1,15 +1,17 @@
 """Carries out the agent's commands to this rank. Reporter thread only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast_hooks.faults.fault import Fault
 from holdfast_hooks.faults.injector import Injector
 from holdfast_hooks.faults.prospects import Prospects
-from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError, find_dump
+from holdfast_hooks.progress.flight_recorder import RecorderUnavailableError
+from holdfast_hooks.progress.recorders.recorder import FullDumpRefusedError, GenericRecorder, Recorder
 from holdfast_hooks.step_commands import StepCommands
 from holdfast_proto.atomic_file import replace_file
 from holdfast_proto.run_files import flight_recorder_dump
+from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import fault_pb2
 from holdfast_proto.v1.session_pb2 import CommandAck, RankCommand
 
@@ -28,6 +30,7 @@ class RankCommands:
         refusal: returns why this rank takes no snapshots, or "" if it does.
         injector: the faults of this rank; None if the run allows none.
         prospects: what the training loop has done so far, for faults; None if the run allows none.
+        recorders: returns the recorders that the rank's groups use.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class RankCommands:
         refusal: Callable[[], str],
         injector: Injector | None = None,
         prospects: Prospects | None = None,
+        recorders: Callable[[], Sequence[Recorder]] = lambda: (),
     ) -> None:
         self._generation = generation
         self._rank = rank
@@ -48,6 +52,7 @@ class RankCommands:
         self._refusal = refusal
         self._injector = injector
         self._prospects = prospects
+        self._recorders = recorders
         self._accepted_faults: list[Fault] = []
 
     def execute(self, command: RankCommand) -> CommandAck:
@@ -91,16 +96,20 @@ class RankCommands:
         return True, "; ".join(awaited)
 
     def _capture_evidence(self, directory: Path) -> Outcome:
-        path = directory / flight_recorder_dump(self._rank)
-        try:
-            dump = find_dump()
-            if dump is None:
-                return False, "this rank has no process group"
-            directory.mkdir(parents=True, exist_ok=True)
-            replace_file(path, dump(True, False))
-        except (OSError, RuntimeError, RecorderUnavailableError) as error:
-            return False, str(error)
-        return True, str(path)
+        """Write the dump of each recorder in use into a file of its own: their group ids collide."""
+        written, problems = [], []
+        # A gloo group that no poll has seen yet is in the generic recorder, too.
+        for recorder in self._recorders() or (GenericRecorder(),):
+            is_generic = recorder.source == common.RECORDER_SOURCE_GENERIC
+            path = directory / flight_recorder_dump(self._rank, "" if is_generic else recorder.backend)
+            try:
+                dump = recorder.entries()
+                directory.mkdir(parents=True, exist_ok=True)
+                replace_file(path, dump)
+                written.append(str(path))
+            except (OSError, RuntimeError, RecorderUnavailableError, FullDumpRefusedError) as error:
+                problems.append(str(error))
+        return bool(written), "; ".join(written or problems)
 
 
 def _place(commands: StepCommands, step: int) -> Outcome:

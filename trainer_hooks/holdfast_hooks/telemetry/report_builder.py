@@ -9,9 +9,11 @@ from typing import Any
 
 from holdfast_hooks.device_time.device_time import DeviceTime
 from holdfast_hooks.once import OnceLog
+from holdfast_hooks.progress.device_poll import DevicePoll
 from holdfast_hooks.progress.own_wait import OwnWait
 from holdfast_hooks.progress.point_to_point import PointToPointRecord
 from holdfast_hooks.progress.progress_poll import ProgressPoll
+from holdfast_hooks.session.worker_server import WorkerServer
 from holdfast_hooks.telemetry.backlog import Backlog
 from holdfast_hooks.telemetry.bad_gradients import NUMBERS
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
@@ -33,6 +35,8 @@ class Sources:
 
     timeline: Timeline
     progress: ProgressPoll
+    devices: DevicePoll
+    worker_server: WorkerServer
     point_to_point: PointToPointRecord
     device_memory: DeviceMemory
     device_time: DeviceTime
@@ -79,6 +83,7 @@ class ReportBuilder:
         self._sources = sources
         self._once = once
         self._groups: list[GroupProgress] = []
+        self._device_groups: list[GroupProgress] = []
         self._channels: list[ChannelProgress] = []
         self._completed_steps = 0
         self._held: StepSample | None = None
@@ -95,6 +100,9 @@ class ReportBuilder:
         progress = self._sources.progress
         self._own_wait.before()
         self._groups = progress.poll(last=self._sources.last_words is not None)
+        self._device_groups = self._sources.devices.poll()
+        if self._sources.devices.has_groups:
+            self._sources.worker_server.start()
         self._channels = self._sources.point_to_point.advance()
         self._own_wait.after(is_call_pending=self._is_call_pending())
         self._sources.device_time.read()
@@ -104,6 +112,8 @@ class ReportBuilder:
         messages = any(channel.enqueued > channel.completed for channel in self._channels)
         if messages or any(group.enqueued > group.completed for group in self._groups):
             return True
+        if self._sources.devices.has_groups:
+            return None  # the numbers of a device's recorder do not show it
         return False if self._groups and self._sources.progress.no_call_pending else None
 
     def report(self, *, final: bool = False) -> Report:
@@ -120,7 +130,7 @@ class ReportBuilder:
             reporter_cpu_s=time.thread_time(),
             modules=self._modules.after(self._completed_steps),
             last_words=sources.last_words,
-            recorder_failures_total=sources.progress.failures_total,
+            recorder_failures_total=sources.progress.failures_total + sources.devices.failures_total,
             recorder_attempts_total=sources.progress.attempts_total,
             pending=sources.progress.pending.calls,
             outside_s=sources.timeline.outside_s(),
@@ -130,6 +140,8 @@ class ReportBuilder:
             device_own_s=sources.device_time.own_s,
             device_steps=sources.device_time.steps,
             steps_until=sources.steps_until if final else 0,
+            recorders=sources.devices.described(),
+            worker_socket=sources.worker_server.path,
         )
 
     def _progress(self) -> Progress:
@@ -139,6 +151,7 @@ class ReportBuilder:
             phase=timeline.phase,  # type: ignore[arg-type]
             groups=self._groups,
             channels=self._channels,
+            device_groups=self._device_groups,
         )
 
     def _take_steps(self, *, final: bool) -> list[StepRecord]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from holdfast_daemon.core.detectors.deaths.dead_rank import DeadRank
 from holdfast_daemon.core.detectors.deaths.late_exit import LateExit
 from holdfast_daemon.core.detectors.framework import Detector
+from holdfast_daemon.core.detectors.hangs.device_call import DeviceCall
 from holdfast_daemon.core.detectors.hangs.lost_node import LostNode
 from holdfast_daemon.core.detectors.hangs.mismatched_order import MismatchedOrder
 from holdfast_daemon.core.detectors.hangs.root_ranks import DataStall, HungCollective
@@ -25,7 +26,14 @@ from holdfast_daemon.core.detectors.speed.memory_creep import MemoryCreep
 from holdfast_daemon.core.detectors.speed.straggler import Straggler
 from holdfast_daemon.core.detectors.speed.throughput_drop import ThroughputDrop
 
-HANGS: tuple[type[Detector], ...] = (MismatchedOrder, HungCollective, DataStall, Transport, Standstill)
+HANGS: tuple[type[Detector], ...] = (
+    DeviceCall,
+    MismatchedOrder,
+    HungCollective,
+    DataStall,
+    Transport,
+    Standstill,
+)
 """Detectors of what can be suspected before a deadline has passed."""
 
 ALL: tuple[type[Detector], ...] = (

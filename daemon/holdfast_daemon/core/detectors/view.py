@@ -1,15 +1,17 @@
 """What detectors look at: the state of all ranks in a tick, and the numbers of a step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from holdfast_daemon.core.deadlines import Deadlines
+from holdfast_daemon.core.device_waits.diagnosis import Diagnosis, Evidence, Place, diagnose
 from holdfast_daemon.core.waits.left_out_calls import LeftOutCalls, left_out_calls
 from holdfast_daemon.core.waits.named_calls import MismatchedCall, mismatched_calls
 from holdfast_daemon.core.waits.wait_graph import WaitAnalysis, analyse
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.recorder_pb2 import RecorderDump
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,8 @@ class View:
     """Unix time of the first abnormal exit that was seen in this generation; 0: none."""
     stacks: Mapping[int, store.StackSummary]
     """Rank -> summary of its stack, taken at the present suspicion."""
+    recorders: Mapping[int, RecorderDump] = field(default_factory=dict)
+    """Rank -> what the recorder of calls on its device showed then."""
     suspicious: bool = False
     """Whether to look for what may become a hang, at shorter deadlines: see suspicion.py."""
     all_stopped_unix_s: float = 0.0
@@ -83,6 +87,25 @@ class View:
         """Who holds the others up, whether or not it is a hang: the deadlines decide that."""
         in_calls = {rank for rank, stack in self.stacks.items() if stack.activity == common.ACTIVITY_COLLECTIVE}
         return analyse(self.known_ranks, in_calls)
+
+    @cached_property
+    def uses_devices(self) -> bool:
+        """Whether ranks make their calls on devices, so that the numbers in their reports prove nothing."""
+        return any(one.source in _DEVICE_SOURCES for rank in self.known_ranks.values() for one in rank.recorders)
+
+    @cached_property
+    def device_diagnosis(self) -> Diagnosis | None:
+        """Who holds the others up in calls on devices; None if no recorder was read."""
+        if not self.recorders:
+            return None
+        evidence = {
+            number: Evidence(self.recorders.get(number), self._place(number), rank.life == store.LIFE_EXITED)
+            for number, rank in self.known_ranks.items()
+        }
+        return diagnose(evidence, self.world_size)
+
+    def _place(self, number: int) -> Place:
+        return _PLACES.get(self.activity(number), Place.UNKNOWN)
 
     @cached_property
     def outside_of_calls(self) -> tuple[int, ...]:
@@ -184,6 +207,19 @@ OUTSIDE = (
     common.ACTIVITY_SLEEP,
 )
 """Activities in which no call holds the rank."""
+
+
+_PLACES = {
+    common.ACTIVITY_DATA: Place.DATA,
+    common.ACTIVITY_COLLECTIVE: Place.CALL,
+    **dict.fromkeys((one for one in OUTSIDE if one != common.ACTIVITY_DATA), Place.USER_CODE),
+}
+
+_DEVICE_SOURCES = (
+    common.RECORDER_SOURCE_NCCL,
+    common.RECORDER_SOURCE_BACKEND,
+    common.RECORDER_SOURCE_NONE,
+)
 
 
 def is_stopped(rank: store.RankState) -> bool:

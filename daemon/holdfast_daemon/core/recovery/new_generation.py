@@ -68,6 +68,7 @@ def forget(tick: Tick, after_step: int) -> None:
         suspicion=None,
         gathered_unix_s=0.0,
         stacks={},
+        recorders={},
         heard_of={},
         all_stopped_unix_s=0.0,
         several_stopped_unix_s=0.0,

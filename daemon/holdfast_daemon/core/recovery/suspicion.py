@@ -62,7 +62,7 @@ def _suspected(tick: Tick) -> store.Verdict | None:
 def _resolve(tick: Tick, current: Suspicion) -> None:
     if not current.confirmed:
         tick.state = replace(tick.state, totals=_counted(tick.state.totals, "resolved"))
-    tick.state = replace(tick.state, suspicion=None, stacks={})
+    tick.state = replace(tick.state, suspicion=None, stacks={}, recorders={})
 
 
 def _raise(tick: Tick, suspected: store.Verdict) -> None:

@@ -10,6 +10,7 @@ from holdfast_daemon.core.texts import (
     checkpoints,
     corruption,
     deaths,
+    device_calls,
     hangs,
     mismatches,
     non_finite,
@@ -45,6 +46,7 @@ _RENDERERS: Mapping[str, Callable[[store.Verdict], str]] = {
     "non_finite": non_finite.non_finite,
     "straggler": stragglers.straggler,
     "corruption": corruption.corruption,
+    "device_call": device_calls.device_call,
 }
 
 
@@ -68,6 +70,7 @@ def is_complete(verdict: store.Verdict) -> bool:
         ("hang", verdict.hang.ranks),
         ("lost_node", verdict.lost_node.ranks),
         ("non_finite", verdict.non_finite.ranks),
+        ("device_call", verdict.device_call.what),
     )
     return all(ranks for name, ranks in needed if name == verdict.WhichOneof("detail"))
 

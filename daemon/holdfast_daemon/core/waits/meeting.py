@@ -12,6 +12,9 @@ from functools import cached_property
 from holdfast_daemon.core.waits.liveness import Liveness
 from holdfast_proto.v1 import common_pb2, store_pb2
 
+_COUNTED = (common_pb2.RECORDER_SOURCE_UNSPECIFIED, common_pb2.RECORDER_SOURCE_GENERIC)
+"""Recorders whose numbers count the collectives of a group. NCCL's mix them with point-to-point calls."""
+
 COLLECTIVE = "collective"
 SEND = "send"
 RECV = "recv"
@@ -104,7 +107,7 @@ def _group_meetings(ranks: Mapping[int, store_pb2.RankState], liveness: Mapping[
     groups: dict[tuple[str, int, int], list[tuple[int, common_pb2.GroupProgress]]] = {}
     for rank, state in ranks.items():
         for group in state.progress.groups:
-            if group.members:
+            if group.members and group.source in _COUNTED:
                 key = (group.group, group.members[0], len(group.members))
                 groups.setdefault(key, []).append((rank, group))
     for (name, _, _), reports in groups.items():

@@ -388,3 +388,19 @@ def test_mismatched_order_among_many_ranks_stays_a_cycle_of_two() -> None:
     world.group("a", {rank: 3 if rank % 2 else 4 for rank in world.ranks}, completed=3)
     world.group("b", {rank: 7 if rank % 2 else 6 for rank in world.ranks}, completed=6)
     assert world.analyse().cycle == (0, 1)
+
+
+@pytest.mark.parametrize("field", ["groups", "device_groups"])
+@pytest.mark.parametrize("source", [common_pb2.RECORDER_SOURCE_NCCL, common_pb2.RECORDER_SOURCE_BACKEND])
+def test_numbers_of_a_device_recorder_make_no_rank_wait(field: str, source: "common_pb2.RecorderSource") -> None:
+    world = World(2)
+    world.group("0", {0: 8, 1: 7}, completed=7)
+    assert edges(world.analyse()) == [(0, 1, "0", 8, "collective")]  # of gloo they would
+    for rank in world.ranks.values():
+        (group,) = rank.progress.groups
+        group.source = source
+        if field == "device_groups":
+            rank.progress.device_groups.append(group)
+            rank.progress.ClearField("groups")
+    assert edges(world.analyse()) == []
+    assert not world.analyse().roots

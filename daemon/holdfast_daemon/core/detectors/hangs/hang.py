@@ -34,6 +34,9 @@ def roots(view: View) -> list[int]:
     if not view.late or view.mismatched_call is not None or _has_failed(view):
         return []
     found = _roots(view)
+    if view.uses_devices:
+        # A rank that waits for its device looks like one that is busy. What stops or ends it is certain all the same.
+        return [rank for rank in found if _has_left(view, rank) or view.activity(rank) == common.ACTIVITY_STOPPED]
     return [rank for rank in found if view.activity(rank) in OUTSIDE] if view.missing_nodes else found
 
 
@@ -73,6 +76,8 @@ def _is_elsewhere(view: View, number: int) -> bool:
 
 def nobody_waits(view: View) -> bool:
     """Whether all ranks stand still, and none is known to wait for another."""
+    if view.uses_devices:
+        return bool(view.late) and len(view.late) == len(view.ranks)
     analysis = view.wait_analysis
     waits = analysis.roots or analysis.cycle or analysis.everyone_arrived
     return not waits and bool(view.late) and len(view.late) == len(view.ranks)
@@ -143,11 +148,12 @@ def hang_finding(view: View, verdict: store.Verdict) -> Finding:
     """
     analysis, culprits = view.wait_analysis, verdict.culprits
     first = view.known_ranks[culprits[0]] if culprits else next(iter(view.ranks.values()))
-    if not verdict.group:
+    if not verdict.group and not verdict.HasField("device_call"):
         call = next((missed for missed in analysis.missed if missed.rank in culprits[:1]), analysis)
         verdict.group, verdict.seq, verdict.op = call.group, call.seq, call_name(view, call)
     verdict.confidence_ratio = verdict.confidence_ratio or (1.0 if len(culprits) == 1 else 0.8)
-    verdict.waits.extend(sorted(analysis.edges, key=lambda edge: edge.awaited not in culprits[:1])[:_EDGES_KEPT])
+    if not verdict.waits:
+        verdict.waits.extend(sorted(analysis.edges, key=lambda edge: edge.awaited not in culprits[:1])[:_EDGES_KEPT])
     # A rank that has ended may have left its agent without a report of its last steps. Its exit has them.
     last = first.exit if first.HasField("exit") else first.progress
     verdict.step, verdict.phase = last.step, last.phase

@@ -1,0 +1,234 @@
+"""Reads a dump of torch's Flight Recorder, pickle or JSON, of format 2.x.
+
+Dumps differ between versions of torch, and a dying rank may write anything. So each field is checked, and an entry that
+makes no sense is left out and counted. Fields and their meaning: torch/csrc/distributed/c10d/FlightRecorder.hpp.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+from holdfast_agent.evidence.plain_pickle import load_plain
+from holdfast_proto.v1 import recorder_pb2 as recorder
+
+LARGEST_DUMP_BYTES = 1 << 30
+"""A dump of 20,000 calls with stacks has some 100 MB."""
+
+LONGEST_TEXT = 4096
+
+CALLS_KEPT = 256
+"""Newest calls of a shortened dump. Hosts were seen to run 120 calls ahead (NVIDIA/nccl issue 1730)."""
+_SIZES_KEPT = 96
+_LARGEST = (1 << 63) - 1
+_WORLD = "0"
+"""Both the name and the id of the world's group."""
+_PICKLE = b"\x80"
+_KEYS = ("entries", "pg_status", "pg_config")
+
+_STATES = {
+    "scheduled": recorder.CALL_STATE_SCHEDULED,
+    "started": recorder.CALL_STATE_STARTED,
+    "completed": recorder.CALL_STATE_COMPLETED,
+}
+_UNFOLLOWED = ("gloo:", "c10d:", "mpi:", "ucc:")
+"""Backends of which the generic recorder writes "scheduled" forever: only ``retired`` moves."""
+
+_LIBRARY = re.compile(
+    r"/(site|dist)-packages/|/lib/python3|^<frozen|^torch/|/torch/(distributed|nn|autograd|_dynamo)/|\?\?"
+)
+
+
+class NoDumpError(ValueError):
+    """The bytes are no dump of a Flight Recorder."""
+
+
+def read_dump(data: bytes) -> recorder.RecorderDump:
+    """Return the content of a dump. Raises NoDumpError if it is none."""
+    try:
+        document = load_plain(data) if data.startswith(_PICKLE) else json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise NoDumpError(str(error)) from None
+    return from_document(document)
+
+
+def from_document(document: object) -> recorder.RecorderDump:
+    """Return the content of a dump that is parsed already. Raises NoDumpError if it is none."""
+    if not isinstance(document, dict) or not any(isinstance(document.get(key), dict | list) for key in _KEYS):
+        raise NoDumpError("it has none of entries, pg_status and pg_config, which dumps of a Flight Recorder have")
+    version = str(document.get("version", ""))
+    if version and not version.startswith("2."):
+        raise NoDumpError(f"its format is version {version[:16]}, and only 2.x can be read")
+    return _Reader(document, version).read()
+
+
+def shortened(dump: recorder.RecorderDump) -> recorder.RecorderDump:
+    """Return a dump of the newest calls alone, as a smaller ring would hold it. Some 15 KB are left of any dump."""
+    short = recorder.RecorderDump()
+    short.CopyFrom(dump)
+    left_out = len(dump.calls) - CALLS_KEPT
+    if left_out > 0:
+        del short.calls[:left_out]
+        short.has_wrapped = True
+    for call in short.calls:
+        call.ClearField("output_sizes")
+        if len(call.input_sizes) > _SIZES_KEPT:
+            # Longer ones cannot be compared with those of other ranks any more.
+            call.ClearField("input_sizes")
+    return short
+
+
+class _Reader:
+    """Turns one document into one message."""
+
+    def __init__(self, document: dict[str, Any], version: str) -> None:
+        self._document = document
+        self._dump = recorder.RecorderDump(version=version[:16])
+        self._indices: dict[str, int] = {}
+        """Name of a group -> its index. One process has only one group of a name."""
+        self._ids: dict[str, str] = {}
+        """``pg_id`` -> name."""
+
+    def read(self) -> recorder.RecorderDump:
+        self._read_members(self._document.get("pg_config"))
+        entries = self._document.get("entries")
+        # JSON leaves the key out if there are no entries; the pickle of a status alone has an empty list.
+        self._read_calls(entries if isinstance(entries, list | tuple) else ())
+        self._read_status(self._document.get("pg_status"))
+        return self._dump
+
+    def _read_members(self, config: object) -> None:
+        for key, described in config.items() if isinstance(config, dict) else ():
+            try:
+                name = str(described.get("name") or key)
+                self._group(name, str(described.get("desc", ""))).members.extend(_members(described.get("ranks")))
+            except (AttributeError, TypeError, ValueError):
+                self._dump.bad_entries += 1
+
+    def _read_calls(self, entries: Iterable[Any]) -> None:
+        calls = []
+        for entry in entries:
+            try:
+                calls.append(self._call(entry))
+            except (LookupError, TypeError, ValueError, AttributeError):
+                self._dump.bad_entries += 1
+        calls.sort(key=lambda call: call.order)
+        self._dump.calls.extend(calls)
+        self._dump.has_calls = bool(calls)
+        self._dump.has_wrapped = bool(calls) and calls[0].order > 0
+        self._dump.is_partial = any(after.order - before.order > 1 for before, after in pairwise(calls))
+
+    def _call(self, entry: Mapping[str, Any]) -> recorder.RecordedCall:
+        name, description = _group_name(entry)
+        self._ids[str(entry.get("pg_id", name))] = name
+        self._group(name, description)
+        op = _text(entry["profiling_name"])
+        state = _STATES.get(str(entry.get("state")), recorder.CALL_STATE_UNSPECIFIED)
+        return recorder.RecordedCall(
+            order=_number(entry.get("record_id", 0)),
+            group=self._indices[name],
+            p2p=entry.get("is_p2p") is True,
+            seq=_number(entry["collective_seq_id"] if "collective_seq_id" in entry else entry["seq_id"]),
+            p2p_seq=_number(entry.get("p2p_seq_id", 0)),
+            op=op,
+            input_sizes=_text(entry.get("input_sizes")),
+            output_sizes=_text(entry.get("output_sizes")),
+            dtypes=_text(entry.get("input_dtypes")),
+            state=recorder.CALL_STATE_UNSPECIFIED if op.startswith(_UNFOLLOWED) else state,
+            retired=entry.get("retired") is True,
+            created_ns=_number(entry.get("time_created_ns") or 0),
+            timeout_ms=_number(entry.get("timeout_ms") or 0),
+            frame=_user_frame(entry.get("frames")),
+        )
+
+    def _read_status(self, status: object) -> None:
+        if not isinstance(status, dict):
+            self._dump.has_unnamed_status = True
+            return
+        names = self._ids or _names_of_ids(status, self._indices)
+        for key, counters in status.items():
+            # The status knows groups by id alone, and the ring need not show any longer which group an id means.
+            name = names.get(str(key))
+            if name is None and str(key) == _WORLD and _WORLD in self._indices and _WORLD not in names.values():
+                name = _WORLD  # the first group that a process makes
+            if name is None:
+                self._dump.has_unnamed_status = True
+                continue
+            try:
+                group = self._dump.groups[self._indices[name]]
+                group.last_enqueued = _signed(counters["last_enqueued_collective"])
+                group.last_started = _signed(counters.get("last_started_collective", -1))
+                group.last_completed = _signed(counters["last_completed_collective"])
+                group.has_status = True
+            except (LookupError, TypeError, ValueError, AttributeError):
+                self._dump.bad_entries += 1
+
+    def _group(self, name: str, description: str) -> recorder.RecordedGroup:
+        if name not in self._indices:
+            self._indices[name] = len(self._dump.groups)
+            self._dump.groups.add(name=name[:LONGEST_TEXT], description=description[:LONGEST_TEXT])
+        return self._dump.groups[self._indices[name]]
+
+
+def _names_of_ids(status: Mapping[object, object], names: Iterable[str]) -> dict[str, str]:
+    """Return the name of each id for a dump without calls, if it can be told.
+
+    Ids count the groups of a process, and torch's numbers as names count all groups, both in the order in which they
+    are made. So if there are as many names as ids, all of them numbers, their orders are the same.
+    """
+    named = list(names)
+    ids = [str(key) for key in status]
+    if len(ids) != len(named) or not all(text.isdecimal() for text in (*ids, *named)):
+        return {}
+    return dict(zip(sorted(ids, key=int), sorted(named, key=int), strict=True))
+
+
+def _group_name(entry: Mapping[str, Any]) -> tuple[str, str]:
+    named = entry.get("process_group")
+    if isinstance(named, list | tuple) and len(named) >= 1:
+        return str(named[0]), str(named[1]) if len(named) > 1 else ""
+    return str(entry.get("pg_name", entry["pg_id"])), ""
+
+
+def _members(ranks: object) -> list[int]:
+    """Return the ranks of a text such as "[0, 1]", or of a list."""
+    numbers = re.findall(r"\d+", ranks) if isinstance(ranks, str) else ranks
+    if not isinstance(numbers, list | tuple):
+        raise TypeError("ranks are neither a text nor a list")
+    members = [_number(number) for number in numbers]
+    if any(member >= 1 << 32 for member in members) or len(set(members)) < len(members):
+        raise ValueError("no list of ranks")
+    return members
+
+
+def _number(value: object) -> int:
+    number = _signed(value)
+    if number < 0:
+        raise ValueError(f"{number} is negative")
+    return number
+
+
+def _signed(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(f"{value!r} is no number")
+    number = int(value)
+    if abs(number) > _LARGEST:
+        raise ValueError("too large")
+    return number
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)[:LONGEST_TEXT]
+
+
+def _user_frame(frames: object) -> str:
+    """Return the innermost frame that is in no library, as FILE:LINE FUNCTION."""
+    if not isinstance(frames, list | tuple):
+        return ""
+    for frame in frames:
+        if isinstance(frame, dict):
+            file = str(frame.get("filename", ""))
+            if file and not _LIBRARY.search(file):
+                return f"{file}:{frame.get('line', '?')} {frame.get('name', '')}"[:LONGEST_TEXT]
+    return ""

@@ -1,0 +1,1 @@
+"""Diagnoses a hang from the Flight Recorder dumps of any job: what ``holdfast analyze`` does."""

@@ -1,0 +1,101 @@
+"""Finds the dumps of a job in a folder, and the stacks next to them."""
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast_agent.evidence.recorder_dump import LARGEST_DUMP_BYTES, NoDumpError, read_dump
+from holdfast_cli.errors import CommandError
+from holdfast_proto.v1.recorder_pb2 import RecorderDump
+
+_MOST_FILES = 100_000
+_LARGEST_STACKS_BYTES = 16 << 20
+_STACKS = re.compile(r"stack|py-?spy|traceback", re.IGNORECASE)
+_RANK_WORD = re.compile(r"rank[-_ ]?(\d+)", re.IGNORECASE)
+_LAST_NUMBER = re.compile(
+    r"(\d+)(?:\.(?:json|pkl|pickle|txt|log|dump|trace|gz|flight_recorder|stacks?))*$", re.IGNORECASE
+)
+_NO_DUMPS = frozenset((".toml", ".md", ".log", ".yaml", ".yml", ".py"))
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class Dumps:
+    """What a folder holds."""
+
+    dumps: dict[int, RecorderDump] = field(default_factory=dict)
+    stacks: dict[int, str] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
+    """One line for each file that looks like a dump and is none, or that is a second one of its rank."""
+
+
+def read_folder(folder: Path) -> Dumps:
+    """Return all dumps in ``folder`` and below. Raises CommandError if there is none, or the folder cannot be read."""
+    if not folder.is_dir():
+        raise CommandError(f"{folder} is no folder: name the one that holds one dump for each rank")
+    found = Dumps()
+    try:
+        for path in _files(folder):
+            _read(path, folder, found)
+    except OSError as error:
+        raise CommandError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None
+    if not found.dumps:
+        refused = f" ({found.refused[0]})" if found.refused else ""
+        place = "torch writes them where TORCH_FR_DUMP_TEMP_FILE says"
+        raise CommandError(f"{folder} holds no dump of a Flight Recorder{refused}: {place}")
+    return found
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for number, path in enumerate(sorted(folder.rglob("*"))):
+        if number >= _MOST_FILES:
+            raise CommandError(f"{folder} holds more than {_MOST_FILES} files: name the folder of the dumps")
+        if path.is_file() and path.suffix not in _NO_DUMPS and not path.name.startswith("."):
+            yield path
+
+
+def _read(path: Path, folder: Path, found: Dumps) -> None:
+    name = path.relative_to(folder)
+    rank = _rank_of(path)
+    if _STACKS.search(str(name)):
+        if rank is not None and path.stat().st_size <= _LARGEST_STACKS_BYTES:
+            found.stacks[rank] = path.read_text(errors="replace")
+        return
+    if path.suffix == ".txt":
+        return
+    try:
+        dump = read_dump(_content(path))
+    except NoDumpError as error:
+        found.refused.append(f"{name}: {error}")
+        return
+    if rank is None:
+        found.refused.append(f"{name}: its name has no rank in it, as in rank-3.json")
+    elif rank in found.dumps:
+        found.refused.append(f"{name}: another file has the dump of rank {rank}")
+    else:
+        found.dumps[rank] = dump
+
+
+def _content(path: Path) -> bytes:
+    if path.stat().st_size > LARGEST_DUMP_BYTES:
+        raise NoDumpError(f"it is larger than {LARGEST_DUMP_BYTES >> 20} MiB")
+    data = path.read_bytes()
+    if not data.startswith(_GZIP):
+        return data
+    try:
+        with gzip.open(path) as unpacked:
+            data = unpacked.read(LARGEST_DUMP_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise NoDumpError(f"it cannot be unpacked: {error}") from None
+    if len(data) > LARGEST_DUMP_BYTES:
+        raise NoDumpError(f"unpacked, it is larger than {LARGEST_DUMP_BYTES >> 20} MiB")
+    return data
+
+
+def _rank_of(path: Path) -> int | None:
+    """Return the rank in a file's name: after the word "rank", else the number at its end."""
+    found = _RANK_WORD.search(path.name) or _LAST_NUMBER.search(path.name)
+    return int(found[1]) if found is not None and len(found[1]) < 8 else None

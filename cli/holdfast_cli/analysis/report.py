@@ -1,0 +1,137 @@
+"""The diagnosis of a folder of dumps, as lines for people and as one object for scripts."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast_cli.analysis.dump_folder import Dumps
+from holdfast_cli.analysis.host_place import place_of
+from holdfast_daemon.core.device_waits.diagnosis import Cause, Confidence, Diagnosis, Evidence, Kind, Wait, diagnose
+from holdfast_daemon.core.device_waits.wording import call_text, next_step, ranks_text, reasons_of, verdict_of
+
+_WAITS_SHOWN = 20
+_WAITS_KEPT = 4096
+
+
+def diagnose_dumps(found: Dumps, *, dead: frozenset[int] = frozenset(), world_size: int | None = None) -> Diagnosis:
+    """Return the diagnosis of a folder. ``world_size``: None takes the ranks that dumps and groups name."""
+    members = {rank for dump in found.dumps.values() for group in dump.groups for rank in group.members}
+    numbers = {*found.dumps, *dead, *members}
+    evidence = {
+        rank: Evidence(found.dumps.get(rank), place=place_of(found.stacks.get(rank, "")), is_dead=rank in dead)
+        for rank in sorted({*found.dumps, *found.stacks, *dead})
+    }
+    return diagnose(evidence, world_size or max(numbers) + 1)
+
+
+def as_object(found: Dumps, diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return the diagnosis for scripts. The first cause stands for all in kind, group, op, seq and confidence."""
+    causes = diagnosis.causes or (nothing_pending(),)
+    first = causes[0]
+    joint = first.joint
+    return {
+        "kind": first.kind.value,
+        "culprits": list(diagnosis.culprits),
+        "group": joint.group[0] if joint is not None else None,
+        "op": (joint.op or None) if joint is not None else None,
+        "seq": (joint.seq or None) if joint is not None else None,
+        "confidence": first.confidence.value,
+        "message": verdict_of(first),
+        "next": next_step(first),
+        "suspects": list(first.suspects),
+        "causes": [_cause(cause, diagnosis) for cause in causes],
+        "waits": [_wait(wait) for wait in diagnosis.waits[:_WAITS_KEPT]],
+        "dumps": len(found.dumps),
+        "ranks_without_dump": list(diagnosis.unread),
+        "refused": found.refused,
+    }
+
+
+def as_lines(found: Dumps, diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield the diagnosis for people."""
+    for cause in diagnosis.causes or (nothing_pending(),):
+        yield f"{verdict_of(cause)} (confidence: {cause.confidence.value})"
+        for reason in reasons_of(cause, diagnosis):
+            yield f"  why: {reason}"
+        for rank in cause.ranks[:_WAITS_SHOWN]:
+            if frame := _newest_frame(rank, diagnosis):
+                yield f"  rank {rank} made its newest call at {frame}"
+        yield f"  next: {next_step(cause)}"
+    yield from _basis(found, diagnosis)
+    shown = list(_wait_lines(diagnosis.waits))
+    if shown:
+        yield "who waits for whom:"
+        yield from shown[:_WAITS_SHOWN]
+        if len(shown) > _WAITS_SHOWN:
+            yield f"  and {len(shown) - _WAITS_SHOWN} more: --json has all"
+
+
+def nothing_pending() -> Cause:
+    """Return the cause of dumps in which nobody waits."""
+    return Cause(Kind.NOTHING_PENDING, (), None, Confidence.LOW)
+
+
+def _cause(cause: Cause, diagnosis: Diagnosis) -> dict[str, Any]:
+    joint = cause.joint
+    return {
+        "kind": cause.kind.value,
+        "ranks": list(cause.ranks),
+        "suspects": list(cause.suspects),
+        "group": joint.group[0] if joint is not None else None,
+        "members": list(joint.group[1]) if joint is not None else [],
+        "op": (joint.op or None) if joint is not None else None,
+        "seq": (joint.seq or None) if joint is not None else None,
+        "sides": [{"call": call, "ranks": list(ranks)} for call, ranks in joint.sides] if joint is not None else [],
+        "confidence": cause.confidence.value,
+        "message": verdict_of(cause),
+        "why": list(reasons_of(cause, diagnosis)),
+        "next": next_step(cause),
+    }
+
+
+def _wait(wait: Wait) -> dict[str, Any]:
+    return {
+        "rank": wait.rank,
+        "awaited": wait.awaited,
+        "group": wait.joint.group[0],
+        "op": wait.joint.op or None,
+        "seq": wait.joint.seq or None,
+        "certain": wait.is_certain,
+    }
+
+
+def _wait_lines(waits: tuple[Wait, ...]) -> Iterator[str]:
+    by_call: dict[tuple[int, bool], list[Wait]] = {}
+    for wait in waits:
+        by_call.setdefault((id(wait.joint), wait.is_certain), []).append(wait)
+    for (_, is_certain), group in by_call.items():
+        waiting, awaited = ranks_text(wait.rank for wait in group), ranks_text(wait.awaited for wait in group)
+        perhaps = "" if is_certain else "perhaps "
+        yield f"  {waiting} in {call_text(group[0].joint)}: {perhaps}for {awaited}"
+
+
+def _basis(found: Dumps, diagnosis: Diagnosis) -> Iterator[str]:
+    dumps = found.dumps.values()
+    versions = ", ".join(sorted({dump.version or "without version" for dump in dumps}))
+    parts = [f"{len(found.dumps)} dump{'s' if len(found.dumps) > 1 else ''} (format {versions})"]
+    if diagnosis.unread:
+        parts.append(f"none of {ranks_text(diagnosis.unread)}")
+    wrapped = sum(dump.has_wrapped for dump in dumps)
+    if wrapped:
+        parts.append(f"{wrapped} whose ring has lost older calls")
+    if partial := sum(dump.is_partial for dump in dumps):
+        parts.append(f"{partial} with pending calls only")
+    if bare := sum(not dump.has_calls for dump in dumps):
+        parts.append(f"{bare} without any call")
+    if not any(calls.knows_started for calls in diagnosis.ranks.values()):
+        parts.append("no times of the devices (TORCH_NCCL_ENABLE_TIMING=1 records them)")
+    if found.stacks:
+        parts.append(f"stacks of {len(found.stacks)} ranks")
+    yield f"based on: {'; '.join(parts)}"
+    for refused in found.refused[:_WAITS_SHOWN]:
+        yield f"  left out {refused}"
+
+
+def _newest_frame(rank: int, diagnosis: Diagnosis) -> str:
+    calls = diagnosis.ranks.get(rank)
+    newest = max(calls.at.values(), key=lambda call: call.order, default=None) if calls is not None else None
+    return newest.frame if newest is not None else ""

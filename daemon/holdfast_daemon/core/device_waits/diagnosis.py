@@ -1,0 +1,416 @@
+"""Who holds up a job on devices, from the recorders of its ranks: wait-for reasoning over asynchronous calls.
+
+On devices a pending call proves little: a host may run a hundred calls ahead, and a call may wait behind another one in
+the same queue. So a rank is named only where the recorders leave nothing else:
+
+* Others wait for a call that it has certainly not made, and it has no pending call of its own: its host is elsewhere.
+* It is dead, and others wait for it.
+* It made another call than the others under the same number, or calls in the opposite order.
+* The devices of others have reached a call, and its own has not, although nothing older is pending there; or its host
+  does not return from making that call.
+
+If all ranks have made a call and nothing older is pending, then a device or the network does not complete it, and no
+rank is named. The edges lead from a rank to the calls that are pending on it, and from a call to the ranks that it
+misses, or that cannot come to it before another one ends. Causes are where no edge leads on.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast_daemon.core.device_waits.calls import GroupUses, RankCalls, calls_of
+from holdfast_daemon.core.device_waits.groups import group_keys
+from holdfast_daemon.core.device_waits.joints import Joint, earlier_mismatch, joints
+from holdfast_daemon.core.device_waits.routine import known_next_groups
+from holdfast_daemon.core.waits.strong_components import strong_components
+from holdfast_proto.v1 import recorder_pb2 as recorder
+
+_SHORT_HISTORY = 10
+"""Number of calls below which a ring is too short to show a routine."""
+
+_LONG_SEQUENCE = 1000
+"""Number of a group's call from which on all communicators are taken to exist, if the ring is too short to tell."""
+
+
+_MANY = 3
+"""Ranks that must agree in a call for a single other one to be taken for the one that differs."""
+
+
+class Place(StrEnum):
+    """Where a rank's host is, by its stack."""
+
+    UNKNOWN = "unknown"
+    USER_CODE = "user code"
+    DATA = "data loading"
+    SYNCHRONIZATION = "a wait for its device"
+    CALL = "a collective or point-to-point call"
+    LAUNCH = "a function of NCCL that launches a call"
+    SET_UP = "the set-up of a process group"
+    TEAR_DOWN = "the tear-down of process groups"
+    ELSEWHERE = "its own code, or a wait for its device there"
+    """Python code outside of torch's collectives. Without native frames, a wait for the device looks the same."""
+
+
+_NOT_TO_BLAME = (Place.CALL, Place.LAUNCH, Place.SET_UP)
+"""Places in which a host waits for other ranks, although the recorder shows no call."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of one rank."""
+
+    dump: recorder.RecorderDump | None
+    """None: the rank left none, which proves nothing."""
+    place: Place = Place.UNKNOWN
+    is_dead: bool = False
+    """Known from outside: its exit was seen."""
+    earlier: recorder.RecorderDump | None = None
+    """A dump of some time before. A rank that has made or finished a call since then is not stuck."""
+
+
+class Kind(StrEnum):
+    """Kind of a cause."""
+
+    MISSING_RANK = "missing_rank"
+    """Ranks have not made a call that others wait in, and wait for nothing themselves."""
+    DEAD_RANK = "dead_rank"
+    MISMATCHED_CALL = "mismatched_call"
+    """Ranks made different calls under one number."""
+    OPPOSITE_ORDER = "opposite_order"
+    """Ranks wait for each other in a circle: calls of two groups in opposite orders, or a call left out."""
+    STUCK_DEVICE = "stuck_device"
+    """A rank's device does not come to a call that the others' have reached."""
+    INSIDE_CALL = "inside_call"
+    """A rank's host does not return from making a call."""
+    GPU_OR_NETWORK = "gpu_or_network"
+    """All ranks have made a call, and it does not complete."""
+    UNKNOWN = "unknown"
+    NOTHING_PENDING = "nothing_pending"
+    MOVING = "moving"
+    """The ranks that others wait for make calls: the job is slow at most."""
+
+
+class Confidence(StrEnum):
+    """How sure a cause is."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause of the hang."""
+
+    kind: Kind
+    ranks: tuple[int, ...]
+    """Ranks to look at; empty if no rank is to blame, or it cannot be told which."""
+    joint: Joint | None
+    """The call in which others wait."""
+    confidence: Confidence
+    suspects: tuple[int, ...] = ()
+    """Ranks of which one may be the cause, where it cannot be told which."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A rank that waits for another one in a call."""
+
+    rank: int
+    awaited: int
+    joint: Joint
+    is_certain: bool
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The causes of a hang, the most certain first, and who waits for whom."""
+
+    causes: tuple[Cause, ...]
+    waits: tuple[Wait, ...]
+    ranks: Mapping[int, RankCalls]
+    unread: tuple[int, ...]
+    """Ranks of the world without a readable dump."""
+
+    @property
+    def culprits(self) -> tuple[int, ...]:
+        """All ranks that the causes name, ascending."""
+        return tuple(sorted({rank for cause in self.causes for rank in cause.ranks}))
+
+
+def diagnose(evidence: Mapping[int, Evidence], world_size: int) -> Diagnosis:
+    """Return who holds up the job. ``evidence``: by global rank; ranks that are not in it are unread."""
+    dumps = {rank: known.dump for rank, known in evidence.items() if known.dump is not None}
+    keys = group_keys(dumps, world_size)
+    used = {(keys[rank][call.group], call.p2p) for rank, dump in dumps.items() for call in dump.calls}
+    uses = GroupUses(
+        with_p2p=frozenset(group for group, is_p2p in used if is_p2p),
+        with_collectives=frozenset(group for group, is_p2p in used if not is_p2p),
+    )
+    ranks = {rank: calls_of(rank, dump, keys[rank], uses) for rank, dump in sorted(dumps.items())}
+    dead = {rank for rank, known in evidence.items() if known.is_dead}
+    unread = tuple(rank for rank in range(world_size) if rank not in ranks and rank not in dead)
+    found = joints(ranks, dead)
+    moving = [rank for rank, known in evidence.items() if _has_moved(known)]
+    places = {rank: known.place for rank, known in evidence.items()}
+    if moving:
+        causes: tuple[Cause, ...] = (Cause(Kind.MOVING, (), None, Confidence.HIGH, tuple(moving)),)
+    else:
+        causes = tuple(_Search(ranks, found, dead, unread, places).causes())
+    return Diagnosis(causes, tuple(_waits(found)), ranks, unread)
+
+
+def _shortest_circle(start: int, found: Iterable[Joint]) -> tuple[int, ...]:
+    """Return the ranks of a shortest circle of waits through ``start``, ascending."""
+    waits: dict[int, set[int]] = {}
+    for joint in found:
+        for rank in joint.fronts:
+            waits.setdefault(rank, set()).update(joint.missing or joint.behind)
+    came_from: dict[int, int] = {}
+    queue = deque([start])
+    while queue and start not in came_from:
+        rank = queue.popleft()
+        for awaited in sorted(waits.get(rank, ())):
+            if awaited not in came_from and awaited != rank:
+                came_from[awaited] = rank
+                queue.append(awaited)
+    circle = {start}
+    while start in came_from and (start := came_from[start]) not in circle:
+        circle.add(start)
+    return tuple(sorted(circle))
+
+
+def _has_moved(known: Evidence) -> bool:
+    if known.dump is None or known.earlier is None:
+        return False
+    return _progress(known.dump) != _progress(known.earlier)
+
+
+def _progress(dump: recorder.RecorderDump) -> tuple[object, ...]:
+    """Return what changes when a rank makes a call, or when one of its calls advances."""
+    done = sum(1 for call in dump.calls if call.retired or call.state == recorder.CALL_STATE_COMPLETED)
+    status = [(group.last_enqueued, group.last_completed) for group in dump.groups if group.has_status]
+    return max((call.order for call in dump.calls), default=-1), done, len(dump.calls), status
+
+
+def _waits(found: Iterable[Joint]) -> Iterator[Wait]:
+    for joint in found:
+        for rank in joint.waiters:
+            for awaited in joint.missing:
+                yield Wait(rank, awaited, joint, is_certain=True)
+            for awaited in (*joint.unclear, *joint.behind):
+                if awaited != rank:
+                    yield Wait(rank, awaited, joint, is_certain=False)
+
+
+class _Search:
+    """Follows the edges to where none leads on."""
+
+    def __init__(
+        self,
+        ranks: Mapping[int, RankCalls],
+        found: list[Joint],
+        dead: Collection[int],
+        unread: Collection[int],
+        places: Mapping[int, Place],
+    ) -> None:
+        self._ranks = ranks
+        self._joints = found
+        self._dead = dead
+        self._unread = unread
+        self._places = places
+        self._nodes = sorted({*ranks, *dead, *unread, *(rank for joint in found for rank in joint.group[1])})
+        self._awaited: dict[int, list[Joint]] = {}
+        for joint in found:
+            # Only a rank's oldest pending call holds it up for certain: it waits in a later one for that one, too.
+            if joint.fronts:
+                for rank in joint.missing:
+                    self._awaited.setdefault(rank, []).append(joint)
+
+    def causes(self) -> Iterator[Cause]:
+        """Yield all causes, the most certain first."""
+        if not self._joints:
+            yield from self._of_idle_ranks(has_other_ends=False)
+            return
+        mismatches = list(self._mismatches())
+        # Who made other calls no longer means the same call by one number: nobody misses a later one there.
+        apart = {cause.joint.group for cause in mismatches if cause.joint is not None}
+        for rank, awaiting in self._awaited.items():
+            self._awaited[rank] = [joint for joint in awaiting if joint.group not in apart]
+        ends = list(self._of_ends())
+        blamed = [*self._dead_ranks(), *mismatches, *self._of_idle_ranks(has_other_ends=bool(ends))]
+        if not blamed:
+            blamed += self._inversions()
+        if self._dead and blamed:
+            # The end of a rank leaves others in all sorts of places: nothing but a stack accuses another one then.
+            ends = []
+        # What does not complete for no rank's fault may well be a consequence, if there is any other cause.
+        named = [cause for cause in (*blamed, *ends) if cause.ranks or cause.kind == Kind.MISMATCHED_CALL]
+        yield from named or [*blamed, *ends] or [Cause(Kind.UNKNOWN, (), self._joints[0], Confidence.LOW)]
+
+    def _dead_ranks(self) -> Iterator[Cause]:
+        awaited = tuple(rank for rank in sorted(self._dead) if self._awaited.get(rank))
+        if awaited:
+            yield Cause(Kind.DEAD_RANK, awaited, self._longest(awaited[0]), Confidence.HIGH)
+
+    def _mismatches(self) -> Iterator[Cause]:
+        for joint in self._joints:
+            found = joint if joint.sides else earlier_mismatch(self._ranks, joint)
+            if found is not None:
+                largest, others = found.sides[0][1], [rank for _, side in found.sides[1:] for rank in side]
+                # A majority is a hint and no proof: the many may have made the wrong call together.
+                named = tuple(others) if len(others) == 1 and len(largest) >= _MANY else ()
+                yield Cause(Kind.MISMATCHED_CALL, named, found, Confidence.LOW, tuple(sorted((*largest, *others))))
+
+    def _of_idle_ranks(self, *, has_other_ends: bool) -> Iterator[Cause]:
+        """Yield the ranks whose host is elsewhere: they have nothing pending, and others wait for them."""
+        idle = [rank for rank, calls in self._ranks.items() if calls.is_idle and rank not in self._dead]
+        in_set_up = [rank for rank in idle if self._places.get(rank) in _NOT_TO_BLAME]
+        if in_set_up:
+            elsewhere = [rank for rank in idle if self._place(rank) not in (*_NOT_TO_BLAME, Place.UNKNOWN)]
+            unknown = [rank for rank in idle if self._place(rank) == Place.UNKNOWN]
+            awaited = [rank for rank in elsewhere if self._awaited.get(rank)]
+            named = awaited or (elsewhere if len(elsewhere) == 1 and not unknown else [])
+            if named:
+                yield Cause(Kind.MISSING_RANK, tuple(named), self._longest(named[0]), Confidence.HIGH)
+            else:
+                yield Cause(Kind.UNKNOWN, (), None, Confidence.LOW, (*elsewhere, *unknown))
+            return
+        awaited = [rank for rank in idle if self._awaited.get(rank)]
+        if not awaited:
+            return
+        is_alone = len(idle) == 1 and not has_other_ends
+        certain = [rank for rank in awaited if is_alone or self._is_certain(rank)]
+        if certain:
+            longest = self._longest(certain[0])
+            confidence = Confidence.MEDIUM if self._unread else Confidence.HIGH
+            yield Cause(Kind.MISSING_RANK, tuple(certain), longest, confidence)
+        else:
+            yield Cause(Kind.UNKNOWN, (), self._longest(awaited[0]), Confidence.LOW, tuple(awaited))
+
+    def _is_certain(self, rank: int) -> bool:
+        """Return whether nothing that recorders do not show can be what an idle rank waits for."""
+        calls = self._ranks[rank]
+        if self._place(rank) in (Place.USER_CODE, Place.DATA, Place.TEAR_DOWN):
+            return True
+        if self._dead:
+            return False  # it may wait for the dead rank in a way that no recorder shows
+        groups = known_next_groups(calls.history)
+        if len(calls.history) < _SHORT_HISTORY:
+            groups = {group for group, seq in calls.arrived.items() if seq >= _LONG_SEQUENCE}
+        return any(joint.group in groups for joint in self._awaited[rank])
+
+    def _place(self, rank: int) -> Place:
+        return self._places.get(rank, Place.UNKNOWN)
+
+    def _longest(self, rank: int) -> Joint | None:
+        """Return the call in which most ranks wait for ``rank``."""
+        return max(self._awaited.get(rank, ()), key=lambda joint: (len(joint.waiters), -joint.seq), default=None)
+
+    def _of_ends(self) -> Iterator[Cause]:
+        """Yield the circles of ranks, and the calls that all have made, at which the edges end."""
+        number = {rank: i for i, rank in enumerate(self._nodes)}
+        first_joint = len(self._nodes)
+        edges: list[list[int]] = [[] for _ in range(first_joint + len(self._joints))]
+        for i, joint in enumerate(self._joints):
+            for rank in joint.fronts:
+                edges[number[rank]].append(first_joint + i)
+            if joint.sides:
+                continue
+            edges[first_joint + i] = [number[rank] for rank in self._awaited_in(joint)]
+        components = strong_components(edges)
+        component_of = {node: i for i, component in enumerate(components) for node in component}
+        for i, component in enumerate(components):
+            if any(component_of[to] != i for node in component for to in edges[node]):
+                continue
+            ranks = [self._nodes[node] for node in component if node < first_joint]
+            found = [self._joints[node - first_joint] for node in component if node >= first_joint]
+            yield from self._of_end(ranks, found)
+
+    @staticmethod
+    def _awaited_in(joint: Joint) -> Iterable[int]:
+        return {*joint.missing, *joint.unclear} or joint.behind
+
+    def _of_end(self, ranks: list[int], found: list[Joint]) -> Iterator[Cause]:
+        if not found:
+            yield from self._of_unread([rank for rank in ranks if rank in self._unread])
+        elif not ranks:
+            if found[0].is_complete and found[0].fronts:
+                yield self._incomplete(found[0])
+        else:
+            yield self._circle(ranks, found)
+
+    def _of_unread(self, ranks: list[int]) -> Iterator[Cause]:
+        """Yield the ranks without a dump at which the edges end. Only a stack shows that such a rank is elsewhere."""
+        unclear = [joint for joint in self._joints if joint.fronts and set(ranks) & set(joint.unclear)]
+        longest = max(unclear, key=lambda joint: len(joint.fronts), default=None)
+        places = (Place.USER_CODE, Place.DATA, Place.TEAR_DOWN)
+        elsewhere = tuple(rank for rank in ranks if self._place(rank) in places)
+        if longest is None:
+            return
+        if elsewhere:
+            yield Cause(Kind.MISSING_RANK, elsewhere, longest, Confidence.MEDIUM)
+        else:
+            yield Cause(Kind.UNKNOWN, (), longest, Confidence.LOW, tuple(ranks))
+
+    def _incomplete(self, joint: Joint) -> Cause:
+        """Return the cause of a call that all have made and nothing older holds up."""
+        if joint.unstarted:
+            return Cause(Kind.STUCK_DEVICE, joint.unstarted, joint, Confidence.MEDIUM)
+        launching = {rank for rank in joint.waiters if self._place(rank) == Place.LAUNCH}
+        inside = tuple(sorted({*joint.inside, *launching}))
+        if inside and len(inside) < len(joint.group[1]):
+            return Cause(Kind.INSIDE_CALL, inside, joint, Confidence.MEDIUM)
+        return Cause(Kind.GPU_OR_NETWORK, (), joint, Confidence.MEDIUM)
+
+    def _circle(self, ranks: list[int], found: list[Joint]) -> Cause:
+        """Return the cause of ranks that wait for each other."""
+        inside = set(ranks)
+        is_shown = all(joint.is_counted and not joint.unclear for joint in found)
+        if not is_shown or any(rank in self._unread for rank in ranks):
+            return Cause(Kind.UNKNOWN, (), found[0], Confidence.LOW, tuple(ranks))
+        counts = {
+            rank: sum(
+                len([waiter for waiter in joint.fronts if waiter in inside and waiter != rank])
+                for joint in found
+                if rank in joint.missing
+            )
+            for rank in ranks
+        }
+        most = max(counts.values())
+        if most == 0:
+            return self._ring_of_transfers(ranks, found) or Cause(
+                Kind.UNKNOWN, (), found[0], Confidence.LOW, tuple(ranks)
+            )
+        first = min(rank for rank in ranks if counts[rank] == most)
+        joint = max(found, key=lambda one: len(one.fronts) if first in one.missing else 0)
+        return Cause(Kind.OPPOSITE_ORDER, _shortest_circle(first, found), joint, Confidence.MEDIUM)
+
+    def _ring_of_transfers(self, ranks: list[int], found: list[Joint]) -> Cause | None:
+        """Return the cause of ranks of which each begins with a transfer whose other side is not yet at its turn."""
+        fronts = [self._ranks[rank].front for rank in ranks]
+        if not all(front is not None and front.is_p2p for front in fronts):
+            return None
+        first = next(joint for joint in found if not joint.seq)
+        return Cause(Kind.OPPOSITE_ORDER, tuple(sorted(ranks)), first, Confidence.MEDIUM)
+
+    def _inversions(self) -> Iterator[Cause]:
+        """Yield the collectives of two groups that ranks have made in opposite orders, and that are pending."""
+        found = [joint for joint in self._joints if joint.seq and joint.fronts]
+        for i, first in enumerate(found):
+            for second in found[i + 1 :]:
+                if first.group == second.group:
+                    continue
+                one = [rank for rank in first.fronts if self._has_before(rank, first, second)]
+                other = [rank for rank in second.fronts if self._has_before(rank, second, first)]
+                if one and other:
+                    both = tuple(sorted((*one, *other)))
+                    fewer = min(one, other, key=len)
+                    named = both if len(one) == len(other) else tuple(sorted(fewer))
+                    yield Cause(Kind.OPPOSITE_ORDER, named, first, Confidence.MEDIUM, both)
+
+    def _has_before(self, rank: int, first: Joint, second: Joint) -> bool:
+        calls = self._ranks[rank].at
+        a, b = calls.get((first.group, first.seq)), calls.get((second.group, second.seq))
+        return a is not None and b is not None and a.order < b.order and self._ranks[rank].front is a

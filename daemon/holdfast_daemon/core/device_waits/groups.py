@@ -1,0 +1,38 @@
+"""Which groups of different ranks' dumps are one group."""
+
+from collections.abc import Mapping
+
+from holdfast_daemon.core.device_waits.calls import GroupKey
+from holdfast_proto.v1 import recorder_pb2 as recorder
+
+_WORLD = "0"
+
+
+def group_keys(dumps: Mapping[int, recorder.RecorderDump], world_size: int) -> dict[int, list[GroupKey]]:
+    """Return, for each rank, the keys of its dump's groups, in their order.
+
+    A dump names a group's members only once its communicator exists, and old or shortened dumps leave them out. Then
+    the dumps of others help: a group of the same name that has this rank in it. Without any, the members are the ranks
+    that show calls in a group of this name; of the world, all ranks.
+    """
+    known: dict[str, set[tuple[int, ...]]] = {}
+    seen: dict[str, set[int]] = {}
+    for rank, dump in dumps.items():
+        called = {call.group for call in dump.calls}
+        for index, group in enumerate(dump.groups):
+            if group.members:
+                known.setdefault(group.name, set()).add(tuple(group.members))
+            if index in called or group.has_status:
+                seen.setdefault(group.name, set()).add(rank)
+
+    def key(rank: int, group: recorder.RecordedGroup) -> GroupKey:
+        if group.members:
+            return group.name, tuple(group.members)
+        fitting = [members for members in known.get(group.name, ()) if rank in members]
+        if len(fitting) == 1:
+            return group.name, fitting[0]
+        if not fitting and (group.name == _WORLD or group.description == "default_pg"):
+            return group.name, tuple(range(world_size))
+        return group.name, tuple(sorted(seen.get(group.name, {rank})))
+
+    return {rank: [key(rank, group) for group in dump.groups] for rank, dump in dumps.items()}

@@ -1,0 +1,134 @@
+"""A diagnosis in words: what happened, why it is said, and what to do next."""
+
+from collections.abc import Iterable, Iterator
+
+from holdfast_daemon.core.device_waits.diagnosis import Cause, Diagnosis, Kind
+from holdfast_daemon.core.device_waits.joints import Joint
+
+_SHOWN = 8
+
+_NEXT = {
+    Kind.MISSING_RANK: "look at the stack and the log of {ranks}: its host has not come to this call",
+    Kind.DEAD_RANK: "look at the log of {ranks} for the reason of its end",
+    Kind.MISMATCHED_CALL: "compare the code that leads {suspects} to these calls: a branch differs between them",
+    Kind.OPPOSITE_ORDER: "compare the order of the calls of {ranks}, and look for one that was left out",
+    Kind.STUCK_DEVICE: "look at what runs on the device of {ranks}: its queue does not come to this call",
+    Kind.INSIDE_CALL: "take a native stack of {ranks} (py-spy dump --native), and read NCCL's log of its node",
+    Kind.GPU_OR_NETWORK: "look at the kernel log (Xid), the network and NCCL's log of the nodes of {members}",
+    Kind.UNKNOWN: "take the stacks of {suspects} (py-spy dump --native)",
+    Kind.MOVING: "nothing, unless the step time of the run says otherwise: compare dumps that are further apart",
+    Kind.NOTHING_PENDING: "take the stacks of all ranks: what holds the job up is no call that the recorder follows",
+}
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """Return ``rank 3``, ``ranks 1 and 2``, or of many the first ones and how many more."""
+    numbers = sorted(set(ranks))
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    if len(numbers) > _SHOWN:
+        return f"ranks {', '.join(map(str, numbers[:_SHOWN]))} and {len(numbers) - _SHOWN} more"
+    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+
+
+def call_text(joint: Joint) -> str:
+    """Return ``call 42 (all_reduce) of group 0``."""
+    if not joint.seq:
+        return f"{joint.op} of group {joint.group[0]}"
+    op = f" ({joint.op})" if joint.op else ""
+    return f"call {joint.seq}{op} of group {joint.group[0]}"
+
+
+def verdict_of(cause: Cause) -> str:  # noqa: PLR0911 - one sentence for each kind
+    """Return what happened, in one line."""
+    named, joint = ranks_text(cause.ranks) if cause.ranks else "", cause.joint
+    have = "has" if len(cause.ranks) == 1 else "have"
+    call = call_text(joint) if joint is not None else "a call"
+    match cause.kind:
+        case Kind.MISSING_RANK if joint is None:
+            return f"{named} {have} not come to the set-up of a process group in which others wait"
+        case Kind.MISSING_RANK:
+            return f"{named} {have} not made {call}, in which {_waiters(joint)}"
+        case Kind.DEAD_RANK:
+            return f"{named} {'is' if len(cause.ranks) == 1 else 'are'} dead, and in {call} {_waiters(joint)}"
+        case Kind.MISMATCHED_CALL:
+            return f"ranks made different calls under number {joint.seq if joint else 0} of group {_group(joint)}"
+        case Kind.OPPOSITE_ORDER:
+            return f"{named} and others wait for each other: calls come in different orders, or one was left out"
+        case Kind.STUCK_DEVICE:
+            return f"the device of {named} does not come to {call}, which those of others have reached"
+        case Kind.INSIDE_CALL:
+            return f"the host of {named} does not return from making {call}"
+        case Kind.GPU_OR_NETWORK:
+            return f"all members have made {call}, and it does not complete: a GPU or the network, no rank is to blame"
+        case Kind.MOVING:
+            return f"{ranks_text(cause.suspects)} moved between the two dumps: nothing hangs"
+        case Kind.NOTHING_PENDING:
+            return "no recorder shows a call that others wait in"
+        case Kind.UNKNOWN:
+            return f"the recorders do not show who holds up {call}"
+
+
+def reasons_of(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield what a verdict rests on, one line each."""
+    joint = cause.joint
+    if cause.kind == Kind.MISSING_RANK:
+        for rank in cause.ranks[:_SHOWN]:
+            yield _own_place(rank, joint, diagnosis)
+    if joint is not None:
+        for signature, members in joint.sides:
+            yield f"{ranks_text(members)} made {signature}"
+        if cause.kind in (Kind.UNKNOWN, Kind.OPPOSITE_ORDER):
+            yield from _waits_in(joint)
+        if cause.kind in (Kind.GPU_OR_NETWORK, Kind.STUCK_DEVICE, Kind.INSIDE_CALL):
+            yield f"all {len(joint.group[1])} members have made it, and no older call is pending on them"
+    if cause.suspects and cause.kind == Kind.UNKNOWN:
+        unread = [rank for rank in cause.suspects if rank in diagnosis.unread]
+        read = [rank for rank in cause.suspects if rank not in diagnosis.unread]
+        if unread:
+            yield f"{ranks_text(unread)} left no dump, and that alone proves nothing"
+        if read:
+            yield f"{ranks_text(read)} may be the cause, or wait for something that recorders do not show"
+
+
+def next_step(cause: Cause) -> str:
+    """Return what to do next, in one line."""
+    members = ranks_text(cause.joint.group[1]) if cause.joint is not None else "all ranks"
+    suspects = cause.suspects or cause.ranks
+    return _NEXT[cause.kind].format(
+        ranks=ranks_text(cause.ranks) if cause.ranks else "the culprit",
+        suspects=ranks_text(suspects) if suspects else members,
+        members=members,
+    )
+
+
+def _group(joint: Joint | None) -> str:
+    return joint.group[0] if joint is not None else "?"
+
+
+def _waiters(joint: Joint | None) -> str:
+    if joint is None:
+        return "others wait"
+    return f"{ranks_text(joint.waiters)} {'waits' if len(joint.waiters) == 1 else 'wait'}"
+
+
+def _own_place(rank: int, joint: Joint | None, diagnosis: Diagnosis) -> str:
+    calls = diagnosis.ranks.get(rank)
+    if calls is None or joint is None or joint.group not in calls.arrived:
+        return f"rank {rank} has no call of its own pending"
+    newest = calls.arrived[joint.group]
+    made = f"its newest call there is {newest}" if newest else "it has made none there"
+    if not joint.seq:
+        made = "it has not made the other side of this transfer"
+    return f"rank {rank} has no call of its own pending, and {made}"
+
+
+def _waits_in(joint: Joint) -> Iterator[str]:
+    for ranks, why in (
+        (joint.missing, "not made it"),
+        (joint.unclear, "perhaps not made it"),
+        (joint.behind, "made it after a call that is still pending"),
+    ):
+        if ranks:
+            have = "has" if len(ranks) == 1 else "have"
+            yield f"in {call_text(joint)} {_waiters(joint)}; {ranks_text(ranks)} {have} {why}"

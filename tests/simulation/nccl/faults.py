@@ -1,0 +1,61 @@
+"""All kinds of faults, by name."""
+
+from tests.simulation.nccl.fault import Injector
+from tests.simulation.nccl.mistakes import (
+    message_cycle,
+    no_receive,
+    no_send,
+    opposite_order,
+    other_op,
+    other_size,
+    skipped,
+)
+from tests.simulation.nccl.process_faults import (
+    busy,
+    data_loader,
+    dead,
+    dead_node,
+    dead_unknown,
+    exited,
+    graph_replay,
+    healthy,
+    in_call,
+    kernel_hang,
+    lazy_init,
+    network,
+    network_pair,
+    new_group,
+    program_hang,
+    stopped,
+    teardown,
+    two_busy,
+)
+
+FAULTS: dict[str, tuple[Injector, tuple[str, ...]]] = {
+    "healthy": (healthy, ()),
+    "busy": (busy, ()),
+    "two_busy": (two_busy, ()),
+    "data_loader": (data_loader, ()),
+    "skipped": (skipped, ()),
+    "other_op": (other_op, ()),
+    "other_size": (other_size, ()),
+    "opposite_order": (opposite_order, ("tp", "3d", "hsdp", "pp", "cp", "ep")),
+    "kernel_hang": (kernel_hang, ()),
+    "program_hang": (program_hang, ()),
+    "network": (network, ()),
+    "network_pair": (network_pair, ("pp", "pp_unbatched", "3d", "cp")),
+    "dead": (dead, ()),
+    "dead_node": (dead_node, ()),
+    "dead_unknown": (dead_unknown, ()),
+    "exited": (exited, ()),
+    "teardown": (teardown, ()),
+    "stopped": (stopped, ()),
+    "in_call": (in_call, ()),
+    "lazy_init": (lazy_init, ()),
+    "new_group": (new_group, ("tp", "pp", "3d", "hsdp", "cp", "ep")),
+    "no_receive": (no_receive, ("pp", "pp_unbatched", "3d", "cp")),
+    "no_send": (no_send, ("pp", "pp_unbatched", "3d", "cp")),
+    "message_cycle": (message_cycle, ()),
+    "graph_replay": (graph_replay, ("graph",)),
+}
+"""Injectors by kind, with the layouts in which the fault can be. Empty: in all."""

@@ -1,0 +1,78 @@
+"""A stand-in for process groups on devices and NCCL's recorder: torch for the CPU has neither."""
+
+import json
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.distributed.distributed_c10d as c10d
+from torch._C import _distributed_c10d as bindings
+
+from holdfast_hooks.once import OnceLog
+from holdfast_hooks.progress.device_poll import DevicePoll
+
+
+class Backend:
+    def __init__(self, name: str, uid: int | None = None) -> None:
+        self._name, self.calls = name, 0
+        if uid is not None:
+            self.uid = uid
+
+    def name(self) -> str:
+        return self._name
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.calls
+
+
+class Group:
+    """A process group: a backend for each device."""
+
+    group_desc = "mesh_dp"
+
+    def __init__(self, name: str, ranks: list[int], **backends: Backend) -> None:
+        self.group_name, self.ranks, self.backends = name, ranks, backends
+        self._device_types = list(backends)
+
+    def _get_backend(self, device: str) -> Backend:
+        return self.backends[device]
+
+
+class DeviceWorld:
+    """Torch's table of groups, and a recorder of NCCL with one status. It counts the dumps that are asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, version: str = "2.14.1+cu130") -> None:
+        self.groups: dict[Group, None] = {}
+        self.hooks: dict[Group, None] = {}
+        self.status: dict[str, dict[str, str]] = {}
+        self.asked: list[tuple[Any, ...]] = []
+        self.place = 0
+        self.opening: list[object] = []
+        world = SimpleNamespace(pg_map=self.groups, pg_flight_recorder_hooks=self.hooks)
+        monkeypatch.setattr(c10d, "_world", world)
+        distributed = sys.modules["torch.distributed"]
+        monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(distributed, "get_process_group_ranks", lambda group: group.ranks)
+        monkeypatch.setattr(sys.modules["torch"], "__version__", version)
+        monkeypatch.setattr(bindings, "_dump_nccl_trace_json", self._dump_nccl, raising=False)
+        for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
+            monkeypatch.delenv(name, raising=False)
+
+    def add(self, group: Group) -> None:
+        self.groups[group] = None
+
+    def poll(self) -> DevicePoll:
+        return DevicePoll(lambda: self.place, self.opening, OnceLog(), has_gloo=lambda: False)
+
+    def _dump_nccl(self, collectives: bool, only_active: bool) -> bytes:
+        self.asked.append(("nccl", collectives))
+        return json.dumps({"version": "2.10", "pg_config": {}, "pg_status": self.status}).encode()
+
+
+def numbers(enqueued: int, started: int, completed: int) -> dict[str, str]:
+    return {
+        "last_enqueued_collective": str(enqueued),
+        "last_started_collective": str(started),
+        "last_completed_collective": str(completed),
+    }

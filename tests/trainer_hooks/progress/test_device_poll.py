@@ -1,0 +1,268 @@
+import json
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch._C import _distributed_c10d as bindings
+
+from holdfast_hooks.progress.recorders import quiet
+from holdfast_hooks.progress.recorders.recorder import (
+    BackendRecorder,
+    FullDumpRefusedError,
+    NcclRecorder,
+    Recorder,
+    has_backend_recorders,
+    torch_version,
+)
+from holdfast_proto.v1 import common_pb2 as common
+from tests.trainer_hooks.progress.device_world import Backend, DeviceWorld, Group, numbers
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> DeviceWorld:
+    return DeviceWorld(monkeypatch)
+
+
+def test_numbers_of_nccl_are_reported_as_they_are_with_the_groups_they_belong_to(world: DeviceWorld) -> None:
+    gloo, nccl = Backend("gloo"), Backend("nccl", uid=3)
+    group = Group("0", [1, 0], cpu=gloo, cuda=nccl)
+    world.add(group)
+    nccl.calls = 42
+    world.status = {"3": numbers(42, -1, 7)}
+    (shown,) = world.poll().poll()
+    assert shown == common.GroupProgress(
+        group="0",
+        members=[0, 1],
+        description="mesh_dp",
+        enqueued=42,
+        completed=7,
+        source=common.RECORDER_SOURCE_NCCL,
+    )
+    assert world.asked == [("nccl", False)]  # the cheap call alone
+
+
+def test_a_group_that_only_the_recorder_knows_is_reported_without_a_name(world: DeviceWorld) -> None:
+    world.add(Group("0", [0, 1], cuda=Backend("nccl", uid=0)))
+    world.status = {"0": numbers(5, 5, 5), "1": numbers(2, -1, 1)}
+    named, unnamed = world.poll().poll()
+    assert named.group == "0"
+    assert (unnamed.group, list(unnamed.members), unnamed.description) == ("", [], "unknown group 1 of nccl")
+
+
+def test_a_group_that_is_gone_is_reported_no_more(world: DeviceWorld) -> None:
+    group, other = Group("0", [0, 1], cuda=Backend("nccl", uid=0)), Group("1", [0, 1], cuda=Backend("nccl", uid=1))
+    world.add(group)
+    world.add(other)
+    world.status = {"0": numbers(5, 5, 5), "1": numbers(5, 5, 5)}
+    poll = world.poll()
+    assert [one.group for one in poll.poll()] == ["0", "1"]
+    del world.groups[other]
+    assert [one.group for one in poll.poll()] == ["0"]
+
+
+def test_nothing_is_read_while_a_group_makes_its_first_collective(world: DeviceWorld) -> None:
+    backend = Backend("nccl", uid=0)
+    world.add(Group("0", [0, 1], cuda=backend))
+    world.status = {"0": numbers(1, -1, 1)}
+    poll = world.poll()
+    backend.calls = 1
+    assert [poll.poll(), poll.poll(), world.asked] == [[], [], []]
+    backend.calls = 2  # the first call has returned
+    assert len(poll.poll()) == 1
+
+
+def test_a_single_collective_has_returned_once_the_training_thread_has_moved(world: DeviceWorld) -> None:
+    backend = Backend("nccl", uid=0)
+    world.add(Group("0", [0, 1], cuda=backend))
+    world.status = {"0": numbers(1, -1, 1)}
+    poll = world.poll()
+    backend.calls = 1
+    assert poll.poll() == []
+    world.place += 1
+    assert len(poll.poll()) == 1
+
+
+def test_numbers_stay_while_none_can_be_read(world: DeviceWorld) -> None:
+    backend = Backend("nccl", uid=0)
+    world.add(Group("0", [0, 1], cuda=backend))
+    backend.calls = 9
+    world.status = {"0": numbers(9, -1, 9)}
+    poll = world.poll()
+    before = poll.poll()
+    world.opening.append("a first send")
+    world.status = {"0": numbers(10, -1, 10)}
+    assert poll.poll() == before
+    world.opening.clear()
+    assert poll.poll()[0].enqueued == 10
+
+
+def test_nothing_is_read_while_a_thread_makes_a_group(world: DeviceWorld) -> None:
+    world.add(Group("0", [0, 1], cuda=Backend("nccl", uid=0)))
+    entered, leave = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        entered.set()
+        leave.wait()
+
+    source = compile("def split_group(wait):\n    wait()\n", "/torch/distributed/distributed_c10d.py", "exec")
+    names: dict[str, Any] = {}
+    exec(source, names)
+    making = threading.Thread(target=names["split_group"], args=(wait,))
+    making.start()
+    entered.wait()
+    poll = world.poll()
+    try:
+        poll.poll()
+        assert world.asked == []
+    finally:
+        leave.set()
+        making.join()
+    poll.poll()
+    assert world.asked == [("nccl", False)]
+
+
+def test_the_functions_that_make_groups_have_the_names_that_are_looked_for() -> None:
+    import torch.distributed.distributed_c10d as c10d
+
+    assert c10d.__file__.endswith(quiet._FILE)
+    assert all(callable(getattr(c10d, name)) for name in quiet._MAKERS)
+
+
+def test_gloo_alone_is_none_of_its_business(world: DeviceWorld) -> None:
+    world.add(Group("0", [0, 1], cpu=Backend("gloo")))
+    poll = world.poll()
+    assert poll.poll() == []
+    assert not poll.has_groups
+    assert world.asked == []
+    assert poll.failures_total == 0
+
+
+def test_a_rank_with_both_backends_says_which_recorders_it_uses(world: DeviceWorld) -> None:
+    world.add(Group("0", [0, 1], cpu=Backend("gloo"), cuda=Backend("nccl", uid=0)))
+    poll = world.poll()
+    poll._has_gloo = lambda: True
+    poll.poll()
+    assert [(one.source, one.backend, one.full_dumps) for one in poll.described()] == [
+        (common.RECORDER_SOURCE_GENERIC, "gloo", True),
+        (common.RECORDER_SOURCE_NCCL, "nccl", True),
+    ]
+
+
+def test_a_backend_without_a_recorder_is_named_once_with_the_setting(
+    world: DeviceWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(bindings, "_dump_fr_trace_json", _without_backends)
+    world.add(Group("0", [0, 1], cuda=Backend("nccl2")))
+    poll = world.poll()
+    assert [poll.poll(), poll.poll()] == [[], []]
+    (record,) = caplog.records
+    assert "no recorder for backend nccl2" in record.getMessage()
+    assert "TORCH_DIST_USE_NCCL2=0" in record.getMessage()
+    assert [(one.source, one.backend) for one in poll.described()] == [(common.RECORDER_SOURCE_NONE, "nccl2")]
+
+
+def test_a_recorder_that_stays_empty_is_named_once_with_the_setting(
+    world: DeviceWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "0")
+    backend = Backend("nccl", uid=0)
+    world.add(Group("0", [0, 1], cuda=backend))
+    poll = world.poll()
+    for _ in range(50):  # nobody has called anything yet
+        poll.poll()
+    assert caplog.records == []
+    backend.calls = 100
+    for _ in range(50):
+        poll.poll()
+    (record,) = caplog.records
+    assert "set TORCH_FR_BUFFER_SIZE=2000 for the ranks: it is 0" in record.getMessage()
+
+
+def test_a_build_without_the_recorder_is_named_once(
+    world: DeviceWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr(bindings, "_dump_nccl_trace_json")
+    world.add(Group("0", [0, 1], cuda=Backend("nccl", uid=0)))
+    poll = world.poll()
+    assert [poll.poll(), poll.poll()] == [[], []]
+    assert poll.failures_total == 2
+    (record,) = caplog.records
+    assert "no NCCL recorder" in record.getMessage()
+
+
+def test_the_one_group_of_a_backends_own_recorder_is_named(world: DeviceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def dump(collectives: bool, only_active: bool, backend: str = "gloo") -> bytes:
+        asked.append((backend, collectives))
+        return json.dumps({"pg_status": {"4": numbers(6, -1, 5)}}).encode()
+
+    dump.__doc__ = "_dump_fr_trace_json(includeCollectives: bool | None = None, backend: str = 'gloo') -> bytes"
+    monkeypatch.setattr(bindings, "_dump_fr_trace_json", dump)
+    group = Group("0", [0, 1], cuda=Backend("nccl2"))
+    world.add(group)
+    world.hooks[group] = None
+    (shown,) = world.poll().poll()
+    assert (shown.group, shown.enqueued, shown.completed) == ("0", 6, 5)
+    assert shown.source == common.RECORDER_SOURCE_BACKEND
+    assert asked == [("nccl2", False)]
+
+
+def test_two_groups_of_a_backends_own_recorder_stay_without_names(
+    world: DeviceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dump(collectives: bool, only_active: bool, backend: str = "gloo") -> bytes:
+        return json.dumps({"pg_status": {"0": numbers(6, -1, 5), "1": numbers(1, -1, 1)}}).encode()
+
+    dump.__doc__ = "_dump_fr_trace_json(backend: str = 'gloo') -> bytes"
+    monkeypatch.setattr(bindings, "_dump_fr_trace_json", dump)
+    for name in ("0", "1"):
+        group = Group(name, [0, 1], cuda=Backend("nccl2"))
+        world.add(group)
+        world.hooks[group] = None
+    assert [one.group for one in world.poll().poll()] == ["", ""]
+
+
+def test_groups_of_another_kind_of_torch_are_a_failure_that_is_logged_once(
+    world: DeviceWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.groups[object()] = None  # type: ignore[index]
+    poll = world.poll()
+    assert [poll.poll(), poll.poll()] == [[], []]
+    assert poll.failures_total == 2
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("version", ["2.13.0+cu130", "2.11.0"])
+def test_old_torch_refuses_full_dumps_of_nccl(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = DeviceWorld(monkeypatch, version)
+    recorder = NcclRecorder()
+    assert not recorder.full_dumps
+    with pytest.raises(FullDumpRefusedError, match=r"use torch 2\.14"):
+        recorder.entries()
+    assert world.asked == []
+
+
+def test_new_torch_allows_full_dumps_of_nccl(world: DeviceWorld) -> None:
+    recorder: Recorder = NcclRecorder()
+    assert recorder.full_dumps
+    assert json.loads(recorder.entries())["version"] == "2.10"
+    assert world.asked == [("nccl", True)]
+
+
+def _without_backends(collectives: bool, only_active: bool) -> bytes:
+    raise AssertionError("nobody may ask")
+
+
+@pytest.mark.skipif(not hasattr(bindings, "_dump_nccl_trace_json"), reason="this build of torch has no NCCL")
+def test_the_real_nccl_recorder_answers_in_the_form_that_is_read() -> None:
+    assert NcclRecorder().status() == {}
+    assert torch_version() == tuple(map(int, torch.__version__.split(".")[:2]))
+    assert hasattr(bindings.ProcessGroupNCCL, "uid")
+
+
+@pytest.mark.skipif(not has_backend_recorders(), reason="this torch has no recorder for each backend")
+def test_the_real_recorder_of_one_backend_answers_in_the_form_that_is_read() -> None:
+    assert BackendRecorder("nccl2").status() == {}
+    assert json.loads(BackendRecorder("nccl2").entries())["pg_status"] == {}
