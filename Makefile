@@ -3,7 +3,13 @@ PYTHON ?= python3
 # The version of torch. `make setup` uses the torch >= 2.11 that $(PYTHON) already has, if any; test-torch never does.
 TORCH := 2.13.0
 
+# Extras to install. With WHEELS=folder, all packages come from that folder and none from the network.
+EXTRAS ?= all,dev
+PACKAGES := $(if $(WHEELS),--no-index --find-links $(WHEELS),--constraint constraints.txt)
+
 BIN := .venv/bin
+HAS_TORCH := import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)
+PACKAGES_FOLDER := import sysconfig; print(sysconfig.get_path("purelib"))
 SOURCES := proto checkpoint trainer_hooks agent daemon trainer cli
 # Tests of one part at a time run two by two. Tests of whole runs start up to eight ranks, one run at a time.
 IN_PARALLEL := --numprocesses 2 --dist worksteal
@@ -13,7 +19,7 @@ STUBS := proto/holdfast_proto/v1
 # An exact torch in a venv of its own. A CUDA build takes 5 GB, and runs without a GPU.
 TORCH_VENV := build/torch-$(TORCH)
 
-.PHONY: help setup demo test test-system test-torch test-torch-all lint bench soak proto check-proto clean
+.PHONY: help setup demo test test-system test-torch test-torch-all lint bench gpu soak proto check-proto clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -24,12 +30,15 @@ setup: .venv/.ready  ## Make .venv and install Holdfast in it with everything th
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "holdfast needs Python 3.11 or newer: name one with PYTHON=python3.11"; exit 1; }
 	@rm -f $@
-	@if $(PYTHON) -c 'import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)' 2>/dev/null; \
+	@if $(PYTHON) -c '$(HAS_TORCH)' 2>/dev/null; \
 	  then site=--system-site-packages; else site=; fi; \
 	  $(PYTHON) -m venv $$site .venv \
 	  || { echo "no venv: install it with: apt-get install python3-venv"; exit 1; }
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet torch==$(TORCH)
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	@# Where $(PYTHON) is of a venv itself, "system" means the packages below that venv: a path file shows its own.
+	@if ! $(BIN)/python -c 'import torch' 2>/dev/null && $(PYTHON) -c '$(HAS_TORCH)' 2>/dev/null; then \
+	  $(PYTHON) -c '$(PACKAGES_FOLDER)' >"$$($(BIN)/python -c '$(PACKAGES_FOLDER)')/outer_venv.pth"; fi
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet $(PACKAGES) torch==$(TORCH)
+	@$(BIN)/pip install --quiet $(PACKAGES) --editable '.[$(EXTRAS)]'
 	@touch $@
 
 demo: setup  ## Train with eight ranks, kill one, hang another, watch the run come back
@@ -72,6 +81,9 @@ bench: setup  ## Run the benchmarks beside their peers
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/checkpoint.py
 	$(BIN)/python benchmarks/checkpoint_memory.py
+
+gpu: setup  ## Prove the CUDA paths on a GPU and write docs/gpu.md (PART=name, FRESH=1, MINUTES=9)
+	$(BIN)/python -m benchmarks.gpu $(PART:%=--part %) $(FRESH:%=--fresh) $(MINUTES:%=--minutes %)
 
 lint: setup check-proto  ## Check style, types, imports and generated files
 	$(BIN)/ruff check .

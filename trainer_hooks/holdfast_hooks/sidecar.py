@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from holdfast_hooks.device_time.device_time import DeviceTime
 from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.faults.effect import Site
 from holdfast_hooks.faults.injector import Injector
@@ -95,6 +96,7 @@ class Sidecar:
         self._prospects = Prospects(self._compared) if self._injector is not None else None
         self._finished = False
         self._point_to_point = PointToPointRecord(black_box, once)
+        self._device_time = DeviceTime(timeline, once)
         self._worker_server = WorkerServer(context.agent, once)
         progress = ProgressPoll(black_box, self._point_to_point, once)
         devices = DevicePoll(
@@ -113,6 +115,7 @@ class Sidecar:
             on_wanted_device=self._note_checks_next,
             steps=self._steps,
             snapshots=(self._taken, self._landed),
+            device_time=self._device_time,
             on_bad_number=self._on_bad_number,
         )
         self._reporter = Reporter(
@@ -143,6 +146,7 @@ class Sidecar:
         # Again, in case torch.distributed was imported after attach().
         self._point_to_point.install()
         self._look_at_device(self._device.look_at_state)
+        self._device_time.install()
         if self._snapshots is None:
             return
         try:
@@ -206,6 +210,7 @@ class Sidecar:
         self._timeline.close()
         deadline_s = monotonic() + timeout_s
         self._reporter.finish(timeout_s=timeout_s, last_words=last_words, finished=finished)
+        self._device_time.close()
         self._worker_server.close()
         self._point_to_point.uninstall()
         if self._gradients is not None:

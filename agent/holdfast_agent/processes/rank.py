@@ -95,6 +95,9 @@ class Rank:
     """Seconds in which the training thread slept while it computed a step and no call with other ranks was pending."""
     call_wait_s: float = 0.0
     """The same, while such a call was pending."""
+    device_own_s: float = 0.0
+    """Seconds in which its GPU worked and did not wait for other ranks, over ``device_steps`` steps."""
+    device_steps: int = 0
     pipeline_bubble: float | None = None
     phase_s: dict[int, float] = field(default_factory=dict)
     """Phase number -> seconds spent in it by the finished steps."""
@@ -214,6 +217,8 @@ class Rank:
         self.device_uuid = report.device_uuid
         self.own_wait_s = max(self.own_wait_s, report.own_wait_s)
         self.call_wait_s = max(self.call_wait_s, report.call_wait_s)
+        if report.device_steps >= self.device_steps:  # a report that is late must not turn the pair back
+            self.device_own_s, self.device_steps = report.device_own_s, report.device_steps
         self.recorder_failures = report.recorder_failures_total
         self.recorder_attempts = report.recorder_attempts_total
 
@@ -299,5 +304,7 @@ class Rank:
             blocked_on=self.blocked_on,
             launched_world_size=self.launched_world_size,
             own_wait_s=self.own_wait_s,
+            device_own_s=self.device_own_s,
+            device_steps=self.device_steps,
             recorders=self.recorders,
         )

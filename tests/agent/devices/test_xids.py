@@ -59,7 +59,7 @@ def test_errors_of_the_gpu_and_errors_of_a_program_are_told_apart() -> None:
 
 
 def test_the_page_lists_the_numbers_of_each_kind() -> None:
-    page = (Path(__file__).parents[3] / "docs/gpus.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/devices.md").read_text()
     rows = {row.split("|")[1].strip(): row.split("|")[2] for row in page.splitlines() if row.startswith("| ")}
     listed = {kind: {int(number) for number in re.findall(r"\d+", numbers)} for kind, numbers in rows.items()}
     for kind, title in (

@@ -79,6 +79,8 @@ BAD_NODES = [
     ("ranks.0.busy_s", math.nan),
     ("ranks.0.still_s", math.nan),
     ("ranks.0.own_wait_s", math.nan),
+    ("ranks.0.device_own_s", -1.0),
+    ("ranks.0.device_steps", 2**63),
     ("ranks.0.first_step_ended_unix_s", -1.0),
     ("ranks.0.steps_done", -1),
     ("ranks.0.process_state", "SS"),

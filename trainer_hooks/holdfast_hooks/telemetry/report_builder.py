@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast_hooks.device_time.device_time import DeviceTime
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.progress.device_poll import DevicePoll
 from holdfast_hooks.progress.own_wait import OwnWait
@@ -39,6 +40,7 @@ class Sources:
     worker_server: WorkerServer
     point_to_point: PointToPointRecord
     device: OwnDevice
+    device_time: DeviceTime
     steps: Backlog[StepSample]
     snapshots: tuple[Backlog[SnapshotTaken], ...]
     """A backlog for each thread that completes snapshots."""
@@ -107,6 +109,7 @@ class ReportBuilder:
             self._sources.worker_server.start()
         self._channels = self._sources.point_to_point.advance()
         self._own_wait.after(is_call_pending=self._is_call_pending())
+        self._sources.device_time.read()
 
     def _is_call_pending(self) -> bool | None:
         """Whether the newest poll saw a call that has not completed; None: it saw no group, or not all of them."""
@@ -140,6 +143,8 @@ class ReportBuilder:
             device_uuid=self._device_uuid(),
             own_wait_s=self._own_wait.total_s,
             call_wait_s=self._own_wait.in_calls_s,
+            device_own_s=sources.device_time.own_s,
+            device_steps=sources.device_time.steps,
             steps_until=sources.steps_until if final else 0,
             recorders=sources.devices.described(),
             worker_socket=sources.worker_server.path,

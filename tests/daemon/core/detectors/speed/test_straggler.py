@@ -192,7 +192,7 @@ def test_what_costs_little_of_the_step_is_no_straggler() -> None:
     assert Run(8, slow(set(), 1), data_s=slow({2}, 50, usual_s=0.001)).verdicts() == []
 
 
-def test_ranks_that_wait_for_gpus_are_not_compared() -> None:
+def test_ranks_on_gpus_are_not_compared_by_what_their_hosts_do() -> None:
     assert Run(8, slow({3}, 3.0), device="cuda:0").verdicts() == []
 
 
