@@ -13,8 +13,8 @@ _HOW = """\
 * `make gpu PART=recorder` runs one part. `make gpu FRESH=1` starts over.
 * `make gpu MINUTES=9` starts no part that may not end within nine minutes. The next call continues.
 * Without a GPU, the parts are rehearsed on the CPU. That writes `build/gpu/rehearsal.md`, and no figure here.
-* Where packages cannot be downloaded, name a folder of wheels: `make gpu EXTRAS=gpu-proof WHEELS=folder`. It must hold what
-  the extra `gpu-proof` needs and the machine lacks, and `hatchling` and `editables` with what they need.
+* Where packages cannot be downloaded, name a folder of wheels: `make gpu EXTRAS=gpu-proof WHEELS=folder`. It
+  must hold what the extra `gpu-proof` needs and the machine lacks, and `hatchling` and `editables` with what they need.
 * With `PYTHON=`, name a Python that has torch with CUDA. It may be of a virtual environment.
 
 `build/gpu/record.json` keeps the results, and `build/gpu/logs/` the output of each part. This page is made from

@@ -119,6 +119,7 @@ class GroupUses:
     with_p2p: frozenset[GroupKey]
     """Groups with point-to-point calls. Their status mixes two counters."""
     with_collectives: frozenset[GroupKey]
+    """Groups with collectives in NCCL's own recorder."""
 
     def counts_collectives(self, group: GroupKey) -> bool:
         """Return whether the numbers in a group's status are those of collectives."""

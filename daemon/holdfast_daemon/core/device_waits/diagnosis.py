@@ -33,6 +33,9 @@ _LONG_SEQUENCE = 1000
 """Number of a group's call from which on all communicators are taken to exist, if the ring is too short to tell."""
 
 
+_NCCL = "nccl:"
+"""Prefix of the calls of NCCL's own recorder. Of other recorders, a status counts something else than collectives."""
+
 _MANY = 3
 """Ranks that must agree in a call for a single other one to be taken for the one that differs."""
 
@@ -143,10 +146,10 @@ def diagnose(evidence: Mapping[int, Evidence], world_size: int) -> Diagnosis:
     """Return who holds up the job. ``evidence``: by global rank; ranks that are not in it are unread."""
     dumps = {rank: known.dump for rank, known in evidence.items() if known.dump is not None}
     keys = group_keys(dumps, world_size)
-    used = {(keys[rank][call.group], call.p2p) for rank, dump in dumps.items() for call in dump.calls}
+    calls = [(keys[rank][call.group], call) for rank, dump in dumps.items() for call in dump.calls]
     uses = GroupUses(
-        with_p2p=frozenset(group for group, is_p2p in used if is_p2p),
-        with_collectives=frozenset(group for group, is_p2p in used if not is_p2p),
+        with_p2p=frozenset(group for group, call in calls if call.p2p),
+        with_collectives=frozenset(group for group, call in calls if not call.p2p and call.op.startswith(_NCCL)),
     )
     ranks = {rank: calls_of(rank, dump, keys[rank], uses) for rank, dump in sorted(dumps.items())}
     dead = {rank for rank, known in evidence.items() if known.is_dead}
