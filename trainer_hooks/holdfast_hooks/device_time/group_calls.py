@@ -150,7 +150,7 @@ class GroupCalls:
 def _count(group: Any) -> int | None:  # noqa: ANN401 - torch's ProcessGroup
     try:
         return int(group._get_sequence_number_for_group())
-    except RuntimeError:
+    except (RuntimeError, AttributeError, TypeError):  # nothing of ours may fail a call of the training loop
         return None
 
 

@@ -17,7 +17,7 @@ GroupKey = tuple[str, tuple[int, ...]]
 """Name and members. Two processes may use one name for different groups; ids differ from rank to rank."""
 
 _CLOSING = re.compile(r"(^|:)(coalesced|\w+_coalesced)$")
-_ONE_CALL = re.compile(r"(allreduce|into_tensor)_coalesced$")
+_ONE_CALL = re.compile(r"(allreduce|tensor)_coalesced$")
 """The fast paths of coalesced calls, which make one ordinary entry."""
 _TRANSFER = re.compile(r"(send|recv) (\d+)(->|<-)(\d+)$")
 

@@ -234,6 +234,7 @@ class _Search:
     def causes(self) -> Iterator[Cause]:
         """Yield all causes, the most certain first."""
         if not self._joints:
+            yield from self._dead_ranks()
             yield from self._of_idle_ranks(has_other_ends=False)
             return
         mismatches = list(self._mismatches())
@@ -253,9 +254,12 @@ class _Search:
         yield from named or [*blamed, *ends] or [Cause(Kind.UNKNOWN, (), self._joints[0], Confidence.LOW)]
 
     def _dead_ranks(self) -> Iterator[Cause]:
-        awaited = tuple(rank for rank in sorted(self._dead) if self._awaited.get(rank))
-        if awaited:
-            yield Cause(Kind.DEAD_RANK, awaited, self._longest(awaited[0]), Confidence.HIGH)
+        awaited = [rank for rank in sorted(self._dead) if self._awaited.get(rank)]
+        if self._dead:
+            # All of them are dead, whoever is waited for; where nothing shows who is, that is the likeliest reason.
+            confidence = Confidence.HIGH if awaited else Confidence.MEDIUM
+            joint = self._longest(awaited[0]) if awaited else None
+            yield Cause(Kind.DEAD_RANK, tuple(sorted(self._dead)), joint, confidence)
 
     def _mismatches(self) -> Iterator[Cause]:
         for joint in self._joints:
@@ -382,21 +386,10 @@ class _Search:
             for rank in ranks
         }
         most = max(counts.values())
-        if most == 0:
-            return self._ring_of_transfers(ranks, found) or Cause(
-                Kind.UNKNOWN, (), found[0], Confidence.LOW, tuple(ranks)
-            )
+        # Without a missing call, each rank has made all of them, and begins with one that is not another one's turn.
         first = min(rank for rank in ranks if counts[rank] == most)
-        joint = max(found, key=lambda one: len(one.fronts) if first in one.missing else 0)
+        joint = max(found, key=lambda one: len(one.fronts) if first in (one.missing if most else one.behind) else 0)
         return Cause(Kind.OPPOSITE_ORDER, _shortest_circle(first, found), joint, Confidence.MEDIUM)
-
-    def _ring_of_transfers(self, ranks: list[int], found: list[Joint]) -> Cause | None:
-        """Return the cause of ranks of which each begins with a transfer whose other side is not yet at its turn."""
-        fronts = [self._ranks[rank].front for rank in ranks]
-        if not all(front is not None and front.is_p2p for front in fronts):
-            return None
-        first = next(joint for joint in found if not joint.seq)
-        return Cause(Kind.OPPOSITE_ORDER, tuple(sorted(ranks)), first, Confidence.MEDIUM)
 
     def _inversions(self) -> Iterator[Cause]:
         """Yield the collectives of two groups that ranks have made in opposite orders, and that are pending."""
