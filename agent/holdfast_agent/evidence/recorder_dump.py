@@ -33,7 +33,8 @@ _STATES = {
     "completed": recorder.CALL_STATE_COMPLETED,
 }
 _UNFOLLOWED = ("gloo:", "c10d:", "mpi:", "ucc:")
-"""Backends of which the generic recorder writes "scheduled" forever: only ``retired`` moves."""
+"""Backends of which the generic recorder writes "scheduled" forever: only ``retired`` moves. Point-to-point calls of
+gloo have no entries, and move the numbers of the status all the same."""
 
 _LIBRARY = re.compile(
     r"/(site|dist)-packages/|/lib/python3|^<frozen|^torch/|/torch/(distributed|nn|autograd|_dynamo)/|\?\?"
@@ -89,6 +90,8 @@ class _Reader:
         """Name of a group -> its index. One process has only one group of a name."""
         self._ids: dict[str, str] = {}
         """``pg_id`` -> name."""
+        self._unfollowed: set[str] = set()
+        """Names of groups of which the status counts point-to-point calls that the entries do not show."""
 
     def read(self) -> recorder.RecorderDump:
         self._read_members(self._document.get("pg_config"))
@@ -124,6 +127,8 @@ class _Reader:
         self._ids[str(entry.get("pg_id", name))] = name
         self._group(name, description)
         op = _text(entry["profiling_name"])
+        if op.startswith(_UNFOLLOWED):
+            self._unfollowed.add(name)
         state = _STATES.get(str(entry.get("state")), recorder.CALL_STATE_UNSPECIFIED)
         return recorder.RecordedCall(
             order=_number(entry.get("record_id", 0)),
@@ -152,7 +157,7 @@ class _Reader:
             name = names.get(str(key))
             if name is None and str(key) == _WORLD and _WORLD in self._indices and _WORLD not in names.values():
                 name = _WORLD  # the first group that a process makes
-            if name is None:
+            if name is None or name in self._unfollowed:
                 self._dump.has_unnamed_status = True
                 continue
             try:

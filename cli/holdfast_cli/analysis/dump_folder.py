@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast_agent.evidence.recorder_dump import LARGEST_DUMP_BYTES, NoDumpError, read_dump
+from holdfast_cli.analysis.one_job import newest_ns, strangers
 from holdfast_cli.errors import CommandError
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
 
@@ -19,6 +20,8 @@ _LAST_NUMBER = re.compile(
     r"(\d+)(?:\.(?:json|pkl|pickle|txt|log|dump|trace|gz|flight_recorder|stacks?))*$", re.IGNORECASE
 )
 _NO_DUMPS = frozenset((".toml", ".md", ".log", ".yaml", ".yml", ".py"))
+_OF_INCIDENTS = re.compile(r"rank-\d+\.(black_box|exit)\.json|node-.*\.findings\.json|(incident|core)\.json|.*\.binpb")
+"""Other files of an incident of Holdfast: black boxes, exits and what the nodes say."""
 _GZIP = b"\x1f\x8b"
 
 
@@ -29,19 +32,27 @@ class Dumps:
     dumps: dict[int, RecorderDump] = field(default_factory=dict)
     stacks: dict[int, str] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
-    """One line for each file that looks like a dump and is none, or that is a second one of its rank."""
+    """One line for each file that looks like a dump and is none, or that does not belong to the others."""
 
 
-def read_folder(folder: Path) -> Dumps:
-    """Return all dumps in ``folder`` and below. Raises CommandError if there is none, or the folder cannot be read."""
+def read_folder(folder: Path, *, without: Path | None = None) -> Dumps:
+    """Return all dumps of one job in ``folder`` and below.
+
+    ``without``: a folder below it that is left out. Raises CommandError if there is no dump, or something cannot be
+    read.
+    """
     if not folder.is_dir():
         raise CommandError(f"{folder} is no folder: name the one that holds one dump for each rank")
     found = Dumps()
+    names: dict[int, Path] = {}
     try:
-        for path in _files(folder):
-            _read(path, folder, found)
+        for path in _files(folder, without):
+            _read(path, folder, found, names)
     except OSError as error:
         raise CommandError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None
+    for rank, reason in strangers(found.dumps).items():
+        del found.dumps[rank]
+        found.refused.append(f"{names[rank]}: {reason}")
     if not found.dumps:
         refused = f" ({found.refused[0]})" if found.refused else ""
         place = "torch writes them where TORCH_FR_DUMP_TEMP_FILE says"
@@ -49,19 +60,27 @@ def read_folder(folder: Path) -> Dumps:
     return found
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    for number, path in enumerate(sorted(folder.rglob("*"))):
-        if number >= _MOST_FILES:
-            raise CommandError(f"{folder} holds more than {_MOST_FILES} files: name the folder of the dumps")
-        if path.is_file() and path.suffix not in _NO_DUMPS and not path.name.startswith("."):
+def _files(folder: Path, without: Path | None) -> Iterator[Path]:
+    """Yield the files that may be dumps or stacks, those of the folder itself first."""
+    paths = sorted(folder.rglob("*"), key=lambda path: (len(path.parts), path))
+    if len(paths) > _MOST_FILES:
+        raise CommandError(f"{folder} holds more than {_MOST_FILES} files: name the folder of the dumps")
+    left_out = without.resolve() if without is not None else None
+    for path in paths:
+        if left_out is not None and left_out in path.resolve().parents:
+            continue
+        is_other = path.suffix in _NO_DUMPS or path.name.startswith(".") or _OF_INCIDENTS.fullmatch(path.name)
+        # Whatever is no file, such as a pipe of torch, would block the reader.
+        if path.is_file() and not is_other:
             yield path
 
 
-def _read(path: Path, folder: Path, found: Dumps) -> None:
+def _read(path: Path, folder: Path, found: Dumps, names: dict[int, Path]) -> None:
     name = path.relative_to(folder)
     rank = _rank_of(path)
     if _STACKS.search(str(name)):
-        if rank is not None and path.stat().st_size <= _LARGEST_STACKS_BYTES:
+        is_text = path.suffix != ".json" and path.stat().st_size <= _LARGEST_STACKS_BYTES
+        if rank is not None and rank not in found.stacks and is_text:
             found.stacks[rank] = path.read_text(errors="replace")
         return
     if path.suffix == ".txt":
@@ -73,10 +92,14 @@ def _read(path: Path, folder: Path, found: Dumps) -> None:
         return
     if rank is None:
         found.refused.append(f"{name}: its name has no rank in it, as in rank-3.json")
-    elif rank in found.dumps:
-        found.refused.append(f"{name}: another file has the dump of rank {rank}")
-    else:
-        found.dumps[rank] = dump
+        return
+    known = found.dumps.get(rank)
+    if known is not None and newest_ns(dump) <= newest_ns(known):
+        found.refused.append(f"{name}: {names[rank]} has the dump of rank {rank}")
+        return
+    if known is not None:
+        found.refused.append(f"{names[rank]}: {name} has a newer dump of rank {rank}")
+    found.dumps[rank], names[rank] = dump, name
 
 
 def _content(path: Path) -> bytes:

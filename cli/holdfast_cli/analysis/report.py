@@ -1,26 +1,47 @@
 """The diagnosis of a folder of dumps, as lines for people and as one object for scripts."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from holdfast_cli.analysis.dump_folder import Dumps
 from holdfast_cli.analysis.host_place import place_of
 from holdfast_daemon.core.device_waits.diagnosis import Cause, Confidence, Diagnosis, Evidence, Kind, Wait, diagnose
 from holdfast_daemon.core.device_waits.wording import call_text, next_step, ranks_text, reasons_of, verdict_of
+from holdfast_proto.v1.recorder_pb2 import RecorderDump
 
 _WAITS_SHOWN = 20
 _WAITS_KEPT = 4096
 
 
-def diagnose_dumps(found: Dumps, *, dead: frozenset[int] = frozenset(), world_size: int | None = None) -> Diagnosis:
-    """Return the diagnosis of a folder. ``world_size``: None takes the ranks that dumps and groups name."""
-    members = {rank for dump in found.dumps.values() for group in dump.groups for rank in group.members}
-    numbers = {*found.dumps, *dead, *members}
+def diagnose_dumps(
+    found: Dumps,
+    *,
+    dead: frozenset[int] = frozenset(),
+    world_size: int | None = None,
+    earlier: Mapping[int, RecorderDump] | None = None,
+) -> Diagnosis:
+    """Return the diagnosis of a folder.
+
+    ``world_size``: None takes the ranks that dumps and groups name. ``earlier``: dumps of some time before, by rank.
+    """
+    before = earlier or {}
     evidence = {
-        rank: Evidence(found.dumps.get(rank), place=place_of(found.stacks.get(rank, "")), is_dead=rank in dead)
+        rank: Evidence(
+            found.dumps.get(rank),
+            place=place_of(found.stacks.get(rank, "")),
+            is_dead=rank in dead,
+            earlier=before.get(rank),
+        )
         for rank in sorted({*found.dumps, *found.stacks, *dead})
     }
-    return diagnose(evidence, world_size or max(numbers) + 1)
+    size = world_size or max(named_ranks(found, dead)) + 1
+    return diagnose(evidence, size, is_world_known=world_size is not None)
+
+
+def named_ranks(found: Dumps, dead: Collection[int] = ()) -> set[int]:
+    """Return the ranks that files, groups and the command line name."""
+    members = {rank for dump in found.dumps.values() for group in dump.groups for rank in group.members}
+    return {*found.dumps, *found.stacks, *dead, *members}
 
 
 def as_object(found: Dumps, diagnosis: Diagnosis) -> dict[str, Any]:
@@ -42,6 +63,7 @@ def as_object(found: Dumps, diagnosis: Diagnosis) -> dict[str, Any]:
         "waits": [_wait(wait) for wait in diagnosis.waits[:_WAITS_KEPT]],
         "dumps": len(found.dumps),
         "ranks_without_dump": list(diagnosis.unread),
+        "bad_entries": sum(dump.bad_entries for dump in found.dumps.values()),
         "refused": found.refused,
     }
 
@@ -114,10 +136,10 @@ def _basis(found: Dumps, diagnosis: Diagnosis) -> Iterator[str]:
     versions = ", ".join(sorted({dump.version or "without version" for dump in dumps}))
     parts = [f"{len(found.dumps)} dump{'s' if len(found.dumps) > 1 else ''} (format {versions})"]
     if diagnosis.unread:
-        parts.append(f"none of {ranks_text(diagnosis.unread)}")
+        parts.append(f"no dump of {ranks_text(diagnosis.unread)}")
     wrapped = sum(dump.has_wrapped for dump in dumps)
     if wrapped:
-        parts.append(f"{wrapped} whose ring has lost older calls")
+        parts.append(f"{wrapped} without the oldest calls: the ring is full")
     if partial := sum(dump.is_partial for dump in dumps):
         parts.append(f"{partial} with pending calls only")
     if bare := sum(not dump.has_calls for dump in dumps):
@@ -125,7 +147,11 @@ def _basis(found: Dumps, diagnosis: Diagnosis) -> Iterator[str]:
     if not any(calls.knows_started for calls in diagnosis.ranks.values()):
         parts.append("no times of the devices (TORCH_NCCL_ENABLE_TIMING=1 records them)")
     if found.stacks:
-        parts.append(f"stacks of {len(found.stacks)} ranks")
+        parts.append(f"stacks of {ranks_text(found.stacks)}")
+    if any(calls.hides_transfers for calls in diagnosis.ranks.values()):
+        parts.append("no point-to-point calls, which the recorder of gloo leaves out")
+    if bad := sum(dump.bad_entries for dump in dumps):
+        parts.append(f"{bad} {'entry' if bad == 1 else 'entries'} without sense left out")
     yield f"based on: {'; '.join(parts)}"
     for refused in found.refused[:_WAITS_SHOWN]:
         yield f"  left out {refused}"

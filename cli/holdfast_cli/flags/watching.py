@@ -166,6 +166,15 @@ class AnalyzeFlags:
             min=0,
         ),
     ] = field(default_factory=list)
+    earlier: Annotated[
+        Path | None,
+        typer.Option(
+            "--earlier",
+            help="Folder of dumps that were taken in the same way, some time before. Ranks that have moved since then "
+            "are not stuck.",
+            metavar="FOLDER",
+        ),
+    ] = None
     world_size: Annotated[
         int | None,
         typer.Option(

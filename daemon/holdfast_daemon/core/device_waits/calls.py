@@ -89,6 +89,8 @@ class RankCalls:
     """Whether complete calls are left out, so that a batch that is not there may be complete."""
     front_is_certain: bool = True
     """Whether nothing older than the oldest call in ``pending`` can be pending."""
+    hides_transfers: bool = False
+    """Whether the recorder shows no point-to-point calls: an idle rank may wait in one. So it is with gloo."""
     may_hide: bool = False
     """Whether the ring may have lost a pending call, so that an empty ``pending`` proves nothing."""
 
@@ -150,6 +152,7 @@ class _Reading:
     def result(self) -> RankCalls:
         self._members = self._find_batches()
         entries = self._dump.calls
+        self._calls.hides_transfers = any(entry.op.startswith("gloo:") for entry in entries)
         timed = any(entry.state == recorder.CALL_STATE_STARTED for entry in entries)
         self._calls.knows_started = timed or any(group.last_started >= 0 for group in self._groups_with_status())
         followed = [entry for entry in entries if entry.order in self._members]

@@ -19,8 +19,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast_daemon.core.device_waits.calls import GroupUses, RankCalls, calls_of
-from holdfast_daemon.core.device_waits.groups import group_keys
+from holdfast_daemon.core.device_waits.calls import GroupKey, GroupUses, RankCalls, calls_of
+from holdfast_daemon.core.device_waits.groups import group_keys, guessed_groups
 from holdfast_daemon.core.device_waits.joints import Joint, earlier_mismatch, joints
 from holdfast_daemon.core.device_waits.routine import known_next_groups
 from holdfast_daemon.core.waits.strong_components import strong_components
@@ -142,8 +142,12 @@ class Diagnosis:
         return tuple(sorted({rank for cause in self.causes for rank in cause.ranks}))
 
 
-def diagnose(evidence: Mapping[int, Evidence], world_size: int) -> Diagnosis:
-    """Return who holds up the job. ``evidence``: by global rank; ranks that are not in it are unread."""
+def diagnose(evidence: Mapping[int, Evidence], world_size: int, *, is_world_known: bool = True) -> Diagnosis:
+    """Return who holds up the job. ``evidence``: by global rank; ranks that are not in it are unread.
+
+    ``is_world_known``: false if there may be more ranks than ``world_size``. Then no call counts as made by all, unless
+    a dump names the members of its group.
+    """
     dumps = {rank: known.dump for rank, known in evidence.items() if known.dump is not None}
     keys = group_keys(dumps, world_size)
     calls = [(keys[rank][call.group], call) for rank, dump in dumps.items() for call in dump.calls]
@@ -152,6 +156,7 @@ def diagnose(evidence: Mapping[int, Evidence], world_size: int) -> Diagnosis:
         with_collectives=frozenset(group for group, call in calls if not call.p2p and call.op.startswith(_NCCL)),
     )
     ranks = {rank: calls_of(rank, dump, keys[rank], uses) for rank, dump in sorted(dumps.items())}
+    guessed = guessed_groups(dumps, keys, tuple(range(world_size)) if is_world_known else ())
     dead = {rank for rank, known in evidence.items() if known.is_dead}
     unread = tuple(rank for rank in range(world_size) if rank not in ranks and rank not in dead)
     found = joints(ranks, dead)
@@ -160,7 +165,7 @@ def diagnose(evidence: Mapping[int, Evidence], world_size: int) -> Diagnosis:
     if moving:
         causes: tuple[Cause, ...] = (Cause(Kind.MOVING, (), None, Confidence.HIGH, tuple(moving)),)
     else:
-        causes = tuple(_Search(ranks, found, dead, unread, places).causes())
+        causes = tuple(_Search(ranks, found, dead, unread, places, guessed=guessed).causes())
     return Diagnosis(causes, tuple(_waits(found)), ranks, unread)
 
 
@@ -217,12 +222,15 @@ class _Search:
         dead: Collection[int],
         unread: Collection[int],
         places: Mapping[int, Place],
+        *,
+        guessed: Collection[GroupKey],
     ) -> None:
         self._ranks = ranks
         self._joints = found
         self._dead = dead
         self._unread = unread
         self._places = places
+        self._guessed = guessed
         self._nodes = sorted({*ranks, *dead, *unread, *(rank for joint in found for rank in joint.group[1])})
         self._awaited: dict[int, list[Joint]] = {}
         for joint in found:
@@ -287,7 +295,7 @@ class _Search:
         awaited = [rank for rank in idle if self._awaited.get(rank)]
         if not awaited:
             return
-        is_alone = len(idle) == 1 and not has_other_ends
+        is_alone = len(idle) == 1 and not (has_other_ends or self._dead or self._ranks[idle[0]].hides_transfers)
         certain = [rank for rank in awaited if is_alone or self._is_certain(rank)]
         if certain:
             longest = self._longest(certain[0])
@@ -303,6 +311,8 @@ class _Search:
             return True
         if self._dead:
             return False  # it may wait for the dead rank in a way that no recorder shows
+        if calls.hides_transfers:
+            return False
         groups = known_next_groups(calls.history)
         if len(calls.history) < _SHORT_HISTORY:
             groups = {group for group, seq in calls.arrived.items() if seq >= _LONG_SEQUENCE}
@@ -363,6 +373,8 @@ class _Search:
 
     def _incomplete(self, joint: Joint) -> Cause:
         """Return the cause of a call that all have made and nothing older holds up."""
+        if joint.group in self._guessed:
+            return Cause(Kind.UNKNOWN, (), joint, Confidence.LOW)
         if joint.unstarted:
             return Cause(Kind.STUCK_DEVICE, joint.unstarted, joint, Confidence.MEDIUM)
         launching = {rank for rank in joint.waiters if self._place(rank) == Place.LAUNCH}

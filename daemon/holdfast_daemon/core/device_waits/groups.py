@@ -36,3 +36,14 @@ def group_keys(dumps: Mapping[int, recorder.RecorderDump], world_size: int) -> d
         return group.name, tuple(sorted(seen.get(group.name, {rank})))
 
     return {rank: [key(rank, group) for group in dump.groups] for rank, dump in dumps.items()}
+
+
+def guessed_groups(
+    dumps: Mapping[int, recorder.RecorderDump], keys: Mapping[int, list[GroupKey]], world: tuple[int, ...]
+) -> frozenset[GroupKey]:
+    """Return the groups whose members no dump names. Others than those that are known may belong to them.
+
+    ``world``: all ranks of the job, of which the groups that hold them all are no guess; empty if that is a guess too.
+    """
+    named = {(group.name, tuple(group.members)) for dump in dumps.values() for group in dump.groups if group.members}
+    return frozenset(key for of_rank in keys.values() for key in of_rank if key not in named and key[1] != world)

@@ -81,7 +81,9 @@ def reasons_of(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
         if cause.kind in (Kind.UNKNOWN, Kind.OPPOSITE_ORDER):
             yield from _waits_in(joint)
         if cause.kind in (Kind.GPU_OR_NETWORK, Kind.STUCK_DEVICE, Kind.INSIDE_CALL):
-            yield f"all {len(joint.group[1])} members have made it, and no older call is pending on them"
+            yield f"{ranks_text(joint.group[1])} have made it, and no older call is pending on them"
+    if _is_guessed(cause) and joint is not None:
+        yield f"{ranks_text(joint.group[1])} made it, and no dump says whether group {joint.group[0]} has other members"
     if cause.suspects and cause.kind == Kind.UNKNOWN:
         unread = [rank for rank in cause.suspects if rank in diagnosis.unread]
         read = [rank for rank in cause.suspects if rank not in diagnosis.unread]
@@ -93,6 +95,8 @@ def reasons_of(cause: Cause, diagnosis: Diagnosis) -> Iterator[str]:
 
 def next_step(cause: Cause) -> str:
     """Return what to do next, in one line."""
+    if _is_guessed(cause):
+        return "add the dumps of all ranks, or say how many ranks there are"
     members = ranks_text(cause.joint.group[1]) if cause.joint is not None else "all ranks"
     suspects = cause.suspects or cause.ranks
     return _NEXT[cause.kind].format(
@@ -100,6 +104,11 @@ def next_step(cause: Cause) -> str:
         suspects=ranks_text(suspects) if suspects else members,
         members=members,
     )
+
+
+def _is_guessed(cause: Cause) -> bool:
+    """Return whether nothing but the members of the group is in doubt."""
+    return cause.kind == Kind.UNKNOWN and not cause.suspects and cause.joint is not None and cause.joint.is_complete
 
 
 def _group(joint: Joint | None) -> str:

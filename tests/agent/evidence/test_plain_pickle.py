@@ -1,0 +1,84 @@
+"""Pickles of plain data are read. Anything that could run code is refused, and does not run."""
+
+import os
+import pickle
+from collections import OrderedDict
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast_agent.evidence.plain_pickle import NotPlainError, load_plain
+
+PLAIN = {
+    "version": "2.10",
+    "pg_status": {0: {"last_enqueued_collective": -1}},
+    "entries": [
+        {"process_group": ("0", "default_pg"), "duration_ms": 1.5, "time": 1 << 62, "started": None, "retired": True}
+    ],
+}
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_data_of_each_protocol_are_read(protocol: int) -> None:
+    assert load_plain(pickle.dumps(PLAIN, protocol=protocol)) == PLAIN
+
+
+class Runs:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.path}",)
+
+
+def test_a_pickle_with_code_runs_nothing(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    data = pickle.dumps({"version": "2.10", "entries": [Runs(mark)]}, protocol=2)
+    with pytest.raises(NotPlainError, match=r"refers to (posix|os)\.system, and a recorder's dump holds plain data"):
+        load_plain(data)
+    assert not mark.exists()
+    pickle.loads(data)
+    assert mark.exists()  # so the pickle does run where it is not refused
+
+
+@pytest.mark.parametrize(
+    "harmful",
+    [
+        b"cposix\nsystem\n(S'true'\ntR.",  # protocol 0: GLOBAL and REDUCE
+        b"(S'true'\niposix\nsystem\n.",  # INST
+        b"\x80\x02(cposix\nsystem\nX\x04\x00\x00\x00trueo.",  # OBJ
+        b"\x80\x02\x82\x01.",  # EXT1: a name out of a registry
+        pickle.dumps(OrderedDict(a=1), protocol=2),
+        pickle.dumps({1, 2}, protocol=2),
+    ],
+)
+def test_every_way_to_name_an_object_is_refused(harmful: bytes) -> None:
+    with pytest.raises(NotPlainError):
+        load_plain(harmful)
+
+
+def test_an_object_outside_of_the_pickle_is_refused() -> None:
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, value: object, /) -> str | None:
+            return "tensor" if value == 7 else None
+
+    target = BytesIO()
+    Pickler(target, protocol=2).dump({"entries": [7]})
+    with pytest.raises(NotPlainError, match="an object outside of it"):
+        load_plain(target.getvalue())
+
+
+@pytest.mark.parametrize("kept", [0, 1, 5, 40, -1])
+def test_a_pickle_that_was_cut_off_is_refused(kept: int) -> None:
+    with pytest.raises(NotPlainError, match="no complete pickle"):
+        load_plain(pickle.dumps(PLAIN, protocol=2)[:kept])
+
+
+@pytest.mark.parametrize("data", [b"\x80\x63.", b"\x80\x02R.", b"\x80\x02h\x07.", b"\x80\x02]]s.", b"\x80\x02\xff"])
+def test_damaged_opcodes_are_refused(data: bytes) -> None:
+    with pytest.raises(NotPlainError):
+        load_plain(data)

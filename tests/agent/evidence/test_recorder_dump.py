@@ -1,0 +1,266 @@
+"""Dumps of torch's Flight Recorder: all forms are read, and what makes no sense is left out and counted."""
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+from holdfast_agent.evidence.recorder_dump import NoDumpError, from_document, read_dump
+from holdfast_proto.v1 import recorder_pb2 as recorder
+from tests.support.recorder_documents import Document
+
+GROUPS = {"0": (0, 1)}
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    return Document(GROUPS).call().pending().document() | changes
+
+
+def changed_entry(**changes: Any) -> recorder.RecorderDump:
+    """Return the dump of two calls of which the second one's fields differ. None leaves a field out."""
+    both = document()
+    both["entries"][1] |= changes
+    both["entries"][1] = {key: value for key, value in both["entries"][1].items() if value is not None}
+    return from_document(both)
+
+
+def as_pickle(written: dict[str, Any]) -> bytes:
+    """Return a document as torch pickles it: the status has numbers, groups are tuples, unknown times are None."""
+    numbers = {
+        int(key): {name: int(value) for name, value in counters.items()}
+        for key, counters in written["pg_status"].items()
+    }
+    entries = [
+        entry | {"process_group": tuple(entry["process_group"]), "time_discovered_started_ns": None}
+        for entry in written["entries"]
+    ]
+    return pickle.dumps(written | {"pg_status": numbers, "entries": entries}, protocol=2)
+
+
+def test_the_pickle_and_the_json_of_one_recorder_are_one_dump() -> None:
+    written = Document({"0": (0, 1), "7": (1, 0)}).call().batch(("send", 0, 1)).pending(group="7").document()
+    dump = read_dump(json.dumps(written).encode())
+    assert dump == read_dump(as_pickle(written))
+    assert [call.op for call in dump.calls] == [
+        "nccl:all_reduce",
+        "nccl:send 0->1",
+        "nccl:coalesced",
+        "nccl:all_reduce",
+    ]
+    assert [list(group.members) for group in dump.groups] == [[0, 1], [1, 0]]
+    assert dump.has_calls and not dump.has_wrapped and not dump.is_partial and not dump.has_unnamed_status
+
+
+def test_a_call_has_all_that_a_diagnosis_needs() -> None:
+    call = changed_entry(record_id=9, profiling_name="nccl:broadcast", input_sizes=[[2, 3], [4]]).calls[1]
+    assert (call.order, call.group, call.seq, call.p2p_seq, call.p2p) == (9, 0, 2, 0, False)
+    assert (call.op, call.input_sizes, call.dtypes) == ("nccl:broadcast", "[[2, 3], [4]]", "['Float']")
+    assert (call.state, call.retired, call.timeout_ms) == (recorder.CALL_STATE_SCHEDULED, False, 600_000)
+
+
+# Written by hand from torch's code: a batch of transfers is complete although its member looks pending, and the
+# status has the batch's number.
+BATCH_THEN_COLLECTIVE = (
+    Document(GROUPS).call().batch(("send", 0, 1)).pending(elements=1024).status("0", 2, -1, 1).document()
+)
+
+
+def test_a_batch_leaves_its_member_scheduled_and_its_closing_entry_complete() -> None:
+    dump = from_document(BATCH_THEN_COLLECTIVE)
+    assert [(call.op, call.p2p, call.seq, call.p2p_seq, call.retired) for call in dump.calls] == [
+        ("nccl:all_reduce", False, 1, 0, True),
+        ("nccl:send 0->1", True, 1, 1, False),
+        ("nccl:coalesced", False, 1, 1, True),
+        ("nccl:all_reduce", False, 2, 1, False),
+    ]
+    assert (dump.groups[0].last_enqueued, dump.groups[0].last_started, dump.groups[0].last_completed) == (2, -1, 1)
+
+
+@pytest.mark.parametrize("version", ["2.3", "2.5", "2.7", "2.9", "2.10", "2.99"])
+def test_all_formats_two_are_read(version: str) -> None:
+    dump = from_document(document(version=version))
+    assert (dump.version, len(dump.calls), dump.bad_entries) == (version, 2, 0)
+
+
+def test_old_documents_without_status_and_configuration_are_read() -> None:
+    old = {
+        "version": "1",
+        "entries": [{"pg_id": 0, "seq_id": 4, "profiling_name": "nccl:all_reduce", "state": "scheduled"}],
+    }
+    with pytest.raises(NoDumpError, match=r"version 1, and only 2\.x can be read"):
+        from_document(old)
+    dump = from_document(old | {"version": "2.1"})
+    assert [(call.seq, call.state) for call in dump.calls] == [(4, recorder.CALL_STATE_SCHEDULED)]
+    assert dump.has_unnamed_status and dump.groups[0].name == "0" and not dump.groups[0].has_status
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"7",
+        b'"entries"',
+        b"null",
+        b"{}",
+        b'{"version": "2.10"}',
+        b'{"version": "2.10", "entries": 7}',
+        b"\xff\xfe\x00",
+        b"[" * 200_000,
+        b'{"entries": ' * 100_000,
+        pickle.dumps([1], protocol=2),
+        b"\x80\x02}",
+    ],
+)
+def test_other_data_are_no_dump(data: bytes) -> None:
+    with pytest.raises(NoDumpError) as raised:
+        read_dump(data)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("version", ["3.0", 3, [2], "10.2"])
+def test_another_format_is_refused(version: object) -> None:
+    with pytest.raises(NoDumpError, match=r"only 2\.x can be read"):
+        from_document(document(version=version))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"profiling_name": None},
+        {"collective_seq_id": None},
+        {"collective_seq_id": True},
+        {"collective_seq_id": -1},
+        {"collective_seq_id": 1.5},
+        {"collective_seq_id": float("nan")},
+        {"collective_seq_id": 1 << 64},
+        {"collective_seq_id": "many"},
+        {"record_id": [1]},
+        {"record_id": True},
+        {"time_created_ns": 1 << 70},
+        {"timeout_ms": -1},
+    ],
+)
+def test_an_entry_without_sense_is_left_out_and_counted(changes: dict[str, Any]) -> None:
+    dump = changed_entry(**changes)
+    assert (len(dump.calls), dump.bad_entries) == (1, 1)
+
+
+@pytest.mark.parametrize("entry", [None, 7, "call", [], {}])
+def test_what_is_no_entry_is_left_out_and_counted(entry: object) -> None:
+    dump = from_document(document() | {"entries": [*document()["entries"], entry]})
+    assert (len(dump.calls), dump.bad_entries) == (2, 1)
+
+
+def test_a_number_too_long_to_convert_costs_one_entry_at_most() -> None:
+    written = json.dumps(document()).replace('"collective_seq_id": 2', f'"collective_seq_id": "{"9" * 10_000}"')
+    dump = read_dump(written.encode())
+    assert (len(dump.calls), dump.bad_entries) == (1, 1)
+
+
+@pytest.mark.parametrize(("field", "value"), [("retired", 1), ("retired", "true"), ("is_p2p", 1), ("is_p2p", "yes")])
+def test_only_true_is_true(field: str, value: object) -> None:
+    call = changed_entry(**{field: value}).calls[1]
+    assert not call.retired and not call.p2p
+
+
+@pytest.mark.parametrize("state", ["running", 7, None])
+def test_an_unknown_state_is_not_known(state: object) -> None:
+    assert changed_entry(state=state).calls[1].state == recorder.CALL_STATE_UNSPECIFIED
+
+
+@pytest.mark.parametrize("backend", ["gloo", "c10d", "mpi", "ucc"])
+def test_states_and_counters_of_other_backends_are_not_believed(backend: str) -> None:
+    """The generic recorder writes "scheduled" forever, and counts calls that it does not show."""
+    dump = from_document(Document(GROUPS, backend=backend).call(state="scheduled", retired=True).document())
+    assert [(call.state, call.retired) for call in dump.calls] == [(recorder.CALL_STATE_UNSPECIFIED, True)]
+    assert not dump.groups[0].has_status and dump.has_unnamed_status
+
+
+@pytest.mark.parametrize(("ranks", "members"), [("[3, 1]", [3, 1]), ([3, 1], [3, 1]), ((3, 1), [3, 1]), ("[]", [])])
+def test_members_are_a_text_or_a_list_in_the_order_of_the_group(ranks: object, members: list[int]) -> None:
+    dump = from_document(document(pg_config={"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}))
+    assert (list(dump.groups[0].members), dump.bad_entries) == (members, 0)
+
+
+@pytest.mark.parametrize("ranks", [None, 7, "[1, 1]", [1, 1], f"[{1 << 32}]", [True], [-1], ["x"]])
+def test_members_without_sense_are_left_out_and_counted(ranks: object) -> None:
+    dump = from_document(document(pg_config={"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}))
+    assert (list(dump.groups[0].members), dump.bad_entries) == ([], 1)
+
+
+@pytest.mark.parametrize("counters", [None, 7, {}, {"last_enqueued_collective": 1}, {"last_enqueued_collective": "x"}])
+def test_counters_without_sense_are_left_out_and_counted(counters: object) -> None:
+    dump = from_document(document(pg_status={"0": counters}))
+    assert not dump.groups[0].has_status and dump.bad_entries == 1
+
+
+def test_the_status_names_groups_by_the_ids_of_the_entries() -> None:
+    """``pg_id`` counts the groups of a process, so group 7 may have id 1 here and id 5 on another rank."""
+    dump = from_document(Document({"0": (0, 1), "7": (0, 1)}).call().call(group="7").pending(group="7").document())
+    assert [(group.name, group.last_enqueued, group.last_completed) for group in dump.groups] == [
+        ("0", 1, 1),
+        ("7", 2, 1),
+    ]
+
+
+def test_an_id_that_no_entry_explains_stays_unnamed() -> None:
+    numbers = {"last_enqueued_collective": 8, "last_started_collective": -1, "last_completed_collective": 7}
+    dump = from_document(document(pg_status={"5": numbers}))
+    assert dump.has_unnamed_status and not any(group.has_status for group in dump.groups)
+
+
+def test_a_status_alone_names_its_groups_by_their_order_if_all_are_there() -> None:
+    groups = {"0": (0, 1), "3": (0, 1), "12": (0, 1)}
+    written = Document(groups).call().call(group="3").call(group="3").call(group="12", seq=9)
+    dump = from_document(written.document(entries=False))
+    assert not dump.has_calls
+    assert {group.name: group.last_enqueued for group in dump.groups} == {"0": 1, "3": 2, "12": 9}
+
+
+def test_a_status_alone_stays_unnamed_if_a_name_is_no_number() -> None:
+    written = Document({"0": (0, 1), "mesh": (0, 1)}).call().call(group="mesh")
+    dump = from_document(written.document(entries=False))
+    assert {group.name: group.has_status for group in dump.groups} == {"0": True, "mesh": False}
+    assert dump.has_unnamed_status
+
+
+def test_a_full_ring_and_one_with_holes_are_told_apart() -> None:
+    full = from_document(Document(GROUPS, first_record=40).call(seq=40).call().document())
+    assert full.has_wrapped and not full.is_partial
+    holes = document()
+    holes["entries"][1]["record_id"] = 5
+    partial = from_document(holes)
+    assert partial.is_partial and not partial.has_wrapped
+
+
+def test_entries_are_sorted_by_the_order_of_the_calls() -> None:
+    written = document()
+    written["entries"].reverse()
+    assert [call.seq for call in from_document(written).calls] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        (
+            [
+                {"name": "all_reduce", "filename": "/venv/lib/python3.12/site-packages/torch/x.py", "line": 3},
+                {"name": "step", "filename": "/home/me/train.py", "line": 41},
+                {"name": "main", "filename": "/home/me/main.py", "line": 2},
+            ],
+            "/home/me/train.py:41 step",
+        ),
+        ([{"name": "f", "filename": "??", "line": 0}], ""),
+        ([7, {"filename": "/home/me/train.py"}], "/home/me/train.py:? "),
+        ("text", ""),
+        (None, ""),
+    ],
+)
+def test_the_frame_is_the_innermost_of_the_users_code(frames: object, expected: str) -> None:
+    assert changed_entry(frames=frames).calls[1].frame == expected
+
+
+def test_long_texts_are_cut() -> None:
+    assert len(changed_entry(profiling_name="x" * 100_000).calls[1].op) == 4096

@@ -1,0 +1,58 @@
+"""Diagnoses small jobs whose recorders are written by hand."""
+
+from collections.abc import Collection, Mapping
+
+from holdfast_agent.evidence.recorder_dump import from_document
+from holdfast_daemon.core.device_waits.calls import GroupUses, RankCalls, calls_of
+from holdfast_daemon.core.device_waits.diagnosis import Cause, Diagnosis, Evidence, Kind, Place, diagnose
+from holdfast_daemon.core.device_waits.groups import group_keys
+from tests.support.recorder_documents import Document
+
+
+def judge(
+    documents: Mapping[int, Document],
+    world_size: int | None = None,
+    *,
+    dead: Collection[int] = (),
+    places: Mapping[int, Place] | None = None,
+    earlier: Mapping[int, Document] | None = None,
+    status_alone: bool = False,
+    is_world_known: bool = True,
+) -> Diagnosis:
+    """Return the diagnosis of a job. ``world_size``: by default as many ranks as documents and dead ranks."""
+    places, before = places or {}, earlier or {}
+    dumps = {rank: from_document(one.document(entries=not status_alone)) for rank, one in documents.items()}
+    evidence = {
+        rank: Evidence(
+            dumps.get(rank),
+            places.get(rank, Place.UNKNOWN),
+            rank in dead,
+            from_document(before[rank].document()) if rank in before else None,
+        )
+        for rank in sorted({*dumps, *dead, *places})
+    }
+    return diagnose(evidence, world_size or len({*dumps, *dead}), is_world_known=is_world_known)
+
+
+def only_cause(diagnosis: Diagnosis) -> Cause:
+    """Return the cause of a hang that has one."""
+    (cause,) = diagnosis.causes
+    return cause
+
+
+def named(diagnosis: Diagnosis) -> tuple[Kind, tuple[int, ...]]:
+    """Return the kind of the only cause, and whom it names."""
+    cause = only_cause(diagnosis)
+    return cause.kind, cause.ranks
+
+
+def read_calls(document: Document, rank: int = 0, world_size: int = 2) -> RankCalls:
+    """Return what the recorder of one rank shows."""
+    dump = from_document(document.document())
+    keys = group_keys({rank: dump}, world_size)[rank]
+    groups = [(keys[call.group], call.p2p) for call in dump.calls]
+    uses = GroupUses(
+        frozenset(group for group, is_p2p in groups if is_p2p),
+        frozenset(group for group, is_p2p in groups if not is_p2p),
+    )
+    return calls_of(rank, dump, keys, uses)

@@ -1,0 +1,98 @@
+"""What one rank's recorder shows: its pending calls, its position in each group, and what the ring may have lost."""
+
+from holdfast_daemon.core.device_waits.calls import Way
+from tests.daemon.core.device_waits.jobs import read_calls
+from tests.support.recorder_documents import Document
+
+PAIR = {"0": (0, 1)}
+KEY = ("0", (0, 1))
+
+
+def test_pending_calls_are_in_the_order_of_the_host() -> None:
+    calls = read_calls(Document({"0": (0, 1), "a": (0, 1)}).call().pending(group="a").pending().pending(group="a"))
+    assert [(call.group[0], call.seq) for call in calls.pending] == [("a", 1), ("0", 2), ("a", 2)]
+    assert calls.front is calls.pending[0] and not calls.is_idle
+    assert calls.arrived == {KEY: 2, ("a", (0, 1)): 2}
+    later = calls.first_pending_of(KEY)
+    assert later is not None and later.seq == 2
+
+
+def test_a_rank_whose_calls_are_done_is_idle() -> None:
+    assert read_calls(Document(PAIR).call().call()).is_idle
+
+
+def test_peers_of_transfers_are_global_ranks() -> None:
+    """The names of entries have ranks in the group: its member 1 is rank 4 of the job."""
+    calls = read_calls(Document({"a": (0, 4)}).transfer("send", 0, 1, "a", state="scheduled"), world_size=8)
+    assert calls.front is not None
+    assert [(part.way, part.peer, part.number) for part in calls.front.transfers] == [(Way.SEND, 4, 1)]
+
+
+def test_transfers_are_counted_for_each_direction_and_peer() -> None:
+    document = Document({"0": (0, 1, 2)}).transfer("send", 0, 1).transfer("recv", 0, 1).transfer("send", 0, 2)
+    calls = read_calls(document.batch(("send", 0, 1), ("recv", 0, 2)), world_size=3)
+    world = ("0", (0, 1, 2))
+    assert calls.transfers == {
+        (world, Way.SEND, 1): 2,
+        (world, Way.RECV, 1): 1,
+        (world, Way.SEND, 2): 1,
+        (world, Way.RECV, 2): 1,
+    }
+    assert calls.counts_exact
+
+
+def test_a_full_ring_does_not_count_all_transfers() -> None:
+    assert not read_calls(Document(PAIR, first_record=9).transfer("send", 0, 1)).counts_exact
+
+
+def test_a_batch_is_one_call_with_all_its_transfers() -> None:
+    calls = read_calls(Document(PAIR).call().batch(("send", 0, 1), ("recv", 0, 1), state="scheduled"))
+    assert [(call.op, call.seq, len(call.transfers)) for call in calls.pending] == [("batch of transfers", 0, 2)]
+
+
+def test_a_complete_batch_leaves_nothing_pending() -> None:
+    assert read_calls(Document(PAIR).call().batch(("send", 0, 1), ("recv", 0, 1)).call()).pending == []
+    assert read_calls(Document(PAIR).coalesced(["all_reduce", "broadcast"])).pending == []
+
+
+def test_the_members_of_a_batch_of_collectives_are_what_ranks_must_agree_in() -> None:
+    calls = read_calls(Document(PAIR).coalesced(["all_reduce", "all_reduce"], state="scheduled"))
+    assert [call.signature for call in calls.pending] == ["2 x all_reduce of 4 elements of type Float"]
+
+
+def test_a_closing_entry_without_its_members_says_nothing_about_them() -> None:
+    """The ring begins in the middle of the batch."""
+    document = Document(PAIR, first_record=50).coalesced(["all_reduce", "all_reduce"], state="scheduled")
+    calls = read_calls(document)
+    assert [call.signature for call in calls.pending] == [""]
+
+
+def test_the_state_of_the_newest_entry_is_not_believed_while_its_host_call_lasts() -> None:
+    inside = Document(PAIR).call().call(retired=False).status("0", 1, -1, 1)
+    assert [(call.seq, call.inside, call.done) for call in read_calls(inside).pending] == [(2, True, False)]
+    returned = Document(PAIR).call().call(retired=False).status("0", 2, -1, 1)
+    assert read_calls(returned).pending == []
+
+
+def test_the_first_call_of_all_may_be_inside_too() -> None:
+    assert [call.inside for call in read_calls(Document(PAIR).pending().status("0", -1, -1, -1)).pending] == [True]
+    assert [call.inside for call in read_calls(Document(PAIR).pending()).pending] == [False]
+
+
+def test_started_is_known_with_timing_only() -> None:
+    plain = read_calls(Document(PAIR).call().pending())
+    timed = read_calls(Document(PAIR).call().pending().status("0", 2, 1, 1))
+    assert [call.started for call in (*plain.pending, *timed.pending)] == [None, False]
+    reached = read_calls(Document(PAIR).call().call(state="started", retired=False).status("0", 2, 2, 1))
+    assert [call.started for call in reached.pending] == [True]
+
+
+def test_a_status_with_transfers_in_it_is_no_position() -> None:
+    mixed = Document(PAIR).call().transfer("send", 0, 1).transfer("send", 0, 1).status("0", 40, -1, 40)
+    assert read_calls(mixed).arrived == {KEY: 1}
+    assert read_calls(Document(PAIR).call().status("0", 40, -1, 40)).arrived == {KEY: 40}
+
+
+def test_gloo_hides_transfers() -> None:
+    assert read_calls(Document(PAIR, backend="gloo").call()).hides_transfers
+    assert not read_calls(Document(PAIR).call()).hides_transfers
