@@ -1,5 +1,6 @@
 """How torch.distributed must behave for the hooks and the agent."""
 
+import ctypes
 import http.client
 import importlib
 import inspect
@@ -77,16 +78,15 @@ def worker_server() -> None:
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
         path = f"{folder}/worker.sock"
         server = bindings_of_c10d._WorkerServer(path)
-        try:
-            dist.all_reduce(torch.ones(1))
-            handlers = set(json.loads(_ask(path, "GET", "/handler/")))
-            assert handlers >= {"fr_trace_json", "dump_traceback", "wait_counter_values", "ping"}
-            assert ("dump_nccl_trace_json" in handlers) == dist.is_nccl_available()
-            document = json.loads(_ask(path, "POST", "/handler/fr_trace_json"))
-            assert document["entries"][-1].keys() >= ENTRY_KEYS
-            assert "worker_server" in _ask(path, "POST", "/handler/dump_traceback").decode()
-        finally:
-            server.shutdown()
+        # Its destructor may wait for its threads forever, as shutdown() does. Our hooks keep theirs, too.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+        dist.all_reduce(torch.ones(1))
+        handlers = set(json.loads(_ask(path, "GET", "/handler/")))
+        assert handlers >= {"fr_trace_json", "dump_traceback", "wait_counter_values", "ping"}
+        assert ("dump_nccl_trace_json" in handlers) == dist.is_nccl_available()
+        document = json.loads(_ask(path, "POST", "/handler/fr_trace_json"))
+        assert document["entries"][-1].keys() >= ENTRY_KEYS
+        assert "worker_server" in _ask(path, "POST", "/handler/dump_traceback").decode()
 
 
 def _ask(path: str, method: str, target: str) -> bytes:
@@ -111,6 +111,31 @@ def groups_of_the_world() -> None:
     other = dist.new_group([0])
     assert {group.group_name for group in alive} > {group.group_name for group in before}
     dist.destroy_process_group(other)
+
+
+def backends_of_a_group() -> None:
+    world: Any = dist.group.WORLD
+    devices = list(world._device_types)
+    assert torch.device("cpu") in devices
+    backend = world._get_backend(torch.device("cpu"))
+    assert backend.name() == "gloo"
+    assert backend._get_sequence_number_for_group() >= 0
+
+
+def makers_of_groups() -> None:
+    """Our hooks look for these names in the frames of threads."""
+    for name in ("_new_process_group_helper", "split_group", "shrink_group"):
+        maker = inspect.unwrap(getattr(dist.distributed_c10d, name))
+        assert maker.__code__.co_name == name
+        assert maker.__code__.co_filename.endswith("distributed_c10d.py")
+
+
+def coalescing() -> None:
+    assert callable(dist.ProcessGroup._start_coalescing)
+
+
+def sleeping_kernel() -> None:
+    assert list(inspect.signature(torch.cuda._sleep).parameters) == ["cycles"]
 
 
 def sends() -> None:

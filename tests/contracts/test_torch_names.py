@@ -17,6 +17,7 @@ FOLDERS = (
 )
 NOT_OF_TORCH = {
     "_allgather_base": "a call in recorders",
+    "_all_gather_base": "a call in recorders",
     "_reduce_scatter_base": "a call in recorders",
     "_bucket": "end of the name of a metric",
     "_created": "end of the name of a metric",

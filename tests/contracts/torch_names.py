@@ -30,7 +30,8 @@ class TorchName:
 
 
 PROGRESS = "progress of process groups"
-NCCL = "progress of process groups on NCCL"
+NCCL = "recorders of groups on devices"
+GPU_TIME = "a rank's own time on its GPU"
 MESSAGES = "progress of sends and receives"
 FAULTS = "faults of calls (`holdfast inject`)"
 SNAPSHOTS = "snapshots of DTensors"
@@ -52,6 +53,14 @@ NAMES = (
     TorchName(f"{_C10D}._dump_nccl_trace_json", NCCL, distributed_checks.nccl_recorder),
     TorchName(f"{_C10D}._WorkerServer", NCCL, distributed_checks.worker_server),
     TorchName("torch.distributed.distributed_c10d._world", PROGRESS, distributed_checks.groups_of_the_world),
+    TorchName("torch.distributed.ProcessGroup._device_types", NCCL, distributed_checks.backends_of_a_group),
+    TorchName("torch.distributed.ProcessGroup._get_backend", NCCL, distributed_checks.backends_of_a_group),
+    TorchName(
+        "torch.distributed.distributed_c10d._new_process_group_helper", NCCL, distributed_checks.makers_of_groups
+    ),
+    TorchName("torch.distributed.ProcessGroup._start_coalescing", GPU_TIME, distributed_checks.coalescing),
+    TorchName("torch.cuda._sleep", BENCHMARKS, distributed_checks.sleeping_kernel),
+    TorchName("torch._C", PROGRESS, distributed_checks.bindings),
     TorchName("torch.distributed.ProcessGroup.send", MESSAGES, distributed_checks.sends),
     TorchName("torch.distributed.ProcessGroup.recv", MESSAGES, distributed_checks.receives),
     TorchName(

@@ -31,6 +31,8 @@ _OWED = "test_deferred.py::test_a_number_behind_a_long_kernel_is_owed_and_then_r
 _MODULE = "test_gradients.py::test_the_module_that_makes_a_bad_gradient_is_named"
 _PARAMETER = "test_gradients.py::test_the_parameter_with_a_bad_gradient_is_named"
 _BYTES = "test_memory.py::test_allocated_and_reserved_bytes_are_those_of_torch"
+_OWN_DEVICE = "test_own_device.py::test_the_gpu_of_the_state_is_found"
+_USED_DEVICE = "test_own_device.py::test_the_gpu_that_is_used_is_found"
 _ALONE = "test_device_time.py::test_the_time_of_a_kernel_is_counted_and_that_of_other_phases_is_not"
 _GRAPH = "test_device_time.py::test_a_step_with_a_cuda_graph_is_unknown"
 _OFFLOAD = "test_trainer.py::test_state_in_host_memory_gives_the_same_losses"
@@ -54,7 +56,20 @@ PATHS = (
     CudaPath(
         f"{_HOOKS}/telemetry/device_memory.py", "CudaMemory.uuid", "test_memory.py::test_the_uuid_is_that_of_nvidia_smi"
     ),
-    CudaPath(f"{_HOOKS}/telemetry/device_memory.py", "memory_of", _BYTES),
+    CudaPath(f"{_HOOKS}/telemetry/device_memory.py", "RankMemory._of_gpu", _BYTES),
+    CudaPath(f"{_HOOKS}/telemetry/device_memory.py", "RankMemory.status", _BYTES),
+    CudaPath(f"{_HOOKS}/telemetry/own_device.py", "<module>", why_none="constants"),
+    CudaPath(f"{_HOOKS}/telemetry/own_device.py", "OwnDevice.__init__", _OWN_DEVICE),
+    CudaPath(f"{_HOOKS}/telemetry/own_device.py", "OwnDevice._find", _OWN_DEVICE),
+    CudaPath(f"{_HOOKS}/telemetry/own_device.py", "OwnDevice._used_gpu", _USED_DEVICE),
+    CudaPath(f"{_HOOKS}/telemetry/own_device.py", "OwnDevice.note_current", _USED_DEVICE),
+    CudaPath(f"{_HOOKS}/telemetry/own_device.py", "_has_cuda", _USED_DEVICE),
+    CudaPath(f"{_HOOKS}/telemetry/own_device.py", "checked_name", why_none="it parses a name"),
+    CudaPath(f"{_HOOKS}/gpu_work.py", "GpuPoint.hold_back", _SNAPSHOT),
+    CudaPath(f"{_HOOKS}/gpu_work.py", "GpuPoint.now", _OWED),
+    CudaPath(f"{_HOOKS}/gpu_work.py", "gpu_of", _OWN_DEVICE),
+    CudaPath(f"{_HOOKS}/gpu_work.py", "on_gpu", _SNAPSHOT),
+    CudaPath("agent/holdfast_agent/processes/cold_rank.py", "why_no_fork", "make gpu PART=killed-rank"),
     CudaPath(f"{_HOOKS}/device_time/device_time.py", "<module>", why_none="an import"),
     CudaPath(f"{_HOOKS}/device_time/device_time.py", "DeviceTime.__init__", _ALONE),
     CudaPath(f"{_HOOKS}/device_time/device_time.py", "DeviceTime.install", _ALONE),
@@ -66,12 +81,13 @@ PATHS = (
     CudaPath(f"{_HOOKS}/device_time/own_spans.py", "OwnSpans.pause", _GRAPH),
     CudaPath(f"{_HOOKS}/device_time/own_spans.py", "OwnSpans.resume", _GRAPH),
     CudaPath(f"{_HOOKS}/snapshots/device_copies.py", "CudaCopyStream.__init__", _SNAPSHOT),
+    CudaPath(f"{_HOOKS}/snapshots/device_copies.py", "CudaCopyStream._copy_from", _SNAPSHOT),
     CudaPath(f"{_HOOKS}/snapshots/device_copies.py", "CudaCopyStream.copy", _SNAPSHOT),
     CudaPath(f"{_HOOKS}/snapshots/device_copies.py", "CudaCopyStream.hold_back", _SNAPSHOT),
     CudaPath(f"{_HOOKS}/snapshots/device_copies.py", "Landing._land", _SNAPSHOT),
     CudaPath(f"{_HOOKS}/snapshots/snapshot_taker.py", "<module>", why_none="an import"),
     CudaPath(f"{_HOOKS}/snapshots/snapshot_taker.py", "SnapshotTaker._copy_late", _SNAPSHOT),
-    CudaPath(f"{_HOOKS}/snapshots/slot_memory.py", "SlotPreparation._run", _LOCKED),
+    CudaPath(f"{_HOOKS}/snapshots/slot_memory.py", "_unlock", _LOCKED),
     CudaPath(f"{_HOOKS}/snapshots/slot_memory.py", "_lock", _LOCKED),
     CudaPath(f"{_HOOKS}/restore/slot_restore.py", "_Targets.fill", _SNAPSHOT),
     CudaPath(f"{_HOOKS}/state/random_states.py", "capture", _RANDOM),

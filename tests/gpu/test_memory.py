@@ -5,14 +5,15 @@ import subprocess
 import pytest
 import torch
 
-from holdfast_hooks.telemetry.device_memory import CudaMemory
+from holdfast_hooks.telemetry.device_memory import CudaMemory, RankMemory
+from holdfast_hooks.telemetry.own_device import OwnDevice
 
 pytestmark = pytest.mark.gpu
 
 
 def test_allocated_and_reserved_bytes_are_those_of_torch(gpu: torch.device) -> None:
     held = torch.ones(5 << 20, device=gpu)
-    status = CudaMemory(gpu.index).status()
+    status = RankMemory(OwnDevice(str(gpu), {}, may_have_gpus=True)).status()
     assert status.allocated_bytes == torch.cuda.memory_allocated(gpu) >= held.nbytes
     assert status.reserved_bytes == torch.cuda.memory_reserved(gpu)
     assert status.limit_bytes == torch.cuda.get_device_properties(gpu).total_memory

@@ -32,6 +32,7 @@ def world() -> Iterator[None]:
         yield
 
 
+DEVICES_LOST = "groups on devices are not followed: "
 PROGRESS_LOST = "progress of process groups is not reported: "
 MESSAGES_LOST = "point-to-point calls are not recorded: "
 
@@ -50,7 +51,7 @@ class Missing:
     [
         Missing(C10D, "_dump_fr_trace_json", (PROGRESS_LOST,)),
         Missing(torch._C, "_distributed_c10d", (PROGRESS_LOST,)),
-        Missing(dist.distributed_c10d, "_world", (PROGRESS_LOST,)),
+        Missing(dist.distributed_c10d, "_world", (DEVICES_LOST, PROGRESS_LOST)),
         Missing(dist.ProcessGroup, "send", (MESSAGES_LOST,)),
         Missing(dist.ProcessGroup, "recv", (MESSAGES_LOST,)),
         Missing(dist.ProcessGroup, "group_name", (MESSAGES_LOST, PROGRESS_LOST)),
