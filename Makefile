@@ -1,16 +1,25 @@
 # Two commands matter: `make demo` and `make test`. Both set up .venv first, on a bare machine too.
 PYTHON ?= python3
-# The CPU build on machines without a GPU. Where $(PYTHON) already has torch >= 2.11, that one is used.
-TORCH := torch==2.13.0
+# The version of torch. `make setup` uses the torch >= 2.11 that $(PYTHON) already has, if any; test-torch never does.
+TORCH := 2.13.0
+
+# Extras to install. With WHEELS=folder, all packages come from that folder and none from the network.
+EXTRAS ?= all,dev
+PACKAGES := $(if $(WHEELS),--no-index --find-links $(WHEELS),--constraint constraints.txt)
 
 BIN := .venv/bin
+HAS_TORCH := import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)
+PACKAGES_FOLDER := import sysconfig; print(sysconfig.get_path("purelib"))
 SOURCES := proto checkpoint trainer_hooks agent daemon trainer cli
 # Tests of one part at a time run two by two. Tests of whole runs start up to eight ranks, one run at a time.
 IN_PARALLEL := --numprocesses 2 --dist worksteal
 WHOLE_RUNS := tests/chaos tests/multinode tests/trainer tests/examples
 STUBS := proto/holdfast_proto/v1
 
-.PHONY: help setup demo test test-system lint bench soak proto check-proto clean
+# An exact torch in a venv of its own. A CUDA build takes 5 GB, and runs without a GPU.
+TORCH_VENV := build/torch-$(TORCH)
+
+.PHONY: help setup demo test test-system test-torch test-torch-all lint bench gpu soak proto check-proto clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -21,12 +30,15 @@ setup: .venv/.ready  ## Make .venv and install Holdfast in it with everything th
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "holdfast needs Python 3.11 or newer: name one with PYTHON=python3.11"; exit 1; }
 	@rm -f $@
-	@if $(PYTHON) -c 'import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)' 2>/dev/null; \
+	@if $(PYTHON) -c '$(HAS_TORCH)' 2>/dev/null; \
 	  then site=--system-site-packages; else site=; fi; \
 	  $(PYTHON) -m venv $$site .venv \
 	  || { echo "no venv: install it with: apt-get install python3-venv"; exit 1; }
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet $(TORCH)
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	@# Where $(PYTHON) is of a venv itself, "system" means the packages below that venv: a path file shows its own.
+	@if ! $(BIN)/python -c 'import torch' 2>/dev/null && $(PYTHON) -c '$(HAS_TORCH)' 2>/dev/null; then \
+	  $(PYTHON) -c '$(PACKAGES_FOLDER)' >"$$($(BIN)/python -c '$(PACKAGES_FOLDER)')/outer_venv.pth"; fi
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet $(PACKAGES) torch==$(TORCH)
+	@$(BIN)/pip install --quiet $(PACKAGES) --editable '.[$(EXTRAS)]'
 	@touch $@
 
 demo: setup  ## Train with eight ranks, kill one, hang another, watch the run come back
@@ -41,6 +53,23 @@ test-system: setup  ## Run every test with real processes
 	$(BIN)/python -m pytest -m "system and not soak" --timeout 600 $(IN_PARALLEL) $(WHOLE_RUNS:%=--ignore %)
 	$(BIN)/python -m pytest -m "system and not soak" --timeout 600 $(WHOLE_RUNS)
 
+test-torch: $(TORCH_VENV)/.ready  ## Run the tests that show whether Holdfast works with another torch: TORCH=2.14.1
+	$(TORCH_VENV)/bin/python -m pytest tests/contracts
+	$(TORCH_VENV)/bin/python -m pytest -m "not soak" $(IN_PARALLEL) tests/trainer_hooks
+	$(TORCH_VENV)/bin/python -m pytest -m "slice and not soak"
+
+test-torch-all: $(TORCH_VENV)/.ready  ## Run all tests but the long ones with another torch: TORCH=2.14.1
+	$(MAKE) --old-file setup test test-system BIN=$(TORCH_VENV)/bin
+
+$(TORCH_VENV)/.ready: pyproject.toml constraints.txt
+	@rm -f $@
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "holdfast needs Python 3.11 or newer: name one with PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(TORCH_VENV)
+	@$(TORCH_VENV)/bin/pip install --quiet torch==$(TORCH)
+	@$(TORCH_VENV)/bin/pip install --quiet --constraint constraints.txt --editable '.[all,dev]' torch==$(TORCH)
+	@touch $@
+
 soak: setup  ## Run the tests that are long by nature
 	$(BIN)/python -m pytest -m soak
 
@@ -52,6 +81,9 @@ bench: setup  ## Run the benchmarks beside their peers
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/checkpoint.py
 	$(BIN)/python benchmarks/checkpoint_memory.py
+
+gpu: setup  ## Prove the CUDA paths on a GPU and write docs/gpu.md (PART=name, FRESH=1, MINUTES=9)
+	$(BIN)/python -m benchmarks.gpu $(PART:%=--part %) $(FRESH:%=--fresh) $(MINUTES:%=--minutes %)
 
 lint: setup check-proto  ## Check style, types, imports and generated files
 	$(BIN)/ruff check .

@@ -53,7 +53,8 @@ show brief incidents.
 
 ## Joining hardware metrics
 
-Holdfast does not copy what dcgm-exporter and node_exporter know. `holdfast_rank_info` says which rank uses a GPU. This
+Holdfast shows [the GPUs of its ranks](devices.md#what-the-agent-reads) in a few metrics. It does not copy what
+dcgm-exporter and node_exporter know beyond that. `holdfast_rank_info` says which rank uses a GPU. This
 query adds run and rank to the temperatures:
 
 ```promql
@@ -61,8 +62,7 @@ DCGM_FI_DEV_GPU_TEMP * on (UUID) group_left (run, rank) holdfast_rank_info{UUID!
 ```
 
 A rank that has not used its GPU yet, or that has none, has no `UUID`. The label `node` is the host name, unless
-`--node` says otherwise. The label `gpu` is the number of the GPU among those that the rank can see. It differs from the
-number of dcgm-exporter if `CUDA_VISIBLE_DEVICES` hides some GPUs.
+`--node` says otherwise. The labels `gpu` and `UUID` are those of dcgm-exporter: see [GPUs](devices.md#names-of-a-gpu).
 
 ## Reading the tables
 

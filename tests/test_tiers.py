@@ -41,7 +41,7 @@ def test_a_test_with_real_processes_is_refused_unless_it_is_marked() -> None:
         expect_system_marker(request_of("slice"))
 
 
-@pytest.mark.parametrize("target", ["test", "test-system", "soak"])
+@pytest.mark.parametrize("target", ["test", "test-system", "soak", "gpu"])
 def test_every_tier_has_a_command_that_the_page_names(target: str) -> None:
     makefile = (TESTS.parent / "Makefile").read_text()
     assert re.search(rf"^{target}: setup  ## ", makefile, re.MULTILINE)

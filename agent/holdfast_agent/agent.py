@@ -18,6 +18,7 @@ from holdfast_agent.blocking.stall_watch import StallWatch
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.commands.command_runner import CommandRunner
 from holdfast_agent.departure import Departure
+from holdfast_agent.devices.device_watch import DeviceWatch, has_driver
 from holdfast_agent.movement.tree_watch import TreeWatch
 from holdfast_agent.node import Node
 from holdfast_agent.observer import Observer
@@ -96,6 +97,11 @@ class Agent:
             keep("process_trees", TreeWatch(node).run),
             keep("stalls", StallWatch(node).run),
         ]
+        if has_driver(node.options.system_root):
+            watch = DeviceWatch(
+                node.devices, node.errors, node.options.system_root, lambda _: supervisor.exits.explain_later()
+            )
+            jobs.append(keep("devices", watch.run))
         if node.observes:
             log.info("put this before the launcher: %s", node.options.observed_node.shell_line())
         else:

@@ -7,6 +7,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
+from holdfast_agent.devices.gpu import THROTTLES
+from holdfast_agent.devices.node_devices import gpus_of
 from holdfast_agent.metrics import families as declared
 from holdfast_agent.node import Node
 from holdfast_agent.processes.parent_client import WarmParentClient
@@ -41,6 +43,22 @@ _OF_EACH_RANK: tuple[tuple[MetricFamily, Callable[[Rank], float | None]], ...] =
 """Families with one sample for each rank, and its value; None: the rank has not reported one."""
 
 
+_OF_EACH_GPU: tuple[tuple[MetricFamily, str], ...] = (
+    (declared.GPU_UTILIZATION, "utilization_ratio"),
+    (declared.GPU_MEMORY_USED, "memory_used_bytes"),
+    (declared.GPU_MEMORY_TOTAL, "memory_total_bytes"),
+    (declared.GPU_TEMPERATURE, "temperature_celsius"),
+    (declared.GPU_POWER, "power_watts"),
+    (declared.GPU_SM_CLOCK, "sm_clock_hertz"),
+    (declared.GPU_MEMORY_CLOCK, "memory_clock_hertz"),
+    (declared.GPU_ECC_ERRORS, "ecc_uncorrected_errors"),
+    (declared.GPU_ROW_REMAP_PENDING, "row_remap_pending"),
+    (declared.GPU_ROW_REMAP_FAILED, "row_remap_failed"),
+    (declared.GPU_NVLINK_ERRORS, "nvlink_errors"),
+)
+"""Families with one sample for each GPU, and the reading that they show."""
+
+
 class AgentCollector(Collector):
     """Everything one agent exports."""
 
@@ -58,6 +76,7 @@ class AgentCollector(Collector):
         """Yield all families. Runs on the scraper's thread: it reads, and never writes, the node."""
         ranks = list(self._node.ranks.values())
         yield from self._rank_families(ranks)
+        yield from self._gpu_families(ranks)
         yield from self._checkpoint_families(ranks)
         yield from self._secondary_families()
         yield from self._self_families(ranks)
@@ -65,10 +84,7 @@ class AgentCollector(Collector):
     def _rank_families(self, ranks: list[Rank]) -> Iterator[Metric]:
         run, node = self._node.spec.run, self._node.options.node
         labels = {rank.rank: (run, str(rank.rank)) for rank in ranks}
-        places = [
-            (run, str(rank.rank), str(rank.local_rank), node, rank.device.partition(":")[2], rank.device_uuid)
-            for rank in ranks
-        ]
+        places = [(run, str(rank.rank), str(rank.local_rank), node, *self._gpu_of(rank)) for rank in ranks]
         yield declared.RANK_INFO.metric((place, 1) for place in places)
         for family, value in _OF_EACH_RANK:
             numbers = [(labels[rank.rank], value(rank)) for rank in ranks]
@@ -90,6 +106,29 @@ class AgentCollector(Collector):
             for rank in ranks
             for recorder in rank.recorders
         )
+
+    def _gpu_of(self, rank: Rank) -> tuple[str, str]:
+        """Return the labels gpu and UUID of a rank; empty: not known. Of a part of a GPU, those of the whole."""
+        gpu = self._node.devices.gpu_of(rank)
+        return ("", rank.device_uuid) if gpu is None else (str(gpu.index), gpu.uuid)
+
+    def _gpu_families(self, ranks: list[Rank]) -> Iterator[Metric]:
+        run, node, devices = self._node.spec.run, self._node.options.node, self._node.devices
+        gpus = [((run, node, str(gpu.index), gpu.uuid), gpu) for gpu in gpus_of(devices, ranks)]
+        yield declared.GPU_UP.metric((place, not gpu.gone) for place, gpu in gpus)
+        for family, name in _OF_EACH_GPU:
+            yield family.metric((place, gpu.readings[name]) for place, gpu in gpus if name in gpu.readings)
+        yield declared.GPU_THROTTLED.metric(
+            ((*place, reason), reason in gpu.throttles) for place, gpu in gpus if gpu.readings for reason in THROTTLES
+        )
+        counts = dict(devices.xid_counts)
+        yield declared.GPU_XID_ERRORS.metric(
+            ((*place, str(xid)), count)
+            for place, gpu in gpus
+            for (uuid, xid), count in counts.items()
+            if uuid == gpu.uuid
+        )
+        yield declared.GPU_DRIVER_UP.metric([((run, node), devices.answers)] if devices.gpus else [])
 
     def _checkpoint_families(self, ranks: list[Rank]) -> Iterator[Metric]:
         run, counters = self._node.spec.run, self._checkpoints.saver.counters

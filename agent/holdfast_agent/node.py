@@ -6,11 +6,13 @@ import os
 import time
 
 from holdfast_agent.checkpoints.inventory import CheckpointInventory
+from holdfast_agent.devices.node_devices import NodeDevices
 from holdfast_agent.metrics.families import STEP_BUCKETS_S
 from holdfast_agent.metrics.histogram import Histogram
 from holdfast_agent.options import AgentOptions
 from holdfast_agent.processes import training_thread
 from holdfast_agent.processes.containment import Errors
+from holdfast_agent.processes.kernel_log import names_our_pids
 from holdfast_agent.processes.rank import Rank
 from holdfast_agent.reports.message_checks import clean_hello
 from holdfast_agent.reports.summaries import StepSummaries
@@ -70,6 +72,8 @@ class Node:
         """Set when the state must be published before the next regular time."""
         self.summaries = StepSummaries(0, 0)
         """Step summaries of the newest generation."""
+        self.devices = NodeDevices(pids_are_ours=names_our_pids())
+        """The GPUs of the node."""
         self._incarnation = time.time_ns()
 
     @property
@@ -157,6 +161,9 @@ class Node:
             with contextlib.suppress(OSError):
                 rank.snapshots = self._memory.complete_steps(rank.rank)
             rank.last_state = rank.state(rank.snapshots)
+            gpu = self.devices.state_of(rank) if rank.is_alive else None
+            if gpu is not None:
+                rank.last_state.gpu.CopyFrom(gpu)
         return rank.last_state
 
     def _leave_in_s(self) -> float:

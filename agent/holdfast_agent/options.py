@@ -32,6 +32,8 @@ class AgentOptions:
     checkpoint_full_every: int
     """Every N-th checkpoint can be read alone; those between are stored as differences from it."""
     checkpoint_compression: Compression
+    system_root: Path = Path("/")
+    """Root of the file system with the driver's devices and files, and the kernel's log."""
     checkpoint_staging: Path | None = None
     """Folder for shards on their way to and from an object store; None: in ``node_directory``."""
 

@@ -8,6 +8,7 @@ import time
 
 from holdfast_agent.checkpoints.node_checkpoints import NodeCheckpoints
 from holdfast_agent.checkpoints.restorer import StartingPoint
+from holdfast_agent.devices.memory_release import await_release
 from holdfast_agent.node import Node
 from holdfast_agent.processes.containment import BackgroundJobs
 from holdfast_agent.processes.parent_client import WarmParentClient
@@ -65,7 +66,11 @@ class RankSupervisor:
         node = self._node
         await self.stop()
         try:
-            point = await self._checkpoints.starting_point(start, generation)
+            # Both take time, and neither needs the other.
+            point, _ = await asyncio.gather(
+                self._checkpoints.starting_point(start, generation),
+                await_release(node.devices, list(node.ranks.values())),
+            )
             self._prepare(generation, start)
             rendezvous = await self._rendezvous(generation, start)
             for local_rank in range(start.ranks):

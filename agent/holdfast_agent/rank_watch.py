@@ -131,6 +131,7 @@ class RankWatch:
         ended.exited_unix_s = time.time()
         with node.errors.contained("rank_exits"):
             self._memory_kills.explain(rank.pid, ended)
+            self._explain_by_gpu(rank, ended)
         self._finish(rank, ended)
         with contextlib.suppress(OSError):  # a rank that was killed leaves the socket of its worker server behind
             worker_server_socket(node.options.session_socket, rank.pid).unlink()
@@ -147,6 +148,21 @@ class RankWatch:
             exited = store.RankExited(rank=rank.rank, exit=ended)
             self._emit(store.Event(generation=rank.generation, rank_exited=exited))
             node.changed.set()
+
+    def explain_later(self) -> None:
+        """Explain ends by an error of a GPU that was reported after them."""
+        for rank in self._node.ranks.values():
+            if rank.exit is not None:
+                self._explain_by_gpu(rank, rank.exit)
+        self._node.changed.set()
+
+    def _explain_by_gpu(self, rank: Rank, ended: store.RankExit) -> None:
+        is_clean = ended.HasField("code") and ended.code == 0
+        if is_clean or ended.out_of_memory or ended.HasField("gpu_fault"):
+            return
+        fault = self._node.devices.fault_of_end(rank, ended.exited_unix_s)
+        if fault is not None:
+            ended.gpu_fault.CopyFrom(fault)
 
     def _finish(self, rank: Rank, ended: store.RankExit) -> None:
         """Note the end with the contents of the black box, or without, if the rank has written garbage there."""

@@ -18,6 +18,7 @@ from holdfast_hooks import Stateful
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
+from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.v1.session_pb2 import SlotGrant, SnapshotTaken
@@ -47,7 +48,13 @@ class Holdfast:
         context = RankContext(run=RUN, generation=1, agent="unix:/nowhere", black_box="", snapshot_every=1)
         timeline = Timeline(lambda _step, _phase, _unix_ns: None)
         self._snapshots = SnapshotTaker(
-            state=state, context=context, rank=0, desk=self._desk, timeline=timeline, once=OnceLog()
+            state=state,
+            context=context,
+            rank=0,
+            desk=self._desk,
+            timeline=timeline,
+            once=OnceLog(),
+            device=OwnDevice("cpu", {}, may_have_gpus=False),
         )
         assert self.snapshot() is None  # this asks for slots
         self.agent = AgentProcess(folder, self._desk.needed_bytes)

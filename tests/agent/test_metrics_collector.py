@@ -4,6 +4,8 @@ from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
 from dashboards.catalogue import CATALOGUE, differences
+from holdfast_agent.devices.gpu import Gpu, Sample
+from holdfast_agent.devices.xids import Xid
 from holdfast_agent.metrics_collector import AgentCollector
 from holdfast_agent.processes.parent_client import WarmParentClient
 from holdfast_proto.v1 import session_pb2 as session
@@ -50,6 +52,10 @@ async def busy_node(folder: Path) -> RecordedNode:
     )
     await node.messages.receive(node.ranks[0], session.RankMessage(report=report))
     node.ranks[1].finish(store.RankExit(signal=9), None)
+    hot = Gpu(5, "GPU-1", "0000:c1:00.0", readings={"temperature_celsius": 91.0}, throttles=("hw_thermal_slowdown",))
+    unused = Gpu(6, "GPU-2", "0000:c2:00.0", readings={"temperature_celsius": 30.0})
+    node.devices.take(Sample((hot, unused)))
+    node.devices.take_xid(Xid(63), "GPU-1")
     return node
 
 
@@ -84,9 +90,33 @@ async def test_ranks_show_what_they_have_reported(folder: Path) -> None:
 
 
 async def test_a_rank_shows_its_gpu_only_if_it_has_one(folder: Path) -> None:
-    text = scrape(await busy_node(folder))
-    assert 'holdfast_rank_info{UUID="GPU-1",gpu="1",local_rank="0",node="node0",rank="0",run="run"} 1.0' in text
+    node = await busy_node(folder)
+    text = scrape(node)
+    # The number is the driver's, as nvidia-smi shows it. The rank itself calls this GPU cuda:1.
+    assert 'holdfast_rank_info{UUID="GPU-1",gpu="5",local_rank="0",node="node0",rank="0",run="run"} 1.0' in text
     assert 'holdfast_rank_info{local_rank="1",node="node0",rank="1",run="run"} 1.0' in text
+    node.devices.gpus = {}
+    assert 'holdfast_rank_info{UUID="GPU-1",local_rank="0",node="node0",rank="0",run="run"} 1.0' in scrape(node)
+
+
+async def test_gpus_of_ranks_are_shown_and_no_others(folder: Path) -> None:
+    node = await busy_node(folder)
+    text = scrape(node)
+    assert samples(text, "holdfast_gpu_temperature_celsius", "gpu", "UUID") == {("5", "GPU-1"): 91.0}
+    assert samples(text, "holdfast_gpu_throttled", "reason")[("hw_thermal_slowdown",)] == 1
+    assert samples(text, "holdfast_gpu_throttled", "reason")[("sw_power_cap",)] == 0
+    assert samples(text, "holdfast_gpu_xid_errors_total", "gpu", "xid") == {("5", "63"): 1}
+    assert samples(text, "holdfast_gpu_up", "gpu") == {("5",): 1}
+    assert samples(text, "holdfast_gpu_driver_up", "node") == {("node0",): 1}
+    node.devices.forget_readings()
+    text = scrape(node)
+    assert samples(text, "holdfast_gpu_driver_up", "node") == {("node0",): 0}
+    assert samples(text, "holdfast_gpu_temperature_celsius", "gpu") == {}
+    assert samples(text, "holdfast_gpu_up", "gpu") == {("5",): 1}
+    node.devices.take(Sample((Gpu(5, "GPU-1", "0000:c1:00.0", gone="lost"),)))
+    text = scrape(node)
+    assert samples(text, "holdfast_gpu_up", "gpu") == {("5",): 0}
+    assert samples(text, "holdfast_gpu_temperature_celsius", "gpu") == {}
 
 
 async def test_no_label_is_empty(folder: Path) -> None:

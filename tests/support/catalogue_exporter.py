@@ -23,6 +23,7 @@ _OPEN_LABEL_VALUES = {
     "node": ("node-a",),
     "gpu": ("0",),
     "UUID": ("GPU-0",),
+    "xid": ("79",),
     "group": ("default", "mesh_tp"),
     "source": ("nccl",),
     "backend": ("nccl",),

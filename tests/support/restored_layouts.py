@@ -32,6 +32,7 @@ from holdfast_hooks.restore.dcp import CheckpointReader, CheckpointWriter
 from holdfast_hooks.restore.starting_point import start_from
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
+from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot, allocate
@@ -175,7 +176,8 @@ def save(folder: Path, layout: str, rank: int) -> dict[str, Any]:
     desk.receive(SlotGrant(paths=[str(slot)]))
     snapshots = SnapshotTaker(
         state=training.state, context=context_of(folder), rank=rank, desk=desk,
-        timeline=Timeline(lambda step, phase, unix_ns: None), once=OnceLog(), coordinates=training.coordinates,
+        timeline=Timeline(lambda step, phase, unix_ns: None), device=OwnDevice("cpu", {}, may_have_gpus=False),
+        once=OnceLog(), coordinates=training.coordinates,
     )  # fmt: skip
     assert snapshots.at_boundary(STEP, commanded=True, last=False) is not None, snapshots.refusal
     checkpoints = CheckpointDirectory(folder / "checkpoints", kept=2)

@@ -8,6 +8,7 @@ from holdfast_daemon.core.detectors.framework import Detector
 from holdfast_daemon.core.detectors.view import MissingNode, View
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
+from holdfast_proto.v1.recorder_pb2 import RecorderDump
 
 NOW = 1000.0
 LATE_S = 6.0
@@ -35,6 +36,7 @@ class Ranks:
             for number in range(count)
         }
         self.stacks: dict[int, store.StackSummary] = {}
+        self.recorders: dict[int, RecorderDump] = {}
         self.missing: set[str] = set()
         self.first_exit_unix_s = 0.0
         self.is_first_start = False
@@ -100,6 +102,7 @@ class Ranks:
             deadlines=deadlines,
             first_exit_unix_s=self.first_exit_unix_s,
             stacks=self.stacks,
+            recorders=self.recorders,
             suspicious=suspicious,
             is_first_start=self.is_first_start,
         )

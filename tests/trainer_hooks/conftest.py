@@ -14,6 +14,7 @@ from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
+from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import allocate
@@ -151,6 +152,7 @@ class SnapshotBench:
             rank=0,
             desk=self.desk,
             timeline=self.timeline,
+            device=OwnDevice("cpu", {}, may_have_gpus=False),
             once=OnceLog(),
             late=late,
         )

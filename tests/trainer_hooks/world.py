@@ -17,6 +17,7 @@ from holdfast_hooks.once import OnceLog
 from holdfast_hooks.restore.slot_restore import restore
 from holdfast_hooks.snapshots.slot_desk import SlotDesk
 from holdfast_hooks.snapshots.snapshot_taker import SnapshotTaker
+from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import Slot, allocate
@@ -120,7 +121,13 @@ def take_snapshot(state: dict[str, Any], slot: Path, rank: int, folder: Path) ->
     desk.receive(SlotGrant(paths=[str(slot)]))
     timeline = Timeline(lambda step, phase, unix_ns: None)
     snapshots = SnapshotTaker(
-        state=state, context=context(folder, rank), rank=rank, desk=desk, timeline=timeline, once=OnceLog()
+        state=state,
+        context=context(folder, rank),
+        rank=rank,
+        desk=desk,
+        timeline=timeline,
+        device=OwnDevice("cpu", {}, may_have_gpus=False),
+        once=OnceLog(),
     )
     assert snapshots.at_boundary(2, commanded=True, last=False) is not None
 

@@ -22,6 +22,7 @@ from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.telemetry.bad_gradients import NUMBERS
 from holdfast_hooks.telemetry.deferred import to_number
 from holdfast_hooks.telemetry.last_words import LastWords
+from holdfast_hooks.telemetry.own_device import OwnDevice, checked_name, may_have_gpus
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.rank_context import RankContext
@@ -40,7 +41,7 @@ def attach(
     *,
     state: Mapping[str, Stateful] | None = None,
     coordinates: Mapping[str, int] | None = None,
-    device: str = "cpu",
+    device: "str | torch.device | None" = None,
     check_replicas: bool = True,
 ) -> "Hooks":
     """Attach Holdfast to this training process.
@@ -50,7 +51,9 @@ def attach(
             random states of Python, numpy and torch are always part of it.
         coordinates: this rank's index in each mesh axis, e.g. ``{"pp": 0, "dp": 1, "tp": 0}``. ``dp`` is the index
             of the rank's share of the data: ranks with different ``dp`` train on different samples.
-        device: torch's name of the device on which this rank computes.
+        device: torch's name of the device on which this rank computes, such as ``cuda:3``. By default it is found: the
+            GPU that has the parameters in ``state``; else the one whose memory torch has given out, the current one
+            of the training thread if there are several; else, after the first step, the CPU.
         check_replicas: compare, at the end of every step, some of the parameters in ``state`` that several ranks hold
             alike (under DistributedDataParallel, as replicated DTensors, or as plain tensors that are seen to stay
             equal). After one search for wrappers, this takes a thousandth of the time at most. Pass False if
@@ -58,7 +61,8 @@ def attach(
 
     In a process that no agent has started, all calls work, but the hooks send, save and restore nothing. Under
     ``holdfast observe`` they send everything, and still save and restore nothing.
-    Raises ConfigurationError if ``state`` cannot be saved or the agent's context is not valid. A rank has one session:
+    Raises ConfigurationError if ``state`` cannot be saved, torch knows no such ``device`` or the agent's context is not
+    valid. A rank has one session:
     close the hooks of an earlier call first.
     """
     global _newest  # noqa: PLW0603 - a process is one rank, and a rank has one session
@@ -76,7 +80,12 @@ class Hooks:
     """Connects one training loop to Holdfast. :func:`attach` makes it. Only the training thread may call it."""
 
     def __init__(
-        self, *, state: Mapping[str, Stateful], coordinates: Mapping[str, int], device: str, check_replicas: bool
+        self,
+        *,
+        state: Mapping[str, Stateful],
+        coordinates: Mapping[str, int],
+        device: "str | torch.device | None",
+        check_replicas: bool,
     ) -> None:
         self._pid = os.getpid()
         self._state = state
@@ -124,7 +133,7 @@ class Hooks:
             identity=identity,
             state=self._state,
             coordinates=self._coordinates,
-            device=self._device,
+            device=self._own_device(),
             timeline=self._timeline,
             black_box=self._black_box,
             once=self._once,
@@ -132,6 +141,16 @@ class Hooks:
         )
         self._sidecar.start()
         atexit.register(self._close_at_exit)
+
+    def _own_device(self) -> OwnDevice:
+        try:
+            wanted = checked_name(self._device)
+        except ConfigurationError as error:
+            if self._context is None or not self._context.observed:
+                raise
+            wanted = None  # who observes a run must not end it
+            self._once.warn("the device of this rank is searched for", error)
+        return OwnDevice(wanted, self._state, may_have_gpus=may_have_gpus())
 
     def steps(self, until: int, start: int = 0) -> Iterator[int]:
         """Yield the numbers of the steps to train, ``start`` to ``until - 1``.

@@ -1,10 +1,11 @@
 """Puts together the parts of the hooks that run when an agent has started the rank."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from holdfast_hooks.device_time.device_time import DeviceTime
 from holdfast_hooks.errors import ConfigurationError
 from holdfast_hooks.faults.effect import Site
 from holdfast_hooks.faults.injector import Injector
@@ -25,8 +26,8 @@ from holdfast_hooks.state.encoding import Stateful
 from holdfast_hooks.step_commands import StepCommands
 from holdfast_hooks.telemetry.backlog import Backlog
 from holdfast_hooks.telemetry.bad_gradients import BadGradients
-from holdfast_hooks.telemetry.device_memory import memory_of
 from holdfast_hooks.telemetry.gradient_origin import GradientWatch
+from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.report_builder import Sources
 from holdfast_hooks.telemetry.timeline import StepSample, Timeline
 from holdfast_proto.black_box import BlackBoxWriter
@@ -54,7 +55,7 @@ class Sidecar:
         identity: Identity,
         state: Mapping[str, Stateful],
         coordinates: Mapping[str, int],
-        device: str,
+        device: OwnDevice,
         timeline: Timeline,
         black_box: BlackBoxWriter | None,
         once: OnceLog,
@@ -62,6 +63,7 @@ class Sidecar:
     ) -> None:
         self.rank = identity.rank
         self._timeline = timeline
+        self._device = device
         self._steps: Backlog[StepSample] = Backlog(BACKLOG_STEPS)
         self._taken: Backlog[SnapshotTaken] = Backlog(BACKLOG_SNAPSHOTS)
         self._landed: Backlog[SnapshotTaken] = Backlog(BACKLOG_SNAPSHOTS)
@@ -76,6 +78,7 @@ class Sidecar:
                 desk=self._desk,
                 timeline=timeline,
                 once=once,
+                device=device,
                 coordinates=coordinates,
                 late=self._landed.append,  # from one thread at a time: a landing starts after the one before has ended
             )
@@ -93,6 +96,7 @@ class Sidecar:
         self._prospects = Prospects(self._compared) if self._injector is not None else None
         self._finished = False
         self._point_to_point = PointToPointRecord(black_box, once)
+        self._device_time = DeviceTime(timeline, once)
         self._worker_server = WorkerServer(context.agent, once)
         progress = ProgressPoll(black_box, self._point_to_point, once)
         devices = DevicePoll(
@@ -107,9 +111,11 @@ class Sidecar:
             devices=devices,
             worker_server=self._worker_server,
             point_to_point=self._point_to_point,
-            device_memory=memory_of(device),
+            device=device,
+            on_wanted_device=self._note_checks_next,
             steps=self._steps,
             snapshots=(self._taken, self._landed),
+            device_time=self._device_time,
             on_bad_number=self._on_bad_number,
         )
         self._reporter = Reporter(
@@ -139,6 +145,8 @@ class Sidecar:
         """Check that the state can be saved. Raises ConfigurationError if it cannot be encoded."""
         # Again, in case torch.distributed was imported after attach().
         self._point_to_point.install()
+        self._look_at_device(self._device.look_at_state)
+        self._device_time.install()
         if self._snapshots is None:
             return
         try:
@@ -202,6 +210,7 @@ class Sidecar:
         self._timeline.close()
         deadline_s = monotonic() + timeout_s
         self._reporter.finish(timeout_s=timeout_s, last_words=last_words, finished=finished)
+        self._device_time.close()
         self._worker_server.close()
         self._point_to_point.uninstall()
         if self._gradients is not None:
@@ -221,6 +230,8 @@ class Sidecar:
 
     def _note_checks(self, step: int) -> None:
         values = self._timeline.values
+        if self._device.wants_current:
+            self._look_at_device(self._device.note_current)
         if self._replicas is not None and (sums := self._replicas.check(step)) is not None:
             values["replicas"] = sums
         if self._gradients is not None and (passed := self._gradients.take()) is not None:
@@ -230,6 +241,16 @@ class Sidecar:
             self._bad_gradients.calm()
         if self._bad_gradients is not None and (own := self._bad_gradients.end_step()) is not None:
             values["own_gradients"] = own  # after "bad_gradient", which it replaces in the record if it shows more
+
+    def _look_at_device(self, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except Exception as error:  # noqa: BLE001 - objects of the user, and a lost device, may raise anything
+            self._once.warn("the device of this rank is not known", repr(error))
+
+    def _note_checks_next(self) -> None:
+        """Have the training thread look at its device at the end of the step (reporter thread)."""
+        self._has_checks = True
 
     def _on_bad_number(self) -> None:
         """Watch the gradients of the next steps: a number that a GPU owed is not finite (reporter thread)."""
@@ -246,7 +267,7 @@ class Sidecar:
         return self._snapshots.refusal or self._desk.refusal
 
 
-def _hello(context: RankContext, identity: Identity, coordinates: Mapping[str, int], device: str) -> Hello:
+def _hello(context: RankContext, identity: Identity, coordinates: Mapping[str, int], device: OwnDevice) -> Hello:
     return Hello(
         run=context.run,
         generation=context.generation,
@@ -255,7 +276,7 @@ def _hello(context: RankContext, identity: Identity, coordinates: Mapping[str, i
         local_rank=identity.local_rank,
         local_world_size=identity.local_world_size,
         pid=os.getpid(),
-        device=device,
+        device=device.name,
         coordinates=dict(coordinates),
         store_port=identity.store_port,
     )

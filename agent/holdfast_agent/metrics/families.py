@@ -3,6 +3,7 @@
 The collector fills them; docs/metrics.md, the dashboards and their tests read them. The metrics page keeps this order.
 """
 
+from holdfast_agent.devices.gpu import THROTTLES
 from holdfast_agent.processes.containment import JOBS, SOURCES
 from holdfast_proto.message_json import enum_words
 from holdfast_proto.metric_family import counter, declared_in, gauge, histogram
@@ -19,8 +20,9 @@ PHASES = enum_words(Phase)
 RANK_INFO = gauge(
     "rank_info",
     "run rank local_rank node gpu? UUID?",
-    "Place where a rank runs; always 1. gpu is the number of its GPU among those that it can see. UUID is that of its "
-    "GPU, as soon as the rank has used it. Ranks on CPU have neither label.",
+    "Place where a rank runs; always 1. gpu and UUID are the number and the UUID of its GPU as nvidia-smi shows them, "
+    "as soon as the rank has used it. gpu is missing if the agent does not see the driver's files. Ranks on CPU have "
+    "neither label.",
 )
 RANK_UP = gauge("rank_up", "run rank", "1 while the rank's process is alive, else 0.")
 RANK_STEP = gauge("rank_step", "run rank", "Step that the rank is working on; -1 before the first.")
@@ -81,6 +83,47 @@ RANK_RECORDER_INFO = gauge(
     "run rank source backend",
     "Recorder of torch that has the calls of the rank's groups on a backend; always 1. source is generic (gloo's), "
     "nccl (NCCL's own), backend (one for this backend alone: torch 2.15) or none: hangs then have no call.",
+)
+
+# GPUs of the ranks, on nodes with NVIDIA's driver.
+
+_GPU = "run node gpu UUID"
+GPU_UP = gauge("gpu_up", _GPU, "1 while the driver reaches the GPU and needs no reset of it, else 0.")
+GPU_UTILIZATION = gauge("gpu_utilization_ratio", _GPU, "Share of the last moments in which a kernel ran on the GPU.")
+GPU_MEMORY_USED = gauge("gpu_memory_used_bytes", _GPU, "Memory of the GPU that is in use, by any process.")
+GPU_MEMORY_TOTAL = gauge("gpu_memory_total_bytes", _GPU, "Memory of the GPU.")
+GPU_TEMPERATURE = gauge("gpu_temperature_celsius", _GPU, "Temperature of the GPU.")
+GPU_POWER = gauge("gpu_power_watts", _GPU, "Power that the GPU draws.")
+GPU_SM_CLOCK = gauge("gpu_sm_clock_hertz", _GPU, "Clock of the GPU's multiprocessors.")
+GPU_MEMORY_CLOCK = gauge("gpu_memory_clock_hertz", _GPU, "Clock of the GPU's memory.")
+GPU_THROTTLED = gauge(
+    "gpu_throttled",
+    f"{_GPU} reason",
+    "1 while the clocks of the GPU are lower for this reason, else 0. All but sw_power_cap mean heat or too little "
+    "power.",
+    reason=THROTTLES,
+)
+GPU_ECC_ERRORS = counter(
+    "gpu_ecc_uncorrected_errors_total",
+    _GPU,
+    "Errors of the GPU's memory that ECC could not correct, since the driver was loaded.",
+)
+GPU_ROW_REMAP_PENDING = gauge(
+    "gpu_row_remap_pending", _GPU, "1 if a bad row of the GPU's memory is remapped at its next reset, else 0."
+)
+GPU_ROW_REMAP_FAILED = gauge(
+    "gpu_row_remap_failed", _GPU, "1 if a bad row of the GPU's memory could not be remapped, else 0."
+)
+GPU_NVLINK_ERRORS = counter(
+    "gpu_nvlink_errors_total", _GPU, "Errors of the GPU's NVLinks: checksums, replays and recoveries together."
+)
+GPU_XID_ERRORS = counter(
+    "gpu_xid_errors_total", f"{_GPU} xid", "Xids, errors that the driver reports, since the agent started."
+)
+GPU_DRIVER_UP = gauge(
+    "gpu_driver_up",
+    "run node",
+    "1 while the driver answers the agent, else 0: it hangs, or the package nvidia-ml-py is missing.",
 )
 
 # Snapshots and checkpoints.

@@ -24,9 +24,10 @@ JOBS = (
     "rank_messages",
     "evidence",
     "rank_exits",
+    "devices",
     "end",
 )
-SOURCES = ("commands", "rank_messages", "recorders", "warm_parent", "files", "metrics")
+SOURCES = ("commands", "rank_messages", "recorders", "warm_parent", "files", "metrics", "devices")
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0

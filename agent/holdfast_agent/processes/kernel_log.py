@@ -1,4 +1,4 @@
-"""Reads from the kernel's log which processes it has killed to free memory."""
+"""Reads the kernel's log: which processes it has killed to free memory, and what drivers say."""
 
 import errno
 import os
@@ -8,11 +8,22 @@ from pathlib import Path
 
 KERNEL_LOG = Path("/dev/kmsg")
 
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""PROC_PID_INIT_INO of the kernel. In any other pid namespace, the pids in the kernel's log mean other processes."""
+
 _RECORD_BYTES = 8192
 """Size of the buffer for one record. If a record does not fit, the kernel returns an error instead."""
 
 _VICTIM = re.compile(r"(?:out of memory|oom_kill_allocating_task).*?: Killed process (?P<pid>\d+) \(", re.IGNORECASE)
 _CHOICE = re.compile(r"^oom-kill:.*\bpid=(?P<pid>\d+)\b")
+
+
+def names_our_pids() -> bool:
+    """Whether the pids in the kernel's log mean the same processes here: not in a container with pids of its own."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == _INITIAL_PID_NAMESPACE
+    except OSError:
+        return False
 
 
 def message_of(record: str) -> str:

@@ -6,14 +6,11 @@ from pathlib import Path
 
 from holdfast_agent.processes import cgroup
 from holdfast_agent.processes.cgroup import KillCount
-from holdfast_agent.processes.kernel_log import KernelLog, victim_of
+from holdfast_agent.processes.kernel_log import KernelLog, names_our_pids, victim_of
 from holdfast_checkpoint import processes
 from holdfast_proto.v1.store_pb2 import RankExit
 
 log = logging.getLogger(__name__)
-
-_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""PROC_PID_INIT_INO of the kernel. In any other pid namespace, the pids in the kernel's log mean other processes."""
 
 _VICTIMS_KEPT = 256
 
@@ -36,9 +33,7 @@ class MemoryKills:
         """Return an object that finds kills from now on."""
         events = cgroup.memory_events()
         try:
-            if Path("/proc/self/ns/pid").stat().st_ino != _INITIAL_PID_NAMESPACE:
-                return cls(None, events)
-            return cls(KernelLog(), events)
+            return cls(KernelLog() if names_our_pids() else None, events)
         except OSError as error:
             log.info("the kernel's log cannot be read: %s", error)
             return cls(None, events)

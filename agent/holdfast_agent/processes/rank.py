@@ -73,6 +73,7 @@ class Rank:
     """Seconds that the rank may still take to end after it has reported an exception, without counting as stalled."""
     coordinates: dict[str, int] = field(default_factory=dict)
     device: str = ""
+    """torch's name of its device; empty: not known yet."""
     device_uuid: str = ""
     """UUID of its GPU, once the rank uses it."""
     first_step_ended_unix_s: float = 0.0
@@ -85,6 +86,8 @@ class Rank:
     """Newest step reported as finished; -1: none."""
     channel: RankChannel = field(default_factory=RankChannel)
     """Way to the rank's session."""
+    began_unix_s: float = field(default_factory=time.time)
+    """Time since which this agent knows the process. Errors of its GPU before that are not its own."""
     # For /metrics.
     last_progress_unix_s: float = field(default_factory=time.time)
     last_step_s: float = 0.0
@@ -92,6 +95,9 @@ class Rank:
     """Seconds in which the training thread slept while it computed a step and no call with other ranks was pending."""
     call_wait_s: float = 0.0
     """The same, while such a call was pending."""
+    device_own_s: float = 0.0
+    """Seconds in which its GPU worked and did not wait for other ranks, over ``device_steps`` steps."""
+    device_steps: int = 0
     pipeline_bubble: float | None = None
     phase_s: dict[int, float] = field(default_factory=dict)
     """Phase number -> seconds spent in it by the finished steps."""
@@ -180,7 +186,7 @@ class Rank:
         self.silent_s = 0.0
         self.coordinates = dict(hello.coordinates)
         self.store_port = hello.store_port or self.store_port
-        self.device = hello.device
+        self.device = hello.device or self.device
 
     def apply(self, report: session.Report, now_unix_s: float) -> None:
         """Fold in a report. Any change of progress ends a stall."""
@@ -207,9 +213,12 @@ class Rank:
         self.snapshots_unchanged_bytes += sum(snapshot.unchanged_bytes for snapshot in report.snapshots)
         self.reporter_cpu_s = report.reporter_cpu_s
         self.outside_s = dict(report.outside_s)
+        self.device = report.device or self.device
         self.device_uuid = report.device_uuid
         self.own_wait_s = max(self.own_wait_s, report.own_wait_s)
         self.call_wait_s = max(self.call_wait_s, report.call_wait_s)
+        if report.device_steps >= self.device_steps:  # a report that is late must not turn the pair back
+            self.device_own_s, self.device_steps = report.device_own_s, report.device_steps
         self.recorder_failures = report.recorder_failures_total
         self.recorder_attempts = report.recorder_attempts_total
 
@@ -295,5 +304,7 @@ class Rank:
             blocked_on=self.blocked_on,
             launched_world_size=self.launched_world_size,
             own_wait_s=self.own_wait_s,
+            device_own_s=self.device_own_s,
+            device_steps=self.device_steps,
             recorders=self.recorders,
         )

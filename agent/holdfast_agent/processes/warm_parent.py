@@ -29,6 +29,7 @@ from typing import NoReturn
 
 from google.protobuf.message import DecodeError
 
+from holdfast_agent.processes.cold_rank import start_cold, thread_names, why_no_fork
 from holdfast_agent.processes.rank_program import become_rank
 from holdfast_checkpoint.process_title import name_process, title_process
 from holdfast_proto.sockets import peer
@@ -42,6 +43,9 @@ SELECT_S = 5.0
 
 SHORTAGE_PAUSE_S = 0.2
 """Pause after a connection could not be accepted for lack of descriptors."""
+
+NAMING_S = 0.05
+"""Time for a new thread to give itself its name."""
 
 MESSAGE_BYTES = 1 << 18
 PR_SET_PTRACER = 0x59616D61
@@ -76,23 +80,40 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-def preload(modules: list[str]) -> None:
-    """Import modules. One that cannot be imported fails later in the rank, with its own traceback."""
+def preload(modules: list[str]) -> bool:
+    """Import modules; return whether ranks can still be forked after that. If one forbids it, import no more.
+
+    A module that cannot be imported fails later in the rank, with its own traceback.
+    """
     gc.disable()  # nearly all objects that an import creates stay: looking for garbage would take a fifth of the time
     try:
         for name in modules:
+            threads = len(thread_names())
             try:
                 importlib.import_module(name)
             except Exception as error:  # noqa: BLE001  a user's module may raise anything
                 print(f"warm parent: cannot import {name} ahead: {error!r}", file=sys.stderr, flush=True)
+            if len(thread_names()) > threads:
+                time.sleep(NAMING_S)
+            if did := why_no_fork():
+                _say_cold(f"the import of {name} {did}")
+                return False
     finally:
         gc.enable()
+    return True
+
+
+def _say_cold(what: str) -> None:
+    line = f"warm parent: {what}, so ranks start in new interpreters, which takes longer: keep that out of imports"
+    print(line, file=sys.stderr, flush=True)
 
 
 class WarmParent:
     """Serves the requests of one agent at a time, and reaps the ranks. Nothing here may start a thread."""
 
-    def __init__(self, listener: socket.socket, claimed: int, import_s: float, run: str) -> None:
+    def __init__(self, listener: socket.socket, claimed: int, import_s: float, run: str, *, is_warm: bool) -> None:
+        self.is_warm = is_warm
+        """Whether a child can go on as a rank. If not, it must start a new interpreter: see cold_rank.py."""
         self._run = run
         self._listener = listener
         self._claimed = claimed
@@ -205,8 +226,8 @@ class WarmParent:
         match request.WhichOneof("kind"):
             case "fork":
                 return self._fork(request.fork)
-            case "preload":
-                preload(list(request.preload.modules))
+            case "preload" if self.is_warm:
+                self.is_warm = preload(list(request.preload.modules))
                 gc.freeze()
             case "host_store":
                 self._host_store(request.host_store)
@@ -215,6 +236,9 @@ class WarmParent:
         return None
 
     def _fork(self, request: pb.Fork) -> pb.Fork | None:
+        if self.is_warm and (did := why_no_fork()):  # a thread got its name late, or something else started it
+            self.is_warm = False
+            _say_cold(f"an import {did}")
         try:
             pid = os.fork()
         except OSError as error:  # no process or no memory is left; the ranks that run are not affected
@@ -344,13 +368,16 @@ def main() -> None:
         sys.exit(f"warm parent: another one serves {path}")
     listener = listen(path)  # before the imports, so that an agent can connect now and wait for Ready
     started = time.monotonic()
-    preload(modules)
+    is_warm = preload(modules)
     gc.collect()
     # A garbage collection writes to every object that it visits. In a child, that would copy the pages which it shares
     # with the parent. Frozen objects are never visited.
     gc.freeze()
-    request = WarmParent(listener, claimed, time.monotonic() - started, run).serve()
+    parent = WarmParent(listener, claimed, time.monotonic() - started, run, is_warm=is_warm)
+    request = parent.serve()
     if request is not None:
+        if not parent.is_warm:
+            start_cold(request, run)
         sys.path.pop(0)  # run_program() puts what `python` would put there
         signal.signal(signal.SIGINT, signal.default_int_handler)
         become_rank(request, run)

@@ -93,10 +93,8 @@ def clean_report(report: session.Report, world_size: int, refuse: Refuse, *, now
         refuse("a phase outside of steps that is unknown, or whose duration is out of range")
         del report.outside_s[phase]
     _clean_recorders(report, refuse)
-    if len(report.device_uuid) > NAME_CHARACTERS:
-        refuse("a device whose UUID is too long")
-        report.device_uuid = ""
-    for spent in ("reporter_cpu_s", "own_wait_s", "call_wait_s"):
+    _clean_device(report, refuse)
+    for spent in ("reporter_cpu_s", "own_wait_s", "call_wait_s", "device_own_s"):
         if not _is_time(getattr(report, spent)):
             refuse(f"{spent} that is out of range")
             report.ClearField(spent)
@@ -111,6 +109,16 @@ def clean_report(report: session.Report, world_size: int, refuse: Refuse, *, now
         refuse("modules that cannot be imported, or are too many")
         report.ClearField("modules")
         report.modules.extend(modules)
+
+
+def _clean_device(report: session.Report, refuse: Refuse) -> None:
+    for name, what in (("device", "name"), ("device_uuid", "UUID")):
+        if len(getattr(report, name)) > NAME_CHARACTERS:
+            refuse(f"a device whose {what} is too long")
+            report.ClearField(name)
+    if report.device_steps > LARGEST_COUNT:
+        refuse("device_steps that are out of range")
+        report.ClearField("device_steps")
 
 
 def _clean_progress(progress: common.Progress, world_size: int, refuse: Refuse) -> None:

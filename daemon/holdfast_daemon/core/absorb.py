@@ -79,7 +79,8 @@ def _stacks(tick: Tick, captured: store.EvidenceCaptured) -> None:
     current = tick.state.suspicion
     if not captured.suspicion or (current is not None and current.id == captured.suspicion):
         stacks = {stack.rank: stack for stack in captured.stacks}
-        recorders = {one.rank: one.dump for one in captured.recorders}
+        # A rank may use two backends. Their recorders are never merged: the one that shows more calls is judged.
+        recorders = {one.rank: one.dump for one in sorted(captured.recorders, key=lambda one: len(one.dump.calls))}
         tick.state = replace(
             tick.state,
             stacks={**tick.state.stacks, **stacks},

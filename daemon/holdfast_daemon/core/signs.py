@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from holdfast_daemon.core.detectors.view import View
 from holdfast_daemon.core.naming import phase_name
 from holdfast_daemon.core.restart_patience import PAUSES, RestartPatience, Sign
+from holdfast_daemon.core.texts.gpus import after
 from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
@@ -30,6 +31,9 @@ _WAIT = Judgement(False, Sign.NONE)
 
 def judge(view: View, verdict: store.Verdict, patience: RestartPatience) -> Judgement:
     """Judge a verdict of the kinds that only time confirms."""
+    for held in verdict.hang.ranks:
+        if held.gpu_fault.fatal and held.rank in view.late:
+            return Judgement(True, Sign.CERTAIN, f"rank {held.rank} stands still{after(held.gpu_fault)}")
     match verdict.kind:
         case store.VERDICT_KIND_MISMATCHED_ORDER if not _has_left_training(verdict):
             return _mismatch(view, verdict, patience)

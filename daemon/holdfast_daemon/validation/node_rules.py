@@ -12,6 +12,7 @@ from holdfast_daemon.validation.rules import (
     check_blocked_on,
     check_count,
     check_exit,
+    check_gpu_fault,
     check_known,
     check_length,
     check_pending,
@@ -27,6 +28,7 @@ from holdfast_proto.v1 import common_pb2 as common
 from holdfast_proto.v1 import store_pb2 as store
 
 _COORDINATES = 64
+_THROTTLES = 16
 _MOVED = frozenset({"", "cpu", "disk", "network", "processes"})
 _ROOM_BYTES = 4 * NAME_CHARACTERS + 48
 """For what follows the members in the message of a group: three numbers, a source and a description of up to 255
@@ -149,6 +151,8 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
         and 0.0 <= rank.busy_s <= LONGEST_S
         and 0.0 <= rank.still_s <= LONGEST_S
         and 0.0 <= rank.own_wait_s <= LONGEST_S
+        and 0.0 <= rank.device_own_s <= LONGEST_S
+        and rank.device_steps <= LARGEST_COUNT
         and 0.0 <= rank.first_step_ended_unix_s <= LATEST_UNIX_S
         and 0 <= rank.steps_done <= LARGEST_COUNT
         and rank.launched_world_size <= MOST_RANKS
@@ -161,6 +165,8 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
         _name_bad_value(rank)
     if rank.HasField("exit"):
         check_exit(rank.exit, "exit")
+    if rank.HasField("gpu"):
+        _check_gpu(rank.gpu)
     if rank.snapshots:
         check_steps(rank.snapshots, "snapshots")
     if rank.phase_s:
@@ -179,6 +185,14 @@ def _check_rank_state(rank: store.RankState, world_size: int) -> None:
     if rank.HasField("blocked_on"):
         check_blocked_on(rank.blocked_on, "blocked_on")
     _check_progress(rank.progress, world_size)
+
+
+def _check_gpu(gpu: store.GpuState) -> None:
+    check_gpu_fault(gpu.fault, "gpu.fault")
+    check_text(gpu.uuid, "gpu.uuid", NAME_CHARACTERS)
+    check_length(gpu.throttles, "gpu.throttles", _THROTTLES)
+    for reason in gpu.throttles:
+        check_text(reason, "gpu.throttles", NAME_CHARACTERS)
 
 
 def _check_progress(progress: common.Progress, world_size: int) -> None:
@@ -201,11 +215,13 @@ def _check_progress(progress: common.Progress, world_size: int) -> None:
 
 def _name_bad_value(rank: store.RankState) -> None:
     check_known(rank.life, LIVES, "life")
-    for field in ("stalled_s", "silent_s", "busy_s", "still_s", "own_wait_s"):
+    for field in ("stalled_s", "silent_s", "busy_s", "still_s", "own_wait_s", "device_own_s"):
         check_seconds(getattr(rank, field), field)
     check_unix_s(rank.first_step_ended_unix_s, "first_step_ended_unix_s")
     if not 0 <= rank.steps_done <= LARGEST_COUNT:
         raise RefusedError(f"steps_done is {rank.steps_done}")
+    if rank.device_steps > LARGEST_COUNT:
+        raise RefusedError(f"device_steps is {rank.device_steps}")
     if rank.launched_world_size > MOST_RANKS:
         raise RefusedError(f"launched_world_size is {rank.launched_world_size}")
     check_text(rank.process_state, "process_state", 1)

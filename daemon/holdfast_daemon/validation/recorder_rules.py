@@ -1,14 +1,13 @@
 """Checks a shortened dump of a rank's recorder."""
 
 from holdfast_daemon.validation.rules import (
-    MOST_GROUPS,
     RefusedError,
     check_count,
     check_known,
     check_length,
     check_text,
 )
-from holdfast_proto.limits import LARGEST_COUNT, NAME_CHARACTERS
+from holdfast_proto.limits import LARGEST_COUNT, MOST_GROUPS, NAME_CHARACTERS
 from holdfast_proto.v1.recorder_pb2 import CallState, RecordedCall, RecordedGroup, RecorderDump
 
 _MOST_CALLS = 1024

@@ -180,6 +180,15 @@ def check_exit(ended: store.RankExit, field: str) -> None:
         raise RefusedError(f"{field}.signal is {ended.signal}")
     check_text(ended.last_words, f"{field}.last_words")
     check_text(ended.kernel_line, f"{field}.kernel_line")
+    check_gpu_fault(ended.gpu_fault, f"{field}.gpu_fault")
+
+
+def check_gpu_fault(fault: store.GpuFault, field: str) -> None:
+    """Check an error of a GPU."""
+    check_text(fault.uuid, f"{field}.uuid", NAME_CHARACTERS)
+    check_line(fault.meaning, f"{field}.meaning", NAME_CHARACTERS)
+    check_text(fault.line, f"{field}.line")
+    check_unix_s(fault.unix_s, f"{field}.unix_s")
 
 
 def check_fault(fault: Fault, field: str = "fault") -> None:

@@ -123,6 +123,7 @@ class OwnTimeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OWN_TIME_KIND_BUSY: _ClassVar[OwnTimeKind]
     OWN_TIME_KIND_DATA: _ClassVar[OwnTimeKind]
     OWN_TIME_KIND_ASLEEP: _ClassVar[OwnTimeKind]
+    OWN_TIME_KIND_DEVICE: _ClassVar[OwnTimeKind]
 
 class IncidentState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -222,6 +223,7 @@ OWN_TIME_KIND_UNSPECIFIED: OwnTimeKind
 OWN_TIME_KIND_BUSY: OwnTimeKind
 OWN_TIME_KIND_DATA: OwnTimeKind
 OWN_TIME_KIND_ASLEEP: OwnTimeKind
+OWN_TIME_KIND_DEVICE: OwnTimeKind
 INCIDENT_STATE_UNSPECIFIED: IncidentState
 INCIDENT_STATE_OPEN: IncidentState
 INCIDENT_STATE_RECOVERED: IncidentState
@@ -286,7 +288,7 @@ class RunSpec(_message.Message):
     def __init__(self, run: _Optional[str] = ..., nodes: _Optional[int] = ..., ranks_per_node: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., mode: _Optional[_Union[Mode, str]] = ..., preset: _Optional[_Union[Preset, str]] = ..., snapshot_every: _Optional[int] = ..., checkpoint_every: _Optional[int] = ..., checkpoint_directory: _Optional[str] = ..., checkpoints_kept: _Optional[int] = ..., restarts_without_progress: _Optional[int] = ..., created_unix_s: _Optional[float] = ..., instance: _Optional[str] = ..., checkpoint_every_s: _Optional[float] = ..., injection_allowed: bool = ..., checkpoints_secondary: _Optional[str] = ..., checkpoints_secondary_kept: _Optional[int] = ..., checkpoint_upload_bytes_per_s: _Optional[float] = ..., restart_patience: _Optional[float] = ..., from_scratch: bool = ..., adopt: bool = ...) -> None: ...
 
 class RankExit(_message.Message):
-    __slots__ = ("code", "signal", "last_words", "step", "phase", "exited_unix_s", "order", "finished", "out_of_memory", "kernel_line", "never_attached", "steps_until")
+    __slots__ = ("code", "signal", "last_words", "step", "phase", "exited_unix_s", "order", "finished", "out_of_memory", "kernel_line", "never_attached", "steps_until", "gpu_fault")
     CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     LAST_WORDS_FIELD_NUMBER: _ClassVar[int]
@@ -299,6 +301,7 @@ class RankExit(_message.Message):
     KERNEL_LINE_FIELD_NUMBER: _ClassVar[int]
     NEVER_ATTACHED_FIELD_NUMBER: _ClassVar[int]
     STEPS_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    GPU_FAULT_FIELD_NUMBER: _ClassVar[int]
     code: int
     signal: int
     last_words: str
@@ -311,10 +314,41 @@ class RankExit(_message.Message):
     kernel_line: str
     never_attached: bool
     steps_until: int
-    def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., last_words: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., exited_unix_s: _Optional[float] = ..., order: _Optional[int] = ..., finished: bool = ..., out_of_memory: bool = ..., kernel_line: _Optional[str] = ..., never_attached: bool = ..., steps_until: _Optional[int] = ...) -> None: ...
+    gpu_fault: GpuFault
+    def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., last_words: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., exited_unix_s: _Optional[float] = ..., order: _Optional[int] = ..., finished: bool = ..., out_of_memory: bool = ..., kernel_line: _Optional[str] = ..., never_attached: bool = ..., steps_until: _Optional[int] = ..., gpu_fault: _Optional[_Union[GpuFault, _Mapping]] = ...) -> None: ...
+
+class GpuFault(_message.Message):
+    __slots__ = ("gpu", "uuid", "xid", "meaning", "line", "unix_s", "fatal")
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    XID_FIELD_NUMBER: _ClassVar[int]
+    MEANING_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    FATAL_FIELD_NUMBER: _ClassVar[int]
+    gpu: int
+    uuid: str
+    xid: int
+    meaning: str
+    line: str
+    unix_s: float
+    fatal: bool
+    def __init__(self, gpu: _Optional[int] = ..., uuid: _Optional[str] = ..., xid: _Optional[int] = ..., meaning: _Optional[str] = ..., line: _Optional[str] = ..., unix_s: _Optional[float] = ..., fatal: bool = ...) -> None: ...
+
+class GpuState(_message.Message):
+    __slots__ = ("gpu", "uuid", "fault", "throttles")
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    THROTTLES_FIELD_NUMBER: _ClassVar[int]
+    gpu: int
+    uuid: str
+    fault: GpuFault
+    throttles: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, gpu: _Optional[int] = ..., uuid: _Optional[str] = ..., fault: _Optional[_Union[GpuFault, _Mapping]] = ..., throttles: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RankState(_message.Message):
-    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "recorders")
+    __slots__ = ("rank", "pid", "life", "progress", "stalled_s", "silent_s", "process_state", "exit", "snapshots", "coordinates", "device", "first_step_ended_unix_s", "steps_done", "busy_s", "phase_s", "memory", "thread_state", "thread_syscall", "pending", "still_s", "moved", "traced", "workers", "left_training", "blocked_on", "launched_world_size", "own_wait_s", "device_own_s", "device_steps", "recorders", "gpu")
     class CoordinatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -356,7 +390,10 @@ class RankState(_message.Message):
     BLOCKED_ON_FIELD_NUMBER: _ClassVar[int]
     LAUNCHED_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     OWN_WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_OWN_S_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_STEPS_FIELD_NUMBER: _ClassVar[int]
     RECORDERS_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
     rank: int
     pid: int
     life: Life
@@ -384,8 +421,11 @@ class RankState(_message.Message):
     blocked_on: _common_pb2.BlockedOn
     launched_world_size: int
     own_wait_s: float
+    device_own_s: float
+    device_steps: int
     recorders: _containers.RepeatedCompositeFieldContainer[_common_pb2.Recorder]
-    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ...) -> None: ...
+    gpu: GpuState
+    def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., life: _Optional[_Union[Life, str]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., stalled_s: _Optional[float] = ..., silent_s: _Optional[float] = ..., process_state: _Optional[str] = ..., exit: _Optional[_Union[RankExit, _Mapping]] = ..., snapshots: _Optional[_Iterable[int]] = ..., coordinates: _Optional[_Mapping[str, int]] = ..., device: _Optional[str] = ..., first_step_ended_unix_s: _Optional[float] = ..., steps_done: _Optional[int] = ..., busy_s: _Optional[float] = ..., phase_s: _Optional[_Mapping[int, float]] = ..., memory: _Optional[_Union[_session_pb2.MemoryStatus, _Mapping]] = ..., thread_state: _Optional[str] = ..., thread_syscall: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[_common_pb2.PendingCall, _Mapping]]] = ..., still_s: _Optional[float] = ..., moved: _Optional[str] = ..., traced: bool = ..., workers: _Optional[int] = ..., left_training: bool = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., launched_world_size: _Optional[int] = ..., own_wait_s: _Optional[float] = ..., device_own_s: _Optional[float] = ..., device_steps: _Optional[int] = ..., recorders: _Optional[_Iterable[_Union[_common_pb2.Recorder, _Mapping]]] = ..., gpu: _Optional[_Union[GpuState, _Mapping]] = ...) -> None: ...
 
 class NodeState(_message.Message):
     __slots__ = ("run", "node", "generation", "fence", "stopped", "ranks", "checkpoints", "reported_unix_s", "agent_pid", "ready", "instance", "incarnation", "failed_generation", "failure", "checkpoint_generation", "leave_in_s", "world_size", "history", "damaged_checkpoints", "awaits_files")
@@ -933,7 +973,7 @@ class CallPlace(_message.Message):
     def __init__(self, group: _Optional[str] = ..., description: _Optional[str] = ..., seq: _Optional[int] = ..., op: _Optional[str] = ..., sizes: _Optional[str] = ..., dtypes: _Optional[str] = ...) -> None: ...
 
 class RankEnd(_message.Message):
-    __slots__ = ("rank", "cause", "code", "signal", "said", "out_of_memory", "expected_bytes", "got_bytes", "step", "phase", "raised")
+    __slots__ = ("rank", "cause", "code", "signal", "said", "out_of_memory", "expected_bytes", "got_bytes", "step", "phase", "raised", "gpu_fault")
     RANK_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
@@ -945,6 +985,7 @@ class RankEnd(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     RAISED_FIELD_NUMBER: _ClassVar[int]
+    GPU_FAULT_FIELD_NUMBER: _ClassVar[int]
     rank: int
     cause: EndCause
     code: int
@@ -956,7 +997,8 @@ class RankEnd(_message.Message):
     step: int
     phase: _common_pb2.Phase
     raised: bool
-    def __init__(self, rank: _Optional[int] = ..., cause: _Optional[_Union[EndCause, str]] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., said: _Optional[str] = ..., out_of_memory: bool = ..., expected_bytes: _Optional[int] = ..., got_bytes: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., raised: bool = ...) -> None: ...
+    gpu_fault: GpuFault
+    def __init__(self, rank: _Optional[int] = ..., cause: _Optional[_Union[EndCause, str]] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., said: _Optional[str] = ..., out_of_memory: bool = ..., expected_bytes: _Optional[int] = ..., got_bytes: _Optional[int] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., raised: bool = ..., gpu_fault: _Optional[_Union[GpuFault, _Mapping]] = ...) -> None: ...
 
 class DeathDetail(_message.Message):
     __slots__ = ("ends", "stopped")
@@ -967,7 +1009,7 @@ class DeathDetail(_message.Message):
     def __init__(self, ends: _Optional[_Iterable[_Union[RankEnd, _Mapping]]] = ..., stopped: _Optional[_Iterable[_Union[HeldRank, _Mapping]]] = ...) -> None: ...
 
 class HeldRank(_message.Message):
-    __slots__ = ("rank", "state", "activity", "frame", "step", "phase", "missed", "waiters", "elsewhere", "blocked_on")
+    __slots__ = ("rank", "state", "activity", "frame", "step", "phase", "missed", "waiters", "elsewhere", "blocked_on", "gpu_fault")
     RANK_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
@@ -978,6 +1020,7 @@ class HeldRank(_message.Message):
     WAITERS_FIELD_NUMBER: _ClassVar[int]
     ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_ON_FIELD_NUMBER: _ClassVar[int]
+    GPU_FAULT_FIELD_NUMBER: _ClassVar[int]
     rank: int
     state: HeldState
     activity: _common_pb2.Activity
@@ -988,7 +1031,8 @@ class HeldRank(_message.Message):
     waiters: _containers.RepeatedScalarFieldContainer[int]
     elsewhere: int
     blocked_on: _common_pb2.BlockedOn
-    def __init__(self, rank: _Optional[int] = ..., state: _Optional[_Union[HeldState, str]] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., frame: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., missed: _Optional[_Union[CallPlace, _Mapping]] = ..., waiters: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[int] = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ...) -> None: ...
+    gpu_fault: GpuFault
+    def __init__(self, rank: _Optional[int] = ..., state: _Optional[_Union[HeldState, str]] = ..., activity: _Optional[_Union[_common_pb2.Activity, str]] = ..., frame: _Optional[str] = ..., step: _Optional[int] = ..., phase: _Optional[_Union[_common_pb2.Phase, str]] = ..., missed: _Optional[_Union[CallPlace, _Mapping]] = ..., waiters: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[int] = ..., blocked_on: _Optional[_Union[_common_pb2.BlockedOn, _Mapping]] = ..., gpu_fault: _Optional[_Union[GpuFault, _Mapping]] = ...) -> None: ...
 
 class HangDetail(_message.Message):
     __slots__ = ("ranks", "in_start")
@@ -1243,16 +1287,20 @@ class NonFiniteDetail(_message.Message):
     def __init__(self, quantity: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., finite_ranks: _Optional[int] = ..., world_size: _Optional[int] = ..., module: _Optional[str] = ..., parameter: _Optional[str] = ..., also: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StragglerDetail(_message.Message):
-    __slots__ = ("kind", "own_s", "usual_s", "by_peers")
+    __slots__ = ("kind", "own_s", "usual_s", "by_peers", "throttles", "gpu")
     KIND_FIELD_NUMBER: _ClassVar[int]
     OWN_S_FIELD_NUMBER: _ClassVar[int]
     USUAL_S_FIELD_NUMBER: _ClassVar[int]
     BY_PEERS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLES_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
     kind: OwnTimeKind
     own_s: float
     usual_s: float
     by_peers: bool
-    def __init__(self, kind: _Optional[_Union[OwnTimeKind, str]] = ..., own_s: _Optional[float] = ..., usual_s: _Optional[float] = ..., by_peers: bool = ...) -> None: ...
+    throttles: _containers.RepeatedScalarFieldContainer[str]
+    gpu: int
+    def __init__(self, kind: _Optional[_Union[OwnTimeKind, str]] = ..., own_s: _Optional[float] = ..., usual_s: _Optional[float] = ..., by_peers: bool = ..., throttles: _Optional[_Iterable[str]] = ..., gpu: _Optional[int] = ...) -> None: ...
 
 class CorruptionDetail(_message.Message):
     __slots__ = ("part", "more_parts", "has_majority", "equal_step")

@@ -45,6 +45,14 @@ def test_sleep_of_the_training_thread_is_published_and_never_falls() -> None:
         assert rank.state([]).own_wait_s == 1.5
 
 
+def test_the_own_time_of_its_gpu_and_its_steps_change_together_and_never_fall() -> None:
+    rank = make_rank()
+    for own_s, steps in ((1.5, 3), (0.5, 1), (2.0, 4)):
+        rank.apply(session.Report(device_own_s=own_s, device_steps=steps), NOW_UNIX_S)
+        state = rank.state([])
+        assert (state.device_own_s, state.device_steps) == max((1.5, 3), (own_s, steps))
+
+
 def test_its_exit_tells_the_end_of_its_loop_as_its_last_report_said() -> None:
     rank = make_rank()
     for steps_until in (0, 1000, 0):

@@ -51,6 +51,8 @@ def whole() -> session.Report:
         device_uuid="GPU-1",
         steps_until=1000,
         own_wait_s=1.5,
+        device_own_s=2.5,
+        device_steps=3,
         modules=["torch", "torch.distributed._tensor"],
         last_words="ValueError: bad sample",
         pending=[PendingCall(group="0", seq=5, op="gloo:all_reduce")],
@@ -245,3 +247,5 @@ def test_a_bad_gradient_that_makes_no_sense_is_removed_and_the_step_stays(bad: s
 def test_a_sleep_that_is_out_of_range_is_removed(seconds: float) -> None:
     report, reasons = cleaned(session.Report(own_wait_s=seconds))
     assert (report.own_wait_s, reasons) == (0.0, ["own_wait_s that is out of range"])
+    report, reasons = cleaned(session.Report(device_own_s=seconds, device_steps=2**63))
+    assert (report.device_own_s, report.device_steps, len(reasons)) == (0.0, 0, 2)

@@ -98,3 +98,18 @@ def test_host_clock_goes_forward() -> None:
     start, end = clock.mark(), clock.mark()
     assert clock.is_past(end)
     assert clock.between_s(start, end) >= 0
+
+
+def test_stages_without_a_method_that_must_be_timed_still_compute_and_one_line_says_what_is_missing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(FakeStage, "backward_weight_one_chunk")
+    device = FakeDevice()
+    meter, (first, _) = measured(device, 2)
+    for _ in range(2):
+        with meter.step():
+            device.now_s += 3
+            assert first.forward_one_chunk(1) == "output"
+        assert meter.share() is None
+    [line] = caplog.messages
+    assert line.endswith("have no backward_weight_one_chunk: the share of the pipeline bubble is not measured")

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from holdfast_trainer.config import PrecisionConfig
+from holdfast_trainer.precision import skipped_step
 from holdfast_trainer.precision.loss_scaling import LossScaler, make_loss_scaler
 from holdfast_trainer.precision.skipped_step import SkippingSGD
 
@@ -79,12 +80,6 @@ def test_overflow_skips_one_step_as_if_it_had_not_been(which: int) -> None:
             torch.testing.assert_close(parameter, expected, rtol=0, atol=0)
 
 
-def test_optimizer_that_cannot_skip_a_step_is_refused() -> None:
-    optimizer = AdamW(linear_with_gradient().parameters(), foreach=True)
-    with pytest.raises(AssertionError, match="only fused optimizers"):
-        LossScaler(FP16, CPU).judge(optimizer, NORM)
-
-
 def test_scale_continues_from_its_saved_state_of_plain_numbers() -> None:
     optimizer = AdamW(linear_with_gradient().parameters(), fused=True)
     scaler, later = LossScaler(FP16, CPU), LossScaler(FP16, CPU)
@@ -95,3 +90,25 @@ def test_scale_continues_from_its_saved_state_of_plain_numbers() -> None:
     later.load_state_dict(saved)
     assert kept.item() == 512.0
     assert judge(later, optimizer, [NORM]) == [1024.0]
+
+
+def test_without_a_skip_on_the_device_the_step_is_skipped_on_the_host_and_one_line_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As if torch had renamed the private attribute that says so."""
+    layer = linear_with_gradient()
+    optimizer = AdamW(layer.parameters(), fused=True)
+    del optimizer._step_supports_amp_scaling
+    before = [parameter.detach().clone() for parameter in layer.parameters()]
+    skipped_step._warn_of_wait.cache_clear()
+    for _ in range(2):
+        LossScaler(FP16, CPU).judge(optimizer, OVERFLOW)
+        optimizer.step()
+    assert all(torch.equal(old, new) for old, new in zip(before, layer.parameters(), strict=True))
+    for parameter in layer.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    LossScaler(FP16, CPU).judge(optimizer, NORM)
+    optimizer.step()
+    assert not any(torch.equal(old, new) for old, new in zip(before, layer.parameters(), strict=True))
+    [line] = caplog.messages
+    assert line == f"AdamW of torch {torch.__version__} skips no step on the device: each fp16 step waits for it"

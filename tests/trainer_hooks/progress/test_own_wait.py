@@ -21,6 +21,7 @@ def sampled(
     timeline = Timeline(lambda step, phase, unix_ns: None)
     timeline.begin(0)
     timeline.enter(phase)
+    began_s = time.monotonic()  # the first sample stands for the time from here on
     own_wait = OwnWait(timeline, OnceLog())
 
     def sample() -> None:
@@ -30,7 +31,6 @@ def sampled(
             own_wait.after(is_call_pending=is_call_pending)
 
     sampler = threading.Thread(target=sample)
-    began_s = time.monotonic()
     sampler.start()
     while_sampling(sampler)
     assert own_wait.total_s + own_wait.in_calls_s <= time.monotonic() - began_s

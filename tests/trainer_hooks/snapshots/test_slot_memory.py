@@ -9,8 +9,8 @@ import torch
 
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.snapshots.slot_memory import SlotPreparation
-from holdfast_hooks.state import random_states
 from holdfast_proto.snapshot import Slot
+from tests.support.fake_cuda import FakeCuda
 
 MakeSlots = Callable[..., list[Path]]
 
@@ -24,29 +24,13 @@ def mapped_kib(path: Path) -> int:
     raise AssertionError(f"{path} is not mapped")
 
 
-class Runtime:
-    """The part of CUDA's runtime that locks memory."""
-
-    def __init__(self, error: int) -> None:
-        self.locked: dict[int, int] = {}
-        self._error = error
-
-    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:  # noqa: N802 - CUDA's name
-        if not self._error:
-            self.locked[address] = nbytes
-        return self._error
-
-    def cudaHostUnregister(self, address: int) -> None:  # noqa: N802 - CUDA's name
-        del self.locked[address]
-
-
 @pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Runtime:
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """Make this process look as if it used a GPU."""
-    found = Runtime(request.param)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: found)
-    return found
+    gpus = FakeCuda(1)
+    gpus.use(0)
+    gpus.install(monkeypatch)
+    return gpus
 
 
 def test_granted_slots_are_mapped_before_the_first_snapshot_and_stay_as_they_are(
@@ -71,32 +55,25 @@ def test_slots_on_disk_are_not_written_ahead(bench: Any, make_slots: MakeSlots) 
     assert "holdfast-slots" not in {thread.name for thread in threading.enumerate()}
 
 
-@pytest.mark.parametrize("runtime", [0], indirect=True)
-def test_memory_is_locked_for_the_gpu_as_long_as_it_is_mapped(make_slots: MakeSlots, runtime: Runtime) -> None:
-    slots = [Slot(path) for path in make_slots(2)]
-    SlotPreparation(slots, OnceLog()).join()
-    assert list(runtime.locked.values()) == [1 << 20, 1 << 20]
-    slots.pop()
-    gc.collect()
-    assert len(runtime.locked) == 1
-
-
-@pytest.mark.parametrize("runtime", [0], indirect=True)
-def test_memory_is_given_back_when_the_rank_closes_its_hooks(
-    bench: Any, make_slots: MakeSlots, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+def test_memory_is_locked_once_a_gpu_has_to_copy_into_it_and_given_back_when_the_rank_closes_its_hooks(
+    bench: Any, make_slots: MakeSlots, cuda: FakeCuda
 ) -> None:
-    monkeypatch.setattr(random_states, "capture", dict)  # otherwise it would ask a GPU, and there is none
     run = bench({"model": torch.nn.Linear(2, 2)}, snapshot_every=1)
     run.grant(make_slots(2))
+    run.desk.next_request()
     assert run.end(0) is not None
     run.desk._preparation.join()
-    assert len(runtime.locked) == 2
+    assert cuda.locked == {}
+    run.desk.gpu = 0
+    run.desk.next_request()
+    run.desk._preparation.join()
+    assert len(cuda.locked) == 2
     run.snapshots.close(0.0)
     run.desk.close(0.0)
-    assert len(runtime.locked) == 2
+    assert len(cuda.locked) == 2
     run.desk.give_up_slots()
     gc.collect()
-    assert runtime.locked == {}
+    assert cuda.locked == {}
 
 
 def test_slots_are_not_made_ready_any_further_after_a_stop(make_slots: MakeSlots) -> None:
@@ -106,11 +83,14 @@ def test_slots_are_not_made_ready_any_further_after_a_stop(make_slots: MakeSlots
     assert sum(mapped_kib(slot.path) for slot in slots) < 8 * (64 << 10)
 
 
-@pytest.mark.parametrize("runtime", [2], indirect=True)
 def test_memory_that_cannot_be_locked_is_logged_once(
-    make_slots: MakeSlots, runtime: Runtime, caplog: pytest.LogCaptureFixture
+    make_slots: MakeSlots, cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    SlotPreparation([Slot(path) for path in make_slots(2)], OnceLog()).join()
+    monkeypatch.setattr(cuda, "cudaHostRegister", lambda *_: 2)
+    slots = [Slot(path) for path in make_slots(2)]
+    preparation = SlotPreparation(slots, OnceLog())
+    preparation.lock_for(0, slots)
+    preparation.join()
     assert [record.message for record in caplog.records] == [
         "snapshots will stall the training thread: cudaHostRegister failed with error 2"
     ]

@@ -4,6 +4,7 @@ Both replace the ``forward`` of a block and do not wrap a module, so that the na
 Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
 """
 
+import logging
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -16,23 +17,39 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from holdfast_trainer.config import MemoryConfig
 from holdfast_trainer.moe.experts import Experts
 
-_aten, _collectives = torch.ops.aten, torch.ops._c10d_functional
-_SAVED_OPERATIONS = frozenset(
-    {
-        _aten.mm,
-        _aten.bmm,
-        _aten.addmm,
-        _aten._scaled_mm,
-        _aten._grouped_mm,
-        _aten._scaled_dot_product_flash_attention,
-        _aten._scaled_dot_product_flash_attention_for_cpu,
-        _aten._scaled_dot_product_efficient_attention,
-        _aten._scaled_dot_product_cudnn_attention,
-        # All-gathers are left out: sequence parallelism saves memory by not keeping their outputs.
-        _collectives.all_reduce,
-        _collectives.reduce_scatter_tensor,
-    }
+_logger = logging.getLogger("holdfast_trainer")
+
+SAVED_PRODUCTS = (
+    "mm",
+    "bmm",
+    "addmm",
+    "_scaled_mm",
+    "_grouped_mm",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
 )
+"""Operators of ``torch.ops.aten`` whose results selective checkpointing saves."""
+
+# All-gathers are left out: sequence parallelism saves memory by not keeping their outputs.
+SAVED_COLLECTIVES = ("all_reduce", "reduce_scatter_tensor")
+"""The same of ``torch.ops._c10d_functional``."""
+
+
+def saved_operations(products: object, collectives: object) -> frozenset[object]:
+    """Return the operators to save, of both namespaces. Where torch has renamed one, its result is computed again."""
+    wanted = [(products, name) for name in SAVED_PRODUCTS] + [(collectives, name) for name in SAVED_COLLECTIVES]
+    if missing := [name for operators, name in wanted if not hasattr(operators, name)]:
+        _logger.warning(
+            "torch %s has no %s: selective checkpointing computes these again and does not save them",
+            torch.__version__,
+            ", ".join(missing),
+        )
+    return frozenset(getattr(operators, name) for operators, name in wanted if hasattr(operators, name))
+
+
+_SAVED_OPERATIONS = saved_operations(torch.ops.aten, torch.ops._c10d_functional)
 
 
 def apply_to_blocks(blocks: Iterable[nn.Module], config: MemoryConfig, *, whole_graphs: bool = True) -> None:

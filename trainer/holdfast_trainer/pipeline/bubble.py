@@ -5,6 +5,7 @@ rest of the schedule's step is the bubble. On a GPU the marks are events in its 
 begins or later, so that nothing waits for them.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,10 @@ from typing import Generic, ParamSpec, Protocol, TypeVar
 import torch
 from torch.distributed.pipelining import PipelineStage
 
-_COMPUTATIONS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
+COMPUTATIONS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
+"""Methods of a stage that torch's schedules call, each for one microbatch."""
+
+_logger = logging.getLogger("holdfast_trainer")
 
 Mark = TypeVar("Mark")
 _Arguments = ParamSpec("_Arguments")
@@ -43,8 +47,18 @@ class BubbleMeter(Generic[Mark]):
         self._step: _Step[Mark] | None = None
         self._unread: _Step[Mark] | None = None
         self._share: float | None = None
+        stages = list(stages)
+        missing = {name for name in COMPUTATIONS for stage in stages if not hasattr(stage, name)}
+        self._is_measured = not missing
+        if missing:
+            _logger.warning(
+                "the stages of torch %s have no %s: the share of the pipeline bubble is not measured",
+                torch.__version__,
+                ", ".join(sorted(missing)),
+            )
+            return
         for stage in stages:
-            for name in _COMPUTATIONS:
+            for name in COMPUTATIONS:
                 setattr(stage, name, self._timed(getattr(stage, name)))
 
     @contextmanager
@@ -60,13 +74,16 @@ class BubbleMeter(Generic[Mark]):
         self._unread = step
 
     def share(self) -> float | None:
-        """Return the idle share, 0 to 1, of the newest step that the device has finished; None before the first."""
+        """Return the idle share, 0 to 1, of the newest step that the device has finished.
+
+        It is None before the first, and if torch's stages lack a method that must be timed.
+        """
         self._read()
         return self._share
 
     def _read(self) -> None:
         step = self._unread
-        if step is None or not self._clock.is_past(step.end):
+        if not self._is_measured or step is None or not self._clock.is_past(step.end):
             return
         self._unread = None
         busy_s = sum(self._clock.between_s(start, end) for start, end in step.computations)

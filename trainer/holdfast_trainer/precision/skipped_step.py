@@ -1,11 +1,15 @@
 """Optimizers that skip the step of a gradient that overflowed."""
 
+import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
+
+_logger = logging.getLogger("holdfast_trainer")
 
 
 class SkipsOnHost:
@@ -29,10 +33,23 @@ class SkippingSGD(SkipsOnHost, SGD):
 
 
 def skip_step_if(optimizer: Optimizer, overflow: Tensor) -> None:
-    """Make ``optimizer.step()`` change nothing if ``overflow`` (bool scalar) is true, until the next call of this."""
+    """Make ``optimizer.step()`` change nothing if ``overflow`` (bool scalar) is true, until the next call of this.
+
+    It takes away the gradients of an optimizer that is neither ours nor skips on the device, after a look at
+    ``overflow`` that waits for the device.
+    """
     if isinstance(optimizer, SkipsOnHost):
         optimizer.overflow = overflow
-        return
-    assert getattr(optimizer, "_step_supports_amp_scaling", False), "only fused optimizers skip on the device"
-    # torch.amp.GradScaler sets the same attribute. Fused optimizers read it on the device, so the host need not wait.
-    optimizer.found_inf = overflow.to(torch.float32)  # type: ignore[attr-defined]
+    elif getattr(optimizer, "_step_supports_amp_scaling", False):
+        # torch.amp.GradScaler sets the same attribute. Fused optimizers read it on the device, so the host need not
+        # wait.
+        optimizer.found_inf = overflow.to(torch.float32)  # type: ignore[attr-defined]
+    else:
+        _warn_of_wait(type(optimizer).__name__)
+        if overflow.item():
+            optimizer.zero_grad(set_to_none=True)
+
+
+@functools.cache
+def _warn_of_wait(kind: str) -> None:
+    _logger.warning("%s of torch %s skips no step on the device: each fp16 step waits for it", kind, torch.__version__)

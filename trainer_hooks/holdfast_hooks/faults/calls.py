@@ -1,5 +1,6 @@
 """Faults of the calls between ranks: each changes one call and makes all others as they are."""
 
+import sys
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,21 @@ if TYPE_CHECKING:
     import torch
 
     from holdfast_hooks.faults.call_watch import CallResult, GroupCall
+
+
+def missing_name() -> str:
+    """Return what this torch lacks for faults of calls, as Python says it; "" if nothing or if there is no torch yet.
+
+    A fault that found this out when it strikes would end the rank.
+    """
+    if "torch" in sys.modules:
+        try:
+            from holdfast_hooks.faults.call_watch import touch_names
+
+            touch_names()
+        except (ImportError, AttributeError) as error:
+            return str(error)
+    return ""
 
 
 class _CallFault(ABC):

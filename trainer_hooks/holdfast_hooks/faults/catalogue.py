@@ -24,6 +24,8 @@ class Kind:
     """Phase in which it strikes if the fault names none."""
     needs_model: bool = False
     """Whether the state given to ``attach`` must have a module."""
+    needs_calls: bool = False
+    """Whether it needs the private names of torch by which calls are watched."""
     needs_replica: bool = False
     """Whether Holdfast sees it only if another rank holds a copy of what it changes."""
 
@@ -74,19 +76,32 @@ CATALOGUE: Mapping[str, Kind] = {
         verdict="straggler",
     ),
     "skipped-collective": Kind(
-        strike=calls.Skipped, what="skips one collective", verdict="hung collective or mismatched order"
+        strike=calls.Skipped,
+        needs_calls=True,
+        what="skips one collective",
+        verdict="hung collective or mismatched order",
     ),
     "extra-collective": Kind(
-        strike=calls.Extra, what="makes one collective twice", verdict="hung collective or mismatched order"
+        strike=calls.Extra,
+        needs_calls=True,
+        what="makes one collective twice",
+        verdict="hung collective or mismatched order",
     ),
     "wrong-shape": Kind(
-        strike=calls.WrongShape, what="one collective on longer tensors", verdict="dead rank or mismatched order"
+        strike=calls.WrongShape,
+        needs_calls=True,
+        what="one collective on longer tensors",
+        verdict="dead rank or mismatched order",
     ),
     "wrong-order": Kind(
-        strike=calls.WrongOrder, what="swaps two collectives of two groups", verdict="mismatched order"
+        strike=calls.WrongOrder,
+        needs_calls=True,
+        what="swaps two collectives of two groups",
+        verdict="mismatched order",
     ),
     "lost-message": Kind(
         strike=calls.LostMessage,
+        needs_calls=True,
         what="a point-to-point message is never sent",
         verdict="hung collective or transport",
     ),

@@ -4,6 +4,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from holdfast_hooks.faults.calls import missing_name
 from holdfast_hooks.faults.catalogue import CATALOGUE, check
 from holdfast_hooks.faults.effect import Effect, Site
 from holdfast_hooks.faults.fault import Fault
@@ -74,6 +75,8 @@ class Injector:
             raise ValueError(
                 f"step {fault.step} has already ended: name a later one, or leave it out to strike immediately"
             )
+        if CATALOGUE[fault.kind].needs_calls and (missing := missing_name()):
+            raise ValueError(f"{fault.kind} cannot strike with this torch ({missing}): choose a fault of another kind")
         if CATALOGUE[fault.kind].needs_model and next(self._site.modules(), None) is None:
             raise ValueError(f"{fault.kind} needs a torch module in the state that this rank gave to attach()")
 

@@ -9,16 +9,13 @@ each peer is noted while it lasts, because it may make a communicator: see :mod:
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from holdfast_hooks.once import OnceLog
 from holdfast_proto.black_box import BlackBoxWriter
 from holdfast_proto.v1.common_pb2 import DIRECTION_RECV, DIRECTION_SEND, ChannelProgress, Direction
-
-if TYPE_CHECKING:
-    import torch
 
 _WRAPPED: dict[str, Direction] = {"send": DIRECTION_SEND, "recv": DIRECTION_RECV}
 _OUTSTANDING = 4096
@@ -119,8 +116,10 @@ class PointToPointRecord:
         distributed = sys.modules.get("torch.distributed")
         if self._patches or self._closed or distributed is None or not distributed.is_available():
             return
-        process_group = distributed.ProcessGroup
         try:
+            process_group = distributed.ProcessGroup
+            # What every call reads: if torch has renamed it, the warning comes here and no call fails.
+            _ = process_group.group_name, process_group._get_sequence_number_for_group
             for name, direction in _WRAPPED.items():
                 original = vars(process_group)[name]
                 wrapper = self._wrap(getattr(process_group, name), direction)
@@ -167,30 +166,31 @@ class PointToPointRecord:
         channels, opening, opened = self._channels, self.opening, self._opened
         mark = None if self._black_box is None else self._black_box.call
 
-        def call(
-            group: _ProcessGroup, tensors: "Sequence[torch.Tensor]", peer: int, *rest: Any, **keywords: Any
-        ) -> object:
+        def call(group: _ProcessGroup, *arguments: Any, **keywords: Any) -> object:
+            if len(arguments) < 2:  # torch gives tensors and peer by position; who does not must not fail because of us
+                return original(group, *arguments, **keywords)
+            tensors, peer = arguments[:2]
             key = (group.group_name, peer, direction)
             if not tensors[0].is_cpu:
                 if key in opened:
-                    return original(group, tensors, peer, *rest, **keywords)
+                    return original(group, *arguments, **keywords)
                 # Each of these is one operation of a list or a set, so that threads need no lock.
                 opening.append(key)
                 try:
-                    return original(group, tensors, peer, *rest, **keywords)
+                    return original(group, *arguments, **keywords)
                 finally:
                     opening.remove(key)
                     opened.add(key)
             channel = channels[key] if key in channels else self._open(group, peer, direction)
             if channel is None:
-                return original(group, tensors, peer, *rest, **keywords)
+                return original(group, *arguments, **keywords)
             seq = channel.enqueued = channel.enqueued + 1
             if mark is not None and channel.box_index is not None:
                 mark(channel.box_index, seq, time_ns())
             seq_before = group._get_sequence_number_for_group()
             reference: Callable[[], Any] = _finished
             try:
-                work = original(group, tensors, peer, *rest, **keywords)
+                work = original(group, *arguments, **keywords)
                 if work is not None:
                     reference = weakref.ref(work)
                 return work

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast_hooks.gpu_work import gpu_of
 from holdfast_hooks.restore.fit import check_names, difference, differences, refusal
 from holdfast_hooks.snapshots.slot_layout import as_tensor
 from holdfast_hooks.snapshots.slot_reads import fill
 from holdfast_hooks.state import random_states
-from holdfast_hooks.state.counterparts import Counterparts
+from holdfast_hooks.state.counterparts import Counterparts, named_parameters
 from holdfast_hooks.state.encoding import Image, Part, Stateful, decode_state, encode_state
 from holdfast_hooks.state.sharding import distribute_like, is_dtensor
 from holdfast_proto.snapshot import Slot, SnapshotError, TensorEntry
@@ -65,7 +66,8 @@ def load(state: Mapping[str, Stateful], saved: dict[str, Any], live_states: Mapp
             stateful.load_state_dict(part)
         except (KeyError, TypeError, ValueError) as error:
             raise refusal([f"{name}: {error!r}"]) from error
-    random_states.restore(saved[random_states.KEY])
+    gpu = gpu_of(parameter for _, _, parameter in named_parameters(state))
+    random_states.restore(saved[random_states.KEY], gpu)
 
 
 class _Targets:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from holdfast_hooks.gpu_work import GpuPoint, on_gpu
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.state.counterparts import parameters_of
 from holdfast_hooks.state.encoding import Part, Stateful
@@ -34,7 +35,7 @@ class DeviceCopy(NamedTuple):
 
 
 class CopyEvent(Protocol):
-    """A point in a device's work. A torch.cuda.Event is one."""
+    """A point in a device's work."""
 
     def synchronize(self) -> None:
         """Wait in the calling thread until the device has come to this point."""
@@ -51,31 +52,47 @@ class CopyStream(Protocol):
 
 
 class CudaCopyStream:
-    """A separate stream on the current GPU.
+    """A separate stream on each GPU that has tensors to copy, whichever the current GPU is.
 
     A GPU copies on its own only to memory that is locked for it, as slots are (see slot_memory.py). The training thread
     waits for a copy to any other memory.
     """
 
     def __init__(self) -> None:
+        self._streams: dict[int, Any] = {}
+
+    def copy(self, copies: Sequence[DeviceCopy]) -> GpuPoint:
+        """Enqueue copies on these streams: see CopyStream. Tensors on other devices are copied at once."""
+        by_gpu: dict[int, list[DeviceCopy]] = {}
+        for copy in copies:
+            device = copy.part.local.device
+            if device.type == "cuda":
+                by_gpu.setdefault(device.index, []).append(copy)
+            else:
+                copy.place.copy_(copy.part.local.detach())
+        events = (self._copy_from(gpu, of_gpu) for gpu, of_gpu in by_gpu.items())
+        return GpuPoint(tuple(event for point in events for event in point.events))
+
+    def _copy_from(self, gpu: int, copies: Sequence[DeviceCopy]) -> GpuPoint:
         import torch
 
-        self._cuda: Any = torch.cuda
-        self._stream = self._cuda.Stream()
-
-    def copy(self, copies: Sequence[DeviceCopy]) -> CopyEvent:
-        """Enqueue copies on this stream: see CopyStream."""
-        self._stream.wait_stream(self._cuda.current_stream())
-        with self._cuda.stream(self._stream):
-            for place, part in copies:
-                place.copy_(part.local.detach(), non_blocking=True)
-        # A blocking event lets the thread that waits for it sleep; any other would use up a core until then.
-        event: CopyEvent = self._stream.record_event(self._cuda.Event(blocking=True))
-        return event
+        cuda: Any = torch.cuda
+        # Without the GPU as the current one, the end of stream() would set up the current one: see gpu_work.py.
+        with on_gpu(gpu):
+            if gpu not in self._streams:
+                self._streams[gpu] = cuda.Stream()
+            stream = self._streams[gpu]
+            stream.wait_stream(cuda.current_stream())
+            with cuda.stream(stream):
+                for place, part in copies:
+                    place.copy_(part.local.detach(), non_blocking=True)
+                # The thread that waits for it must sleep: any other event would use up a core until then.
+                return GpuPoint.now([gpu], blocking=True)
 
     def hold_back(self, event: CopyEvent) -> None:
-        """Let the current stream wait: see CopyStream."""
-        self._cuda.current_stream().wait_event(event)
+        """Let the current streams wait: see CopyStream."""
+        assert isinstance(event, GpuPoint)
+        event.hold_back()
 
 
 class DeviceCopies:

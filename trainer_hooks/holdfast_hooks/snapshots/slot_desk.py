@@ -41,6 +41,9 @@ class SlotDesk:
         """Bytes per slot that the training thread lacks; 0 if the slots are large enough. It alone writes this."""
         self.needed_slots = LEAST_SLOTS
         """Number of slots that the training thread wants. It alone writes this."""
+        self.gpu: int | None = None
+        """Index of a GPU that will copy into the slots; None: none, or not known yet. The training thread alone writes
+        this."""
         self.grant: GrantedSlots | None = None
         self.refusal = ""
         """Reason why there are no slots; empty if there may be. The reporter alone writes this."""
@@ -50,7 +53,9 @@ class SlotDesk:
         self._once = once
 
     def next_request(self) -> SlotRequest | None:
-        """Return the request to send now, or None (reporter thread)."""
+        """Return the request to send now, or None (reporter thread). Slots that a GPU turns out to need are locked."""
+        if self.gpu is not None and self._preparation is not None and self.grant is not None:
+            self._preparation.lock_for(self.gpu, self.grant.slots)
         held = self._held()
         needed = SlotRequest(bytes_per_slot=max(self.needed_bytes, held.bytes_per_slot), slots=self.needed_slots)
         is_more = needed.bytes_per_slot > max(held.bytes_per_slot, self._requested.bytes_per_slot)

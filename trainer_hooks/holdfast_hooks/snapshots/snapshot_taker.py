@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from holdfast_hooks.gpu_work import gpu_of
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.phases import Phase
 from holdfast_hooks.snapshots.device_copies import CudaCopyStream, DeviceCopies, DeviceCopy, Landing
@@ -19,6 +20,7 @@ from holdfast_hooks.snapshots.slot_desk import LEAST_SLOTS, GrantedSlots, SlotDe
 from holdfast_hooks.snapshots.slot_layout import LaidOutMeta, SlotLayout, SlotTensors, lay_out
 from holdfast_hooks.state import random_states
 from holdfast_hooks.state.encoding import Image, Stateful, encode_state
+from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import Timeline
 from holdfast_proto.rank_context import RankContext
 from holdfast_proto.snapshot import DATA_OFFSET, Header, SlotState, align
@@ -56,6 +58,7 @@ class SnapshotTaker:
         desk: SlotDesk,
         timeline: Timeline,
         once: OnceLog,
+        device: OwnDevice,
         coordinates: Mapping[str, int] | None = None,
         late: Callable[[SnapshotTaken], None] | None = None,
     ) -> None:
@@ -68,6 +71,7 @@ class SnapshotTaker:
         self._rank = rank
         self._desk = desk
         self._timeline = timeline
+        self._device = device
         self._once = once
         self._measured = False
         self._layout: SlotLayout | None = None
@@ -79,7 +83,7 @@ class SnapshotTaker:
     def capture(self) -> Image:
         """Encode the state and the random states; nothing is copied. Raises TypeError if that is not possible."""
         live = {name: stateful.state_dict() for name, stateful in self._state.items()}
-        return encode_state({**live, random_states.KEY: random_states.capture()})
+        return encode_state({**live, random_states.KEY: random_states.capture(self._device.gpu)})
 
     def at_boundary(self, step: int, *, commanded: bool, last: bool) -> SnapshotTaken | None:
         """Take a snapshot at the end of ``step`` if one is due; return it if it is complete.
@@ -166,6 +170,7 @@ class SnapshotTaker:
         if layout is not self._layout:
             copies_late = self._late is not None and any(part.local.device.type != "cpu" for part in image.parts)
             self._desk.needed_slots = _LATE_SLOTS if copies_late else LEAST_SLOTS
+            self._desk.gpu = gpu_of(part.local for part in image.parts)
             self._layout = layout
         return LaidOutMeta.of(image.tree, layout, self._coordinates)
 

@@ -13,8 +13,12 @@ KEY = "_random"
 _WORDS = struct.Struct("<625I")
 
 
-def capture() -> dict[str, Any]:
-    """Return the state of every generator that this process has loaded."""
+def capture(gpu: int | None = None) -> dict[str, Any]:
+    """Return the state of every generator that this process has loaded (training thread).
+
+    Args:
+        gpu: index of the GPU on which this rank computes; None: the current one, if this process uses CUDA.
+    """
     states: dict[str, Any] = {"python": _capture_python()}
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
@@ -22,12 +26,16 @@ def capture() -> dict[str, Any]:
     if torch is not None:
         states["torch"] = torch.get_rng_state()
         if torch.cuda.is_initialized():
-            states["cuda"] = torch.cuda.get_rng_state()
+            states["cuda"] = torch.cuda.get_rng_state("cuda" if gpu is None else gpu)
     return states
 
 
-def restore(states: dict[str, Any]) -> None:
-    """Restore the states that :func:`capture` returned, and import the generators' modules if necessary."""
+def restore(states: dict[str, Any], gpu: int | None = None) -> None:
+    """Restore the states that :func:`capture` returned, and import the generators' modules if necessary.
+
+    Args:
+        gpu: as for :func:`capture`.
+    """
     version, words, gauss = states["python"]
     random.setstate((version, _WORDS.unpack(words), gauss))
     if "numpy" in states:
@@ -37,7 +45,7 @@ def restore(states: dict[str, Any]) -> None:
 
         torch.set_rng_state(states["torch"])
         if "cuda" in states and torch.cuda.is_available():
-            torch.cuda.set_rng_state(states["cuda"])
+            torch.cuda.set_rng_state(states["cuda"], "cuda" if gpu is None else gpu)
 
 
 def _capture_python() -> list[Any]:

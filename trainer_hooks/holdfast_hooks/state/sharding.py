@@ -24,7 +24,8 @@ def local_part(value: "DTensor") -> "tuple[torch.Tensor, tuple[int, ...], tuple[
     with torch.no_grad():
         local = value.to_local()
     global_shape = tuple(value.shape)
-    return local, global_shape, _global_offset(global_shape, value.device_mesh, tuple(value.placements))
+    offset = _global_offset(global_shape, value.device_mesh, tuple(value.placements))
+    return local, global_shape, _recorded_offset(value) if offset is None else offset
 
 
 def writer_of(name: str, value: "DTensor") -> int:
@@ -63,9 +64,21 @@ def distribute_like(local: "torch.Tensor", like: "DTensor") -> "DTensor":
 @functools.cache
 def _global_offset(
     global_shape: tuple[int, ...], mesh: "DeviceMesh", placements: "tuple[Placement, ...]"
-) -> tuple[int, ...]:
-    from torch.distributed.tensor import _utils
+) -> tuple[int, ...] | None:
+    """Return the offset of this rank's part; None if torch has no private function for it anymore."""
+    try:
+        from torch.distributed.tensor import _utils
 
-    compute: Any = _utils.compute_local_shape_and_global_offset
+        compute: Any = _utils.compute_local_shape_and_global_offset
+    except (ImportError, AttributeError):
+        return None
     _, offset = compute(global_shape, mesh, placements)
     return tuple(offset)
+
+
+def _recorded_offset(value: "DTensor") -> tuple[int, ...]:
+    """Return the offset that torch's own checkpoints would record. This takes longer, and is not cached."""
+    if any(placement.is_partial() for placement in value.placements):
+        return (0,) * value.ndim  # it has no place in a whole tensor: see writer_of()
+    [chunk] = value.__create_chunk_list__()  # type: ignore[no-untyped-call]
+    return tuple(chunk.offsets)

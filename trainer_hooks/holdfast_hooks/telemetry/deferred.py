@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast_hooks.gpu_work import GpuPoint
+
 if TYPE_CHECKING:
     import torch
 
@@ -14,27 +16,23 @@ class DeferredNumbers:
     """Tensors of numbers in host memory, or on their way there."""
 
     tensors: "tuple[torch.Tensor, ...]"
-    arrived: "torch.cuda.Event | None"
-    """The point in the GPU's work after the copies; None: the tensors are in host memory."""
+    arrived: GpuPoint | None
+    """The point in the GPUs' work after the copies; None: the tensors are in host memory."""
 
     @classmethod
     def of(cls, tensors: "Iterable[torch.Tensor]") -> "DeferredNumbers":
-        """Start to copy ``tensors`` to the host, behind all work on the current stream (training thread)."""
+        """Start to copy ``tensors`` to the host, behind all work on the current streams (training thread)."""
         sources = tuple(tensors)
-        on_gpu = next((source for source in sources if source.is_cuda), None)
-        if on_gpu is None:
+        gpus = {source.device.index for source in sources if source.is_cuda}
+        if not gpus:
             return cls(sources, None)
-        import torch
-
         # A non-blocking copy to the CPU goes to pinned memory, so nobody waits for it here.
         copies = tuple(source.to("cpu", non_blocking=True) for source in sources)
-        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        arrived.record(torch.cuda.current_stream(on_gpu.device))
-        return cls(copies, arrived)
+        return cls(copies, GpuPoint.now(gpus))
 
     def read(self) -> list[float] | None:
         """Return all numbers in order, integers as such, or None while they have not arrived. Never waits."""
-        if self.arrived is not None and not self.arrived.query():  # type: ignore[no-untyped-call]
+        if self.arrived is not None and not self.arrived.query():
             return None
         return [number for tensor in self.tensors for number in tensor.flatten().tolist()]
 

@@ -5,20 +5,40 @@ import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 from holdfast_hooks.proc_file import ProcFile
+from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_proto.v1.session_pb2 import MemoryStatus
 
+_PART_OF_GPU = " MIG "
+"""Part of the name of such a device: ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``."""
 
-class DeviceMemory(Protocol):
-    """Memory of the device on which a rank computes."""
+
+class RankMemory:
+    """Memory of the device on which a rank computes, as soon as that is known."""
+
+    def __init__(self, device: OwnDevice) -> None:
+        self._device = device
+        self._cpu = CpuMemory()
+        self._gpu: CudaMemory | None = None
 
     def status(self) -> MemoryStatus:
-        """Return the memory in use now, without waiting for the device."""
+        """Return the memory in use now, without waiting for the device; zeros while the device is not known."""
+        gpu = self._of_gpu()
+        if gpu is not None:
+            return gpu.status()
+        return self._cpu.status() if self._device.name not in ("", "cuda") else MemoryStatus()
 
     def uuid(self) -> str:
         """Return the UUID of the GPU; "" without one, and before the rank first uses it."""
+        gpu = self._of_gpu()
+        return gpu.uuid() if gpu is not None else ""
+
+    def _of_gpu(self) -> "CudaMemory | None":
+        index = self._device.gpu
+        if index is not None and (self._gpu is None or self._gpu.index != index):
+            self._gpu = CudaMemory(index)
+        return self._gpu
 
 
 class CpuMemory:
@@ -34,16 +54,15 @@ class CpuMemory:
             allocated_bytes=resident_bytes, reserved_bytes=resident_bytes, limit_bytes=_memory_limit_bytes()
         )
 
-    def uuid(self) -> str:
-        """Return no UUID."""
-        return ""
-
 
 class CudaMemory:
-    """Memory of a rank that computes on a GPU: that of torch's caching allocator."""
+    """Memory of a rank that computes on a GPU: that of torch's caching allocator.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    Statistics and properties are read by the GPU's index. Neither call creates a CUDA context, as cudaMemGetInfo would.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
         self._uuid = ""
 
     def status(self) -> MemoryStatus:
@@ -51,26 +70,26 @@ class CudaMemory:
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return MemoryStatus()
-        statistics = torch.cuda.memory_stats(self._name)
+        statistics = torch.cuda.memory_stats(self.index)
         return MemoryStatus(
             allocated_bytes=statistics.get("allocated_bytes.all.current", 0),
             reserved_bytes=statistics.get("reserved_bytes.all.current", 0),
             alloc_retries=statistics.get("num_alloc_retries", 0),
             ooms=statistics.get("num_ooms", 0),
-            limit_bytes=torch.cuda.get_device_properties(self._name).total_memory,
+            limit_bytes=torch.cuda.get_device_properties(self.index).total_memory,
         )
 
     def uuid(self) -> str:
-        """Return the UUID as nvidia-smi and dcgm-exporter show it; "" before the rank first uses the GPU."""
+        """Return the UUID as nvidia-smi shows it; "" before the rank first uses the GPU.
+
+        The driver names a part of a GPU (MIG) by its own UUID, and shows in the name of the device that it is one.
+        """
         torch = sys.modules.get("torch")
         if not self._uuid and torch is not None and torch.cuda.is_initialized():
-            self._uuid = f"GPU-{torch.cuda.get_device_properties(self._name).uuid}"
+            properties = torch.cuda.get_device_properties(self.index)
+            kind = "MIG" if _PART_OF_GPU in properties.name else "GPU"
+            self._uuid = f"{kind}-{properties.uuid}"
         return self._uuid
-
-
-def memory_of(name: str) -> DeviceMemory:
-    """Return the memory of the device that torch calls ``cpu``, ``cuda`` or ``cuda:N``."""
-    return CudaMemory(name) if name.startswith("cuda") else CpuMemory()
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.state.sharding import is_dtensor
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
+from holdfast_hooks.telemetry.gradient_sums import deferred
 from holdfast_proto.v1.session_pb2 import NonFiniteOrigin, StepRecord
 
 if TYPE_CHECKING:
@@ -95,12 +96,7 @@ class GradientWatch:
             return None
         passed = tuple(self._passed)
         self._passed.clear()
-        totals = [one.total for one in passed]
-        if totals[0].is_cuda:
-            import torch
-
-            totals = [torch.stack(totals)]  # one copy to the host
-        return GradientSums(passed, DeferredNumbers.of(totals))
+        return GradientSums(passed, deferred(one.total for one in passed))
 
     def close(self) -> None:
         """Remove the hooks from the modules, and collect no more sums."""

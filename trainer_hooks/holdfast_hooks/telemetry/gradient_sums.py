@@ -26,11 +26,12 @@ def local_sum(tensor: "torch.Tensor") -> "torch.Tensor | None":
 
 
 def deferred(totals: "Iterable[torch.Tensor]") -> DeferredNumbers:
-    """Return sums as numbers to come: with one copy from a GPU."""
+    """Return sums as numbers to come: with one copy from a GPU, if all are on the same one."""
     import torch
 
     every = list(totals)
-    return DeferredNumbers.of([torch.stack(every)] if every and every[0].is_cuda else every)
+    devices = {one.device for one in every}
+    return DeferredNumbers.of([torch.stack(every)] if len(devices) == 1 and every[0].is_cuda else every)
 
 
 def are_finite(totals: Iterable[float]) -> bool:

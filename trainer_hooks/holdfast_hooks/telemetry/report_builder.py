@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast_hooks.device_time.device_time import DeviceTime
 from holdfast_hooks.once import OnceLog
 from holdfast_hooks.progress.device_poll import DevicePoll
 from holdfast_hooks.progress.own_wait import OwnWait
@@ -16,7 +17,8 @@ from holdfast_hooks.session.worker_server import WorkerServer
 from holdfast_hooks.telemetry.backlog import Backlog
 from holdfast_hooks.telemetry.bad_gradients import NUMBERS
 from holdfast_hooks.telemetry.deferred import DeferredNumbers
-from holdfast_hooks.telemetry.device_memory import DeviceMemory
+from holdfast_hooks.telemetry.device_memory import RankMemory
+from holdfast_hooks.telemetry.own_device import OwnDevice
 from holdfast_hooks.telemetry.timeline import RecordPart, StepSample, Timeline
 from holdfast_proto.v1.common_pb2 import ChannelProgress, GroupProgress, Progress
 from holdfast_proto.v1.session_pb2 import MemoryStatus, Report, SnapshotTaken, StepRecord
@@ -37,7 +39,8 @@ class Sources:
     devices: DevicePoll
     worker_server: WorkerServer
     point_to_point: PointToPointRecord
-    device_memory: DeviceMemory
+    device: OwnDevice
+    device_time: DeviceTime
     steps: Backlog[StepSample]
     snapshots: tuple[Backlog[SnapshotTaken], ...]
     """A backlog for each thread that completes snapshots."""
@@ -48,6 +51,8 @@ class Sources:
     last_words: str | None = field(default=None)
     on_bad_number: Callable[[], None] = lambda: None
     """Called when a loss or gradient norm that a GPU owed is not finite."""
+    on_wanted_device: Callable[[], None] = lambda: None
+    """Called when only the training thread can tell the rank's device."""
 
 
 class NewModules:
@@ -87,6 +92,7 @@ class ReportBuilder:
         self._held: StepSample | None = None
         self._modules = NewModules()
         self._own_wait = OwnWait(sources.timeline, once)
+        self._memory_of = RankMemory(sources.device)
 
     @property
     def has_more(self) -> bool:
@@ -103,6 +109,7 @@ class ReportBuilder:
             self._sources.worker_server.start()
         self._channels = self._sources.point_to_point.advance()
         self._own_wait.after(is_call_pending=self._is_call_pending())
+        self._sources.device_time.read()
 
     def _is_call_pending(self) -> bool | None:
         """Whether the newest poll saw a call that has not completed; None: it saw no group, or not all of them."""
@@ -117,6 +124,7 @@ class ReportBuilder:
         """Return a report of everything new. The ``final`` one leaves out numbers that a GPU still owes."""
         sources = self._sources
         steps = self._take_steps(final=final)
+        self._look_at_device()
         return Report(
             progress=self._progress(),
             steps=steps,
@@ -131,9 +139,12 @@ class ReportBuilder:
             recorder_attempts_total=sources.progress.attempts_total,
             pending=sources.progress.pending.calls,
             outside_s=sources.timeline.outside_s(),
+            device=sources.device.name,
             device_uuid=self._device_uuid(),
             own_wait_s=self._own_wait.total_s,
             call_wait_s=self._own_wait.in_calls_s,
+            device_own_s=sources.device_time.own_s,
+            device_steps=sources.device_time.steps,
             steps_until=sources.steps_until if final else 0,
             recorders=sources.devices.described(),
             worker_socket=sources.worker_server.path,
@@ -202,16 +213,25 @@ class ReportBuilder:
                 taken.append(snapshot)
         return taken
 
+    def _look_at_device(self) -> None:
+        device = self._sources.device
+        try:
+            device.look(stepped=self._completed_steps > 0)
+        except Exception as error:  # noqa: BLE001 - whatever torch raises, the report must go out
+            self._once.warn("the device of this rank is not known", repr(error))
+        if device.wants_current:
+            self._sources.on_wanted_device()
+
     def _device_uuid(self) -> str:
         try:
-            return self._sources.device_memory.uuid()
-        except (RuntimeError, AssertionError, AttributeError) as error:  # torch asserts that it knows the device
-            self._once.warn("the UUID of the GPU is not reported", error)
+            return self._memory_of.uuid()
+        except Exception as error:  # noqa: BLE001 - as above: torch asserts that it knows the device
+            self._once.warn("the UUID of the GPU is not reported", repr(error))
             return ""
 
     def _memory(self) -> MemoryStatus | None:
         try:
-            return self._sources.device_memory.status()
-        except (OSError, RuntimeError, ValueError) as error:
-            self._once.warn("the memory in use is not reported", error)
+            return self._memory_of.status()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._once.warn("the memory in use is not reported", repr(error))
             return None

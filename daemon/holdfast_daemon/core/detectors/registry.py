@@ -6,6 +6,7 @@ from holdfast_daemon.core.detectors.deaths.dead_rank import DeadRank
 from holdfast_daemon.core.detectors.deaths.late_exit import LateExit
 from holdfast_daemon.core.detectors.framework import Detector
 from holdfast_daemon.core.detectors.hangs.device_call import DeviceCall
+from holdfast_daemon.core.detectors.hangs.gpu_fault import GpuFault
 from holdfast_daemon.core.detectors.hangs.lost_node import LostNode
 from holdfast_daemon.core.detectors.hangs.mismatched_order import MismatchedOrder
 from holdfast_daemon.core.detectors.hangs.root_ranks import DataStall, HungCollective
@@ -27,6 +28,7 @@ from holdfast_daemon.core.detectors.speed.straggler import Straggler
 from holdfast_daemon.core.detectors.speed.throughput_drop import ThroughputDrop
 
 HANGS: tuple[type[Detector], ...] = (
+    GpuFault,
     DeviceCall,
     MismatchedOrder,
     HungCollective,

@@ -17,7 +17,7 @@ GroupKey = tuple[str, tuple[int, ...]]
 """Name and members. Two processes may use one name for different groups; ids differ from rank to rank."""
 
 _CLOSING = re.compile(r"(^|:)(coalesced|\w+_coalesced)$")
-_ONE_CALL = re.compile(r"(allreduce|into_tensor)_coalesced$")
+_ONE_CALL = re.compile(r"(allreduce|tensor)_coalesced$")
 """The fast paths of coalesced calls, which make one ordinary entry."""
 _TRANSFER = re.compile(r"(send|recv) (\d+)(->|<-)(\d+)$")
 
@@ -121,6 +121,7 @@ class GroupUses:
     with_p2p: frozenset[GroupKey]
     """Groups with point-to-point calls. Their status mixes two counters."""
     with_collectives: frozenset[GroupKey]
+    """Groups with collectives in NCCL's own recorder."""
 
     def counts_collectives(self, group: GroupKey) -> bool:
         """Return whether the numbers in a group's status are those of collectives."""

@@ -33,6 +33,9 @@ _LONG_SEQUENCE = 1000
 """Number of a group's call from which on all communicators are taken to exist, if the ring is too short to tell."""
 
 
+_NCCL = "nccl:"
+"""Prefix of the calls of NCCL's own recorder. Of other recorders, a status counts something else than collectives."""
+
 _MANY = 3
 """Ranks that must agree in a call for a single other one to be taken for the one that differs."""
 
@@ -147,10 +150,10 @@ def diagnose(evidence: Mapping[int, Evidence], world_size: int, *, is_world_know
     """
     dumps = {rank: known.dump for rank, known in evidence.items() if known.dump is not None}
     keys = group_keys(dumps, world_size)
-    used = {(keys[rank][call.group], call.p2p) for rank, dump in dumps.items() for call in dump.calls}
+    calls = [(keys[rank][call.group], call) for rank, dump in dumps.items() for call in dump.calls]
     uses = GroupUses(
-        with_p2p=frozenset(group for group, is_p2p in used if is_p2p),
-        with_collectives=frozenset(group for group, is_p2p in used if not is_p2p),
+        with_p2p=frozenset(group for group, call in calls if call.p2p),
+        with_collectives=frozenset(group for group, call in calls if not call.p2p and call.op.startswith(_NCCL)),
     )
     ranks = {rank: calls_of(rank, dump, keys[rank], uses) for rank, dump in sorted(dumps.items())}
     guessed = guessed_groups(dumps, keys, tuple(range(world_size)) if is_world_known else ())
@@ -239,26 +242,32 @@ class _Search:
     def causes(self) -> Iterator[Cause]:
         """Yield all causes, the most certain first."""
         if not self._joints:
-            yield from self._of_idle_ranks()
+            yield from self._dead_ranks()
+            yield from self._of_idle_ranks(has_other_ends=False)
             return
         mismatches = list(self._mismatches())
         # Who made other calls no longer means the same call by one number: nobody misses a later one there.
         apart = {cause.joint.group for cause in mismatches if cause.joint is not None}
         for rank, awaiting in self._awaited.items():
             self._awaited[rank] = [joint for joint in awaiting if joint.group not in apart]
-        blamed = [*self._dead_ranks(), *mismatches, *self._of_idle_ranks()]
+        ends = list(self._of_ends())
+        blamed = [*self._dead_ranks(), *mismatches, *self._of_idle_ranks(has_other_ends=bool(ends))]
         if not blamed:
             blamed += self._inversions()
-        # The end of a rank leaves others in all sorts of places: nothing but a stack accuses another one then.
-        ends = [] if self._dead and blamed else list(self._of_ends())
+        if self._dead and blamed:
+            # The end of a rank leaves others in all sorts of places: nothing but a stack accuses another one then.
+            ends = []
         # What does not complete for no rank's fault may well be a consequence, if there is any other cause.
         named = [cause for cause in (*blamed, *ends) if cause.ranks or cause.kind == Kind.MISMATCHED_CALL]
         yield from named or [*blamed, *ends] or [Cause(Kind.UNKNOWN, (), self._joints[0], Confidence.LOW)]
 
     def _dead_ranks(self) -> Iterator[Cause]:
-        awaited = tuple(rank for rank in sorted(self._dead) if self._awaited.get(rank))
-        if awaited:
-            yield Cause(Kind.DEAD_RANK, awaited, self._longest(awaited[0]), Confidence.HIGH)
+        awaited = [rank for rank in sorted(self._dead) if self._awaited.get(rank)]
+        if self._dead:
+            # All of them are dead, whoever is waited for; where nothing shows who is, that is the likeliest reason.
+            confidence = Confidence.HIGH if awaited else Confidence.MEDIUM
+            joint = self._longest(awaited[0]) if awaited else None
+            yield Cause(Kind.DEAD_RANK, tuple(sorted(self._dead)), joint, confidence)
 
     def _mismatches(self) -> Iterator[Cause]:
         for joint in self._joints:
@@ -269,7 +278,7 @@ class _Search:
                 named = tuple(others) if len(others) == 1 and len(largest) >= _MANY else ()
                 yield Cause(Kind.MISMATCHED_CALL, named, found, Confidence.LOW, tuple(sorted((*largest, *others))))
 
-    def _of_idle_ranks(self) -> Iterator[Cause]:
+    def _of_idle_ranks(self, *, has_other_ends: bool) -> Iterator[Cause]:
         """Yield the ranks whose host is elsewhere: they have nothing pending, and others wait for them."""
         idle = [rank for rank, calls in self._ranks.items() if calls.is_idle and rank not in self._dead]
         in_set_up = [rank for rank in idle if self._places.get(rank) in _NOT_TO_BLAME]
@@ -286,7 +295,8 @@ class _Search:
         awaited = [rank for rank in idle if self._awaited.get(rank)]
         if not awaited:
             return
-        certain = [rank for rank in awaited if self._is_certain(rank, idle)]
+        is_alone = len(idle) == 1 and not (has_other_ends or self._dead or self._ranks[idle[0]].hides_transfers)
+        certain = [rank for rank in awaited if is_alone or self._is_certain(rank)]
         if certain:
             longest = self._longest(certain[0])
             confidence = Confidence.MEDIUM if self._unread else Confidence.HIGH
@@ -294,7 +304,8 @@ class _Search:
         else:
             yield Cause(Kind.UNKNOWN, (), self._longest(awaited[0]), Confidence.LOW, tuple(awaited))
 
-    def _is_certain(self, rank: int, idle: Collection[int]) -> bool:
+    def _is_certain(self, rank: int) -> bool:
+        """Return whether nothing that recorders do not show can be what an idle rank waits for."""
         calls = self._ranks[rank]
         if self._place(rank) in (Place.USER_CODE, Place.DATA, Place.TEAR_DOWN):
             return True
@@ -302,8 +313,6 @@ class _Search:
             return False  # it may wait for the dead rank in a way that no recorder shows
         if calls.hides_transfers:
             return False
-        if len(idle) == 1:
-            return True
         groups = known_next_groups(calls.history)
         if len(calls.history) < _SHORT_HISTORY:
             groups = {group for group, seq in calls.arrived.items() if seq >= _LONG_SEQUENCE}
@@ -389,21 +398,10 @@ class _Search:
             for rank in ranks
         }
         most = max(counts.values())
-        if most == 0:
-            return self._ring_of_transfers(ranks, found) or Cause(
-                Kind.UNKNOWN, (), found[0], Confidence.LOW, tuple(ranks)
-            )
+        # Without a missing call, each rank has made all of them, and begins with one that is not another one's turn.
         first = min(rank for rank in ranks if counts[rank] == most)
-        joint = max(found, key=lambda one: len(one.fronts) if first in one.missing else 0)
+        joint = max(found, key=lambda one: len(one.fronts) if first in (one.missing if most else one.behind) else 0)
         return Cause(Kind.OPPOSITE_ORDER, _shortest_circle(first, found), joint, Confidence.MEDIUM)
-
-    def _ring_of_transfers(self, ranks: list[int], found: list[Joint]) -> Cause | None:
-        """Return the cause of ranks of which each begins with a transfer whose other side is not yet at its turn."""
-        fronts = [self._ranks[rank].front for rank in ranks]
-        if not all(front is not None and front.is_p2p for front in fronts):
-            return None
-        first = next(joint for joint in found if not joint.seq)
-        return Cause(Kind.OPPOSITE_ORDER, tuple(sorted(ranks)), first, Confidence.MEDIUM)
 
     def _inversions(self) -> Iterator[Cause]:
         """Yield the collectives of two groups that ranks have made in opposite orders, and that are pending."""

@@ -50,7 +50,8 @@ def verdict_of(cause: Cause) -> str:  # noqa: PLR0911 - one sentence for each ki
         case Kind.MISSING_RANK:
             return f"{named} {have} not made {call}, in which {_waiters(joint)}"
         case Kind.DEAD_RANK:
-            return f"{named} {'is' if len(cause.ranks) == 1 else 'are'} dead, and in {call} {_waiters(joint)}"
+            waiting = f"in {call} {_waiters(joint)}" if joint is not None else "no recorder shows who waits for that"
+            return f"{named} {'is' if len(cause.ranks) == 1 else 'are'} dead, and {waiting}"
         case Kind.MISMATCHED_CALL:
             return f"ranks made different calls under number {joint.seq if joint else 0} of group {_group(joint)}"
         case Kind.OPPOSITE_ORDER:

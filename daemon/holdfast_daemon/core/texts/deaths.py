@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast_daemon.core.naming import listed, ranks_named
 from holdfast_daemon.core.texts import hangs
+from holdfast_daemon.core.texts.gpus import after
 from holdfast_daemon.core.texts.memory_errors import ran_out_of_memory
 from holdfast_daemon.core.texts.places import moment
 from holdfast_proto.exit_codes import signal_name
@@ -53,7 +54,7 @@ def _ends(together: Mapping[str, Sequence[int]]) -> list[str]:
 
 def _how_and_where(end: store.RankEnd) -> str:
     where = moment(end.step, end.phase)
-    return f"{_how(end)} {where}"
+    return f"{_how(end)} {where}{after(end.gpu_fault)}"
 
 
 def _how(end: store.RankEnd) -> str:

@@ -3,6 +3,7 @@
 from holdfast_daemon.core.naming import listed, ranks_named
 from holdfast_daemon.core.texts import places
 from holdfast_daemon.core.texts.activities import does_at
+from holdfast_daemon.core.texts.gpus import after
 from holdfast_proto.v1 import store_pb2 as store
 
 _RANKS_DESCRIBED = 3
@@ -42,7 +43,7 @@ def rank_line(rank: store.HeldRank, *, too: bool = False) -> str:
         return f"rank {rank.rank} has left training while others still wait for it{also}"
     frame = f", at {rank.frame}" if rank.frame else ""
     where = f"{places.moment(rank.step, rank.phase)}{frame}{also}"
-    return f"rank {rank.rank} {does_at(rank.activity, rank.blocked_on, where)}"
+    return f"rank {rank.rank} {does_at(rank.activity, rank.blocked_on, where)}{after(rank.gpu_fault)}"
 
 
 def _waits(rank: store.HeldRank, *, in_start: bool) -> str:

@@ -1,6 +1,7 @@
 """Ranks and nodes that hold the others up in every step."""
 
 from holdfast_daemon.core.naming import phase_name, ranks_named
+from holdfast_daemon.core.texts import gpus
 from holdfast_proto.v1 import store_pb2 as store
 
 
@@ -10,8 +11,19 @@ def straggler(verdict: store.Verdict) -> str:
     who = f"{ranks_named(culprits)} {'is' if len(culprits) == 1 else 'are'}"
     if verdict.node:
         who = f"node {verdict.node} is"
+    if verdict.straggler.kind == store.OWN_TIME_KIND_DEVICE:
+        return f"{who} slow since step {verdict.step}, on the GPU: {_works(verdict)}"
     how = _sleeps(verdict) if verdict.straggler.kind == store.OWN_TIME_KIND_ASLEEP else _needs(verdict)
-    return f"{who} slow since step {verdict.step}, in {phase_name(verdict.phase)}: {how}"
+    why = gpus.slowed_down(verdict.straggler)
+    return f"{who} slow since step {verdict.step}, in {phase_name(verdict.phase)}: {how}{why}"
+
+
+def _works(verdict: store.Verdict) -> str:
+    detail, culprits = verdict.straggler, verdict.culprits
+    gpu = "its GPU" if len(culprits) == 1 else f"that of {ranks_named(culprits[:1])}"
+    compared = f"those of its peers {detail.usual_s:.3g} s" if detail.by_peers else f"{detail.usual_s:.3g} s before"
+    factor = f" ({detail.own_s / detail.usual_s:.1f} times as much)" if detail.usual_s > 0.0 else ""
+    return f"{gpu} works {detail.own_s:.3g} s per step without waiting for other ranks, {compared}{factor}"
 
 
 def _needs(verdict: store.Verdict) -> str:

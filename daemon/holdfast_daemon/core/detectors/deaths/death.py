@@ -57,6 +57,8 @@ def lost_peer(rank_exit: store_pb2.RankExit) -> bool:
 
 def speaks_for_itself(rank_exit: store_pb2.RankExit) -> bool:
     """Return whether nothing that another rank did can have brought this end about."""
+    if rank_exit.HasField("gpu_fault"):
+        return True
     match _cause(rank_exit):
         case store_pb2.END_CAUSE_KILLED:
             return rank_exit.signal in _DIRECT_SIGNALS
@@ -90,6 +92,8 @@ def end_of(rank: int, rank_exit: store_pb2.RankExit) -> store_pb2.RankEnd:
         end.signal = rank_exit.signal
     elif rank_exit.HasField("code"):
         end.code = rank_exit.code
+    if rank_exit.HasField("gpu_fault"):
+        end.gpu_fault.CopyFrom(rank_exit.gpu_fault)
     sizes = bytes_expected_and_got(rank_exit.last_words)
     if sizes is not None:
         end.expected_bytes, end.got_bytes = sizes
@@ -99,7 +103,9 @@ def end_of(rank: int, rank_exit: store_pb2.RankExit) -> store_pb2.RankEnd:
 def _cause(rank_exit: store_pb2.RankExit) -> "store_pb2.EndCause":
     if is_configuration_error(rank_exit):
         return store_pb2.END_CAUSE_CONFIGURATION
-    if connection_lost(rank_exit.last_words):
+    if rank_exit.gpu_fault.fatal:
+        return store_pb2.END_CAUSE_KILLED  # whatever the program says: its GPU computes nothing any more
+    if connection_lost(rank_exit.last_words) and not rank_exit.HasField("gpu_fault"):
         return store_pb2.END_CAUSE_LOST_PEER
     if rank_exit.HasField("signal"):
         return store_pb2.END_CAUSE_FAILED if rank_exit.signal in _SECONDARY_SIGNALS else store_pb2.END_CAUSE_KILLED

@@ -24,6 +24,13 @@ class OwnTime:
     """In phases that are no part of most steps, by the clock: so much of ``busy_s`` at most was no training."""
     asleep_s: float = 0.0
     """Time that its training thread slept in forward, backward or the optimizer while no call was pending."""
+    device_s: float = 0.0
+    """Time that its GPU worked and did not wait for others. The host's times of such a rank say nothing: they are 0."""
+
+    @property
+    def is_of_device(self) -> bool:
+        """Whether the time was measured on a GPU, and can be compared with that of GPUs only."""
+        return self.device_s > 0.0
 
 
 def is_measured(rank: store.RankState) -> bool:
@@ -36,21 +43,32 @@ def own_times(
 ) -> dict[int, OwnTime]:
     """Return the own time of each rank that has made ``least_steps`` between two moments of one generation.
 
-    Ranks whose thread could not be looked at in one of the moments are left out: their busy time is an older one.
+    On a CPU, the training thread's time shows what a rank needs for itself. Ranks whose thread could not be looked at
+    in one of the moments are left out: their busy time is an older one. A thread that waits for a GPU spins, and looks
+    busy: there only the time that was measured on the GPU counts.
     """
     pairs = ((number, before[number], rank) for number, rank in after.items() if number in before)
-    return {
-        number: _own_time(then, now)
-        for number, then, now in pairs
-        if is_measured(now)
-        and not now.HasField("exit")
-        and then.thread_state
-        and now.thread_state
-        and now.steps_done - then.steps_done >= least_steps
-    }
+    found = {number: _measured(then, now, least_steps) for number, then, now in pairs if not now.HasField("exit")}
+    return {number: own for number, own in found.items() if own is not None}
 
 
-def _own_time(then: store.RankState, now: store.RankState) -> OwnTime:
+def _measured(then: store.RankState, now: store.RankState, least_steps: int) -> OwnTime | None:
+    if now.device_steps or not is_measured(now):
+        return _device_time(then, now, least_steps)
+    if not then.thread_state or not now.thread_state or now.steps_done - then.steps_done < least_steps:
+        return None
+    return _host_time(then, now)
+
+
+def _device_time(then: store.RankState, now: store.RankState, least_steps: int) -> OwnTime | None:
+    """Return the time on the GPU; None if too few steps are known, as where work and waiting cannot be separated."""
+    steps, spent_s = now.device_steps - then.device_steps, now.device_own_s - then.device_own_s
+    if steps < max(1, least_steps) or spent_s <= 0.0:
+        return None
+    return OwnTime(busy_s=0.0, data_s=0.0, optimizer_s=0.0, occasional_s=0.0, device_s=spent_s / steps)
+
+
+def _host_time(then: store.RankState, now: store.RankState) -> OwnTime:
     steps = now.steps_done - then.steps_done
     spent_s, before_s = dict(now.phase_s), dict(then.phase_s)
 

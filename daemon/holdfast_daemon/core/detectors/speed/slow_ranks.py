@@ -1,7 +1,8 @@
 """Which ranks were slower than their peers over some steps.
 
 Three measures of a rank's own time per step, x: its training thread's busy time, its wait for data, and its sleep while
-no call with other ranks is pending. Peers are ranks of the same pipeline stage; p is the median x of the stage. A rank
+no call with other ranks is pending. Of a rank on a GPU there is one: the time that the GPU worked for it alone. Peers
+are ranks of the same pipeline stage, and of the same kind of device; p is the median x of the stage. A rank
 is slow if x exceeds what it is compared with by more than 10 % of the step, so that it matters, and
 
 * among four or more ranks of a stage: x > 1.3 p, and (x - p) / max(1.4826 x MAD, 5 % of p) > 4; or
@@ -77,10 +78,14 @@ def slow_ranks(
         step_s: duration of a step.
         steps: number of steps over which ``times`` were taken.
     """
-    by_stage: dict[int, dict[int, OwnTime]] = {}
+    by_stage: dict[tuple[int, bool], dict[int, OwnTime]] = {}
     for number, own in times.items():
-        by_stage.setdefault(stages[number], {})[number] = own
-    slow = dict(_beyond_their_past(times, usual, step_s, steps))
+        by_stage.setdefault((stages[number], own.is_of_device), {})[number] = own
+    slow: dict[int, Slow] = {}
+    for is_of_device in (False, True):
+        of_kind = {number: own for number, own in times.items() if own.is_of_device == is_of_device}
+        usual_of_kind = {number: own for number, own in usual.items() if own.is_of_device == is_of_device}
+        slow |= dict(_beyond_their_past(of_kind, usual_of_kind, step_s, steps))
     for of_stage in by_stage.values():
         if len(of_stage) > _LEAST_PEERS:
             slow |= dict(_beyond_their_peers(of_stage, step_s, steps))
@@ -110,6 +115,7 @@ def _measures(typical: OwnTime) -> tuple[_Measure, ...]:
         _Measure(store.OWN_TIME_KIND_ASLEEP, _asleep_s, _asleep_s),
         _Measure(store.OWN_TIME_KIND_BUSY, _busy_s, _training_s(typical)),
         _Measure(store.OWN_TIME_KIND_DATA, _data_s, _data_s),
+        _Measure(store.OWN_TIME_KIND_DEVICE, _device_s, _device_s),
     )
 
 
@@ -157,6 +163,7 @@ def _typical(times: Mapping[int, OwnTime]) -> OwnTime:
         optimizer_s=median(own.optimizer_s for own in times.values()),
         occasional_s=median(own.occasional_s for own in times.values()),
         asleep_s=median(own.asleep_s for own in times.values()),
+        device_s=median(own.device_s for own in times.values()),
     )
 
 
@@ -172,6 +179,10 @@ def _asleep_s(own: OwnTime) -> float:
     return own.asleep_s
 
 
+def _device_s(own: OwnTime) -> float:
+    return own.device_s
+
+
 def _training_s(typical: OwnTime) -> Callable[[OwnTime], float]:
     """Return the least that a rank was busy with training. A rank that writes or loads is busy with that."""
     return lambda own: own.busy_s - own.occasional_s - max(0.0, own.data_s - typical.data_s)
@@ -180,6 +191,8 @@ def _training_s(typical: OwnTime) -> Callable[[OwnTime], float]:
 def _phase(measure: _Measure, own: OwnTime, compared: OwnTime, seconds: float) -> int:
     if measure.kind == store.OWN_TIME_KIND_DATA:
         return common.PHASE_DATA
+    if measure.kind == store.OWN_TIME_KIND_DEVICE:
+        return common.PHASE_UNSPECIFIED  # forward, backward and optimizer together
     # A rank that is slow in backward makes its peers wait in the same phase, and its clock shows nothing.
     in_optimizer = own.optimizer_s - compared.optimizer_s > (seconds - measure.of(compared)) / 2
     return common.PHASE_OPTIMIZER if in_optimizer else common.PHASE_FORWARD_BACKWARD

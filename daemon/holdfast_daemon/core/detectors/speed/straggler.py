@@ -6,8 +6,8 @@ What a rank usually needs is an average of its earlier windows, each newer one w
 those in which it was slow. It is still known after a restart, as long as all ranks have the same places in the layout:
 a rank may be slow because it was started on another machine.
 
-Ranks on a GPU are not compared: a training thread that waits for the device spins and looks busy, so that the time
-that they need for themselves would have to be measured on the device.
+Ranks on a GPU are compared by the time that was measured on it. Where work cannot be separated from waiting, they are
+not compared: a training thread that waits for its GPU spins and looks busy.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from holdfast_daemon.core.detectors.framework import Detector, DetectorResult, findings_of
-from holdfast_daemon.core.detectors.speed.own_time import OwnTime, is_measured, own_times
+from holdfast_daemon.core.detectors.speed.own_time import OwnTime, own_times
 from holdfast_daemon.core.detectors.speed.slow_ranks import Slow, slow_ranks
 from holdfast_daemon.core.detectors.view import View
 from holdfast_proto.v1 import common_pb2 as common
@@ -60,7 +60,7 @@ class Straggler(Detector):
     def see_tick(self, view: View) -> DetectorResult:
         """Judge a window once it is over."""
         first = next(iter(view.ranks.values()), None)
-        if first is None or first.steps_done < WARM_UP_STEPS or not is_measured(first):
+        if first is None or first.steps_done < WARM_UP_STEPS:
             return DetectorResult(self)
         began = self._since.get(first.rank)
         if began is None:
@@ -95,7 +95,7 @@ class Straggler(Detector):
             _window_steps=(*self._window_steps, began_in_step)[-OF_WINDOWS:],
             _slow=self._remember(slow),
             _usual=self._learn({number: own for number, own in times.items() if number not in slow}),
-            _windows=self._windows + 1,
+            _windows=self._windows + bool(times),
         )
         judged = replace(judged, _reported=self._reported.intersection(judged._slow))
         stragglers = judged._new_stragglers(slow)
@@ -122,6 +122,7 @@ class Straggler(Detector):
         culprits = list(slow)
         first = slow[culprits[0]]
         of_first = self._slow[culprits[0]]
+        gpu = view.ranks[culprits[0]].gpu
         phase: common.Phase = first.phase  # type: ignore[assignment]
         return store.Verdict(
             kind=store.VERDICT_KIND_STRAGGLER,
@@ -131,7 +132,12 @@ class Straggler(Detector):
             phase=phase,
             node=_slow_node(view, culprits),
             straggler=store.StragglerDetail(
-                kind=first.kind, own_s=first.own_s, usual_s=first.usual_s, by_peers=first.by_peers
+                kind=first.kind,
+                own_s=first.own_s,
+                usual_s=first.usual_s,
+                by_peers=first.by_peers,
+                throttles=gpu.throttles,
+                gpu=gpu.gpu,
             ),
         )
 
@@ -143,6 +149,7 @@ def _averaged(before: OwnTime, newest: OwnTime) -> OwnTime:
         optimizer_s=before.optimizer_s + _WEIGHT * (newest.optimizer_s - before.optimizer_s),
         occasional_s=before.occasional_s + _WEIGHT * (newest.occasional_s - before.occasional_s),
         asleep_s=before.asleep_s + _WEIGHT * (newest.asleep_s - before.asleep_s),
+        device_s=before.device_s + _WEIGHT * (newest.device_s - before.device_s),
     )
 
 

@@ -4,8 +4,13 @@ import signal
 
 import pytest
 
-from holdfast_daemon.core.detectors.deaths.death import first_cause, is_configuration_error
-from holdfast_proto.v1.store_pb2 import RankExit
+from holdfast_daemon.core.detectors.deaths.death import (
+    end_of,
+    first_cause,
+    is_configuration_error,
+    speaks_for_itself,
+)
+from holdfast_proto.v1.store_pb2 import GpuFault, RankExit
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\n'
 LOST_PEER = TRACEBACK + "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:8070"
@@ -92,3 +97,25 @@ def test_code_78_alone_is_a_configuration_error() -> None:
     assert not is_configuration_error(RankExit(code=1))
     assert not is_configuration_error(RankExit(signal=9))
     assert not is_configuration_error(RankExit())
+
+
+def with_fault(words: str, at: float, fault: GpuFault | None = None) -> RankExit:
+    return RankExit(code=1, last_words=words, exited_unix_s=at, gpu_fault=fault)
+
+
+def test_a_rank_whose_gpu_broke_is_the_cause_whatever_it_says_itself() -> None:
+    broken = GpuFault(gpu=3, xid=79, meaning="the GPU has fallen off the bus", fatal=True)
+    exits = {
+        0: with_fault(LOST_PEER, 1.0),
+        1: with_fault(LOST_PEER, 2.0, broken),
+        2: with_fault(LOST_PEER, 0.5),
+    }
+    assert first_cause(exits) == (1,)
+    assert speaks_for_itself(exits[1])
+    assert end_of(1, exits[1]).gpu_fault == broken
+
+
+def test_an_error_of_a_program_on_its_gpu_makes_that_rank_the_cause() -> None:
+    page_fault = GpuFault(gpu=3, xid=31, meaning="the program used an address that is not mapped")
+    exits = {0: with_fault(LOST_PEER, 1.0), 1: with_fault(LOST_PEER, 2.0, page_fault)}
+    assert first_cause(exits) == (1,)

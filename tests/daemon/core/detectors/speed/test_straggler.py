@@ -42,6 +42,7 @@ class Run:
     stage_of: Mapping[int, int] = field(default_factory=dict)
     node_of: Mapping[int, str] | None = None
     device: str = "cpu"
+    gpus: Mapping[int, store.GpuState] = field(default_factory=dict)
     unseen: range = range(0)
     """Steps in which no agent could look at the thread of rank 2: its busy time stays as it was."""
 
@@ -86,6 +87,7 @@ class Run:
             phase_s=phase_s,
             coordinates={"pp": self.stage_of[rank]} if self.stage_of else {},
             device=self.device,
+            gpu=self.gpus.get(rank),
         )
 
     def verdicts(self, steps: int = 120) -> list[store.Verdict]:
@@ -109,6 +111,14 @@ def test_a_slow_rank_is_named_within_three_windows_with_factor_step_and_phase() 
         "rank 3 is slow since step 43, in forward_backward: 1.8 s of its own time per step, its peers 1 s"
         " (1.8 times as much)"
     )
+
+
+def test_low_clocks_of_its_gpu_explain_a_slow_rank_and_are_no_reason_to_name_one() -> None:
+    hot = {rank: store.GpuState(gpu=4, throttles=["hw_thermal_slowdown"]) for rank in (1, 3)}
+    assert Run(8, slow(set(), 1), gpus=hot).verdicts() == []
+    (verdict,) = Run(8, slow({3}, 1.8), gpus=hot).verdicts()
+    assert list(verdict.culprits) == [3]
+    assert verdict.message.endswith("; the clocks of its GPU 4 are low: hw_thermal_slowdown")
 
 
 def test_a_slow_optimizer_is_distinguished_from_a_slow_backward_pass() -> None:
@@ -182,7 +192,7 @@ def test_what_costs_little_of_the_step_is_no_straggler() -> None:
     assert Run(8, slow(set(), 1), data_s=slow({2}, 50, usual_s=0.001)).verdicts() == []
 
 
-def test_ranks_that_wait_for_gpus_are_not_compared() -> None:
+def test_ranks_on_gpus_are_not_compared_by_what_their_hosts_do() -> None:
     assert Run(8, slow({3}, 3.0), device="cuda:0").verdicts() == []
 
 

@@ -1,0 +1,55 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast_agent.devices.driver_files import listed_gpus
+from holdfast_agent.devices.gpu import Sample, kernel_bus_id, merged, sample_of
+
+ENTRY = {"index": 0, "uuid": "GPU-a", "bus_id": "00000000:41:00.0", "parts": ["MIG-a"], "temperature_celsius": 60}
+
+
+def sample(**changes: Any) -> Sample:
+    return sample_of({"gpus": [{**ENTRY, **changes}], "xids": []})
+
+
+def test_addresses_have_the_form_of_the_kernel() -> None:
+    texts = ("00000000:41:00.0", "0000:41:00", "0000:41:00.0", "0:41:0")
+    assert {kernel_bus_id(text) for text in texts} == {"0000:41:00.0"}
+
+
+def test_a_gpu_that_the_driver_no_longer_reaches_keeps_what_was_known_of_it() -> None:
+    known = merged({}, sample(throttles=["hw_slowdown"], pids=[7]))
+    assert known["GPU-a"].readings == {"temperature_celsius": 60.0}
+    gone = {key: ENTRY[key] for key in ("index", "uuid", "bus_id")}
+    lost = merged(known, sample_of({"gpus": [{**gone, "gone": "lost"}]}))["GPU-a"]
+    assert (lost.gone, lost.parts, dict(lost.readings), lost.throttles, lost.pids) == ("lost", ("MIG-a",), {}, (), None)
+    forgotten = merged({"GPU-a": lost}, Sample(()))["GPU-a"]
+    assert (forgotten.index, forgotten.bus_id, forgotten.gone) == (0, "0000:41:00.0", "lost")
+
+
+@pytest.mark.parametrize("document", [[], {}, {"gpus": 3}, {"gpus": [3]}, {"gpus": [{**ENTRY, "bus_id": "x"}]}, None])
+def test_nonsense_is_refused(document: Any) -> None:
+    with pytest.raises((ValueError, TypeError, AttributeError, KeyError)):
+        sample_of(document)
+
+
+def test_numbers_out_of_range_and_unknown_words_are_left_out() -> None:
+    (gpu,) = sample(temperature_celsius=float("nan"), power_watts=-1, throttles=["?", "hw_slowdown"], gone="?").gpus
+    assert (dict(gpu.readings), gpu.throttles, gpu.gone) == ({}, ("hw_slowdown",), "")
+
+
+def test_a_gpu_without_a_uuid_is_none() -> None:
+    assert sample_of({"gpus": [{"index": 0, "gone": "lost"}]}).gpus == ()
+
+
+def test_the_drivers_files_number_gpus_by_their_addresses(tmp_path: Path) -> None:
+    assert listed_gpus(tmp_path).gpus == ()
+    for address, uuid in (("0000:c1:00.0", "GPU-2"), ("0000:41:00.0", "GPU-1"), ("0000:81:00.0", "GPU-????-??")):
+        folder = tmp_path / "gpus" / address
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(f"Model: \t\t NVIDIA H100\nGPU UUID: \t {uuid}\nBus Location: {address}\n")
+    assert [(gpu.index, gpu.uuid, gpu.bus_id) for gpu in listed_gpus(tmp_path).gpus] == [
+        (0, "GPU-1", "0000:41:00.0"),
+        (2, "GPU-2", "0000:c1:00.0"),
+    ]

@@ -1,0 +1,123 @@
+"""Which rank is on which GPU, and which error of a GPU is a rank's own."""
+
+import time
+
+from holdfast_agent.devices.gpu import Gpu, Sample
+from holdfast_agent.devices.node_devices import NodeDevices, gpus_of
+from holdfast_agent.devices.xids import Xid, xid_of
+from holdfast_agent.processes.rank import Rank
+
+
+def gpu(index: int, **fields: object) -> Gpu:
+    return Gpu(index, f"GPU-{index}", f"0000:{0x41 + index:02x}:00.0", **fields)  # type: ignore[arg-type]
+
+
+def on(uuid: str, number: int = 0, pid: int = 100) -> Rank:
+    return Rank(number, 1, number, pid + number, 1, device_uuid=uuid, began_unix_s=0.0)
+
+
+def kernel(number: int, bus: int, pid: int | None = None) -> Xid:
+    named = f", pid={pid}, name=python" if pid is not None else ""
+    xid = xid_of(f"NVRM: Xid (PCI:0000:{bus:02x}:00): {number}{named}, words")
+    assert xid is not None
+    return xid
+
+
+def devices(*gpus: Gpu, pids_are_ours: bool = True) -> NodeDevices:
+    found = NodeDevices(pids_are_ours=pids_are_ours)
+    found.take(Sample(gpus or (gpu(0), gpu(1))))
+    return found
+
+
+def test_a_rank_is_on_the_gpu_whose_uuid_it_reports() -> None:
+    found = devices(gpu(0), gpu(1, parts=("MIG-x",)))
+    assert found.gpu_of(on("GPU-1")) == found.gpu_of(on("MIG-x")) == found.gpus["GPU-1"]
+    assert found.gpu_of(on("GPU-7")) is None
+    state = found.state_of(on("MIG-x"))
+    assert state is not None and (state.gpu, state.uuid) == (1, "GPU-1")
+    assert [each.index for each in gpus_of(found, [on("GPU-1"), on("MIG-x", 1), on("GPU-7", 2)])] == [1]
+
+
+def test_a_rank_that_reports_no_uuid_is_found_by_its_process_also_after_the_gpu_is_lost() -> None:
+    found = devices(gpu(0), gpu(1, pids=(101,)))
+    rank = on("", number=1)
+    state = found.state_of(rank)
+    assert state is not None and state.uuid == "GPU-1"
+    found.take(Sample((gpu(0), gpu(1, gone="lost"))))
+    state = found.state_of(rank)
+    assert state is not None and state.fault.meaning == "the driver no longer reaches the GPU"
+    assert found.state_of(on("")) is None
+
+
+def test_in_a_container_pids_of_the_driver_say_nothing() -> None:
+    found = devices(gpu(0, pids=(100,)), pids_are_ours=False)
+    assert found.state_of(on("")) is None
+
+
+def test_a_fatal_xid_is_the_fault_of_each_rank_on_that_gpu_and_of_no_other() -> None:
+    found = devices()
+    assert found.take_xid(kernel(79, 0x42, pid=1)) is not None
+    state = found.state_of(on("GPU-1"))
+    assert state is not None
+    assert (state.fault.xid, state.fault.gpu, state.fault.fatal) == (79, 1, True)
+    assert state.fault.meaning == "the GPU has fallen off the bus"
+    assert state.fault.line.startswith("NVRM: Xid (PCI:0000:42:00): 79")
+    healthy = found.state_of(on("GPU-0"))
+    assert healthy is not None and not healthy.HasField("fault")
+    assert dict(found.xid_counts) == {("GPU-1", 79): 1}
+
+
+def test_an_error_before_a_rank_was_started_is_not_its_own() -> None:
+    found = devices()
+    found.take_xid(kernel(79, 0x41))
+    rank = on("GPU-0")
+    rank.began_unix_s = time.time() + 1
+    state = found.state_of(rank)
+    assert state is not None and not state.HasField("fault")
+
+
+def test_an_xid_of_an_unknown_gpu_is_left_out() -> None:
+    found = devices()
+    assert found.take_xid(kernel(79, 0x99)) is None
+    assert found.take_xid(Xid(79), "GPU-9") is None
+    assert not found.xid_counts
+
+
+def test_a_process_that_failed_on_the_gpu_ended_for_that() -> None:
+    found = devices()
+    found.take_xid(kernel(31, 0x41, pid=100))
+    assert not found.state_of(on("GPU-0")).HasField("fault")  # type: ignore[union-attr]
+    fault = found.fault_of_end(on("GPU-0"), time.time())
+    assert fault is not None and (fault.xid, fault.fatal) == (31, False)
+    assert found.fault_of_end(on("GPU-0", number=1), time.time()) is None  # another process on the same GPU
+    assert found.fault_of_end(on("GPU-0"), time.time() + 120) is None  # long ago
+
+
+def test_without_a_process_the_gpu_decides() -> None:
+    found = devices(pids_are_ours=False)
+    found.take_xid(kernel(31, 0x41, pid=9999))
+    assert found.fault_of_end(on("GPU-0"), time.time()) is not None
+    assert found.fault_of_end(on("GPU-1"), time.time()) is None
+
+
+def test_what_a_killed_process_leaves_explains_nothing() -> None:
+    found = devices()
+    found.take_xid(kernel(45, 0x41, pid=100))
+    assert found.fault_of_end(on("GPU-0"), time.time()) is None
+
+
+def test_the_log_is_read_before_an_end_is_explained() -> None:
+    found = devices()
+
+    def refresh() -> None:
+        found.take_xid(kernel(79, 0x41))
+
+    found.refresh = refresh
+    fault = found.fault_of_end(on("GPU-0"), time.time())
+    assert fault is not None and fault.xid == 79
+
+
+def test_only_heat_and_lack_of_power_are_throttles_of_a_rank() -> None:
+    found = devices(gpu(0, throttles=("hw_thermal_slowdown", "sw_power_cap")))
+    state = found.state_of(on("GPU-0"))
+    assert state is not None and list(state.throttles) == ["hw_thermal_slowdown"]

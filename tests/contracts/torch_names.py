@@ -1,0 +1,109 @@
+"""Every private name of torch that our code uses, what Holdfast loses without it, and the check of how it behaves.
+
+A name without a leading underscore is here, too, if our code patches it or relies on more than torch documents.
+``docs/torch-versions.md`` shows the same list to users.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.contracts import call_checks, distributed_checks, tensor_checks
+
+Check = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class TorchName:
+    """A name of torch that may go away with any release."""
+
+    path: str
+    """Where it is in torch, such as ``torch._C.Tag``."""
+    lost: str
+    """The feature that needs it, as the page calls it."""
+    check: Check
+    """Fails if the name is missing or behaves in another way than our code needs. Runs in a world of one rank."""
+
+    @property
+    def last_word(self) -> str:
+        """The name itself, without its place. That of a file or a thread is all of it."""
+        return self.path.rpartition(".")[2] if self.path.startswith("torch.") else self.path
+
+
+PROGRESS = "progress of process groups"
+NCCL = "recorders of groups on devices"
+GPU_TIME = "a rank's own time on its GPU"
+MESSAGES = "progress of sends and receives"
+FAULTS = "faults of calls (`holdfast inject`)"
+SNAPSHOTS = "snapshots of DTensors"
+VERSIONS = "versions of modules in a restored state"
+LEFT_LOOP = "the last checkpoint of a loop that is left early"
+MOVEMENT = "movement and activity of ranks"
+ENGINE = "training in ranks of a warm parent whose imports trained"
+SELECTIVE = "selective activation checkpointing (trainer)"
+FP16 = "skipped fp16 steps without a wait (trainer)"
+BUBBLE = "the measured pipeline bubble (trainer)"
+BENCHMARKS = "our benchmarks only"
+
+_C10D = "torch._C._distributed_c10d"
+_ATEN = "torch.ops.aten"
+
+NAMES = (
+    TorchName(_C10D, PROGRESS, distributed_checks.bindings),
+    TorchName(f"{_C10D}._dump_fr_trace_json", PROGRESS, distributed_checks.generic_recorder),
+    TorchName(f"{_C10D}._dump_nccl_trace_json", NCCL, distributed_checks.nccl_recorder),
+    TorchName(f"{_C10D}._WorkerServer", NCCL, distributed_checks.worker_server),
+    TorchName("torch.distributed.distributed_c10d._world", PROGRESS, distributed_checks.groups_of_the_world),
+    TorchName("torch.distributed.ProcessGroup._device_types", NCCL, distributed_checks.backends_of_a_group),
+    TorchName("torch.distributed.ProcessGroup._get_backend", NCCL, distributed_checks.backends_of_a_group),
+    TorchName(
+        "torch.distributed.distributed_c10d._new_process_group_helper", NCCL, distributed_checks.makers_of_groups
+    ),
+    TorchName("torch.distributed.ProcessGroup._start_coalescing", GPU_TIME, distributed_checks.coalescing),
+    TorchName("torch.cuda._sleep", BENCHMARKS, distributed_checks.sleeping_kernel),
+    TorchName("torch._C", PROGRESS, distributed_checks.bindings),
+    TorchName("torch.distributed.ProcessGroup.send", MESSAGES, distributed_checks.sends),
+    TorchName("torch.distributed.ProcessGroup.recv", MESSAGES, distributed_checks.receives),
+    TorchName(
+        "torch.distributed.ProcessGroup._get_sequence_number_for_group", MESSAGES, distributed_checks.sequence_number
+    ),
+    TorchName("torch.distributed.distributed_c10d._get_default_store", BENCHMARKS, distributed_checks.default_store),
+    TorchName("torch._C.DispatchKey", FAULTS, call_checks.functional_collective_under_a_mode),
+    TorchName("torch._C.DispatchKey.CompositeExplicitAutograd", FAULTS, call_checks.functional_collective_under_a_mode),
+    TorchName("torch._C.ScriptObject", FAULTS, call_checks.group_of_a_call),
+    TorchName(f"{_C10D}.FakeWork", FAULTS, call_checks.pretended_work),
+    TorchName(f"{_C10D}.FakeWork.boxed", FAULTS, call_checks.pretended_work),
+    TorchName(f"{_C10D}.Work", FAULTS, call_checks.pretended_work),
+    TorchName(f"{_C10D}.Work.unbox", FAULTS, call_checks.pretended_work),
+    TorchName(f"{_C10D}.ProcessGroup", FAULTS, call_checks.group_of_a_call),
+    TorchName(f"{_C10D}.ProcessGroup.unbox", FAULTS, call_checks.group_of_a_call),
+    TorchName("torch.utils._python_dispatch.TorchDispatchMode", FAULTS, call_checks.mode),
+    TorchName("torch.utils._python_dispatch._get_current_dispatch_mode", FAULTS, call_checks.mode),
+    TorchName("torch._ops.OpOverload", FAULTS, call_checks.operator),
+    TorchName("torch._ops.OpOverload._schema", FAULTS, call_checks.operator),
+    TorchName("torch._ops.OpOverload._op_dk", FAULTS, call_checks.functional_collective_under_a_mode),
+    TorchName("torch.ops._c10d_functional", SELECTIVE, call_checks.functional_collective_under_a_mode),
+    TorchName("torch._dynamo", BENCHMARKS, call_checks.dynamo),
+    TorchName(f"{_ATEN}._scaled_mm", SELECTIVE, tensor_checks.products),
+    TorchName(f"{_ATEN}._grouped_mm", SELECTIVE, tensor_checks.products),
+    TorchName(f"{_ATEN}._scaled_dot_product_flash_attention", SELECTIVE, tensor_checks.products),
+    TorchName(f"{_ATEN}._scaled_dot_product_flash_attention_for_cpu", SELECTIVE, tensor_checks.products),
+    TorchName(f"{_ATEN}._scaled_dot_product_efficient_attention", SELECTIVE, tensor_checks.products),
+    TorchName(f"{_ATEN}._scaled_dot_product_cudnn_attention", SELECTIVE, tensor_checks.products),
+    TorchName("torch.Tensor._version", LEFT_LOOP, tensor_checks.version),
+    TorchName("torch.nn.Module.state_dict()._metadata", VERSIONS, tensor_checks.metadata),
+    TorchName("torch.distributed.tensor._utils", SNAPSHOTS, tensor_checks.offsets),
+    TorchName(
+        "torch.distributed.tensor._utils.compute_local_shape_and_global_offset", SNAPSHOTS, tensor_checks.offsets
+    ),
+    TorchName("torch.optim.AdamW._step_supports_amp_scaling", FP16, tensor_checks.skipped_step),
+    TorchName("torch.distributed.pipelining.PipelineStage.forward_one_chunk", BUBBLE, tensor_checks.pipeline_stage),
+    TorchName("torch.distributed.pipelining.PipelineStage.backward_one_chunk", BUBBLE, tensor_checks.pipeline_stage),
+    TorchName(
+        "torch.distributed.pipelining.PipelineStage.backward_weight_one_chunk", BUBBLE, tensor_checks.pipeline_stage
+    ),
+    TorchName("the thread pt_autograd_0", ENGINE, tensor_checks.engine_threads),
+    TorchName("the thread pt_tcpstore_uv", MOVEMENT, distributed_checks.store_on_our_socket),
+    TorchName("the file torch/distributed/c10d_logger.py", MOVEMENT, distributed_checks.files_of_collectives),
+    TorchName("the file torch/utils/file_baton.py", MOVEMENT, distributed_checks.files_of_compilers),
+)
+"""One entry for each name."""

@@ -1,0 +1,122 @@
+"""Hangs of runs whose collectives run on devices: recorders name ranks, counters and looks do not."""
+
+from typing import Any
+
+from holdfast_agent.evidence.recorder_dump import from_document
+from holdfast_daemon.core.detectors import registry
+from holdfast_daemon.core.detectors.hangs.device_call import DeviceCall
+from holdfast_daemon.core.detectors.hangs.root_ranks import HungCollective
+from holdfast_daemon.core.detectors.hangs.standstill import Standstill
+from holdfast_proto.v1 import common_pb2 as common
+from holdfast_proto.v1 import store_pb2 as store
+from tests.support.views import Ranks
+
+WORLD = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+
+
+def dump(newest: int, completed: int, op: str = "all_reduce") -> dict[str, Any]:
+    """Return what NCCL's recorder holds of a rank that has made the calls up to ``newest`` in the world's group."""
+    entries = [
+        {
+            "record_id": seq - 1,
+            "pg_id": 0,
+            "process_group": ["0", "default_pg"],
+            "collective_seq_id": seq,
+            "p2p_seq_id": 0,
+            "profiling_name": f"nccl:{op if seq == newest else 'all_reduce'}",
+            "is_p2p": False,
+            "state": "completed" if seq <= completed else "scheduled",
+            "retired": seq <= completed,
+            "input_sizes": [[4]],
+            "input_dtypes": ["Float"],
+            "time_created_ns": seq,
+        }
+        for seq in range(1, newest + 1)
+    ]
+    status = {"last_enqueued_collective": newest, "last_started_collective": -1, "last_completed_collective": completed}
+    return {"version": "2.10", "pg_config": WORLD, "pg_status": {"0": status}, "entries": entries}
+
+
+def on_devices(documents: dict[int, dict[str, Any]] | None = None) -> Ranks:
+    """Return four ranks on GPUs that have stood still past their deadlines, with their recorders."""
+    ranks = Ranks()
+    for state in ranks.ranks.values():
+        state.device = f"cuda:{state.rank}"
+        state.recorders.add(source=common.RECORDER_SOURCE_NCCL, backend="nccl", full_dumps=True)
+    ranks.recorders = {rank: from_document(document) for rank, document in (documents or {}).items()}
+    return ranks
+
+
+def findings(ranks: Ranks) -> list[store.Verdict]:
+    return [found for kind in registry.HANGS if (found := ranks.verdict(kind())) is not None]
+
+
+def test_the_rank_that_has_not_made_the_call_is_named_with_what_it_rests_on() -> None:
+    found = on_devices({0: dump(9, 7), 1: dump(7, 7), 2: dump(8, 7), 3: dump(9, 7)}).verdict(DeviceCall())
+    assert found is not None
+    assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_HUNG_COLLECTIVE, [1])
+    assert (found.group, found.seq, found.op) == ("0", 8, "all_reduce")
+    assert found.message == (
+        "rank 1 has not made call 8 (all_reduce) of group 0, in which ranks 0, 2 and 3 wait (by the ranks' recorders)"
+    )
+    assert list(found.device_call.why) == ["rank 1 has no call of its own pending, and its newest call there is 7"]
+    assert {(edge.waiter, edge.awaited) for edge in found.waits} == {(0, 1), (2, 1), (3, 1)}
+
+
+def test_the_first_verdict_of_all_is_that_of_the_recorders() -> None:
+    ranks = on_devices({0: dump(9, 7), 1: dump(7, 7), 2: dump(8, 7), 3: dump(9, 7)})
+    assert findings(ranks)[0].WhichOneof("detail") == "device_call"
+
+
+def test_a_rank_that_still_moves_leaves_all_undecided() -> None:
+    ranks = on_devices({0: dump(9, 7), 1: dump(7, 7), 2: dump(8, 7), 3: dump(9, 7)})
+    ranks[1].stalled_s = 0.1
+    assert findings(ranks) == []
+
+
+def test_without_recorders_nobody_is_named() -> None:
+    ranks = on_devices()
+    # A rank that waits for its device shows the same stack as one that runs its own code.
+    ranks.stack(0, common.ACTIVITY_COLLECTIVE, "train (train.py:9)")
+    ranks.stack(1, common.ACTIVITY_COLLECTIVE, "train (train.py:9)")
+    ranks.stack(2, common.ACTIVITY_COLLECTIVE, "train (train.py:9)")
+    ranks.stack(3, common.ACTIVITY_UNSPECIFIED, "train (train.py:7)")
+    assert ranks.verdict(HungCollective()) is None
+    found = ranks.verdict(Standstill())
+    assert found is not None and list(found.culprits) == []
+
+
+def test_counters_of_a_group_on_the_host_name_nobody_there_either() -> None:
+    ranks = on_devices()
+    ranks.group("gloo", {0: 5, 1: 4, 2: 5, 3: 5}, 4)  # rank 1 may wait for its device, and for another rank there
+    assert ranks.verdict(HungCollective()) is None
+
+
+def test_a_stopped_rank_is_named_without_any_recorder() -> None:
+    ranks = on_devices()
+    ranks.group("gloo", {0: 5, 1: 4, 2: 5, 3: 5}, 4)
+    ranks[1].process_state = "T"
+    found = ranks.verdict(HungCollective())
+    assert found is not None and list(found.culprits) == [1]
+
+
+def test_a_call_that_all_have_made_accuses_no_rank() -> None:
+    found = on_devices({rank: dump(8, 7) for rank in range(4)}).verdict(DeviceCall())
+    assert found is not None
+    assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_TRANSPORT, [])
+
+
+def test_a_missing_recorder_is_no_missing_call() -> None:
+    found = on_devices({0: dump(8, 7), 1: dump(8, 7), 2: dump(8, 7)}).verdict(DeviceCall())
+    assert found is not None
+    assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_STANDSTILL, [])
+    assert list(found.device_call.suspects) == [3]
+    assert found.message.endswith("(by the recorders of 3 of 4 ranks)")
+
+
+def test_two_operations_under_one_number_are_a_mismatch_without_a_culprit() -> None:
+    found = on_devices({0: dump(8, 7), 1: dump(8, 7), 2: dump(8, 7, "broadcast"), 3: dump(8, 7, "broadcast")}).verdict(
+        DeviceCall()
+    )
+    assert found is not None
+    assert (found.kind, list(found.culprits)) == (store.VERDICT_KIND_MISMATCHED_ORDER, [])
