@@ -108,3 +108,17 @@ def _strangers(by_rank: Mapping[int, DumpFile]) -> dict[int, str]:
             sizes = f"{len(file.world)} ranks, and that of {newest.name} has {len(newest.world)}"
             found[rank] = f"it is of another job: of {sizes}"
     return found
+
+
+def is_comparable(before: RecorderDump, now: RecorderDump) -> bool:
+    """Return whether two dumps of a rank can be of one form: a difference in what was dumped is no movement.
+
+    A ring never gets shorter, and never finds again what it has lost. Dumps of pending calls alone do both.
+    """
+    return (
+        before.has_calls == now.has_calls
+        and before.is_partial == now.is_partial
+        and before.has_wrapped <= now.has_wrapped
+        and len(before.calls) <= len(now.calls)
+        and any(group.has_status for group in before.groups) == any(group.has_status for group in now.groups)
+    )

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 
 from holdfast_cli.analysis.dump_folder import Dumps, read_folder
+from holdfast_cli.analysis.one_job import is_comparable
 from holdfast_cli.analysis.report import as_lines, as_object, diagnose_dumps, named_ranks
 from holdfast_cli.errors import CommandError, UsageError
 from holdfast_cli.flags.watching import AnalyzeFlags
 from holdfast_cli.views.output import print_json
+from holdfast_daemon.core.device_waits.wording import ranks_text
 from holdfast_proto.v1.recorder_pb2 import RecorderDump
 
 
@@ -20,7 +22,8 @@ def analyze(flags: AnalyzeFlags) -> None:
     newest = max(named_ranks(found, dead))
     if flags.world_size is not None and flags.world_size <= newest:
         raise UsageError(f"--world-size {flags.world_size} is too small: there is a rank {newest}")
-    diagnosis = diagnose_dumps(found, dead=dead, world_size=flags.world_size, earlier=_earlier(flags, found))
+    earlier = _earlier(flags, found)
+    diagnosis = diagnose_dumps(found, dead=dead, world_size=flags.world_size, earlier=earlier)
     if flags.json:
         print_json(as_object(found, diagnosis))
     else:
@@ -31,8 +34,16 @@ def _earlier(flags: AnalyzeFlags, found: Dumps) -> Mapping[int, RecorderDump]:
     if flags.earlier is None:
         return {}
     earlier = read_folder(flags.earlier).dumps
-    if not earlier.keys() & found.dumps.keys():
+    both = earlier.keys() & found.dumps.keys()
+    if not both:
         raise CommandError(
             f"--earlier {flags.earlier} has no dump of a rank that {flags.folder} has: name another folder"
         )
-    return earlier
+    compared = {rank: earlier[rank] for rank in both if is_comparable(earlier[rank], found.dumps[rank])}
+    if not compared:
+        raise CommandError(f"--earlier {flags.earlier} was dumped in another way than {flags.folder}: dump both alike")
+    if others := both - compared.keys():
+        found.refused.append(
+            f"earlier dumps of {ranks_text(others)}: they were made in another way than the newer ones"
+        )
+    return compared

@@ -155,6 +155,23 @@ def test_earlier_dumps_of_other_ranks_are_refused(late: Path, tmp_path: Path) ->
     assert "has no dump of a rank that" in result.stderr
 
 
+def test_earlier_dumps_of_another_form_are_no_movement(late: Path, tmp_path: Path) -> None:
+    """Dumps of the pending calls alone: each has fewer entries than the full one of the same moment."""
+    before = tmp_path / "before"
+    before.mkdir()
+    for path in late.iterdir():
+        written = json.loads(path.read_text())
+        written["entries"] = [entry for entry in written["entries"] if not entry["retired"]]
+        (before / path.name).write_text(json.dumps(written))
+    result = holdfast("analyze", late, "--earlier", before)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "was dumped in another way than" in result.stderr
+    (before / "rank-0.json").write_text((late / "rank-0.json").read_text())
+    found = answer(late, "--earlier", before)
+    assert (found["kind"], found["culprits"]) == ("missing_rank", [2])
+    assert found["refused"] == ["earlier dumps of ranks 1, 2 and 3: they were made in another way than the newer ones"]
+
+
 def test_earlier_dumps_must_be_apart_from_the_newer_ones(late: Path) -> None:
     for before in (late, late.parent):
         result = holdfast("analyze", late, "--earlier", before)
